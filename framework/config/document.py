@@ -1,0 +1,238 @@
+"""YAML text as plain data in which every key and value knows its line and column.
+
+One pass over libyaml's events: YAML 1.2 core scalars (`no` is a string), duplicate keys are errors, and so are anchors,
+tags, merge keys and more than one document. Never `yaml.load`: deeply nested input crashes its C composer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    CollectionStartEvent,
+    DocumentStartEvent,
+    Event,
+    MappingStartEvent,
+    ScalarEvent,
+)
+
+from framework.types.problem import Problem
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 32
+MAX_NODES = 50_000
+
+Path = tuple[str | int, ...]
+Mark = tuple[int, int]
+"""1-based line and column."""
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_INT = re.compile(r"[-+]?[0-9]{1,100}\Z")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
+_BASED = re.compile(r"0(o[0-7]+|x[0-9a-fA-F]+)\Z")
+_CONSTANTS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+
+
+class DocumentError(Exception):
+    """The text is not a document of our kind; `problem` says where and why."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Parsed data with the place of everything in it."""
+
+    path: str
+    lines: tuple[str, ...]
+    data: dict[str, Any]
+    keys: dict[Path, Mark]
+    """Where each key, or list item, begins."""
+    values: dict[Path, Mark]
+    """Where each value begins."""
+
+    def place(self, path: Path) -> str:
+        """`file:line` of a key, or of the closest thing around it that is written down."""
+        return f"{self.path}:{self._closest(self.keys, path)[0]}"
+
+    def problem(self, path: Path, message: str, *, hint: str | None = None, at_key: bool = False) -> Problem:
+        """A Problem at a value, or at its key."""
+        line, column = self._closest(self.keys if at_key else self.values, path)
+        return problem_at(self.path, self.lines, line, column, message, hint)
+
+    def _closest(self, marks: dict[Path, Mark], path: Path) -> Mark:
+        while path and path not in marks:
+            path = path[:-1]
+        return marks.get(path, (1, 1))
+
+
+def problem_at(
+    path: str, lines: tuple[str, ...], line: int, column: int, message: str, hint: str | None = None
+) -> Problem:
+    """A Problem with its source line."""
+    excerpt = lines[line - 1] if 0 < line <= len(lines) else None
+    return Problem(path=path, line=line, column=column, message=message, hint=hint, excerpt=excerpt)
+
+
+def read_document(path: str, source: bytes) -> Document:
+    """Parse the bytes of one file; raises DocumentError."""
+    if len(source) > MAX_BYTES:
+        raise DocumentError(Problem(path=path, message=f"{len(source)} bytes; at most {MAX_BYTES} are read"))
+    try:
+        text = source.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = source.count(b"\n", 0, error.start) + 1
+        column = error.start - source.rfind(b"\n", 0, error.start)
+        message = f"not UTF-8: byte 0x{source[error.start]:02x}"
+        raise DocumentError(Problem(path=path, line=line, column=column, message=message)) from None
+    return _Builder(path, text).build()
+
+
+def plain_scalar(text: str) -> Any:
+    """The value of an unquoted scalar by the YAML 1.2 core schema."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if text[0] in "0123456789+-.":
+        if _INT.match(text):
+            return int(text)
+        if _FLOAT.match(text):
+            return float(text)
+        if _BASED.match(text):
+            return int(text, 0)
+    return text
+
+
+def _mark(event: Event) -> Mark:
+    mark = event.start_mark
+    return (mark.line + 1, mark.column + 1) if mark else (1, 1)
+
+
+@dataclass(slots=True)
+class _Level:
+    """A mapping or a list that is being filled."""
+
+    container: dict[str, Any] | list[Any]
+    path: Path
+    key: str | None = None
+    key_mark: Mark = (1, 1)
+
+
+@dataclass(slots=True)
+class _Builder:
+    path: str
+    text: str
+    keys: dict[Path, Mark] = field(default_factory=dict)
+    values: dict[Path, Mark] = field(default_factory=dict)
+    levels: list[_Level] = field(default_factory=list)
+    root: Any = None
+    nodes: int = 0
+    documents: int = 0
+
+    def build(self) -> Document:
+        for event in self._events():
+            if isinstance(event, DocumentStartEvent):
+                self.documents += 1
+                if self.documents > 1:
+                    raise self._error(event, "a second document: one file holds one")
+            elif isinstance(event, CollectionEndEvent):
+                self.levels.pop()
+            elif isinstance(event, (ScalarEvent, CollectionStartEvent, AliasEvent)):
+                self._node(event)
+        if not isinstance(self.root, dict):
+            what = "empty" if self.root is None else f"a {'list' if isinstance(self.root, list) else 'single value'}"
+            raise DocumentError(
+                problem_at(self.path, self._lines, 1, 1, f"a mapping of keys is expected, this is {what}")
+            )
+        return Document(self.path, self._lines, self.root, self.keys, self.values)
+
+    def _events(self) -> Iterator[Event]:
+        loader = None
+        try:
+            loader = _LOADER(self.text)
+            while loader.check_event():
+                yield loader.get_event()
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            message = ": ".join(part for part in (error.context, error.problem) if part)
+            line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+            raise DocumentError(problem_at(self.path, self._lines, line, column, message or "not YAML")) from None
+        except yaml.YAMLError as error:
+            offset = getattr(error, "position", 0) or 0
+            line, column = self.text.count("\n", 0, offset) + 1, offset - self.text.rfind("\n", 0, offset)
+            reason = getattr(error, "reason", None) or "not YAML"
+            raise DocumentError(problem_at(self.path, self._lines, line, column, str(reason))) from None
+        finally:
+            if loader is not None:
+                loader.dispose()
+
+    def _node(self, event: ScalarEvent | CollectionStartEvent | AliasEvent) -> None:
+        self._refuse_specials(event)
+        mark = _mark(event)
+        level = self.levels[-1] if self.levels else None
+        if level is not None and isinstance(level.container, dict) and level.key is None:
+            self._begin_key(level, event, mark)
+            return
+        value = self._value(event)
+        path = self._attach(level, value, mark)
+        if isinstance(value, (dict, list)):
+            if len(self.levels) >= MAX_DEPTH:
+                raise self._error(event, f"nested deeper than {MAX_DEPTH} levels")
+            self.levels.append(_Level(value, path))
+
+    def _begin_key(self, level: _Level, event: Event, mark: Mark) -> None:
+        if not isinstance(event, ScalarEvent):
+            raise self._error(event, "a key must be plain text")
+        key = event.value
+        if key == "<<" and not event.style:
+            raise self._error(event, "merge keys (<<) are not used here: write the values out")
+        if key in level.container:
+            first = self.keys[(*level.path, key)][0]
+            raise self._error(event, f"the key {key!r} stands twice; first on line {first}")
+        level.key, level.key_mark = key, mark
+
+    def _attach(self, level: _Level | None, value: Any, mark: Mark) -> Path:
+        path: Path
+        if level is None:
+            self.root, path, key_mark = value, (), mark
+        elif isinstance(level.container, dict):
+            assert level.key is not None
+            level.container[level.key] = value
+            path, key_mark, level.key = (*level.path, level.key), level.key_mark, None
+        else:
+            level.container.append(value)
+            path, key_mark = (*level.path, len(level.container) - 1), mark
+        self.keys[path], self.values[path] = key_mark, mark
+        return path
+
+    def _value(self, event: ScalarEvent | CollectionStartEvent | AliasEvent) -> Any:
+        if isinstance(event, ScalarEvent):
+            return event.value if event.style or event.tag else plain_scalar(event.value)
+        return {} if isinstance(event, MappingStartEvent) else []
+
+    def _refuse_specials(self, event: ScalarEvent | CollectionStartEvent | AliasEvent) -> None:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise self._error(event, f"more than {MAX_NODES} values")
+        if isinstance(event, AliasEvent) or event.anchor:
+            raise self._error(event, "anchors and aliases are not used here: write the value out")
+        if event.tag and event.tag != "!":
+            raise self._error(event, f"the tag {event.tag} is not used here")
+
+    def _error(self, event: Event, message: str) -> DocumentError:
+        return DocumentError(problem_at(self.path, self._lines, *_mark(event), message))
+
+    @property
+    def _lines(self) -> tuple[str, ...]:
+        return tuple(self.text.splitlines())

@@ -1,0 +1,1 @@
+"""The engine. A request reads down: runtime -> router -> react, plan -> run -> policy, budget."""

@@ -1,0 +1,151 @@
+"""The end of a root run: its record, its conversation, its last events, its one line in the log, its result."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+from opentelemetry.trace import Span
+
+from framework.engine.run import Run
+from framework.memory.store import Store
+from framework.telemetry import names
+from framework.telemetry.spans import fail, trace_id
+from framework.types.events import ConfirmationRequested, RunFailed, RunFinished
+from framework.types.outcome import outcome
+from framework.types.state import CallSummary, Confirmation, RunResult, RunState, ToolStat, TraceEntry
+
+log = logging.getLogger("agentsd.runs")
+
+
+async def conclude(run: Run, asked: tuple[Confirmation, ...], span: Span) -> RunResult:
+    """Put the run on record, tell how it ended, and make its result; raises StoreError."""
+    state = run.state
+    state.pending = list(asked)
+    if state.status == "running":  # cancelled before its executor began
+        state.status, state.finish_reason = "cancelled", "cancelled"
+    _end_span(span, state)
+    await run.save()
+    await _keep_conversation(run.services.store, state)
+    result = result_of(state, trace_id(span))
+    for confirmation in asked:
+        await run.emit(ConfirmationRequested, **confirmation.model_dump(exclude={"plan"}))
+    if state.error is not None:
+        await run.emit(RunFailed, **state.error.model_dump())
+    await run.emit(
+        RunFinished,
+        status=state.status,
+        finish_reason=state.finish_reason,
+        output=state.output,
+        message_id=f"msg.{state.steps}",
+        tokens_used=state.usage.total_tokens,
+        usage=state.usage,
+        trace_id=result.trace_id,
+    )
+    _log(result)
+    return result
+
+
+async def free_conversation(store: Store, state: RunState) -> None:
+    """Let the next run of this run's conversation begin."""
+    if state.conversation_id:
+        conversation = await store.conversation(state.conversation_id)
+        await store.save_conversation(replace(conversation, open_run=None))
+
+
+async def _keep_conversation(store: Store, state: RunState) -> None:
+    """A turn that ended well is part of the conversation; one that failed or was cancelled is not."""
+    if not state.conversation_id or state.status == "paused":
+        return
+    if state.status not in ("completed", "stopped"):
+        await free_conversation(store, state)
+        return
+    conversation = await store.conversation(state.conversation_id)
+    messages = (*conversation.messages, *state.messages)
+    await store.save_conversation(replace(conversation, messages=messages, agent=state.agent, open_run=None))
+
+
+def _end_span(span: Span, state: RunState) -> None:
+    reason = outcome(state.finish_reason)
+    waiting = state.status == "paused"
+    span.set_attribute(names.RUN_OUTCOME, "waiting_confirmation" if waiting else state.finish_reason)
+    span.set_attribute(names.RUN_STEPS, state.steps)
+    if reason.span_error:
+        fail(span, reason.span_error)
+
+
+def result_of(state: RunState, trace: str | None = None) -> RunResult:
+    """A state as its caller sees it."""
+    entries = sorted(_trace_entries(state), key=lambda entry: entry.timestamp)
+    return RunResult(
+        run_id=state.run_id,
+        status=state.status,
+        finish_reason=state.finish_reason,
+        output=state.output,
+        messages=(*state.history, *state.messages),
+        steps=state.steps,
+        tool_calls=tuple(_call_summaries(state)),
+        tool_stats=_tool_stats(state),
+        usage=state.usage,
+        agent=state.agent,
+        generation=state.generation,
+        digest=state.digest,
+        conversation_id=state.conversation_id,
+        trace_id=trace,
+        trace=tuple(entries),
+        pending=tuple(state.pending),
+        error=state.error,
+        elapsed_ms=state.elapsed_ms,
+    )
+
+
+def _sub_runs(state: RunState) -> Iterator[RunState]:
+    yield state
+    for child in state.children.values():
+        yield from _sub_runs(child)
+
+
+def _trace_entries(state: RunState) -> Iterator[TraceEntry]:
+    for run in _sub_runs(state):
+        yield from run.trace
+
+
+def _tool_stats(state: RunState) -> dict[str, ToolStat]:
+    total: dict[str, ToolStat] = {}
+    for run in _sub_runs(state):
+        for name, stat in run.tool_stats.items():
+            before = total.get(name, ToolStat())
+            total[name] = ToolStat(count=before.count + stat.count, total_ms=before.total_ms + stat.total_ms)
+    return total
+
+
+def _call_summaries(state: RunState) -> Iterator[CallSummary]:
+    for run in _sub_runs(state):
+        for record in run.calls.values():
+            if record.result is not None:
+                result = record.result
+                yield CallSummary(
+                    id="/".join((*run.path, record.call.id)),
+                    tool=record.call.tool,
+                    arguments=record.call.arguments,
+                    result=result.output if result.status == "success" else result.error,
+                    status=result.status,
+                    elapsed_ms=result.elapsed_ms,
+                )
+
+
+def _log(result: RunResult) -> None:
+    """The one INFO record of a run."""
+    fields = {
+        "agent": result.agent,
+        "generation": result.generation,
+        "finish_reason": result.finish_reason,
+        "steps": result.steps,
+        "tools": {name: stat.count for name, stat in result.tool_stats.items()},
+        "tokens": result.usage.total_tokens,
+        "ms": round(result.elapsed_ms),
+        "trace_id": result.trace_id,
+    }
+    text = " ".join(f"{key}={value}" for key, value in fields.items())
+    log.info("run %s %s", result.run_id, text, extra={"agentsd": fields})

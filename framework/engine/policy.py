@@ -1,0 +1,118 @@
+"""What policy says of a tool call: one verdict, and the rule it comes from.
+
+The order: a matching deny > risk above `risk_level` > a matching ask, `@tool(confirm=True)` or a risk that must be
+confirmed > allow > not offered. Several agents may have a say (the run's own version and the current one, the parents
+of a sub-agent): the strictest wins.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from framework.config.compile import Agent
+from framework.tools.tool import Tool
+from framework.types.spec import RISKS, Rule
+
+VerdictKind = Literal["allow", "ask", "deny"]
+_STRICTNESS: Mapping[VerdictKind, int] = {"allow": 0, "ask": 1, "deny": 2}
+_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Allow, ask a human, or deny; with the rule that decided and where it stands."""
+
+    kind: VerdictKind
+    rule: str
+    place: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        because = f": {self.reason}" if self.reason else ""
+        return f"{self.rule} ({self.place}){because}"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Judges the calls of one run."""
+
+    agent: Agent
+    """The version the run is pinned to."""
+    current: Callable[[str], Agent | None]
+    """The version that is live now: what it forbids is forbidden at once."""
+    parents: tuple[Agent, ...] = ()
+    """For a sub-agent: its callers, whose deny rules and risk ceilings hold for it too."""
+
+    def judge(self, tool: Tool, arguments: Mapping[str, Any]) -> Verdict:
+        """The strictest verdict of all who have a say."""
+        return max(self._verdicts(tool, arguments), key=lambda verdict: _STRICTNESS[verdict.kind])
+
+    def _verdicts(self, tool: Tool, arguments: Mapping[str, Any]) -> Iterator[Verdict]:
+        yield judge(self.agent, tool, arguments)
+        current = self.current(self.agent.name)
+        if current is not None and current is not self.agent:
+            yield judge(current, tool, arguments)
+        for parent in self.parents:
+            if denied := _denial(parent, tool, arguments):
+                yield denied
+
+
+def judge(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict:
+    """What one agent's policy says of a call."""
+    if denied := _denial(agent, tool, arguments):
+        return denied
+    rules = agent.toolset.rules_for(tool.name)
+    if tool.name not in agent.toolset.offered:
+        return Verdict("deny", "not in skill_policy.allow", agent.place("skill_policy"))
+    for rule in rules.ask:
+        if matches(rule.rule, arguments):
+            return Verdict("ask", f"ask {rule.rule.tool}", rule.place, rule.rule.reason)
+    if tool.confirm:
+        return Verdict("ask", "@tool(confirm=True)", tool.name, "the tool itself asks for confirmation")
+    threshold = agent.spec.runtime_policy.confirm.from_
+    if threshold != "never" and RISKS.index(tool.risk) >= RISKS.index(threshold):
+        place = agent.place("runtime_policy", "confirm", "from")
+        return Verdict("ask", f"confirm from {threshold}", place, f"its risk is {tool.risk}")
+    if rules.allow is None and tool.source != "agent":
+        return Verdict("deny", "not in skill_policy.allow", agent.place("skill_policy"))
+    return Verdict("allow", str(rules.allow or "sub_agents"), agent.place("sub_agents"))
+
+
+def _denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict | None:
+    for rule in agent.toolset.rules_for(tool.name).deny:
+        if matches(rule.rule, arguments):
+            return Verdict("deny", f"deny {rule.rule.tool}", rule.place, rule.rule.reason)
+    ceiling = agent.spec.runtime_policy.risk_level
+    if RISKS.index(tool.risk) > RISKS.index(ceiling):
+        place = agent.place("runtime_policy", "risk_level")
+        return Verdict("deny", f"risk_level {ceiling}", place, f"its risk is {tool.risk}")
+    return None
+
+
+def matches(rule: Rule, arguments: Mapping[str, Any]) -> bool:
+    """Do all of the rule's conditions hold? A condition on an argument that is not given does not."""
+    return all(key in arguments and holds(condition, arguments[key]) for key, condition in rule.when.items())
+
+
+def holds(condition: str | int | float | bool, value: Any) -> bool:
+    """Does one condition hold for a value? One that cannot be compared counts as holding: rules only restrict."""
+    if not isinstance(condition, str):
+        return bool(value == condition)
+    sign = next((sign for sign in _COMPARISONS if condition.startswith(sign)), None)
+    if sign is not None:
+        try:
+            return _COMPARISONS[sign](float(value), float(condition.removeprefix(sign)))
+        except (TypeError, ValueError):
+            return True
+    if condition.startswith("!="):
+        return not fnmatchcase(str(value), condition.removeprefix("!=").strip())
+    return fnmatchcase(str(value), condition)

@@ -1,0 +1,98 @@
+"""What a caller may say about one run, and how it becomes the run's first state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from framework.config.compile import Agent
+from framework.config.generation import Generation
+from framework.types.errors import RequestError
+from framework.types.messages import Message
+from framework.types.spec import Limits, ModelSettings
+from framework.types.state import RunState
+
+T = TypeVar("T", Limits, ModelSettings)
+_MESSAGES = TypeAdapter(list[Message])
+
+
+class RunOptions(TypedDict, total=False):
+    """Everything about a run that is not its message; all of it may be left out."""
+
+    agent: str | None
+    """Which agent; otherwise the router chooses."""
+    conversation: str | None
+    """Go on with the conversation of this id; an unknown id begins one."""
+    history: Sequence[Message | Mapping[str, Any]] | None
+    """Earlier messages, such as `RunResult.messages`; not together with `conversation`."""
+    inputs: Mapping[str, Any] | None
+    """Values for the variables that the agent declares."""
+    limits: Mapping[str, Any] | None
+    """Limits other than the agent's, by their key, e.g. `{"max_steps": 3}`."""
+    model_settings: Mapping[str, Any] | None
+    """Sampling options other than the agent's."""
+    base_path: str | Path | None
+    """Where file tools work; otherwise the process's `tools.base_path`."""
+    locale: str | None
+    user: str | None
+    tenant: str | None
+    metadata: Mapping[str, Any] | None
+    """Passed to tools as it is."""
+
+
+def first_state(message: str, agent: Agent, generation: Generation, locale: str, options: RunOptions) -> RunState:
+    """The state a run starts from; raises RequestError for options that do not fit the agent."""
+    if not message.strip():
+        raise RequestError("the message is empty")
+    history = options.get("history")
+    if history and options.get("conversation"):
+        raise RequestError("give either history or a conversation, not both")
+    base_path = options.get("base_path")
+    return RunState(
+        agent=agent.name,
+        generation=generation.number,
+        digest=generation.digest,
+        conversation_id=options.get("conversation"),
+        user=options.get("user"),
+        tenant=options.get("tenant"),
+        locale=options.get("locale") or locale,
+        inputs=_inputs(agent, options.get("inputs") or {}),
+        metadata=dict(options.get("metadata") or {}),
+        base_path=str(base_path) if base_path else None,
+        limits=_changed(agent.spec.runtime_policy, Limits, options.get("limits") or {}, "limits"),
+        model_settings=_changed(
+            agent.spec.model_settings, ModelSettings, options.get("model_settings") or {}, "model_settings"
+        ),
+        history=[m for m in _messages(history or ()) if m.role != "system"],
+        messages=[Message(role="user", content=message)],
+    )
+
+
+def _inputs(agent: Agent, given: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return agent.inputs.model_validate(dict(given), strict=True).model_dump()
+    except ValidationError as error:
+        raise RequestError(f"inputs of {agent.name!r}: {_sentences(error)}") from None
+
+
+def _changed(base: T, model: type[T], changes: Mapping[str, Any], what: str) -> T:
+    known = {name: getattr(base, name) for name in model.model_fields}
+    try:
+        return model.model_validate({**known, **changes})
+    except ValidationError as error:
+        raise RequestError(f"{what}: {_sentences(error)}") from None
+
+
+def _messages(history: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
+    try:
+        return _MESSAGES.validate_python([m if isinstance(m, Message) else dict(m) for m in history])
+    except ValidationError as error:
+        raise RequestError(f"history: {_sentences(error)}") from None
+
+
+def _sentences(error: ValidationError) -> str:
+    details = error.errors(include_url=False, include_input=False)
+    return "; ".join(f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}" for detail in details)

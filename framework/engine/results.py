@@ -1,0 +1,112 @@
+"""What comes of tool calls: recorded once, told to whoever listens, put into the conversation in the calls' order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from framework.types.events import ToolFinished, Warned
+from framework.types.messages import Message, ToolCall, ToolResult
+from framework.types.state import Action, Confirmation, ToolStat, TraceEntry
+
+if TYPE_CHECKING:
+    from framework.engine.run import Run
+
+WRONG_CALL = "wrong_call"
+"""In a result's metadata: the model named a tool that is not there, or gave arguments that do not fit."""
+
+
+async def finish(run: Run, call: ToolCall, result: ToolResult) -> tuple[Confirmation, ...]:
+    """Record a call's result: from here on it is never made again."""
+    state = run.state
+    record = state.calls[call.id]
+    state.calls[call.id] = record.model_copy(update={"result": result})
+    stat = state.tool_stats.get(call.tool, ToolStat())
+    state.tool_stats[call.tool] = ToolStat(count=stat.count + 1, total_ms=stat.total_ms + result.elapsed_ms)
+    text = observation(run, call.tool, result)
+    state.trace.append(_trace_entry(run, call, result, text))
+    await run.save()
+    await run.emit(
+        ToolFinished, id=call.id, tool=call.tool, status=result.status, result=text, elapsed_ms=result.elapsed_ms
+    )
+    if record.repeats == state.limits.max_repeated_calls:
+        warning = f"{call.tool} was called {record.repeats} times with the same arguments"
+        await run.emit(Warned, code="max_repeated_calls", message=warning)
+    return ()
+
+
+def answer(run: Run, requested: Sequence[ToolCall]) -> None:
+    """Put the results of a turn into the conversation, in the order they were asked for.
+
+    Raises:
+        LimitExceeded: too many turns in a row had a wrong call.
+    """
+    state = run.state
+    records = [state.calls[call.id] for call in requested]
+    for call, record in zip(requested, records, strict=True):
+        assert record.result is not None
+        text = observation(run, call.tool, record.result)
+        if record.repeats == state.limits.max_repeated_calls:
+            text += f"\n(You made this very call {record.repeats} times. Do not repeat it; use what you have.)"
+        state.messages.append(Message(role="tool", tool_call_id=call.id, content=text))
+    if any(record.result and WRONG_CALL in record.result.metadata for record in records):
+        run.budget.spend_correction()
+    else:
+        state.corrections = 0
+
+
+def observation(run: Run, tool: str, result: ToolResult) -> str:
+    """A result as the model sees it: text, or JSON; cut at `max_observation_chars`."""
+    if result.status == "denied":
+        text = f"Denied: {result.error}"
+    elif result.status != "success":
+        hint = result.metadata.get("hint")
+        variables = {"tool": tool, "message": result.error, "hint": hint}
+        text = run.agent.prompts.render("error.j2", run.state.locale, variables)
+    elif isinstance(result.output, str):
+        text = result.output
+    else:
+        text = json.dumps(result.output, ensure_ascii=False)
+    limit = run.state.limits.max_observation_chars
+    return text if len(text) <= limit else f"{text[:limit]}\n… ({len(text) - limit} more characters)"
+
+
+def trace_answer(run: Run, message: Message) -> None:
+    """The trace's line for a turn that called no tool."""
+    run.state.trace.append(
+        TraceEntry(
+            step=run.state.steps,
+            agent=run.agent.name,
+            thought=message.content,
+            action=Action(type="final"),
+            timestamp=datetime.now(UTC),
+        )
+    )
+
+
+def _trace_entry(run: Run, call: ToolCall, result: ToolResult, text: str) -> TraceEntry:
+    said = next((m.content for m in reversed(run.state.messages) if m.role == "assistant"), "")
+    return TraceEntry(
+        step=run.state.steps,
+        agent=run.agent.name,
+        thought=said,
+        action=Action(type="tool", tool=call.tool, args=call.arguments),
+        observation=text,
+        tool_output=result.output,
+        elapsed_ms=result.elapsed_ms,
+        timestamp=datetime.now(UTC),
+        error=result.error,
+    )
+
+
+def plain(output: Any) -> Any:
+    """A tool's return value as JSON data; what JSON cannot hold becomes text."""
+    if output is None or isinstance(output, str):
+        return output or ""
+    if isinstance(output, BaseModel):
+        return output.model_dump(mode="json")
+    return json.loads(json.dumps(output, default=str, ensure_ascii=False))

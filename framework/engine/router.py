@@ -1,0 +1,107 @@
+"""Which agent takes a message: explicit > the conversation's last agent > rules > default. The Route says why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from framework.config.compile import Agent
+from framework.types.errors import AgentNotFound, RequestError
+from framework.types.spec import Routing
+
+Mode = Literal["explicit", "conversation", "rule", "default"]
+FALLBACK = "assistant"
+"""Takes what no rule matches, if there is an agent of that name and no `routing.default_agent`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The agent that was chosen, and why."""
+
+    agent: Agent
+    mode: Mode
+    reason: str
+    confidence: float = 1.0
+
+
+def route(
+    message: str,
+    agents: Mapping[str, Agent],
+    *,
+    explicit: str | None = None,
+    last: str | None = None,
+    default: str | None = None,
+) -> Route:
+    """Choose an agent.
+
+    Args:
+        message: what the user wrote.
+        agents: all there are.
+        explicit: the agent the caller names.
+        last: the agent that answered last in this conversation.
+        default: `routing.default_agent`.
+
+    Raises:
+        AgentNotFound: the explicit or the default agent is not there.
+        RequestError: nothing matches and there is no default.
+    """
+    if explicit is not None:
+        return Route(_named(explicit, agents), "explicit", "named by the caller")
+    if last is not None and last in agents:
+        return Route(agents[last], "conversation", "answered last in this conversation")
+    if matched := _by_rules(message, agents):
+        return matched
+    return _default(agents, default)
+
+
+def _named(name: str, agents: Mapping[str, Agent]) -> Agent:
+    try:
+        return agents[name]
+    except KeyError:
+        raise AgentNotFound(name, list(agents)) from None
+
+
+def _by_rules(message: str, agents: Mapping[str, Agent]) -> Route | None:
+    """The match of highest priority; between equals, the one with more matches, then the first by name."""
+    found = []
+    for name in sorted(agents):
+        hits = _hits(message, agents[name].spec.routing)
+        if hits:
+            found.append((-agents[name].spec.routing.priority, -len(hits), name, hits))
+    if not found:
+        return None
+    _, _, name, hits = min(found)
+    same = [rival for rival in found if rival[:2] == min(found)[:2]]
+    return Route(agents[name], "rule", hits[0], round(1 / len(same), 2))
+
+
+def _hits(message: str, rules: Routing) -> list[str]:
+    """The rules that match, as text for people."""
+    text = message.casefold().strip()
+    hits = [f"example {example!r}" for example in rules.examples if example.casefold().strip() == text]
+    hits += [f"keyword {word!r}" for word in rules.keywords if _contains(text, word.casefold())]
+    hits += [f"pattern {pattern!r}" for pattern in rules.patterns if re.search(pattern, message)]
+    return hits
+
+
+def _contains(text: str, word: str) -> bool:
+    """Whole words for scripts that have spaces between them, substrings for those that have none."""
+    if not word.isascii():
+        return word in text
+    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.ASCII) is not None
+
+
+def _default(agents: Mapping[str, Agent], default: str | None) -> Route:
+    if default is not None:
+        return Route(_named(default, agents), "default", "routing.default_agent")
+    if len(agents) == 1:
+        (only,) = agents.values()
+        return Route(only, "default", "the only agent")
+    if FALLBACK in agents:
+        return Route(agents[FALLBACK], "default", f"no rule matches; {FALLBACK!r} takes what is left", 0.5)
+    if not agents:
+        raise RequestError("there are no agents: put one under agents.d/, or run `agentsd init`")
+    names = ", ".join(sorted(agents))
+    raise RequestError(f"no agent's rules match this message; name one of: {names}, or set routing.default_agent")

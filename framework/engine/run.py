@@ -1,0 +1,273 @@
+"""One run in progress: the gateway that all work passes through.
+
+Whatever an executor does (asks a model, calls tools, asks a human, starts a sub-run) it does here, so that budget,
+policy, events, spans, timeouts and checkpoints are in one place. A run never waits for a human inside the process: what
+needs an answer is collected until its siblings have finished, and then leaves as `Paused`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property, partial
+from time import perf_counter
+from typing import Any, TypeVar
+
+from opentelemetry.trace import INVALID_SPAN, Span
+from pydantic import BaseModel
+
+from framework.config.compile import Agent
+from framework.config.prompts import PromptError
+from framework.engine import calls, results, turns
+from framework.engine.budget import Budget
+from framework.engine.policy import Policy
+from framework.engine.services import Executor, Services
+from framework.llm.structured import ask_typed
+from framework.telemetry import names
+from framework.telemetry.redact import redact
+from framework.telemetry.spans import Kind, fail
+from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, Paused
+from framework.types.events import RunEvent
+from framework.types.messages import Message, ToolCall
+from framework.types.outcome import outcome
+from framework.types.state import Confirmation, Decision, ErrorInfo, RunState
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=BaseModel)
+Confirmations = tuple[Confirmation, ...]
+
+
+class Run:
+    """A root run or a sub-run: an agent, its state, and everything it may do."""
+
+    def __init__(self, state: RunState, agent: Agent, services: Services, parent: Run | None = None) -> None:
+        self.state, self.agent, self.services, self.parent = state, agent, services, parent
+        self.budget: Budget = Budget(state, agent, parent.budget if parent else None)
+        parents = (*parent.policy.parents, parent.agent) if parent else ()
+        self.policy: Policy = Policy(agent, services.current_agent, parents)
+        self._step_span: Span = INVALID_SPAN
+
+    # --- the executor's side
+
+    async def ask_model(self, *instructions: Message, tools: bool = True) -> Message:
+        """One turn: ask with the whole conversation, record the answer.
+
+        Args:
+            *instructions: messages put at the end of this request only, never stored.
+            tools: offer the agent's tools.
+
+        Raises:
+            ModelError: the provider failed.
+            LimitExceeded: a limit is used up.
+        """
+        definitions = self.agent.toolset.definitions if tools else ()
+        self._begin_step()
+        with self.services.spans.inside(self._step_span):
+            request = turns.request_of(self, instructions, tools=definitions, stream=self.services.listening)
+            reply = await turns.ask(self, request)
+        message = calls.with_unique_ids(reply.message, self.state)
+        self.state.messages.append(message)
+        await turns.tell(self, message)
+        await self.save()
+        return message
+
+    async def ask_typed(self, output: type[T], instruction: str) -> T:
+        """Ask for an answer of a type; it is returned, not recorded. Raises as `ask_model` does."""
+        definitions = self.agent.toolset.definitions
+        instructions = [Message(role="system", content=instruction)]
+        request = turns.request_of(self, instructions, tools=definitions, output=output)
+        if self.services.model(self.agent).info.typed:
+            reply = await turns.ask(self, request)
+            return output.model_validate_json(reply.message.content)
+        return await ask_typed(partial(turns.ask, self), request, output)
+
+    async def call_tools(self, requested: Sequence[ToolCall]) -> None:
+        """Carry out one turn's calls side by side, and answer them in the order they were asked for.
+
+        Raises:
+            Paused: some need a human; the others have finished.
+            LimitExceeded: a limit is used up.
+        """
+        if self._step_span is INVALID_SPAN:
+            self._begin_step()
+        calls.admit(self, requested)
+        await self.save()
+        gate = asyncio.Semaphore(self.state.limits.max_parallel_tools)
+
+        async def one(call: ToolCall) -> Confirmations:
+            async with gate:
+                return await calls.perform(self, call)
+
+        with self.services.spans.inside(self._step_span):
+            await self.together(one(call) for call in requested)
+        results.answer(self, requested)
+        await self.save()
+
+    async def call_tool(self, call: ToolCall) -> Confirmations:
+        """Carry out one call that no message asked for, such as a plan's; its result stays in `state.calls`."""
+        calls.admit(self, [call])
+        return await calls.perform(self, call)
+
+    async def together(self, jobs: Iterable[Coroutine[Any, Any, Confirmations]]) -> None:
+        """Run jobs side by side. All of them finish before one that pauses, or hits a limit, makes itself felt.
+
+        Raises:
+            Paused: with everything that the jobs ask.
+            LimitExceeded: of the first job that met one.
+        """
+        limits: list[LimitExceeded] = []
+
+        async def guarded(job: Coroutine[Any, Any, Confirmations]) -> Confirmations:
+            try:
+                return await job
+            except LimitExceeded as limit:
+                limits.append(limit)
+                return ()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(guarded(job)) for job in jobs]
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from None
+        if limits:
+            raise limits[0]
+        if asked := [confirmation for task in tasks for confirmation in task.result()]:
+            raise Paused(asked)
+
+    def child(self, key: str, agent: Agent, message: str, inputs: Mapping[str, Any] | None = None) -> Run:
+        """The sub-run of that key: a new one, or the one that a pause or a crash has left."""
+        if key not in self.state.children:
+            self.state.children[key] = RunState(
+                run_id=self.state.run_id,
+                path=(*self.state.path, key),
+                agent=agent.name,
+                generation=self.state.generation,
+                digest=self.state.digest,
+                conversation_id=self.state.conversation_id,
+                user=self.state.user,
+                tenant=self.state.tenant,
+                locale=self.state.locale,
+                inputs=dict(inputs or {}),
+                limits=agent.spec.runtime_policy,
+                model_settings=agent.spec.model_settings,
+                messages=[Message(role="user", content=message)],
+            )
+        return Run(self.state.children[key], agent, self.services, parent=self)
+
+    def decision(self, confirmation_id: str) -> Decision | None:
+        """What a human answered, if anything."""
+        return self.services.root.decisions.get(confirmation_id)
+
+    def span(self, name: str, kind: Kind, attributes: Mapping[str, Any]) -> AbstractContextManager[Span]:
+        """A span around a part of the executor's work."""
+        return self.services.spans.span(name, kind, {names.AGENT: self.agent.name, **attributes})
+
+    async def emit(self, event: type[RunEvent], **payload: Any) -> None:
+        """Tell whoever listens."""
+        root = self.services.root
+        root.seq += 1
+        head = {"run_id": root.run_id, "seq": root.seq, "generation": root.generation, "path": self.state.path}
+        await self.services.channel.put(event(**head, **payload))  # type: ignore[arg-type]  # every RunEvent is an Event
+
+    async def save(self) -> None:
+        """Checkpoint: the store has the whole run as it is now."""
+        await self.services.store.save_run(self.services.root)
+
+    def record(self, messages: Iterable[Message]) -> None:
+        """Add messages that no model turn made."""
+        self.state.messages.extend(messages)
+
+    # --- the runtime's side
+
+    async def drive(self, executor: Executor | None = None) -> Confirmations:
+        """Run the executor to its end, and put down in the state how it ended.
+
+        Returns:
+            What a human must confirm before it can go on; nothing when it has ended.
+        """
+        executor = executor or self.services.executors[self.agent.spec.executor]
+        asked: Confirmations = ()
+        started = perf_counter()
+        self.state.status = "running"
+        with self.span(f"invoke_agent {self.agent.name}", "AGENT", self._agent_attributes()) as span:
+            try:
+                async with asyncio.timeout(self.budget.time_left()) as deadline:
+                    self._end("final", await executor(self))
+            except Paused as paused:
+                asked = paused.confirmations
+                self._end("confirmation")
+            except LimitExceeded as limit:
+                self._end(limit.limit, self._partial_output())
+            except TimeoutError as error:
+                reason = "timeout" if deadline.expired() else "internal_error"
+                self._end(reason, self._partial_output(), error if reason != "timeout" else None)
+            except asyncio.CancelledError:
+                self._end("cancelled", self._partial_output())
+                raise
+            except (AgentsdError, PromptError) as error:
+                self._end(getattr(error, "code", ConfigError.code), self._partial_output(), error)
+            except Exception as error:  # an executor may be a plugin's: whatever it raises ends this run only
+                log.exception("run %s: the executor %r failed", self.state.run_id, self.agent.spec.executor)
+                self._end("internal_error", self._partial_output(), error)
+            finally:
+                self.state.elapsed_ms += (perf_counter() - started) * 1000
+                self._end_step()
+                self._end_span(span)
+        return asked
+
+    # --- inside
+
+    @cached_property
+    def preamble(self) -> tuple[Message, ...]:
+        """What stands before the conversation, the same in every request of this run."""
+        return turns.preamble(self)
+
+    def _begin_step(self) -> None:
+        self._end_step()
+        self._step_span = self.services.spans.start(
+            "agent.step", "CHAIN", {names.AGENT: self.agent.name, names.STEP_INDEX: self.state.steps + 1}
+        )
+
+    def _end_step(self) -> None:
+        self._step_span.end()
+        self._step_span = INVALID_SPAN
+
+    def _end(self, finish_reason: str, output: str = "", error: BaseException | None = None) -> None:
+        state = self.state
+        state.finish_reason, state.output = finish_reason, output
+        status = getattr(error, "http_status", 500)
+        state.status = outcome(finish_reason, status).status
+        if error is not None:
+            ours = isinstance(error, (AgentsdError, PromptError))
+            message = redact(str(error)) if ours else "an internal error; the log has it"
+            state.error = ErrorInfo(code=finish_reason, message=message, retryable=getattr(error, "retryable", False))
+
+    def _partial_output(self) -> str:
+        """What a run that could not finish has to show: done plan steps, else the last thing the model said."""
+        if self.state.plan is not None:
+            return "\n".join(step.result for step in self.state.plan.steps if step.status == "done" and step.result)
+        said = (message.content for message in reversed(self.state.messages) if message.role == "assistant")
+        return next((text for text in said if text), "")
+
+    def _agent_attributes(self) -> dict[str, Any]:
+        return {
+            names.OPERATION: "invoke_agent",
+            names.AGENT_DESCRIPTION: self.agent.spec.description,
+            names.EXECUTOR: self.agent.spec.executor,
+            names.TOOLS_AVAILABLE: len(self.agent.toolset.offered),
+        }
+
+    def _end_span(self, span: Span) -> None:
+        usage = self.state.usage
+        span.set_attribute(names.TOTAL_INPUT_TOKENS, usage.prompt_tokens)
+        span.set_attribute(names.TOTAL_OUTPUT_TOKENS, usage.completion_tokens)
+        if error_type := outcome(self.state.finish_reason).span_error:
+            fail(span, error_type)
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    error = errors.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -1,0 +1,315 @@
+"""The embeddable runtime: holds the catalog, starts runs, resumes and cancels them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Unpack
+from uuid import uuid4
+
+from framework.config.catalog import Catalog
+from framework.config.generation import Generation
+from framework.config.settings import Settings
+from framework.config.watch import watch as watch_files
+from framework.engine.ending import conclude, free_conversation
+from framework.engine.models import Models
+from framework.engine.plan import plan
+from framework.engine.react import react
+from framework.engine.request import RunOptions, first_state
+from framework.engine.router import Route, route
+from framework.engine.run import Run
+from framework.engine.services import Executor, Services
+from framework.engine.stream import Channel, RunStream
+from framework.llm.client import ModelClient
+from framework.llm.providers import OFFLINE, PROVIDERS
+from framework.memory.store import MemoryStore, Store
+from framework.telemetry import names
+from framework.telemetry.spans import Spans
+from framework.tools.builtin import BUILTIN_TOOLS
+from framework.tools.tool import Tool
+from framework.types.errors import ConversationBusy, LimitExceeded, RequestError
+from framework.types.events import Routed
+from framework.types.messages import ToolCall, ToolResult
+from framework.types.state import Confirmation, Decision, RunResult, RunState
+
+log = logging.getLogger(__name__)
+
+EXECUTORS: Mapping[str, Executor] = {"react": react, "plan": plan}
+TOOL_THREADS = 32
+
+
+class Runtime:
+    """Agents that are files, ready to be run. Make one with `Runtime.open`."""
+
+    def __init__(
+        self,
+        root: Path,
+        settings: Settings,
+        catalog: Catalog,
+        store: Store,
+        models: Mapping[str, ModelClient],
+        deps: Any,
+    ) -> None:
+        self.root, self.settings, self.catalog, self.store = root, settings, catalog, store
+        self._models = Models(models, settings)
+        self._deps = deps
+        self._threads = ThreadPoolExecutor(TOOL_THREADS, thread_name_prefix="agentsd-tool")
+        self._running: dict[str, asyncio.Task[RunResult]] = {}
+        self._pinned: dict[str, Generation] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        root: str | Path = ".",
+        *,
+        settings: Settings | None = None,
+        tools: Iterable[Tool] = (),
+        models: Mapping[str, ModelClient] | None = None,
+        store: Store | None = None,
+        deps: Any = None,
+        watch: bool = True,
+    ) -> AsyncIterator[Runtime]:
+        """Load a project folder, or a single agent file, and watch it while the context is open.
+
+        Args:
+            root: the folder that has `agents.d/`, or one agent file.
+            settings: instead of `agentsd.yaml` and the environment.
+            tools: besides the built-in ones and those of `plugins/`.
+            models: clients by the name under which agent files may use them.
+            store: where runs and conversations are kept; in memory by default.
+            deps: the program's own objects, passed to tools as `context.deps`.
+            watch: reload when files change.
+
+        Raises:
+            ConfigError: the settings cannot be used. Broken agents do not raise: see `catalog.current.problems`.
+        """
+        path, folder = _project(root)
+        settings = settings or Settings.load(folder)
+        clients = dict(models or {})
+        known = {OFFLINE, *(provider.name for provider in PROVIDERS), *settings.models, *clients}
+        catalog = Catalog(path, tools=[*BUILTIN_TOOLS, *tools], executors=EXECUTORS.keys(), models=known)
+        await catalog.reload()
+        runtime = cls(folder, settings, catalog, store or MemoryStore(), clients, deps)
+        watching = asyncio.create_task(watch_files(catalog, quiet=settings.reload.quiet)) if watch else None
+        try:
+            yield runtime
+        finally:
+            if watching:
+                watching.cancel()
+                with suppress(asyncio.CancelledError):
+                    await watching
+            await runtime._close()
+
+    async def run(self, message: str, *, raise_on_limit: bool = False, **options: Unpack[RunOptions]) -> RunResult:
+        """Run to the end, to a pause, or to a limit.
+
+        Raises:
+            RequestError: the run could not be started as asked (AgentNotFound, ConversationBusy).
+            LimitExceeded: with `raise_on_limit`, instead of a result that says `stopped`; carries that result.
+        """
+        async with self._start(message, options, listening=False) as stream:
+            result = await stream.result()
+        if raise_on_limit and result.status == "stopped":
+            raise self._limit_error(result)
+        return result
+
+    @asynccontextmanager
+    async def stream(self, message: str, **options: Unpack[RunOptions]) -> AsyncIterator[RunStream]:
+        """Run, and hand out the events as they happen; leaving the context early cancels the run."""
+        async with self._start(message, options, listening=True) as stream:
+            yield stream
+
+    @classmethod
+    def run_sync(cls, root: str | Path, message: str, **options: Unpack[RunOptions]) -> RunResult:
+        """Open, run once, close: for programs without an event loop."""
+
+        async def once() -> RunResult:
+            async with cls.open(root, watch=False) as runtime:
+                return await runtime.run(message, **options)
+
+        return asyncio.run(once())
+
+    async def resume(self, run_id: str, decisions: Mapping[str, Decision]) -> RunResult:
+        """Go on with a paused run. What is not decided pauses it again.
+
+        Raises:
+            RunNotFound: there is no such run.
+            RequestError: it is not paused, or a decision answers nothing that was asked.
+        """
+        async with self.resume_stream(run_id, decisions) as stream:
+            return await stream.result()
+
+    @asynccontextmanager
+    async def resume_stream(self, run_id: str, decisions: Mapping[str, Decision]) -> AsyncIterator[RunStream]:
+        """As `resume`, with the events as they happen."""
+        state = await self.store.load_run(run_id)
+        if state.status != "paused":
+            raise RequestError(f"the run {run_id} is {state.status}: it waits for no decision")
+        asked = {confirmation.id for confirmation in state.pending}
+        if unknown := sorted(decisions.keys() - asked):
+            raise RequestError(f"nothing named {', '.join(unknown)} is asked; waiting: {', '.join(sorted(asked))}")
+        state.decisions.update(decisions)
+        state.pending = []
+        async with self._launch(state, self._pinned.get(run_id, self.catalog.current), None, listening=True) as stream:
+            yield stream
+
+    async def pending(self, run_id: str) -> tuple[Confirmation, ...]:
+        """What a paused run waits for; raises RunNotFound."""
+        return tuple((await self.store.load_run(run_id)).pending)
+
+    async def cancel(self, run_id: str) -> None:
+        """Stop a run that goes on or waits; raises RunNotFound."""
+        state = await self.store.load_run(run_id)
+        if task := self._running.get(run_id):
+            task.cancel()
+        elif state.status == "paused":
+            state.status, state.finish_reason, state.pending = "cancelled", "cancelled", []
+            await self.store.save_run(state)
+            await free_conversation(self.store, state)
+
+    async def call_tool(self, agent: str, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Call one tool as an agent would, under its policy and without a model.
+
+        Raises:
+            AgentNotFound: there is no such agent.
+            RequestError: the call needs a human's approval.
+        """
+        chosen = route("", self.catalog.current.agents, explicit=agent)
+        state = first_state(f"call {name}", chosen.agent, self.catalog.current, self.settings.locale, {})
+        channel = Channel()
+        channel.close()
+        run = Run(state, chosen.agent, self._services(state, self.catalog.current, channel, listening=False))
+        call = ToolCall(id=f"call_{uuid4().hex}", tool=name, arguments=dict(arguments))
+        if asked := await run.call_tool(call):
+            raise RequestError(f"{name} needs approval: {asked[0].reason or asked[0].rule}")
+        result = state.calls[call.id].result
+        assert result is not None
+        return result
+
+    async def reload(self) -> Generation:
+        """Read the files now; returns what is live after that."""
+        return await self.catalog.reload()
+
+    async def wait_generation(self, number: int) -> Generation:
+        """Wait until a generation of at least this number is live."""
+        return await self.catalog.wait_generation(number)
+
+    # --- inside
+
+    @asynccontextmanager
+    async def _start(self, message: str, options: RunOptions, *, listening: bool) -> AsyncIterator[RunStream]:
+        generation = self.catalog.current
+        conversation = await self.store.conversation(options.get("conversation") or "")
+        if conversation.id and conversation.open_run:
+            await self._refuse_busy(conversation.id, conversation.open_run)
+        chosen = route(
+            message,
+            generation.agents,
+            explicit=options.get("agent"),
+            last=conversation.agent,
+            default=self.settings.routing.default_agent,
+        )
+        state = first_state(message, chosen.agent, generation, self.settings.locale, options)
+        if conversation.id:
+            state.history = list(conversation.messages)
+            await self.store.save_conversation(conversation.opened_by(state.run_id))
+        async with self._launch(state, generation, chosen, listening=listening) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def _launch(
+        self, state: RunState, generation: Generation, chosen: Route | None, *, listening: bool
+    ) -> AsyncIterator[RunStream]:
+        channel = Channel()
+        agent = chosen.agent if chosen else route("", generation.agents, explicit=state.agent).agent
+        services = self._services(state, generation, channel, listening=listening)
+        run = Run(state, agent, services)
+        self._pinned[state.run_id] = generation
+        task = asyncio.create_task(self._drive(run, chosen), name=state.run_id)
+        self._running[state.run_id] = task
+        stream = RunStream(state.run_id, channel, task)
+        try:
+            yield stream
+        finally:
+            await stream.leave()
+
+    async def _drive(self, run: Run, chosen: Route | None) -> RunResult:
+        """A root run from its first event to its last, in a task of its own: nobody else's spans or timeouts get in."""
+        state, spans = run.state, run.services.spans
+        asked: tuple[Confirmation, ...] = ()
+        try:
+            with spans.span("invoke_workflow agent_run", "CHAIN", _workflow_attributes(state)) as span:
+                with suppress(asyncio.CancelledError):  # the state says so; the run still has to be put on record
+                    if chosen is not None:
+                        await self._tell_route(run, chosen)
+                    asked = await run.drive()
+                return await conclude(run, asked, span)
+        finally:
+            run.services.channel.close()
+            del self._running[state.run_id]
+            if state.status != "paused":
+                self._pinned.pop(state.run_id, None)
+
+    async def _tell_route(self, run: Run, chosen: Route) -> None:
+        attributes = {names.ROUTE_MODE: chosen.mode, names.ROUTE_AGENT: chosen.agent.name}
+        with run.services.spans.span("agent.route", "CHAIN", attributes):
+            await run.emit(Routed, agent=chosen.agent.name, reason=chosen.reason, confidence=chosen.confidence)
+
+    def _services(self, state: RunState, generation: Generation, channel: Channel, *, listening: bool) -> Services:
+        shared: dict[str, str | int | None] = {
+            names.RUN_ID: state.run_id,
+            names.GENERATION: generation.number,
+            names.CONVERSATION: state.conversation_id,
+            names.SESSION: state.conversation_id,
+            names.USER: state.user,
+        }
+        base_path = Path(state.base_path) if state.base_path else self.root / self.settings.tools.base_path
+        return Services(
+            root=state,
+            generation=generation,
+            current_agent=lambda name: self.catalog.current.agents.get(name),
+            executors=EXECUTORS,
+            model=self._models.of,
+            store=self.store,
+            channel=channel,
+            spans=Spans({key: value for key, value in shared.items() if value is not None}),
+            threads=self._threads,
+            base_path=base_path.resolve(),
+            deps=self._deps,
+            listening=listening,
+        )
+
+    async def _refuse_busy(self, conversation_id: str, run_id: str) -> None:
+        pending = await self.pending(run_id)
+        waits = f" and waits for {', '.join(p.tool or p.kind for p in pending)}" if pending else " and goes on"
+        raise ConversationBusy(f"the conversation {conversation_id!r} has the run {run_id} open{waits}")
+
+    def _limit_error(self, result: RunResult) -> LimitExceeded:
+        error = LimitExceeded(result.finish_reason, used=0, allowed=0)
+        error.result = result
+        return error
+
+    async def _close(self) -> None:
+        for task in list(self._running.values()):
+            task.cancel()
+        if self._running:
+            await asyncio.wait(list(self._running.values()))
+        await self._models.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _project(root: str | Path) -> tuple[Path, Path]:
+    """What to load, and the folder it stands in; raises RequestError."""
+    path = Path(root).resolve()
+    if not path.exists():
+        raise RequestError(f"there is no {root}")
+    return path, path.parent if path.is_file() else path
+
+
+def _workflow_attributes(state: RunState) -> dict[str, Any]:
+    return {names.OPERATION: "invoke_workflow", names.WORKFLOW: "agent_run", names.DIGEST: state.digest}

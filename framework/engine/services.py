@@ -1,0 +1,45 @@
+"""What all parts of one run share: the pinned generation, and the objects the gateway calls."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor as Threads
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from framework.config.compile import Agent
+from framework.config.generation import Generation
+from framework.engine.stream import Channel
+from framework.llm.client import ModelClient
+from framework.memory.store import Store
+from framework.telemetry.spans import Spans
+from framework.types.state import RunState
+
+if TYPE_CHECKING:
+    from framework.engine.run import Run
+
+Executor = Callable[["Run"], Awaitable[str]]
+"""A plain coroutine over a run; everything it does goes through the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Made once for a run; its sub-runs use the same."""
+
+    root: RunState
+    """The root run's state: it holds the decisions, counts the events and is what the store keeps."""
+    generation: Generation
+    current_agent: Callable[[str], Agent | None]
+    """The agent of that name that is live now."""
+    executors: Mapping[str, Executor]
+    model: Callable[[Agent], ModelClient]
+    store: Store
+    channel: Channel
+    spans: Spans
+    threads: Threads
+    """Where tools that are not coroutines run."""
+    base_path: Path
+    deps: Any
+    listening: bool
+    """Somebody reads content deltas: ask the provider to stream."""

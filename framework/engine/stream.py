@@ -1,0 +1,97 @@
+"""The one channel a run's events go through, and what the caller holds while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+
+from framework.types.events import ContentReceived, Event
+from framework.types.state import RunResult
+
+CHANNEL_SIZE = 256
+
+
+class Channel:
+    """Bounded: a slow reader slows the run down. When full, deltas of one message are merged; nothing is dropped."""
+
+    def __init__(self, size: int = CHANNEL_SIZE) -> None:
+        self._events: deque[Event] = deque()
+        self._size = size
+        self._closed = False
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    async def put(self, event: Event) -> None:
+        """Add an event, waiting for room; after `close` it goes nowhere."""
+        while len(self._events) >= self._size and not self._closed:
+            if self._merged(event):
+                return
+            self._room.clear()
+            await self._room.wait()
+        if not self._closed:
+            self._events.append(event)
+            self._changed.set()
+
+    def close(self) -> None:
+        """No more events; the reader gets those that are left."""
+        self._closed = True
+        self._changed.set()
+        self._room.set()
+
+    async def get(self) -> Event | None:
+        """The next event; none at the end."""
+        while not self._events:
+            if self._closed:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        event = self._events.popleft()
+        self._room.set()
+        return event
+
+    def _merged(self, event: Event) -> bool:
+        last = self._events[-1]
+        if not (isinstance(event, ContentReceived) and isinstance(last, ContentReceived)):
+            return False
+        if last.seq or event.seq or last.message_id != event.message_id:
+            return False
+        self._events[-1] = last.model_copy(update={"text": last.text + event.text})
+        return True
+
+
+class RunStream:
+    """A run in progress: iterate it for its events, then ask for its `result`."""
+
+    def __init__(self, run_id: str, channel: Channel, task: asyncio.Task[RunResult]) -> None:
+        self.run_id = run_id
+        self._channel = channel
+        self._task = task
+        self._wanted = False
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        while (event := await self._channel.get()) is not None:
+            yield event
+        self._wanted = True  # read to the end: nobody left early
+
+    async def result(self) -> RunResult:
+        """Wait for the end, whether or not all events were read.
+
+        Raises:
+            AgentsdError: the run could not even be recorded.
+        """
+        self._wanted = True
+        self._channel.close()
+        return await asyncio.shield(self._task)
+
+    def cancel(self) -> None:
+        """Stop the run; its result says so."""
+        self._task.cancel()
+
+    async def leave(self) -> None:
+        """The reader goes: a run whose end was not waited for is stopped. Returns when the run is on record."""
+        self._channel.close()
+        if not self._wanted:
+            self._task.cancel()
+        await asyncio.wait([self._task])

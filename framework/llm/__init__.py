@@ -1,0 +1,1 @@
+"""Models: one streaming interface over every provider."""

@@ -1,0 +1,89 @@
+"""A streamed answer, put together from the SDK's chunks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from framework.llm.chat import REASONING_FIELDS, content_text, repair
+from framework.llm.client import Delta
+
+
+class Assembly:
+    """An answer under way: takes chunks, gives deltas. The SDK checks no types, so nothing here trusts one."""
+
+    def __init__(self) -> None:
+        self.chunks = 0
+        self.finish = self.model = self.response_id = ""
+        self.usage: object = None
+        self.message: dict[str, Any] = {}
+        """The message, where it came whole."""
+        self._texts: dict[str, list[str]] = {}
+        self._calls: list[dict[str, Any]] = []
+        self._places: dict[object, dict[str, Any]] = {}
+
+    def take(self, chunk: Any) -> Delta | None:
+        """Add a chunk; gives what of it can be shown already."""
+        self.chunks += 1
+        self.model = str(getattr(chunk, "model", None) or self.model)
+        self.response_id = str(getattr(chunk, "id", None) or self.response_id)
+        self.usage = getattr(chunk, "usage", None) or self.usage
+        choices = getattr(chunk, "choices", None)
+        if not isinstance(choices, list) or not choices:
+            return None
+        self.finish = str(getattr(choices[0], "finish_reason", None) or self.finish)
+        delta = getattr(choices[0], "delta", None)
+        for piece in getattr(delta, "tool_calls", None) or ():
+            self._take_call(as_dict(piece))
+        self._take_text("refusal", delta)
+        reasoning = max((self._take_text(field, delta) for field in REASONING_FIELDS), key=len)
+        text = self._take_text("content", delta)
+        return Delta(text=repair(text), reasoning=repair(reasoning)) if text or reasoning else None
+
+    def assembled(self) -> dict[str, Any]:
+        """The whole message in the wire's form."""
+        texts = {field: "".join(pieces) for field, pieces in self._texts.items()}
+        return {**texts, "tool_calls": self._calls}
+
+    def _take_text(self, field: str, delta: object) -> str:
+        text = content_text(getattr(delta, field, None))
+        if text:
+            self._texts.setdefault(field, []).append(text)
+        return text
+
+    def _take_call(self, piece: Mapping[str, Any]) -> None:
+        call = self._call_of(piece)
+        function, custom = as_dict(piece.get("function")), as_dict(piece.get("custom"))
+        if piece.get("type") == "custom" or custom:
+            call["type"], call["custom"] = "custom", call.get("custom") or custom
+        call["function"]["name"] = call["function"]["name"] or function.get("name")
+        arguments = function.get("arguments") or ""
+        call["function"]["arguments"] += arguments if isinstance(arguments, str) else json.dumps(arguments)
+
+    def _call_of(self, piece: Mapping[str, Any]) -> dict[str, Any]:
+        """Find the call a piece goes on with, or begin it.
+
+        By index, else by id; of pieces with neither, one with a name begins a call and one without continues the last.
+        """
+        call_id, named = piece.get("id"), bool(as_dict(piece.get("function")).get("name"))
+        key = piece.get("index")
+        key = call_id if key is None else key
+        known = self._places.get(key) if key is not None else None
+        if known is None and key is None and not named and self._calls:
+            return self._calls[-1]
+        # Some servers number every call 0: another id and a name tell that it is another call.
+        if known is not None and not (named and call_id and known["id"] != call_id):
+            return known
+        call: dict[str, Any] = {"id": call_id, "type": "function", "function": {"name": None, "arguments": ""}}
+        self._calls.append(call)
+        if key is not None:
+            self._places[key] = call
+        return call
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    """An SDK object or a mapping as a dict; anything else is an empty one."""
+    if hasattr(value, "to_dict"):
+        value = value.to_dict(warnings=False)
+    return dict(value) if isinstance(value, Mapping) else {}

@@ -1,0 +1,242 @@
+"""Our messages in the form of the chat-completions wire, and back. Pure: no I/O, no SDK.
+
+`names` maps tool names: on the way out tool -> wire (see `wire_names`), on the way in wire -> tool (see `tool_names`).
+A name that it does not know is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from framework.types.messages import WIRE_NAME_LENGTH, Message, Reasoning, ToolCall, ToolDefinition, Usage, wire_name
+from framework.types.spec import ModelSettings
+
+ARGUMENTS_DEPTH = 100
+"""How deep arguments may nest; pydantic gives up on JSON at 255."""
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+"""Where servers beyond OpenAI's put what the model thought."""
+_ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "tool", "function": "tool"}
+
+
+def wire_names(definitions: Iterable[ToolDefinition]) -> dict[str, str]:
+    """Tool name -> name on the wire."""
+    return {definition.name: definition.wire_name for definition in definitions}
+
+
+def tool_names(definitions: Iterable[ToolDefinition]) -> dict[str, str]:
+    """Name on the wire -> tool name."""
+    return {definition.wire_name: definition.name for definition in definitions}
+
+
+def tool_to_chat(definition: ToolDefinition) -> dict[str, Any]:
+    """A tool as a provider is offered it."""
+    function = {
+        "name": definition.wire_name,
+        "description": definition.description,
+        "parameters": definition.parameters,
+    }
+    return {"type": "function", "function": function}
+
+
+def chat_to_tool(chat: Mapping[str, Any]) -> ToolDefinition:
+    """A tool in the wire's form as a definition; raises KeyError where there is no function name."""
+    function = chat["function"]
+    parameters = function.get("parameters") or {"type": "object", "properties": {}}
+    return ToolDefinition(
+        name=function["name"], description=function.get("description") or "", parameters=dict(parameters)
+    )
+
+
+def tool_choice_to_chat(choice: str, names: Mapping[str, str]) -> str | dict[str, Any]:
+    """`auto`, `none` and `required` as they are, a tool's name as the order to call it."""
+    if choice in ("auto", "none", "required"):
+        return choice
+    return {"type": "function", "function": {"name": _outgoing(choice, names)}}
+
+
+def settings_to_chat(settings: ModelSettings) -> dict[str, Any]:
+    """The settings that are set, without `tool_choice`, which makes sense only beside tools."""
+    chat = {
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "max_tokens": settings.max_tokens,
+        "stop": list(settings.stop) or None,
+        "seed": settings.seed,
+        "reasoning_effort": settings.reasoning,
+    }
+    return {key: value for key, value in chat.items() if value is not None}
+
+
+def message_to_chat(message: Message, names: Mapping[str, str], *, provider: str = "") -> dict[str, Any]:
+    """A message for the wire. Reasoning goes back only to the provider that made it, and only beside tool calls."""
+    chat: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.role == "tool":
+        chat["tool_call_id"] = message.tool_call_id or ""
+    if message.tool_calls:
+        chat["content"] = message.content or None
+        chat["tool_calls"] = [_call_to_chat(call, names) for call in message.tool_calls]
+        chat.update(_reasoning_to_chat(message.reasoning, provider))
+    return chat
+
+
+def chat_to_message(chat: Mapping[str, Any], names: Mapping[str, str] | None = None, *, provider: str = "") -> Message:
+    """A message of the wire as ours. Of content in parts, the text parts are taken; a missing call id stays empty."""
+    calls = chat.get("tool_calls")
+    call_id = chat.get("tool_call_id")
+    return Message.model_validate(
+        {
+            "role": _ROLES.get(str(chat.get("role")), "assistant"),
+            "content": repair(content_text(chat.get("content"))),
+            "tool_calls": [chat_to_call(_mapping(call), names or {}) for call in calls]
+            if isinstance(calls, list)
+            else (),
+            "tool_call_id": None if call_id is None else str(call_id),
+            "reasoning": _chat_to_reasoning(chat, provider),
+        }
+    )
+
+
+def chat_to_call(chat: Mapping[str, Any], names: Mapping[str, str]) -> ToolCall:
+    """A tool call of the wire as ours; what cannot be read as arguments makes it an invalid one."""
+    call_id = repair(str(chat.get("id") or ""))
+    if chat.get("type") == "custom":
+        tool = repair(str(_mapping(chat.get("custom")).get("name") or ""))
+        problem = "a custom tool call carries text: call the function with its arguments by name"
+        return ToolCall(id=call_id, tool=names.get(tool, tool), invalid=problem)
+    function = _mapping(chat.get("function"))
+    tool = repair(str(function.get("name") or ""))
+    return read_call(call_id, names.get(tool, tool), function.get("arguments"))
+
+
+def read_call(call_id: str, tool: str, arguments: object) -> ToolCall:
+    """A call with its arguments read strictly: one JSON object, its keys unique, its numbers finite. Never raises.
+
+    Some servers send an object instead of its text, and nothing at all for a call without arguments: both are taken.
+    """
+    try:
+        text = arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
+        return ToolCall(id=call_id, tool=tool, arguments=_parse(text) if text.strip() else {})
+    except (ValueError, TypeError) as error:
+        return ToolCall(id=call_id, tool=tool, invalid=f"the arguments are not one JSON object: {error}")
+    except RecursionError:
+        return ToolCall(id=call_id, tool=tool, invalid="the arguments nest too deep")
+
+
+def usage_to_chat(usage: Usage) -> dict[str, Any]:
+    """Token counts for the wire."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def chat_to_usage(chat: Mapping[str, Any]) -> Usage:
+    """Token counts of the wire; what is missing or no count is 0, a missing total the sum."""
+    details = _mapping(chat.get("prompt_tokens_details"))
+    prompt, completion = _count(chat.get("prompt_tokens")), _count(chat.get("completion_tokens"))
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=_count(chat.get("total_tokens")) or prompt + completion,
+        cached_tokens=_count(details.get("cached_tokens")),
+    )
+
+
+def content_text(content: object) -> str:
+    """The text of a message's content, be it a string, a list of parts, or nothing."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "".join(str(part.get("text") or "") for part in parts if isinstance(part, Mapping))
+
+
+def repair(text: str) -> str:
+    r"""Join surrogate pairs that came in two pieces, replace half ones: JSON's `\ud800` is not text one can store."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _outgoing(tool: str, names: Mapping[str, str]) -> str:
+    """A name that every provider takes, even for a tool that the model made up: the history would be refused for it."""
+    return names.get(tool) or re.sub(r"[^a-zA-Z0-9_-]", "_", wire_name(tool))[:WIRE_NAME_LENGTH] or "unknown"
+
+
+def _call_to_chat(call: ToolCall, names: Mapping[str, str]) -> dict[str, Any]:
+    arguments = json.dumps(call.arguments, ensure_ascii=False)
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": _outgoing(call.tool, names), "arguments": arguments},
+    }
+
+
+def _reasoning_to_chat(reasoning: Reasoning | None, provider: str) -> dict[str, str]:
+    if reasoning is None or reasoning.provider != provider:
+        return {}
+    field = (reasoning.data or {}).get("field")
+    return {field: reasoning.text} if field in REASONING_FIELDS else {}
+
+
+def _chat_to_reasoning(chat: Mapping[str, Any], provider: str) -> Reasoning | None:
+    for field in REASONING_FIELDS:
+        text = chat.get(field)
+        if isinstance(text, str) and text:
+            return Reasoning(text=repair(text), provider=provider, data={"field": field})
+    return None
+
+
+def _parse(text: str) -> dict[str, Any]:
+    value = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite)
+    if not isinstance(value, dict):
+        raise ValueError(f"it is {'null' if value is None else f'a {type(value).__name__}'}")
+    if _depth(value) > ARGUMENTS_DEPTH:
+        raise ValueError(f"it nests deeper than {ARGUMENTS_DEPTH} levels")
+    json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair cannot be stored
+    return value
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for key, item in pairs:
+        if key in value:
+            raise ValueError(f"the key {key!r} stands in it twice")
+        value[key] = item
+    return value
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text[:20]} is too large")
+    return number
+
+
+def _depth(value: object) -> int:
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        level = [child for item in level for child in _children(item)]
+    return depth
+
+
+def _children(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0

@@ -1,0 +1,85 @@
+"""The one interface every model is behind.
+
+A client's `stream` yields `Delta`s; the last one carries the whole `ModelReply`. A stream that ends without a reply was
+cut off, and nothing of it is executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from pydantic import BaseModel
+
+from framework.types.messages import Message, ToolDefinition, Usage
+from framework.types.spec import ModelSettings
+
+FinishReason = Literal["stop", "tool_calls", "length", "content_filter"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What is known of a model before it is asked."""
+
+    provider: str
+    model: str
+    typed: bool = False
+    """Answers `ModelRequest.output` by itself, as JSON in the reply's text; without it Instructor sees to that."""
+    server_address: str | None = None
+
+    @property
+    def name(self) -> str:
+        """`provider/model`."""
+        return f"{self.provider}/{self.model}" if self.model else self.provider
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One question to a model."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolDefinition, ...] = ()
+    settings: ModelSettings = field(default_factory=ModelSettings)
+    stream: bool = False
+    """Somebody listens to deltas; otherwise the wire is not streamed."""
+    output: type[BaseModel] | None = None
+    """The type the answer must have."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """A whole answer."""
+
+    message: Message
+    finish_reason: FinishReason
+    usage: Usage
+    model: str = ""
+    """The model that answered, by its own word."""
+    response_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of an answer; the last one has the reply."""
+
+    text: str = ""
+    reasoning: str = ""
+    reply: ModelReply | None = None
+
+
+class ModelClient(Protocol):
+    """A model that can be asked."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """Provider, model and capabilities."""
+        ...
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        """Ask; raises ModelError."""
+        ...
+
+    async def close(self) -> None:
+        """Give connections back."""
+        ...

@@ -1,0 +1,151 @@
+"""Opening files strictly below a base folder.
+
+Each folder on the way is opened relative to the one before it and no symbolic link is followed: exchanging something
+between a check and its use cannot lead outside. Every refusal is a ToolError that names only relative paths.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import unicodedata
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Literal
+
+from framework.types.errors import ToolError, did_you_mean
+
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Without O_NONBLOCK, opening a named pipe waits for a writer before it can be seen to be no file.
+FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+MAX_SUGGESTED_FROM = 5_000
+MAX_SHOWN = 200
+
+
+def parts_below(base: Path, path: str) -> tuple[str, ...]:
+    """The folders and the name in `path`, relative to `base`; empty for `base` itself.
+
+    An absolute path is taken when it begins with the base path, in the given or in the resolved form.
+
+    Raises:
+        ToolError: the path leads outside, or has characters that no path of ours has.
+    """
+    if not _is_plain(path):
+        raise ToolError("a path must not contain control characters or broken Unicode")
+    if "\\" in path:
+        raise ToolError("a path must not contain a backslash: write / between folders")
+    if path.startswith("~"):
+        raise ToolError("the home folder is out of reach: give a path from the base folder, like 'docs/notes.txt'")
+    relative = PurePosixPath(path)
+    if relative.is_absolute():
+        relative = _without_base(base, relative)
+    if ".." in relative.parts:
+        raise ToolError("a path must not contain '..': give it from the base folder, like 'docs/notes.txt'")
+    return relative.parts
+
+
+@contextmanager
+def folder_below(base: Path, parts: Sequence[str]) -> Iterator[int]:
+    """A descriptor of the folder `parts` below `base`, closed at the end; raises ToolError."""
+    folder = _open_base(base)
+    try:
+        for depth, name in enumerate(parts, start=1):
+            inner = _open_at(folder, name, parts[:depth], "folder")
+            os.close(folder)
+            folder = inner
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def open_file(base: Path, parts: Sequence[str]) -> BinaryIO:
+    """The regular file `parts` below `base`, opened for reading.
+
+    Raises:
+        ToolError: it does not exist (with the names that were probably meant), or is a folder, a link, a second name of
+            another file, a pipe or a device.
+    """
+    if not parts:
+        raise ToolError("the path names the base folder itself, not a file: list_dir shows what is in it")
+    with folder_below(base, parts[:-1]) as folder:
+        descriptor = _open_at(folder, parts[-1], parts, "file")
+    try:
+        _require_own_file(os.fstat(descriptor), _quoted(parts))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def shown(name: str) -> str:
+    """A name or path in a form that fits into one line of UTF-8: what cannot be printed is escaped."""
+    if _is_plain(name):
+        return name
+    return "".join(char if _is_plain(char) else char.encode("unicode_escape").decode() for char in name)
+
+
+def is_hidden(name: str) -> bool:
+    """Hidden files and folders are left out of listings, searches and suggestions."""
+    return name.startswith(".")
+
+
+def _is_plain(text: str) -> bool:
+    return not any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in text)
+
+
+def _without_base(base: Path, path: PurePosixPath) -> PurePosixPath:
+    for root in (base.absolute(), base.resolve()):
+        if path.is_relative_to(root):
+            return path.relative_to(root)
+    raise ToolError("the path lies outside the base folder: give one that starts in it, like 'docs/notes.txt'")
+
+
+def _open_base(base: Path) -> int:
+    try:
+        return os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ToolError(f"the base folder cannot be opened: {error.strerror}") from None
+
+
+def _open_at(folder: int, name: str, parts: Sequence[str], wanted: Literal["file", "folder"]) -> int:
+    try:
+        return os.open(name, FOLDER_FLAGS if wanted == "folder" else FILE_FLAGS, dir_fd=folder)
+    except FileNotFoundError:
+        hint = did_you_mean(shown(name), _visible_names(folder))
+        raise ToolError(f"there is no {wanted} {_quoted(parts)}{hint}") from None
+    except OSError as error:
+        raise ToolError(_why_not(folder, name, parts, error)) from None
+
+
+def _why_not(folder: int, name: str, parts: Sequence[str], error: OSError) -> str:
+    where = _quoted(parts)
+    try:
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    except OSError:
+        return f"{where} cannot be opened: {error.strerror}"
+    if stat.S_ISLNK(mode):
+        return f"{where} is a symbolic link; links are not followed"
+    if isinstance(error, NotADirectoryError):
+        return f"{where} is not a folder"
+    return f"{where} cannot be opened: {error.strerror}"
+
+
+def _require_own_file(status: os.stat_result, where: str) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise ToolError(f"{where} is a folder, not a file: list_dir shows what is in it")
+    if not stat.S_ISREG(status.st_mode):
+        raise ToolError(f"{where} is a pipe or a device, not a file with content")
+    if status.st_nlink > 1:
+        raise ToolError(f"{where} is a hard link: its content may belong outside the base folder, so it is not read")
+
+
+def _visible_names(folder: int) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(shown(entry.name) for entry in islice(entries, MAX_SUGGESTED_FROM) if not is_hidden(entry.name))
+
+
+def _quoted(parts: Sequence[str]) -> str:
+    text = shown("/".join(parts))
+    return f"'{text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + '…'}'"

@@ -1,0 +1,258 @@
+"""Arithmetic on exact fractions, from text, without running the text as code.
+
+Only roots, fractional powers, and powers of fractions too long to be kept are rounded, to 60 digits.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from fractions import Fraction
+from functools import reduce
+
+from framework.types.errors import ToolError, did_you_mean
+
+MAX_CHARACTERS = 1_000
+MAX_DEPTH = 50
+MAX_BITS = 10_000
+"""Of a numerator or denominator: about 3000 digits, which Python still writes out."""
+MAX_ROUNDED_EXPONENT = 10**9
+MAX_DECIMAL_EXPONENT = 1_000
+"""Of a literal such as 1e6, and of the digits that `round` is asked for."""
+WORKING_DIGITS = 60
+RESULT_DIGITS = 15
+
+EXAMPLE = "an expression looks like (3 + 4.5) * 2 or mean([1, 2, 3])"
+TOKEN = re.compile(
+    r"""\s+
+    | (?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)(?:[eE][+-]?\d+)?(?![\w.])   # a number, not run together with a word
+    | [A-Za-z_]\w*
+    | [-+*/%(),\[\]]""",
+    re.VERBOSE | re.ASCII,
+)
+INSTEAD: Mapping[str, str] = {"^": "**", "×": "*", "÷": "/", "−": "-", "√": "sqrt(x)", "{": "[", "}": "]"}
+
+Numbers = list[Fraction]
+
+
+def evaluate(expression: str) -> Fraction:
+    """The value of an expression.
+
+    Raises:
+        ToolError: it is not arithmetic, has no value, or its value is too large.
+    """
+    _check_characters(expression)
+    source = expression.strip()
+    try:
+        tree = ast.parse(source, mode="eval")
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        raise ToolError(f"this cannot be read as arithmetic; {EXAMPLE}") from None
+    return _Expression(source).number(tree.body, 0)
+
+
+def rendered(value: Fraction) -> int | float | str:
+    """An int when whole, else a float of at most 15 significant digits; text where no float has these digits."""
+    if value.denominator == 1:
+        return value.numerator
+    digits = _decimal(value, RESULT_DIGITS)
+    nearest = float(digits)
+    return nearest if Decimal(repr(nearest)) == digits else str(digits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Expression:
+    """A walk over the allowed part of Python's grammar; whatever is not named here is refused."""
+
+    source: str
+
+    def number(self, node: ast.expr, depth: int) -> Fraction:
+        value = self.value(node, depth)
+        if isinstance(value, Fraction):
+            return value
+        raise ToolError(
+            "a list stands where a number is needed: give it to sum, mean, median, min, max or count"
+            " (a number has no thousands separators: 1000, not 1,000)"
+        )
+
+    def value(self, node: ast.expr, depth: int) -> Fraction | Numbers:
+        if depth > MAX_DEPTH:
+            raise ToolError(f"the expression is nested more than {MAX_DEPTH} deep: calculate it in parts")
+        match node:
+            case ast.Constant():
+                return self.literal(node)
+            case ast.BinOp():
+                return self.operations(node, depth)
+            case ast.UnaryOp(op=ast.UAdd() | ast.USub()):
+                operand = self.number(node.operand, depth + 1)
+                return -operand if isinstance(node.op, ast.USub) else operand
+            case ast.List() | ast.Tuple():
+                return [self.number(item, depth + 1) for item in node.elts]
+            case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
+                return _checked(_call(name, [self.value(argument, depth + 1) for argument in arguments]))
+            case ast.Name(id=name):
+                raise ToolError(f"{name!r} has no value here: write the number itself; {EXAMPLE}")
+        raise ToolError(f"only numbers, lists, + - * / // % ** and functions can be used; {EXAMPLE}")
+
+    def literal(self, node: ast.Constant) -> Fraction:
+        if type(node.value) is int:
+            return Fraction(node.value)
+        if type(node.value) is not float:
+            raise ToolError(f"only numbers can be calculated with; {EXAMPLE}")
+        text = ast.get_source_segment(self.source, node) or ""
+        exponent = text.lower().partition("e")[2]
+        if exponent and abs(int(exponent)) > MAX_DECIMAL_EXPONENT:
+            raise ToolError(f"the number {text[:40]} is out of range")
+        return _checked(Fraction(text))
+
+    def operations(self, node: ast.BinOp, depth: int) -> Fraction:
+        # `1 + 1 + 1 …` leans to the left as deep as it is long: walked in a loop, its length is not nesting.
+        chain = [node]
+        while isinstance(chain[-1].left, ast.BinOp):
+            chain.append(chain[-1].left)
+        value = self.number(chain[-1].left, depth + 1)
+        for link in reversed(chain):
+            value = _apply(link.op, value, self.number(link.right, depth + 1))
+        return value
+
+
+def _apply(sign: ast.operator, left: Fraction, right: Fraction) -> Fraction:
+    if isinstance(sign, ast.Div | ast.FloorDiv | ast.Mod) and right == 0:
+        raise ToolError("division by zero")
+    match sign:
+        case ast.Add():
+            return _checked(left + right)
+        case ast.Sub():
+            return _checked(left - right)
+        case ast.Mult():
+            return _checked(left * right)
+        case ast.Div():
+            return _checked(left / right)
+        case ast.FloorDiv():
+            return Fraction(left // right)
+        case ast.Mod():
+            return _checked(left % right)
+        case ast.Pow():
+            return _checked(_power(left, right))
+    raise ToolError(f"only the operators + - * / // % ** are known; {EXAMPLE}")
+
+
+def _power(base: Fraction, exponent: Fraction) -> Fraction:
+    if base == 0 and exponent < 0:
+        raise ToolError("division by zero: 0 has no negative power")
+    if base in (0, 1):
+        return base if exponent else Fraction(1)
+    if exponent.denominator == 1:
+        smallest_size = (max(base.numerator.bit_length(), base.denominator.bit_length()) - 1) * abs(exponent)
+        if smallest_size <= MAX_BITS:
+            return Fraction(base ** int(exponent))
+        if base.denominator == 1:
+            raise _too_large()
+    elif base < 0:
+        raise ToolError("a negative number has no fractional power")
+    return _rounded_power(base, exponent)
+
+
+def _rounded_power(base: Fraction, exponent: Fraction) -> Fraction:
+    if abs(exponent) > MAX_ROUNDED_EXPONENT:
+        raise _too_large()
+    try:
+        power = Context(prec=WORKING_DIGITS, Emax=4_000, Emin=-4_000).power(
+            _decimal(base, WORKING_DIGITS), _decimal(exponent, WORKING_DIGITS)
+        )
+    except ArithmeticError:
+        raise _too_large() from None
+    return Fraction(power)
+
+
+def _square_root(value: Fraction) -> Fraction:
+    if value < 0:
+        raise ToolError("a negative number has no square root")
+    root = Fraction(math.isqrt(value.numerator), math.isqrt(value.denominator))
+    if root * root == value:
+        return root
+    return Fraction(Context(prec=WORKING_DIGITS).sqrt(_decimal(value, WORKING_DIGITS)))
+
+
+def _sum(numbers: Numbers) -> Fraction:
+    return reduce(lambda total, number: _checked(total + number), numbers, Fraction(0))
+
+
+def _median(numbers: Numbers) -> Fraction:
+    ordered, middle = sorted(numbers), len(numbers) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+OVER_LISTS: Mapping[str, Callable[[Numbers], Fraction]] = {
+    "sum": _sum,
+    "count": lambda numbers: Fraction(len(numbers)),
+    "mean": lambda numbers: _sum(numbers) / len(numbers),
+    "median": _median,
+    "min": min,
+    "max": max,
+}
+OF_ONE: Mapping[str, Callable[[Fraction], Fraction]] = {"abs": operator.abs, "sqrt": _square_root}
+FUNCTIONS = tuple(sorted({*OVER_LISTS, *OF_ONE, "round"}))
+
+
+def _call(name: str, arguments: list[Fraction | Numbers]) -> Fraction:
+    if name not in FUNCTIONS:
+        raise ToolError(f"there is no function {name!r}{did_you_mean(name, FUNCTIONS)}")
+    plain = [argument for argument in arguments if isinstance(argument, Fraction)]
+    if name in OVER_LISTS:
+        match arguments:
+            case [list() as numbers]:
+                return _over_list(name, numbers)
+            case _ if len(plain) == len(arguments):
+                return _over_list(name, plain)
+        raise ToolError(f"{name} takes one list or plain numbers: {name}([1, 2, 3]) or {name}(1, 2, 3)")
+    if len(plain) != len(arguments) or not 1 <= len(plain) <= (2 if name == "round" else 1):
+        usage = "round(x) or round(x, digits)" if name == "round" else f"{name}(x)"
+        raise ToolError(f"{name} is used as {usage}, where x is one number")
+    return _round(plain) if name == "round" else OF_ONE[name](plain[0])
+
+
+def _over_list(name: str, numbers: Numbers) -> Fraction:
+    if not numbers and name not in ("sum", "count"):
+        raise ToolError(f"{name} needs at least one number, for example {name}([1, 2, 3])")
+    return OVER_LISTS[name](numbers)
+
+
+def _round(arguments: Numbers) -> Fraction:
+    digits = arguments[1] if len(arguments) == 2 else Fraction(0)
+    if digits.denominator != 1 or abs(digits) > MAX_DECIMAL_EXPONENT:
+        raise ToolError(f"round(x, digits) needs a whole number of digits, at most {MAX_DECIMAL_EXPONENT}")
+    return Fraction(round(arguments[0], int(digits)))
+
+
+def _check_characters(expression: str) -> None:
+    if len(expression) > MAX_CHARACTERS:
+        raise ToolError(f"the expression has {len(expression)} characters; at most {MAX_CHARACTERS} are taken")
+    if not expression.strip():
+        raise ToolError(f"the expression is empty; {EXAMPLE}")
+    position = 0
+    while position < len(expression):
+        token = TOKEN.match(expression, position)
+        if token is None:
+            char = expression[position]
+            instead = f": write {INSTEAD[char]}" if char in INSTEAD else f"; {EXAMPLE}"
+            raise ToolError(f"{ascii(char) if ord(char) < 32 else repr(char)} cannot be used here{instead}")
+        position = token.end()
+
+
+def _checked(value: Fraction) -> Fraction:
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+        raise _too_large()
+    return value
+
+
+def _too_large() -> ToolError:
+    return ToolError("the result is too large or too long to be written out (about 3000 digits are kept)")
+
+
+def _decimal(value: Fraction, digits: int) -> Decimal:
+    return Context(prec=digits).divide(Decimal(value.numerator), Decimal(value.denominator))

@@ -1,0 +1,100 @@
+"""Looking at folders and reading files, below the base path of the run."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import stat
+from pathlib import Path
+
+from framework.tools.beneath import folder_below, is_hidden, open_file, parts_below, shown
+from framework.tools.tool import ToolContext, tool
+from framework.types.errors import ToolError
+
+MAX_ENTRIES = 200
+MAX_READ = 1024 * 1024
+BINARY_CHECK = 8 * 1024
+
+
+@tool(risk="low", idempotent=True)
+def list_dir(path: str = ".", *, context: ToolContext) -> str:
+    """List what is in a folder: one line an entry, with its kind and size; folders end in /.
+
+    Hidden entries are left out; at most 200 entries are shown.
+
+    Args:
+        path: The folder, relative to the base folder, such as docs or docs/2026; . is the base folder.
+        context: The run.
+    """
+    parts = parts_below(context.base_path, path)
+    with folder_below(context.base_path, parts) as folder:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if not is_hidden(entry.name)]
+        lines = [_entry(folder, name) for name in heapq.nsmallest(MAX_ENTRIES, names)]
+    if len(names) > MAX_ENTRIES:
+        lines.append(f"({len(names) - MAX_ENTRIES} more entries: list a subfolder, or find a name with search_files)")
+    return "\n".join(lines) or "(nothing in this folder)"
+
+
+@tool(risk="low", idempotent=True)
+def read_file(path: str, start_line: int = 1, max_lines: int = 200, *, context: ToolContext) -> str:
+    """Read lines of a text file (UTF-8). A last line in parentheses tells when there is more, and how to get it.
+
+    Only the first MB of a file can be read.
+
+    Args:
+        path: The file, relative to the base folder, such as docs/notes.txt.
+        start_line: The first line to read; the first line of the file is 1.
+        max_lines: How many lines to read at most.
+        context: The run.
+    """
+    if start_line < 1 or max_lines < 1:
+        raise ToolError("start_line and max_lines must be 1 or more")
+    lines, size = _first_lines(context.base_path, path)
+    if not lines:
+        return "(the file is empty)"
+    if start_line > len(lines):
+        raise ToolError(f"there are only {len(lines)} lines to read: start_line must be at most {len(lines)}")
+    end = start_line - 1 + max_lines
+    chosen = lines[start_line - 1 : end]
+    if len(lines) > end:
+        chosen.append(f"({len(lines) - end} more lines: read on with start_line={end + 1})")
+    elif size > MAX_READ:
+        chosen.append(f"(only the first MB of {size_text(size)} can be read; log_transform can look at the rest)")
+    return "\n".join(chosen)
+
+
+def is_binary(content: bytes) -> bool:
+    """Text has no zero bytes; only the first 8 KB are looked at."""
+    return b"\0" in content[:BINARY_CHECK]
+
+
+def size_text(size: int) -> str:
+    """Bytes for people: `12 bytes`, `3.4 KB`, `5.6 MB`."""
+    if size < 1024:
+        return f"{size} byte{'' if size == 1 else 's'}"
+    return f"{size / 1024:.1f} KB" if size < 1024**2 else f"{size / 1024**2:.1f} MB"
+
+
+def _entry(folder: int, name: str) -> str:
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return f"{shown(name)}  gone"
+    if stat.S_ISDIR(status.st_mode):
+        return f"{shown(name)}/  folder"
+    if stat.S_ISREG(status.st_mode):
+        return f"{shown(name)}  file, {size_text(status.st_size)}"
+    return f"{shown(name)}  {'link, not followed' if stat.S_ISLNK(status.st_mode) else 'pipe or device'}"
+
+
+def _first_lines(base: Path, path: str) -> tuple[list[str], int]:
+    with open_file(base, parts_below(base, path)) as file:
+        content = file.read(MAX_READ)
+        size = os.fstat(file.fileno()).st_size
+    if is_binary(content):
+        raise ToolError(f"the file is binary ({size_text(size)}), not text: it cannot be read")
+    if size > len(content) and b"\n" in content:
+        content = content[: content.rindex(b"\n") + 1]
+    lines = content.decode("utf-8-sig", "replace").replace("\r\n", "\n").split("\n")
+    return (lines[:-1] if lines[-1] == "" else lines), size

@@ -1,0 +1,197 @@
+"""Finding files by name or content, below the base path of the run.
+
+ripgrep, where there is one, only says which files are worth opening: each of them is opened and matched here, so that
+both ways find the same and nothing outside the base path is ever shown.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from framework.tools.beneath import folder_below, is_hidden, open_file, parts_below, shown
+from framework.tools.builtin.files import is_binary
+from framework.tools.tool import ToolContext, tool
+from framework.types.errors import ToolError
+
+MAX_FILE = 2 * 1024 * 1024
+MAX_FILES = 100_000
+MAX_SECONDS = 20.0
+MAX_LINE = 200
+LEAD = 60
+"""Characters kept before the match in a line that must be shortened."""
+MAX_QUERY = 500
+MAX_LIMIT = 1_000
+SKIPPED_FOLDERS = ("__pycache__", "node_modules", ".venv", "venv", "dist", "build", "*.egg-info")
+
+Parts = tuple[str, ...]
+
+
+@tool(risk="low", idempotent=True)
+def search_files(query: str, root_dir: str = ".", limit: int = 20, *, context: ToolContext) -> str:
+    """Find files whose name or content contains the query, ignoring case.
+
+    One line a file, sorted by path: `path:line: text` with the first line that contains the query, or `path` where only
+    the name does. Hidden files, build output and installed packages are left out; binary files and files over 2 MB are
+    found by their name only.
+
+    Args:
+        query: Literal text, not a regular expression. With * or ? in it, it is a pattern for file names, such as *.csv.
+        root_dir: The folder to search, relative to the base folder.
+        limit: How many files to show at most, up to 1000.
+        context: The run.
+    """
+    _check(query, limit)
+    search = _Search(context.base_path, parts_below(context.base_path, root_dir), query, time.monotonic() + MAX_SECONDS)
+    found = list(search.matches())
+    if not found:
+        return f"No files match '{query}'." + search.unfinished()
+    lines = found[:limit]
+    if len(found) > limit:
+        lines.append(f"({len(found)} files match; {limit} are shown)")
+    return "\n".join(lines) + search.unfinished()
+
+
+def _check(query: str, limit: int) -> None:
+    if not query.strip() or len(query) > MAX_QUERY:
+        raise ToolError(f"the query must have 1 to {MAX_QUERY} characters")
+    without_tabs = query.replace("\t", " ")
+    if shown(without_tabs) != without_tabs:
+        raise ToolError("the query must be a single line without control characters")
+    if not 1 <= limit <= MAX_LIMIT:
+        raise ToolError(f"limit must be between 1 and {MAX_LIMIT}")
+
+
+@dataclass(slots=True)
+class _Search:
+    base: Path
+    root: Parts
+    query: str
+    deadline: float
+    """On the monotonic clock, in seconds."""
+    stopped: bool = False
+
+    def matches(self) -> Iterator[str]:
+        """The lines of the answer, sorted by path."""
+        files = self._files()
+        by_content = None if self._is_pattern else _ripgrep(self._folder, self.query, self.deadline)
+        for parts in sorted(files, key="/".join):
+            readable = not self._is_pattern and (by_content is None or parts[len(self.root) :] in by_content)
+            if readable and time.monotonic() > self.deadline:
+                self.stopped, readable = True, False
+            line = self._first_line(parts) if readable else None
+            if line is not None:
+                yield f"{shown('/'.join(parts))}:{line}"
+            elif self._name_matches(parts):
+                yield shown("/".join(parts))
+
+    def unfinished(self) -> str:
+        """A sentence when not everything was looked at."""
+        return "\n(There are too many files to search them all: give a root_dir.)" if self.stopped else ""
+
+    @property
+    def _is_pattern(self) -> bool:
+        return "*" in self.query or "?" in self.query
+
+    @property
+    def _folder(self) -> Path:
+        return self.base.resolve().joinpath(*self.root)
+
+    def _files(self) -> list[Parts]:
+        files: list[Parts] = []
+        with folder_below(self.base, self.root):
+            pending = [self.root]
+        while pending:
+            names, folders = _listing(self.base, pending.pop())
+            files += names
+            pending += folders
+            if len(files) > MAX_FILES or time.monotonic() > self.deadline:
+                self.stopped = True
+                return files[:MAX_FILES]
+        return files
+
+    def _name_matches(self, parts: Parts) -> bool:
+        wanted = self.query.casefold()
+        name = ("/".join(parts) if "/" in wanted else parts[-1]).casefold()
+        return fnmatchcase(name, wanted.replace("[", "[[]")) if self._is_pattern else wanted in name
+
+    def _first_line(self, parts: Parts) -> str | None:
+        try:
+            with open_file(self.base, parts) as file:
+                content = file.read(MAX_FILE + 1)
+        except (ToolError, OSError):
+            return None  # not ours to read, or gone since it was listed
+        if len(content) > MAX_FILE or is_binary(content):
+            return None
+        text = content.decode("utf-8", "replace")
+        match = re.search(re.escape(self.query), text, re.IGNORECASE)
+        if match is None:
+            return None
+        start = text.rfind("\n", 0, match.start()) + 1
+        end = text.find("\n", start)
+        number = text.count("\n", 0, start) + 1
+        return f"{number}: {_shortened(text[start : end if end >= 0 else None], match.start() - start)}"
+
+
+def _listing(base: Path, folder: Parts) -> tuple[list[Parts], list[Parts]]:
+    files: list[Parts] = []
+    folders: list[Parts] = []
+    try:
+        with folder_below(base, folder) as descriptor, os.scandir(descriptor) as entries:
+            for entry in entries:
+                if is_hidden(entry.name):
+                    continue
+                if entry.is_file(follow_symlinks=False):
+                    files.append((*folder, entry.name))
+                elif entry.is_dir(follow_symlinks=False) and not _is_skipped(entry.name):
+                    folders.append((*folder, entry.name))
+    except (ToolError, OSError):
+        return files, []  # no right to look into it, or gone since it was listed
+    return files, folders
+
+
+def _is_skipped(name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in SKIPPED_FOLDERS)
+
+
+def _ripgrep(folder: Path, query: str, deadline: float) -> set[Parts] | None:
+    """The files below `folder` that contain the query by ripgrep's word; None where it cannot tell."""
+    program = shutil.which("rg")
+    if program is None:
+        return None
+    try:
+        done = subprocess.run(
+            [program, *_ripgrep_options(), "-e", query, "--", "."],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=max(deadline - time.monotonic(), 0.1) / 2,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    if done.returncode not in (0, 1):
+        return None
+    paths = (os.fsdecode(path) for path in done.stdout.split(b"\0") if path)
+    return {tuple(path.removeprefix("./").split("/")) for path in paths}
+
+
+def _ripgrep_options() -> Sequence[str]:
+    # No ignore files and no guess at encodings: what is left out is decided here, the same with and without ripgrep.
+    plain = ("--no-config", "--no-ignore", "--no-messages", "--text", "--encoding=none")
+    what = ("--fixed-strings", "--ignore-case", "--files-with-matches", "--null", f"--max-filesize={MAX_FILE}")
+    return (*plain, *what, *(f"--glob=!{name}/" for name in SKIPPED_FOLDERS))
+
+
+def _shortened(line: str, position: int) -> str:
+    text = "".join(" " if char in "\t\r" else char for char in line)
+    start = max(0, position - LEAD) if len(text) > MAX_LINE else 0
+    cut = text[start : start + MAX_LINE]
+    return shown(f"{'…' if start else ''}{cut.strip()}{'…' if start + MAX_LINE < len(text) else ''}")

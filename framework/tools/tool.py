@@ -1,0 +1,200 @@
+"""A tool: a function, its arguments as a strict model, and what the policy needs to know of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import json
+import typing
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from docstring_parser import parse as parse_docstring
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+
+from framework.types.errors import ConfigError, ToolError
+from framework.types.messages import ToolDefinition
+from framework.types.spec import Risk
+
+Source = Literal["builtin", "plugin", "python", "agent"]
+Progress = Callable[[float, str], Awaitable[None]]
+
+
+class ArgumentsError(ToolError):
+    """Arguments that do not fit the tool's schema, one line a field: what is wrong, what was given."""
+
+    code = "invalid_arguments"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a tool may know of its run: a parameter of this type is filled in, and never shown to the model."""
+
+    run_id: str
+    call_id: str
+    agent: str
+    base_path: Path
+    """File tools stay below it."""
+    deps: Any = None
+    """The embedding program's own objects, as given to `Runtime.open(deps=…)`."""
+    locale: str = "en"
+    user: str | None = None
+    tenant: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    progress: Progress | None = None
+    """`await context.progress(0.5, "half way")`: on the wire as a running `tool_call`."""
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of one call, for services that take such a key."""
+        return f"{self.run_id}:{self.call_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function an agent may be offered. Calling it calls the function itself, as in a unit test."""
+
+    definition: ToolDefinition
+    function: Callable[..., Any]
+    arguments: type[BaseModel]
+    context_parameter: str | None = None
+    risk: Risk = "medium"
+    confirm: bool = False
+    """A human must approve every call, whatever the files say."""
+    idempotent: bool = False
+    """Doing it twice is doing it once: may be repeated after a crash."""
+    timeout: float | None = None
+    """Seconds; the smallest of tool, agent and run wins."""
+    source: Source = "python"
+
+    @property
+    def name(self) -> str:
+        """The name that policies and models use."""
+        return self.definition.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def named(self, name: str, source: Source) -> Tool:
+        """The same tool under a full name."""
+        return replace(self, definition=self.definition.model_copy(update={"name": name}), source=source)
+
+    def with_defaults(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments as the function will get them: what a policy must judge."""
+        fields = self.arguments.model_fields.items()
+        return {name: field.default for name, field in fields if not field.is_required()} | dict(arguments)
+
+    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Check arguments strictly; raises ArgumentsError with one line a field."""
+        try:
+            model = self.arguments.model_validate_json(json.dumps(dict(arguments)), strict=True)
+        except (ValidationError, ValueError) as error:
+            raise ArgumentsError(_explain(error, arguments)) from None
+        return {name: getattr(model, name) for name in type(model).model_fields}
+
+    async def invoke(self, bound: Mapping[str, Any], context: ToolContext, threads: Executor) -> Any:
+        """Call the function: a coroutine in the loop, anything else in a thread of the pool."""
+        kwargs = {**bound, self.context_parameter: context} if self.context_parameter else dict(bound)
+        if inspect.iscoroutinefunction(self.function):
+            return await self.function(**kwargs)
+        call = contextvars.copy_context().run
+        return await asyncio.get_running_loop().run_in_executor(threads, lambda: call(self.function, **kwargs))
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    risk: Risk = "medium",
+    confirm: bool = False,
+    idempotent: bool = False,
+    timeout: float | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    risk: Risk = "medium",
+    confirm: bool = False,
+    idempotent: bool = False,
+    timeout: float | None = None,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a function: its signature is the schema, its docstring the description.
+
+    Raises:
+        ConfigError: the signature cannot be turned into named JSON arguments.
+    """
+
+    def decorate(target: Callable[..., Any]) -> Tool:
+        doc = parse_docstring(inspect.getdoc(target) or "")
+        title = name or target.__name__
+        arguments, context_parameter = _arguments_model(target, title, {p.arg_name: p.description for p in doc.params})
+        text = description or "\n\n".join(part for part in (doc.short_description, doc.long_description) if part)
+        if not text:
+            raise ConfigError(f"tool {title!r} needs a docstring: it is all the model knows of it")
+        definition = ToolDefinition(name=title, description=text, parameters=parameters_schema(arguments))
+        return Tool(definition, target, arguments, context_parameter, risk, confirm, idempotent, timeout)
+
+    return decorate(function) if function is not None else decorate
+
+
+def _arguments_model(
+    function: Callable[..., Any], title: str, descriptions: Mapping[str, str | None]
+) -> tuple[type[BaseModel], str | None]:
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise ConfigError(f"tool {title!r}: {error}") from None
+    fields: dict[str, Any] = {}
+    context_parameter = None
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ConfigError(f"tool {title!r}: parameter {parameter.name!r} cannot be given by name")
+        if parameter.name not in hints:
+            raise ConfigError(f"tool {title!r}: parameter {parameter.name!r} needs a type")
+        if hints[parameter.name] is ToolContext:
+            context_parameter = parameter.name
+            continue
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[parameter.name] = (hints[parameter.name], Field(default, description=descriptions.get(parameter.name)))
+    try:
+        model: type[BaseModel] = create_model(title, __config__=ConfigDict(extra="forbid"), **fields)
+    except PydanticUserError as error:
+        raise ConfigError(f"tool {title!r}: {error.message}") from None
+    return model, context_parameter
+
+
+def parameters_schema(arguments: type[BaseModel]) -> dict[str, Any]:
+    """JSON Schema of a tool's arguments, without the titles pydantic makes up."""
+    schema = arguments.model_json_schema()
+    schema.pop("title", None)
+    for spec in schema.get("properties", {}).values():
+        spec.pop("title", None)
+    schema.setdefault("properties", {})
+    return schema
+
+
+def _explain(error: ValueError, arguments: Mapping[str, Any]) -> str:
+    if not isinstance(error, ValidationError):
+        return f"the arguments are not JSON data: {error}"
+    lines = []
+    for problem in error.errors(include_url=False, include_context=False):
+        field = ".".join(str(part) for part in problem["loc"]) or "arguments"
+        given = "" if problem["type"] == "missing" else f" (given: {_shorten(problem.get('input', arguments))})"
+        lines.append(f"{field}: {problem['msg']}{given}")
+    return "\n".join(lines)
+
+
+def _shorten(value: Any, length: int = 80) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,0 +1,150 @@
+"""Every error says whose fault it is.
+
+    AgentsdError
+    ├── ConfigError          the author of a file; carries the Problems
+    ├── RequestError         the caller
+    │   ├── AgentNotFound    names the agents there are
+    │   ├── RunNotFound
+    │   └── ConversationBusy a run of this conversation is going on or waits for a decision
+    ├── ModelError           the provider; `retryable` or not
+    ├── ToolError            a tool; told to the model, never to the caller as a traceback
+    ├── PolicyDenied         the policy; names the rule and its `file:line`
+    ├── LimitExceeded        a limit; names it, its use and its place in the file
+    └── StoreError           the store
+
+`Paused` is not an error: it is how a run that waits for a human leaves the executor. It derives from
+`BaseException`, so that no `except Exception` in a plugin can swallow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from framework.types.problem import Problem
+    from framework.types.state import Confirmation, RunResult
+
+
+class AgentsdError(Exception):
+    """The root of the tree. `code` is stable and short; the message says what to do."""
+
+    code: ClassVar[str] = "error"
+    http_status: ClassVar[int] = 500
+    retryable: bool = False
+
+    @property
+    def message(self) -> str:
+        """The text alone."""
+        return str(self.args[0]) if self.args else self.code
+
+
+class ConfigError(AgentsdError):
+    """Files that cannot be used. `problems` lists all of them, not only the first."""
+
+    code = "config_invalid"
+
+    def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        return "\n".join([self.message, *(str(problem) for problem in self.problems)])
+
+
+class RequestError(AgentsdError):
+    """The caller asked for something that cannot be done."""
+
+    code = "bad_request"
+    http_status = 400
+
+
+class AgentNotFound(RequestError):
+    """No agent of that name; the message lists those there are."""
+
+    code = "agent_not_found"
+    http_status = 404
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        self.name, self.known = name, tuple(sorted(known))
+        super().__init__(f"there is no agent named {name!r}{did_you_mean(name, self.known)}")
+
+
+class RunNotFound(RequestError):
+    """No run of that id."""
+
+    code = "run_not_found"
+    http_status = 404
+
+
+class ConversationBusy(RequestError):
+    """The conversation has a run that goes on or waits for a decision."""
+
+    code = "conversation_busy"
+    http_status = 409
+
+
+class ModelError(AgentsdError):
+    """The model's provider failed, refused or answered something unusable."""
+
+    code = "model_error"
+    http_status = 502
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+class ToolError(AgentsdError):
+    """A tool could not do what it was asked; raise it in a tool to tell the model why."""
+
+    code = "tool_error"
+
+
+class PolicyDenied(AgentsdError):
+    """The policy forbids the call. `rule` names the deciding rule, `place` its `file:line`."""
+
+    code = "policy_denied"
+    http_status = 403
+
+    def __init__(self, message: str, *, rule: str, place: str) -> None:
+        super().__init__(message)
+        self.rule, self.place = rule, place
+
+
+class LimitExceeded(AgentsdError):
+    """A limit stopped the run. `limit` is its key in the agent file, `result` what there was by then."""
+
+    code = "limit_exceeded"
+    http_status = 200
+
+    def __init__(self, limit: str, *, used: float, allowed: float, place: str = "") -> None:
+        self.limit, self.used, self.allowed, self.place = limit, used, allowed, place
+        self.result: RunResult | None = None
+        where = f" (set at {place})" if place else ""
+        super().__init__(f"{limit} reached: {used:g} of {allowed:g}{where}")
+
+
+class StoreError(AgentsdError):
+    """The store could not keep or give back a record."""
+
+    code = "store_error"
+
+
+class Paused(BaseException):
+    """The run waits for a human: `confirmations` say what for."""
+
+    def __init__(self, confirmations: Sequence[Confirmation]) -> None:
+        super().__init__(f"{len(confirmations)} confirmation(s) asked")
+        self.confirmations = tuple(confirmations)
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """The end of an error message: the names most like `name`, or all of them."""
+    if not known:
+        return "; there are none"
+    close = get_close_matches(name, known, n=3, cutoff=0.6)
+    listed = ", ".join(close or known[:20])
+    more = "" if close or len(known) <= 20 else f" and {len(known) - 20} more"
+    return f"; did you mean {listed}?" if close else f"; there are: {listed}{more}"

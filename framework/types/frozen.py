@@ -1,0 +1,43 @@
+"""The two ways data is written down here: `Frozen` where text enters or leaves, durations as seconds."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Frozen(BaseModel):
+    """Immutable data in which an unknown key is an error and a field's docstring is its description."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        validate_by_name=True,
+        validate_by_alias=True,
+        hide_input_in_errors=True,
+    )
+
+
+def seconds(value: Any) -> Any:
+    """Turn `"90s"`, `"15m"`, `"250ms"`, `"24h"` or `"30d"` into seconds; numbers pass through."""
+    if not isinstance(value, str):
+        return value
+    match = _DURATION.fullmatch(value.strip())
+    if match is None:
+        raise ValueError("a duration is written like 500ms, 90s, 15m, 24h or 30d")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(seconds),
+    Field(gt=0),
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": r"^\d+(\.\d+)?\s*(ms|s|m|h|d)$"}, {"type": "number"}]}),
+]
+"""Seconds; written in files as `500ms`, `90s`, `15m`, `24h`, `30d`."""

@@ -1,0 +1,106 @@
+"""What travels between the runtime, the models and the tools."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any, Literal
+
+from framework.types.frozen import Frozen
+
+WIRE_NAME_LENGTH = 64
+
+
+class ToolCall(Frozen):
+    """The model asks for a tool."""
+
+    id: str
+    """Unique within its run."""
+    tool: str
+    """The tool's name, such as `read_file` or `docs.search`."""
+    arguments: dict[str, Any] = {}
+    """The arguments by name."""
+    invalid: str | None = None
+    """Why the provider's text could not be read as arguments; such a call is answered, never run."""
+
+
+class Reasoning(Frozen):
+    """What a model thought before it answered; only the provider that made `data` may get it back."""
+
+    text: str = ""
+    """The readable part."""
+    provider: str = ""
+    """Who made it."""
+    data: dict[str, Any] | None = None
+    """The provider's own form, opaque to us."""
+
+
+class Message(Frozen):
+    """One entry of a conversation, neutral to the provider."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = ""
+    """The text."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """On an assistant message: the tools it asks for."""
+    tool_call_id: str | None = None
+    """On a tool message: the call that it answers."""
+    reasoning: Reasoning | None = None
+    """On an assistant message: what the model thought."""
+
+
+class ToolResult(Frozen):
+    """What came of a tool call; only `output` or `error` reach the model."""
+
+    status: Literal["success", "error", "cancelled", "denied"]
+    output: Any = None
+    """Text or JSON data, uncut."""
+    error: str | None = None
+    """Why it failed, in words the model can act on."""
+    metadata: dict[str, Any] = {}
+    """For people and traces: the denying rule, a timeout, an error's class."""
+    elapsed_ms: float = 0.0
+
+
+class Usage(Frozen):
+    """Tokens and money, as the provider counted them."""
+
+    prompt_tokens: int = 0
+    """Input tokens, cached ones included."""
+    completion_tokens: int = 0
+    """Output tokens, reasoning included."""
+    total_tokens: int = 0
+    cached_tokens: int = 0
+    """The part of the input that the provider read from its cache."""
+    cost_usd: float = 0.0
+    """0 where no price is known."""
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage.model_construct(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            total_tokens=self.total_tokens + other.total_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            cost_usd=self.cost_usd + other.cost_usd,
+        )
+
+
+class ToolDefinition(Frozen):
+    """What a model is told of a tool."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    """JSON Schema of the arguments: an object."""
+
+    @property
+    def wire_name(self) -> str:
+        """The name in the form every provider takes: letters, digits, `_`, `-`, at most 64 characters."""
+        return wire_name(self.name)
+
+
+def wire_name(name: str) -> str:
+    """Replace `.` by `__`; past 64 characters, end in a hash of the whole name."""
+    wire = name.replace(".", "__")
+    if len(wire) <= WIRE_NAME_LENGTH:
+        return wire
+    return wire[: WIRE_NAME_LENGTH - 9] + "_" + blake2b(name.encode(), digest_size=4).hexdigest()

@@ -1,0 +1,213 @@
+"""An agent file as typed data. A field's docstring is its documentation, in editors and on the reference page."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag, field_validator
+
+from framework.types.frozen import Duration, Frozen
+
+AgentName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
+ToolPattern = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Risk = Literal["low", "medium", "high", "critical"]
+RISKS: tuple[Risk, ...] = ("low", "medium", "high", "critical")
+"""From harmless to harmful; the order is what `risk_level` and `confirm.from` compare by."""
+
+
+def _is_regex(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return pattern
+
+
+def _text_or(tag: str) -> Discriminator:
+    return Discriminator(lambda value: "text" if isinstance(value, str) else tag)
+
+
+class TemplateRef(Frozen):
+    """Instructions kept in a file under `prompts/`."""
+
+    template: str
+    """Path below `prompts/`, such as `support/system.j2`."""
+    vars: dict[str, Any] = {}
+    """Fixed values for the template's variables."""
+
+
+class InputSpec(Frozen):
+    """One typed variable of a request."""
+
+    type: Literal["string", "integer", "number", "boolean", "array", "object"] = "string"
+    required: bool = False
+    default: Any = None
+    """Used when the caller gives none."""
+    description: str = ""
+
+
+class Example(Frozen):
+    """A few-shot turn put before the conversation."""
+
+    user: str
+    assistant: str
+
+
+class Routing(Frozen):
+    """When the router picks this agent by itself."""
+
+    priority: int = 0
+    """Between agents that both match, the higher one wins."""
+    keywords: tuple[str, ...] = ()
+    """Words or phrases, matched without regard to case."""
+    patterns: tuple[Annotated[str, AfterValidator(_is_regex)], ...] = ()
+    """Regular expressions searched for in the message."""
+    examples: tuple[str, ...] = ()
+    """Messages this agent is meant for, matched whole and without regard to case."""
+
+
+class ModelSettings(Frozen):
+    """Sampling options passed to the model; those left out stay the provider's own."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    max_tokens: Annotated[int, Field(gt=0)] | None = None
+    """Longest answer of one model call, in tokens."""
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    tool_choice: str | None = None
+    """`auto`, `none`, `required` or the name of one tool."""
+    reasoning: Literal["minimal", "low", "medium", "high"] | None = None
+    """How long a reasoning model may think."""
+
+
+class Rule(Frozen):
+    """A rule for tool calls."""
+
+    tool: ToolPattern
+    """A tool's name or a glob such as `orders.delete_*`."""
+    when: dict[str, str | int | float | bool] = {}
+    """Only calls with such arguments, e.g. `{amount: "> 50"}`: `>`, `>=`, `<`, `<=`, `!=`, a glob, or a value."""
+    reason: str = ""
+    """Told to the human who is asked, and to the model that is denied."""
+
+
+def _rule(value: Any) -> Any:
+    return {"tool": value} if isinstance(value, str) else value
+
+
+Rules = tuple[Annotated[Rule, BeforeValidator(_rule, json_schema_input_type=str | Rule)], ...]
+
+
+class SkillPolicy(Frozen):
+    """Which tools the agent is offered. A matching deny wins over ask, ask over allow."""
+
+    deny: Rules = ()
+    """Calls that never happen."""
+    ask: Rules = ()
+    """Calls that a human must approve."""
+    allow: tuple[ToolPattern, ...]
+    """Tools the agent may call: names or globs; `["*"]` for all."""
+
+
+class ConfirmPolicy(Frozen):
+    """Which risks a human must confirm."""
+
+    from_: Literal["low", "medium", "high", "critical", "never"] = Field(default="high", alias="from")
+    """Ask for tools of this risk and above; `never` asks only where a rule or the tool itself does."""
+
+
+class Limits(Frozen):
+    """What a run may use up. A missing limit is the small default, never unlimited; `null` means no limit."""
+
+    max_steps: Annotated[int, Field(gt=0)] | None = 10
+    """Model turns."""
+    max_tool_calls: Annotated[int, Field(gt=0)] | None = 20
+    max_total_tokens: Annotated[int, Field(gt=0)] | None = 50_000
+    """Input and output tokens of all model calls together."""
+    max_cost_usd: Annotated[float, Field(gt=0)] | None = None
+    timeout: Duration | None = 120.0
+    """The whole run, without the time it waits for a human."""
+    model_timeout: Duration | None = 60.0
+    """One model call."""
+    tool_timeout: Duration | None = 30.0
+    """One tool call; a tool's own, shorter timeout wins."""
+    max_parallel_tools: Annotated[int, Field(gt=0)] = 8
+    """Tool calls of one turn that run side by side; 1 is serial."""
+    max_repeated_calls: Annotated[int, Field(gt=0)] | None = 3
+    """The same tool with the same arguments: at this count a warning, after it the end."""
+    max_corrections: Annotated[int, Field(ge=0)] = 2
+    """Turns in a row with arguments or tool names that were wrong."""
+    max_observation_chars: Annotated[int, Field(ge=100)] = 4000
+    """What the model sees of a tool's result; the trace keeps the whole."""
+
+
+class RuntimePolicy(Limits):
+    """Limits, risk and confirmation."""
+
+    risk_level: Risk = "medium"
+    """Tools above this risk are denied."""
+    confirm: ConfirmPolicy = ConfirmPolicy()
+
+
+class ApprovalFrom(Frozen):
+    """Ask for plans that contain a step of some risk."""
+
+    from_: Risk = Field(alias="from")
+
+
+class PlanSettings(Frozen):
+    """How `executor: plan` works."""
+
+    approval: Annotated[
+        Annotated[Literal["never", "always"], Tag("text")] | Annotated[ApprovalFrom, Tag("risk")], _text_or("risk")
+    ] = ApprovalFrom(**{"from": "high"})
+    """When a human must approve the plan: `never`, `always` or `{from: RISK}`."""
+    max_plan_steps: Annotated[int, Field(gt=0)] = 12
+    max_parallel: Annotated[int, Field(gt=0)] = 2
+    """Independent steps that run side by side."""
+
+
+class ConversationSettings(Frozen):
+    """What of a conversation the model gets to see."""
+
+    window: Annotated[int, Field(gt=0)] = 50
+    """Messages of history sent with a request."""
+
+
+class AgentSpec(Frozen):
+    """One agent: a file `agents.d/NAME.yaml`."""
+
+    version: Literal[1]
+    """Version of this file format."""
+    name: AgentName
+    """The identity: unique, and independent of the file's name."""
+    description: Annotated[str, StringConstraints(min_length=1)]
+    """What the agent is for: what the router and a parent agent see."""
+    model: str | None = None
+    """`provider/model`, an alias from agentsd.yaml, or `offline`; missing: the process's default."""
+    model_settings: ModelSettings = ModelSettings()
+    instructions: Annotated[
+        Annotated[str, StringConstraints(min_length=1), Tag("text")] | Annotated[TemplateRef, Tag("template")],
+        _text_or("template"),
+    ]
+    """The system prompt: text, or `{template: FILE, vars: {…}}`. Rendered byte for byte."""
+    inputs: dict[str, InputSpec] = {}
+    """Variables a request brings for the template."""
+    examples: tuple[Example, ...] = ()
+    routing: Routing = Routing()
+    executor: str = "react"
+    """`react` thinks and acts turn by turn; `plan` makes a plan first and then works it off."""
+    skill_policy: SkillPolicy = SkillPolicy(allow=())
+    """Which tools; missing: none."""
+    runtime_policy: RuntimePolicy = RuntimePolicy()
+    plan: PlanSettings = PlanSettings()
+    sub_agents: tuple[AgentName, ...] = ()
+    """Agents this one may call, offered to the model as tools `agent.NAME`."""
+    conversation: ConversationSettings = ConversationSettings()
+
+    @field_validator("description")
+    @classmethod
+    def _one_line(cls, value: str) -> str:
+        return " ".join(value.split())

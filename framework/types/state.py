@@ -1,0 +1,225 @@
+"""The state that makes a run re-entrant, what a human is asked and answers, and what the caller gets."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from hashlib import blake2b
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from framework.types.frozen import Frozen
+from framework.types.messages import Message, ToolCall, ToolResult, Usage
+from framework.types.outcome import Status
+from framework.types.plan import Plan
+from framework.types.spec import Limits, ModelSettings, Risk
+
+
+def arguments_hash(tool: str, arguments: dict[str, Any]) -> str:
+    """What an approval is bound to: the tool and exactly these arguments."""
+    body = json.dumps([tool, arguments], sort_keys=True, ensure_ascii=False, default=str)
+    return blake2b(body.encode(), digest_size=8).hexdigest()
+
+
+class Confirmation(Frozen):
+    """What a human is asked."""
+
+    id: str
+    kind: Literal["tool", "plan"]
+    agent: str
+    tool: str = ""
+    """The tool to be called; empty for a plan."""
+    arguments: dict[str, Any] = {}
+    plan: Plan | None = None
+    hash: str
+    """An approval counts for exactly this content."""
+    reason: str = ""
+    """Why a human is asked."""
+    rule: str = ""
+    """The rule that asks, with its place in the file."""
+    risk: Risk = "medium"
+
+
+class Approve(Frozen):
+    """Do it as shown."""
+
+    type: Literal["approve"] = "approve"
+
+
+class Edit(Frozen):
+    """Do it with these arguments instead; the edited call is judged anew."""
+
+    type: Literal["edit"] = "edit"
+    arguments: dict[str, Any]
+
+
+class Reject(Frozen):
+    """Do not do it; the model is told why."""
+
+    type: Literal["reject"] = "reject"
+    reason: str = ""
+
+
+class Respond(Frozen):
+    """Do not do it; take this text as its result."""
+
+    type: Literal["respond"] = "respond"
+    text: str
+
+
+Decision = Annotated[Approve | Edit | Reject | Respond, Field(discriminator="type")]
+
+
+class CallRecord(Frozen):
+    """How far a tool call has got; what makes a turn re-entrant."""
+
+    call: ToolCall
+    started: int = 0
+    """How often it was begun: a started call without a result was in flight at a crash."""
+    result: ToolResult | None = None
+    repeats: int = 1
+    """Which time in this run the tool is called with these very arguments."""
+
+
+class Action(Frozen):
+    """What the model chose to do in a step."""
+
+    type: Literal["tool", "final"]
+    tool: str | None = None
+    args: dict[str, Any] | None = None
+
+
+class TraceEntry(Frozen):
+    """One line of a run's trace."""
+
+    step: int
+    agent: str
+    thought: str = ""
+    action: Action
+    observation: str | None = None
+    """What the model saw of the result."""
+    tool_output: Any = None
+    """The uncut result."""
+    elapsed_ms: float = 0.0
+    timestamp: datetime
+    error: str | None = None
+
+
+class ToolStat(Frozen):
+    """How often a tool was called, and for how long altogether."""
+
+    count: int = 0
+    total_ms: float = 0.0
+
+
+class ErrorInfo(Frozen):
+    """Why a run failed."""
+
+    code: str
+    message: str
+    retryable: bool = False
+
+
+class RunState(BaseModel):
+    """Everything a run needs to go on, as plain JSON. The one record that changes: only `Run` writes it.
+
+    A sub-run (a sub-agent, a free step of a plan) has a state of its own, kept in its parent's `children`.
+    """
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    schema_version: int = 1
+    run_id: str = Field(default_factory=lambda: f"run_{uuid4().hex}")
+    path: tuple[str, ...] = ()
+    """Where in its root run this one stands: the keys of the sub-runs that lead to it."""
+    agent: str
+    generation: int = 0
+    digest: str = ""
+    conversation_id: str | None = None
+    user: str | None = None
+    tenant: str | None = None
+    locale: str = "en"
+    inputs: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+    base_path: str | None = None
+    limits: Limits = Limits()
+    """The limits in force: the agent's, changed by the caller."""
+    model_settings: ModelSettings = ModelSettings()
+
+    status: Status = "running"
+    finish_reason: str = ""
+    output: str = ""
+    error: ErrorInfo | None = None
+    history: list[Message] = []
+    """Earlier turns, as sent to the model."""
+    messages: list[Message] = []
+    """This run's own messages, append-only; the first is the user's."""
+    calls: dict[str, CallRecord] = {}
+    """How far each tool call of the run has got, in the order they were asked for."""
+    plan: Plan | None = None
+    children: dict[str, RunState] = {}
+    """Sub-runs by the call or plan step they belong to."""
+    pending: list[Confirmation] = []
+    decisions: dict[str, Decision] = {}
+    """Answers by confirmation, all kept in the root's state."""
+
+    steps: int = 0
+    tool_calls: int = 0
+    corrections: int = 0
+    """Turns in a row with a wrong call."""
+    usage: Usage = Usage()
+    tool_stats: dict[str, ToolStat] = {}
+    warned: list[str] = []
+    """Limits already warned of."""
+    call_counts: dict[str, int] = {}
+    """How often each tool was called with the same arguments, by their hash."""
+    elapsed_ms: float = 0.0
+    """Active time, without waiting for a human."""
+    seq: int = 0
+    """Number of the last event."""
+    trace: list[TraceEntry] = []
+
+    def open_calls(self) -> tuple[ToolCall, ...]:
+        """Calls of the last turn that stand unanswered: left over from a pause or a crash."""
+        if not self.messages or self.messages[-1].role != "assistant":
+            return ()
+        return self.messages[-1].tool_calls
+
+
+class CallSummary(Frozen):
+    """One tool call, as the caller sees it."""
+
+    id: str
+    tool: str
+    arguments: dict[str, Any]
+    result: Any = None
+    status: str
+    elapsed_ms: float
+
+
+class RunResult(Frozen):
+    """What the caller gets."""
+
+    run_id: str
+    status: Status
+    finish_reason: str
+    """`final`, `confirmation`, `cancelled`, the key of a limit, or an error's code."""
+    output: str
+    messages: tuple[Message, ...]
+    """History and this run's messages; feed them to the next call as `history`."""
+    steps: int
+    tool_calls: tuple[CallSummary, ...] = ()
+    tool_stats: dict[str, ToolStat] = {}
+    usage: Usage = Usage()
+    agent: str
+    generation: int
+    digest: str
+    conversation_id: str | None = None
+    trace_id: str | None = None
+    trace: tuple[TraceEntry, ...] = ()
+    pending: tuple[Confirmation, ...] = ()
+    """What a human must decide before the run goes on."""
+    error: ErrorInfo | None = None
+    elapsed_ms: float = 0.0

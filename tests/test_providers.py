@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from framework.llm.client import ModelRequest
+from framework.llm.offline import OfflineModel
+from framework.llm.openai import OpenAIModel
+from framework.llm.providers import PROVIDERS, Provider, connect
+from framework.types.errors import ConfigError
+from framework.types.messages import Message
+from tests.wire import says, wire_server
+
+KEYED = [provider for provider in PROVIDERS if provider.key_variable]
+
+
+def test_offline_needs_nothing() -> None:
+    assert isinstance(connect("offline", environ={}), OfflineModel)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
+def test_every_provider_connects_with_its_own_variable(provider: Provider) -> None:
+    model = connect(f"{provider.name}/some/model", environ={provider.key_variable or "": "k"})
+
+    assert isinstance(model, OpenAIModel)
+    assert model.info.name == f"{provider.name}/some/model"
+    assert (model.info.server_address is None) == (provider.base_url is None)
+
+
+@pytest.mark.parametrize("provider", KEYED, ids=lambda provider: provider.name)
+@pytest.mark.parametrize("key", [None, "", "  "])
+def test_a_missing_key_is_one_line_that_names_the_variable(provider: Provider, key: str | None) -> None:
+    variable = provider.key_variable or ""
+    with pytest.raises(ConfigError) as caught:
+        connect(f"{provider.name}/m", environ={} if key is None else {variable: key})
+
+    assert str(caught.value) == f"{provider.name}/m needs a key: set {variable} (or use model: offline)"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("opnai/m", "model 'opnai/m': there is no provider 'opnai'; did you mean openai?"),
+        (
+            "zzz/m",
+            "model 'zzz/m': there is no provider 'zzz'; "
+            "there are: deepseek, groq, mistral, ollama, openai, openrouter, qwen",
+        ),
+        ("gpt-5", "model 'gpt-5' needs both halves: write PROVIDER/MODEL, such as openai/gpt-5.4-mini, or offline"),
+        ("openai/", "model 'openai/' needs both halves: write PROVIDER/MODEL, such as openai/gpt-5.4-mini, or offline"),
+    ],
+)
+def test_a_name_that_cannot_be_used_is_one_line_that_says_why(name: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        connect(name, environ={"OPENAI_API_KEY": "k"})
+
+    assert str(caught.value) == message
+
+
+def test_a_key_that_no_header_can_carry_is_refused_without_being_repeated() -> None:
+    with pytest.raises(ConfigError, match="copy OPENAI_API_KEY again") as caught:
+        connect("openai/m", environ={"OPENAI_API_KEY": "sk-geheim\nx"})
+
+    assert "geheim" not in str(caught.value)
+
+
+def sent_key(environ: dict[str, str], api_key: str | None = None) -> str:
+    async def run() -> str:
+        async with wire_server([says("ok")]) as server:
+            model = connect("openai/m", base_url=server.url, api_key=api_key, environ=environ)
+            async for _ in model.stream(ModelRequest(messages=(Message(role="user", content="hi"),))):
+                pass
+            await model.close()
+            return server.headers[0]["Authorization"]
+
+    return asyncio.run(run())
+
+
+def test_a_server_of_ones_own_may_do_without_a_key() -> None:
+    assert sent_key({}) == "Bearer none"
+
+
+def test_the_key_given_wins_over_the_environments_and_loses_its_line_end() -> None:
+    assert sent_key({"OPENAI_API_KEY": "env\n"}) == "Bearer env"
+    assert sent_key({"OPENAI_API_KEY": "env"}, api_key="given") == "Bearer given"
+
+
+def test_connecting_loads_no_sdk() -> None:
+    program = (
+        "import sys; from framework.llm.providers import connect;"
+        "connect('openai/m', environ={'OPENAI_API_KEY': 'k'}); connect('offline', environ={});"
+        "print(sorted({'openai', 'instructor', 'httpx2'} & set(sys.modules)))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
