@@ -7,8 +7,6 @@ import logging
 from contextlib import aclosing
 from pathlib import Path
 
-from watchfiles import awatch
-
 from framework.config.catalog import Catalog
 from framework.config.snapshot import FOLDERS
 
@@ -38,6 +36,8 @@ async def watch(catalog: Catalog, *, quiet: float) -> None:
 
 async def _watch_folders(catalog: Catalog, folders: Folders, quiet: float) -> None:
     """Watch until the folders themselves are no longer the same."""
+    from watchfiles import awatch  # not needed by a process that does not watch
+
     changes = awatch(
         *folders,
         watch_filter=None,  # the scan decides what counts; a filter here would miss swapped directories

@@ -93,14 +93,19 @@ class Budget:
         for name, (used, limit) in uses.items():
             if limit is not None and used >= WARN_AT * limit and name not in state.warned:
                 state.warned.append(name)
-                yield name, f"{used:g} of {name} {limit:g} used"
+                yield name, f"{used:.10g} of {name} {limit:.10g} used"
 
     def _check(self, limit: str, used: float, allowed: float | None) -> None:
         if allowed is not None and used >= allowed:
             raise self._exceeded(limit, used, allowed)
 
     def _exceeded(self, limit: str, used: float, allowed: float) -> LimitExceeded:
-        return LimitExceeded(limit, used=used, allowed=allowed, place=self.agent.place("runtime_policy", limit))
+        return LimitExceeded(limit, used=used, allowed=allowed, place=self._place(limit))
+
+    def _place(self, limit: str) -> str:
+        if getattr(self.limits, limit) == getattr(self.agent.spec.runtime_policy, limit):
+            return self.agent.place("runtime_policy", limit)
+        return f"limits.{limit} of the request"
 
     def _chain(self) -> Iterator[Budget]:
         budget: Budget | None = self

@@ -96,6 +96,7 @@ def result_of(state: RunState, trace: str | None = None) -> RunResult:
         trace=tuple(entries),
         pending=tuple(state.pending),
         error=state.error,
+        stopped_by=state.stopped_by,
         elapsed_ms=state.elapsed_ms,
     )
 

@@ -7,10 +7,13 @@ of a sub-agent): the strictest wins.
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from math import isnan
+from pathlib import PurePath
 from typing import Any, Literal
 
 from framework.config.compile import Agent
@@ -57,13 +60,23 @@ class Policy:
         return max(self._verdicts(tool, arguments), key=lambda verdict: _STRICTNESS[verdict.kind])
 
     def _verdicts(self, tool: Tool, arguments: Mapping[str, Any]) -> Iterator[Verdict]:
-        yield judge(self.agent, tool, arguments)
-        current = self.current(self.agent.name)
-        if current is not None and current is not self.agent:
-            yield judge(current, tool, arguments)
+        for agent, version in self._versions(self.agent, tool):
+            yield judge(agent, version, arguments)
         for parent in self.parents:
-            if denied := _denial(parent, tool, arguments):
-                yield denied
+            for agent, version in self._versions(parent, tool):
+                if denied := _denial(agent, version, arguments):
+                    yield denied
+
+    def _versions(self, agent: Agent, tool: Tool) -> Iterator[tuple[Agent, Tool]]:
+        """An agent and a tool as the run began with them, and as they are now."""
+        yield agent, tool
+        current = self.current(agent.name)
+        if current is None or current is agent:
+            return
+        yield current, tool
+        live = current.toolset.tools.get(tool.name, tool)
+        if live is not tool:
+            yield current, live
 
 
 def judge(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict:
@@ -72,19 +85,21 @@ def judge(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict:
         return denied
     rules = agent.toolset.rules_for(tool.name)
     if tool.name not in agent.toolset.offered:
-        return Verdict("deny", "not in skill_policy.allow", agent.place("skill_policy"))
+        return _not_offered(agent, tool)
     for rule in rules.ask:
         if matches(rule.rule, arguments):
             return Verdict("ask", f"ask {rule.rule.tool}", rule.place, rule.rule.reason)
     if tool.confirm:
-        return Verdict("ask", "@tool(confirm=True)", tool.name, "the tool itself asks for confirmation")
+        return Verdict("ask", "@tool(confirm=True)", _defined_at(tool), "the tool itself asks for confirmation")
     threshold = agent.spec.runtime_policy.confirm.from_
     if threshold != "never" and RISKS.index(tool.risk) >= RISKS.index(threshold):
         place = agent.place("runtime_policy", "confirm", "from")
         return Verdict("ask", f"confirm from {threshold}", place, f"its risk is {tool.risk}")
-    if rules.allow is None and tool.source != "agent":
-        return Verdict("deny", "not in skill_policy.allow", agent.place("skill_policy"))
-    return Verdict("allow", str(rules.allow or "sub_agents"), agent.place("sub_agents"))
+    if tool.source == "agent":
+        return Verdict("allow", "sub_agents", agent.place("sub_agents"))
+    if rules.allow is None:  # offered by an ask rule whose conditions do not hold
+        return _not_offered(agent, tool)
+    return Verdict("allow", f"allow {rules.allow.rule.tool}", rules.allow.place)
 
 
 def _denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict | None:
@@ -98,6 +113,24 @@ def _denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict |
     return None
 
 
+def _not_offered(agent: Agent, tool: Tool) -> Verdict:
+    if tool.source == "agent":
+        return Verdict("deny", "not in sub_agents", agent.place("sub_agents"))
+    place = agent.place("skill_policy", "allow")
+    if tool.name not in agent.toolset.tools:
+        return Verdict("deny", "no such tool any more", place)
+    return Verdict("deny", "not in skill_policy.allow", place)
+
+
+def _defined_at(tool: Tool) -> str:
+    """`file:line` of the tool's function: a plugin's below the project, any other by the bare name of its file."""
+    code = getattr(tool.function, "__code__", None)
+    if code is None:
+        return tool.name
+    path = PurePath(code.co_filename.partition("@")[0])  # a plugin's code is named FILE@LOAD
+    return f"{path.name if path.is_absolute() else path.as_posix()}:{code.co_firstlineno}"
+
+
 def matches(rule: Rule, arguments: Mapping[str, Any]) -> bool:
     """Do all of the rule's conditions hold? A condition on an argument that is not given does not."""
     return all(key in arguments and holds(condition, arguments[key]) for key, condition in rule.when.items())
@@ -106,13 +139,23 @@ def matches(rule: Rule, arguments: Mapping[str, Any]) -> bool:
 def holds(condition: str | int | float | bool, value: Any) -> bool:
     """Does one condition hold for a value? One that cannot be compared counts as holding: rules only restrict."""
     if not isinstance(condition, str):
-        return bool(value == condition)
+        return bool(value == condition) or _text(value) == _text(condition)
     sign = next((sign for sign in _COMPARISONS if condition.startswith(sign)), None)
     if sign is not None:
         try:
-            return _COMPARISONS[sign](float(value), float(condition.removeprefix(sign)))
-        except (TypeError, ValueError):
+            number, bound = float(value), float(condition.removeprefix(sign))
+        except (TypeError, ValueError, OverflowError):
             return True
+        return isnan(number) or isnan(bound) or _COMPARISONS[sign](number, bound)
     if condition.startswith("!="):
-        return not fnmatchcase(str(value), condition.removeprefix("!=").strip())
-    return fnmatchcase(str(value), condition)
+        return not fnmatchcase(_text(value), condition.removeprefix("!=").strip())
+    return fnmatchcase(_text(value), condition)
+
+
+def _text(value: Any) -> str:
+    """A value as an agent file would write it: `true`, `null`, `50`; so `50.0` is `50`."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from framework.config.compile import Agent
 from framework.config.generation import Generation
-from framework.types.errors import RequestError
+from framework.types.errors import RequestError, did_you_mean
 from framework.types.messages import Message
 from framework.types.spec import Limits, ModelSettings
 from framework.types.state import RunState
@@ -80,6 +80,8 @@ def _inputs(agent: Agent, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _changed(base: T, model: type[T], changes: Mapping[str, Any], what: str) -> T:
     known = {name: getattr(base, name) for name in model.model_fields}
+    if unknown := [name for name in changes if name not in known]:
+        raise RequestError(f"{what}: there is no {unknown[0]!r}{did_you_mean(unknown[0], list(known))}")
     try:
         return model.model_validate({**known, **changes})
     except ValidationError as error:
@@ -88,7 +90,7 @@ def _changed(base: T, model: type[T], changes: Mapping[str, Any], what: str) -> 
 
 def _messages(history: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
     try:
-        return _MESSAGES.validate_python([m if isinstance(m, Message) else dict(m) for m in history])
+        return _MESSAGES.validate_python([dict(m) if isinstance(m, Mapping) else m for m in history])
     except ValidationError as error:
         raise RequestError(f"history: {_sentences(error)}") from None
 

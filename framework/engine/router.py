@@ -14,6 +14,8 @@ from framework.types.spec import Routing
 Mode = Literal["explicit", "conversation", "rule", "default"]
 FALLBACK = "assistant"
 """Takes what no rule matches, if there is an agent of that name and no `routing.default_agent`."""
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff"
+"""Scripts whose words stand without spaces, or grow endings: Thai, Burmese, Khmer, Japanese, Chinese, Korean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,10 @@ def _hits(message: str, rules: Routing) -> list[str]:
 
 def _contains(text: str, word: str) -> bool:
     """Whole words for scripts that have spaces between them, substrings for those that have none."""
-    if not word.isascii():
+    if re.search(f"[{_UNSPACED}]", word):
         return word in text
-    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.ASCII) is not None
+    letter = rf"[^\W{_UNSPACED}]"
+    return re.search(rf"(?<!{letter}){re.escape(word)}(?!{letter})", text) is not None
 
 
 def _default(agents: Mapping[str, Agent], default: str | None) -> Route:

@@ -32,7 +32,7 @@ from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, Pau
 from framework.types.events import RunEvent
 from framework.types.messages import Message, ToolCall
 from framework.types.outcome import outcome
-from framework.types.state import Confirmation, Decision, ErrorInfo, RunState
+from framework.types.state import Confirmation, Decision, ErrorInfo, LimitUse, RunState
 
 log = logging.getLogger(__name__)
 
@@ -200,10 +200,12 @@ class Run:
                 asked = paused.confirmations
                 self._end("confirmation")
             except LimitExceeded as limit:
-                self._end(limit.limit, self._partial_output())
+                self._stop(limit)
             except TimeoutError as error:
-                reason = "timeout" if deadline.expired() else "internal_error"
-                self._end(reason, self._partial_output(), error if reason != "timeout" else None)
+                if deadline.expired():
+                    self._stop(self.budget.timed_out())
+                else:
+                    self._end("internal_error", self._partial_output(), error)
             except asyncio.CancelledError:
                 self._end("cancelled", self._partial_output())
                 raise
@@ -244,6 +246,10 @@ class Run:
             ours = isinstance(error, (AgentsdError, PromptError))
             message = redact(str(error)) if ours else "an internal error; the log has it"
             state.error = ErrorInfo(code=finish_reason, message=message, retryable=getattr(error, "retryable", False))
+
+    def _stop(self, limit: LimitExceeded) -> None:
+        self._end(limit.limit, self._partial_output())
+        self.state.stopped_by = LimitUse(limit=limit.limit, used=limit.used, allowed=limit.allowed, place=limit.place)
 
     def _partial_output(self) -> str:
         """What a run that could not finish has to show: done plan steps, else the last thing the model said."""

@@ -135,11 +135,11 @@ class Runtime:
         return asyncio.run(once())
 
     async def resume(self, run_id: str, decisions: Mapping[str, Decision]) -> RunResult:
-        """Go on with a paused run. What is not decided pauses it again.
+        """Go on with a run that is paused, or that a crash has left. What is not decided pauses it again.
 
         Raises:
             RunNotFound: there is no such run.
-            RequestError: it is not paused, or a decision answers nothing that was asked.
+            RequestError: it has ended or goes on already, or a decision answers nothing that was asked.
         """
         async with self.resume_stream(run_id, decisions) as stream:
             return await stream.result()
@@ -148,11 +148,13 @@ class Runtime:
     async def resume_stream(self, run_id: str, decisions: Mapping[str, Decision]) -> AsyncIterator[RunStream]:
         """As `resume`, with the events as they happen."""
         state = await self.store.load_run(run_id)
-        if state.status != "paused":
+        if state.status not in ("paused", "running") or run_id in self._running:
             raise RequestError(f"the run {run_id} is {state.status}: it waits for no decision")
         asked = {confirmation.id for confirmation in state.pending}
         if unknown := sorted(decisions.keys() - asked):
-            raise RequestError(f"nothing named {', '.join(unknown)} is asked; waiting: {', '.join(sorted(asked))}")
+            raise RequestError(
+                f"nothing named {', '.join(unknown)} is asked; asked: {', '.join(sorted(asked)) or 'nothing'}"
+            )
         state.decisions.update(decisions)
         state.pending = []
         async with self._launch(state, self._pinned.get(run_id, self.catalog.current), None, listening=True) as stream:
@@ -290,7 +292,9 @@ class Runtime:
         raise ConversationBusy(f"the conversation {conversation_id!r} has the run {run_id} open{waits}")
 
     def _limit_error(self, result: RunResult) -> LimitExceeded:
-        error = LimitExceeded(result.finish_reason, used=0, allowed=0)
+        stop = result.stopped_by
+        assert stop is not None
+        error = LimitExceeded(stop.limit, used=stop.used, allowed=stop.allowed, place=stop.place)
         error.result = result
         return error
 

@@ -31,11 +31,13 @@ _POINTING = re.compile(
 )
 _FILLER_BEFORE = re.compile(
     r"^(?:[\s:：,，。.?？!！]+|(?:for|all|any|the|an?|of|in|about|up|me|to|files?|documents?|that|which|contain(?:s|ing)?|with"
-    r"|mention(?:s|ing)?|named|called|please|first|back|is|text|word|this|today|now)(?![\w-])|一下|一遍|包含|含有|关于|名为|名叫|叫做|有关|帮我|今天|现在|的(?:文件|文档)?|文件|文档)",
+    r"|mention(?:s|ing)?|named|called|please|first|back|is|text|word|this|today|now)(?![\w-])"
+    r"|一下|一遍|包含|含有|关于|名为|名叫|叫做|有关|帮我|今天|现在|的(?:文件|文档)?|文件|文档)",
     re.IGNORECASE,
 )
 _FILLER_AFTER = re.compile(
-    r"(?:[\s:：,，。.?？!！]+|(?<![\w-])(?:in|the|an?|of|please|files?|documents?|for|from|under|to|with|on|at|me|directory|folder|today|now)"
+    r"(?:[\s:：,，。.?？!！]+|(?<![\w-])(?:in|the|an?|of|please|files?|documents?|for|from|under|to|with|on|at|me"
+    r"|directory|folder|today|now)"
     r"|的?(?:日志)?(?:文件|文档|内容)|一下|今天|现在|怎么样|如何|吧|的|里面?|中|(?<!存)在|目录下?|文件夹)$",
     re.IGNORECASE,
 )
@@ -107,7 +109,7 @@ class _Filler:
         """The part of a schema that decides: references resolved, the first alternative that is not null."""
         for _ in range(5):
             if not isinstance(spec, dict):
-                return {}
+                break
             inner = next((spec[key] for key in ("anyOf", "oneOf", "allOf") if spec.get(key)), None)
             if inner is not None:
                 spec = next((one for one in inner if isinstance(one, dict) and one.get("type") != "null"), {})
@@ -115,8 +117,9 @@ class _Filler:
                 spec = self.tool.parameters.get("$defs", {}).get(reference.rpartition("/")[2], {})
             else:
                 break
-        kinds = spec.get("type")
-        if isinstance(kinds, list):
+        if not isinstance(spec, dict):
+            return {}
+        if isinstance(kinds := spec.get("type"), list):
             return {**spec, "type": next((kind for kind in kinds if kind != "null"), None)}
         return dict(spec)
 
@@ -144,11 +147,8 @@ class _Filler:
             return ""
         if parts & _TEXTS:
             self.took_all = True
-            text = (
-                self.clause.text
-                if self.tool.name.startswith("agent.")
-                else self._after_verb(self.clause.text, _unpadded)
-            )
+            whole = self.tool.name.startswith("agent.")
+            text = self.clause.text if whole else self._after_verb(self.clause.text, _unpadded)
             return text.strip(" :：")
         if parts & {"id", "number", "no", "code", "key"}:
             found = re.search(r"(?<![\w])[#A-Za-z_-]*[0-9][\w-]*", self.rest, re.ASCII)

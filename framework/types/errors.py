@@ -123,7 +123,7 @@ class LimitExceeded(AgentsdError):
         self.limit, self.used, self.allowed, self.place = limit, used, allowed, place
         self.result: RunResult | None = None
         where = f" (set at {place})" if place else ""
-        super().__init__(f"{limit} reached: {used:g} of {allowed:g}{where}")
+        super().__init__(f"{limit} reached: {used:.10g} of {allowed:.10g}{where}")
 
 
 class StoreError(AgentsdError):

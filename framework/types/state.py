@@ -122,6 +122,17 @@ class ErrorInfo(Frozen):
     retryable: bool = False
 
 
+class LimitUse(Frozen):
+    """The limit that stopped a run."""
+
+    limit: str
+    """Its key in the agent file."""
+    used: float
+    allowed: float
+    place: str
+    """Where it is set: `file:line`, or the request."""
+
+
 class RunState(BaseModel):
     """Everything a run needs to go on, as plain JSON. The one record that changes: only `Run` writes it.
 
@@ -152,6 +163,7 @@ class RunState(BaseModel):
     finish_reason: str = ""
     output: str = ""
     error: ErrorInfo | None = None
+    stopped_by: LimitUse | None = None
     history: list[Message] = []
     """Earlier turns, as sent to the model."""
     messages: list[Message] = []
@@ -222,4 +234,6 @@ class RunResult(Frozen):
     pending: tuple[Confirmation, ...] = ()
     """What a human must decide before the run goes on."""
     error: ErrorInfo | None = None
+    stopped_by: LimitUse | None = None
+    """The limit that ended a run whose status is `stopped`."""
     elapsed_ms: float = 0.0

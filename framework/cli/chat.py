@@ -1,0 +1,74 @@
+"""`agentsd chat`: a conversation, with the files watched meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from uuid import uuid4
+
+import click
+
+from framework.cli.project import Location, locate, show_problem
+from framework.cli.session import answer, print_result
+from framework.engine.request import RunOptions
+from framework.engine.runtime import Runtime
+from framework.types.errors import AgentsdError, ConfigError
+from framework.types.events import ConfigRejected, ConfigReloaded
+
+
+@click.command("chat")
+@click.argument("path", default=".")
+@click.option("-a", "--agent", help="Which agent; otherwise the router chooses with the first message.")
+@click.option("--locale", help="Language of the prompts, e.g. zh.")
+def command(path: str, agent: str | None, locale: str | None) -> int:
+    """Talk with an agent of the project at PATH (default: this folder), or with one agent file.
+
+    Edits of the project's files go live between messages. End with Ctrl-D or an empty line.
+    """
+    asyncio.run(_chat(locate(path), agent, locale))
+    return 0
+
+
+async def _chat(location: Location, agent: str | None, locale: str | None) -> None:
+    conversation = uuid4().hex
+    async with Runtime.open(location.root) as runtime:
+        for problem in runtime.catalog.current.errors:
+            show_problem(problem)
+        runtime.catalog.subscribe(_tell_reload)
+        agent = agent or location.agent(runtime.catalog.current)
+        click.secho(f"agents: {', '.join(sorted(runtime.catalog.current.agents))}", dim=True, err=True)
+        while message := await asyncio.to_thread(_read_message):
+            # An edit saved before this message counts for it, even if the watcher has not come round to it yet.
+            await runtime.reload()
+            options = RunOptions(agent=agent, conversation=conversation, locale=locale)
+            try:
+                result = await answer(runtime, runtime.stream(message, **options), quiet=False)
+            except ConfigError:
+                raise
+            except AgentsdError as error:
+                click.secho(str(error), fg="red", err=True)
+                continue
+            print_result(result, as_json=False)
+
+
+def _read_message() -> str:
+    """The next line; empty at the end."""
+    if sys.stdin.isatty():
+        click.secho("\nyou> ", bold=True, nl=False, err=True)
+    return sys.stdin.readline().strip()
+
+
+def _tell_reload(event: ConfigReloaded | ConfigRejected) -> None:
+    for problem in event.problems:
+        show_problem(problem)
+    if isinstance(event, ConfigRejected):
+        click.secho("(the edit cannot be used; what served before still serves)", fg="yellow", err=True)
+        return
+    parts = [
+        f"{name}: {', '.join(names)}" for name in ("added", "changed", "removed") if (names := getattr(event, name))
+    ]
+    click.secho(
+        f"(generation {event.generation} is live; {'; '.join(parts) or 'nothing changed for agents'})",
+        dim=True,
+        err=True,
+    )

@@ -1,0 +1,64 @@
+"""`agentsd check`: every problem of a project's files, at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import click
+
+from framework.cli.project import Location, locate, show_problem
+from framework.config.generation import Generation
+from framework.engine.runtime import Runtime
+from framework.types.outcome import EXIT_CONFIG
+from framework.types.problem import Problem
+
+
+@click.command("check")
+@click.argument("path", default=".")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def command(path: str, as_json: bool) -> int:
+    """Check the files of a project (default: this folder) or one agent file.
+
+    Exit codes: 0 all can be used, 78 some cannot.
+    """
+    location = locate(path)
+    generation = asyncio.run(_load(location))
+    problems = [p for p in generation.problems if location.file is None or p.path == location.file]
+    errors = sum(problem.severity == "error" for problem in problems)
+    if as_json:
+        click.echo(json.dumps(_as_data(generation, problems), ensure_ascii=False, indent=2))
+    else:
+        for problem in problems:
+            show_problem(problem)
+        _show_sum(generation, errors, len(problems) - errors)
+    return EXIT_CONFIG if errors else 0
+
+
+async def _load(location: Location) -> Generation:
+    async with Runtime.open(location.root, watch=False) as runtime:
+        return runtime.catalog.current
+
+
+def _as_data(generation: Generation, problems: list[Problem]) -> dict[str, object]:
+    return {
+        "ok": not any(problem.severity == "error" for problem in problems),
+        "digest": generation.digest,
+        "agents": sorted(generation.agents),
+        "tools": sorted(generation.tools),
+        "problems": [problem.model_dump(exclude_none=True) for problem in problems],
+    }
+
+
+def _show_sum(generation: Generation, errors: int, warnings: int) -> None:
+    agents = ", ".join(sorted(generation.agents)) or "none"
+    click.echo(f"agents: {agents}")
+    click.echo(f"tools:  {len(generation.tools)}")
+    if errors:
+        click.secho(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}", fg="red")
+    else:
+        click.secho("all files can be used" + (f" ({_count(warnings, 'warning')})" if warnings else ""), fg="green")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,56 @@
+"""Asks the person at the terminal what a run wants to know."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
+
+CHOICES = ("a", "e", "r", "s")
+
+
+def ask_human(asked: Confirmation) -> Decision:
+    """Show one question and read the decision; the end of input means no."""
+    _show(asked)
+    try:
+        while True:
+            choice = click.prompt("[a]pprove, [e]dit, [r]eject, re[s]pond", type=click.Choice(CHOICES), err=True)
+            if decision := _decision(choice, asked):
+                return decision
+    except click.Abort:
+        return Reject(reason="the terminal was closed")
+
+
+def _show(asked: Confirmation) -> None:
+    what = asked.tool or "this plan"
+    click.secho(
+        f"\n{asked.agent} asks: may it {'carry out' if asked.kind == 'plan' else 'call'} {what}?", bold=True, err=True
+    )
+    if asked.plan is not None:
+        for step in asked.plan.steps:
+            call = f"  {step.tool} {json.dumps(step.parameters, ensure_ascii=False)}" if step.tool else ""
+            click.echo(f"  {step.id}. {step.description}{call}", err=True)
+    for name, value in asked.arguments.items():
+        click.echo(f"  {name}: {json.dumps(value, ensure_ascii=False)}", err=True)
+    because = f"{asked.reason}; " if asked.reason else ""
+    click.secho(f"  ({because}{asked.rule}, risk {asked.risk})", dim=True, err=True)
+
+
+def _decision(choice: str, asked: Confirmation) -> Decision | None:
+    match choice:
+        case "a":
+            return Approve()
+        case "r":
+            return Reject(reason=click.prompt("why", default="", show_default=False, err=True))
+        case "s":
+            return Respond(text=click.prompt("the answer", err=True))
+    shown = asked.arguments if asked.plan is None else asked.plan.model_dump(mode="json", include={"goal", "steps"})
+    text = click.edit(json.dumps(shown, ensure_ascii=False, indent=2), extension=".json")
+    try:
+        edited = json.loads(text or "")
+    except json.JSONDecodeError as error:
+        click.secho(f"not JSON: {error}", fg="red", err=True)
+        return None
+    return Edit(arguments=edited) if isinstance(edited, dict) else None

@@ -1,0 +1,103 @@
+"""`agentsd`: finds the command, loads only its module, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+from importlib import import_module
+from typing import Any
+
+import click
+
+from framework.types.errors import AgentsdError, ConfigError, RequestError
+from framework.types.outcome import EXIT_CONFIG, EXIT_USAGE
+
+COMMANDS = {
+    "init": "Put a working starter project into a folder.",
+    "check": "Check a project's files: every problem with file, line and what to do.",
+    "run": "Send one message to an agent.",
+    "chat": "Talk with an agent; edits of its files go live between messages.",
+}
+
+
+class LazyGroup(click.Group):
+    """Knows the names of the commands; their modules are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
+        """All commands, in the order in which a newcomer needs them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - the signature is click's
+        """The command itself."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"framework.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
+        """The list of commands, without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="agentsd", message="%(version)s")
+@click.option("-v", "--verbose", is_flag=True, help="Show the log: one line a run, one a reload.")
+def agentsd(verbose: bool) -> None:
+    """Agents are files: run, check and watch them."""
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+    )
+    # Commands show problems themselves, with the source line.
+    logging.getLogger("framework.config.catalog").setLevel(logging.INFO if verbose else logging.CRITICAL)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point of the `agentsd` command."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    code = _invoke(arguments)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if any(thread.name.startswith("agentsd-tool") and not thread.daemon for thread in threading.enumerate()):
+        # A tool that is still busy in a thread was given up by its run; waiting for it here would hang the shell.
+        os._exit(code)
+    sys.exit(code)
+
+
+def _invoke(arguments: list[str]) -> int:
+    try:
+        return int(agentsd.main(arguments, prog_name="agentsd", standalone_mode=False) or 0)
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except click.ClickException as error:
+        error.show()
+        return EXIT_USAGE
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - the reader is gone; nothing to close
+        return 1
+    except AgentsdError as error:
+        return report(error, as_json="--json" in arguments)
+
+
+def report(error: AgentsdError, *, as_json: bool) -> int:
+    """Print an error; returns its exit code."""
+    if as_json:
+        body: dict[str, Any] = {"code": error.code, "message": error.message}
+        if isinstance(error, ConfigError):
+            body["problems"] = [problem.model_dump(exclude_none=True) for problem in error.problems]
+        click.echo(json.dumps({"error": body}, ensure_ascii=False))
+    else:
+        click.secho("error: ", fg="red", nl=False, err=True)
+        click.echo(str(error), err=True)
+    if isinstance(error, ConfigError):
+        return EXIT_CONFIG
+    return EXIT_USAGE if isinstance(error, RequestError) else 1
+
+
+if __name__ == "__main__":
+    main()

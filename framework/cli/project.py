@@ -1,0 +1,55 @@
+"""Where a command works: a project folder, one agent file, or one agent file of a project."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from framework.config.generation import Generation
+from framework.config.snapshot import AGENTS
+from framework.types.errors import RequestError
+from framework.types.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """What to open, and the one file that is meant, if it is one of a project's."""
+
+    root: Path
+    file: str | None = None
+    """Path of an agent file relative to the root."""
+
+    def agent(self, generation: Generation) -> str | None:
+        """The name of the agent that the file holds."""
+        if self.file is None:
+            return None
+        found = next((agent.name for agent in generation.agents.values() if agent.path == self.file), None)
+        if found is None:
+            raise RequestError(
+                f"{self.file} holds no agent that can be used: see `agentsd check {self.root / self.file}`"
+            )
+        return found
+
+
+def locate(path: str) -> Location:
+    """Find out what a path on the command line means; raises RequestError when nothing is there."""
+    given = Path(path)
+    if not given.exists():
+        raise RequestError(f"there is no {path}")
+    if given.is_dir():
+        return Location(given)
+    absolute = given.resolve()
+    for folder in absolute.parents:
+        if folder.name == AGENTS:
+            return Location(folder.parent, absolute.relative_to(folder.parent).as_posix())
+    return Location(given)
+
+
+def show_problem(problem: Problem) -> None:
+    """Print a problem as people read it."""
+    place, _, rest = str(problem).partition(": ")
+    click.secho(place, bold=True, nl=False, err=True)
+    click.secho(": warning: " if problem.severity == "warning" else ": ", fg="yellow", nl=False, err=True)
+    click.echo(rest, err=True)

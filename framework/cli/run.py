@@ -1,0 +1,80 @@
+"""`agentsd run`: one message, one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from framework.cli.project import locate, show_problem
+from framework.cli.session import answer, print_result
+from framework.cli.waterfall import waterfall
+from framework.config.settings import Settings
+from framework.engine.request import RunOptions
+from framework.engine.runtime import Runtime
+from framework.telemetry.setup import log_spans
+from framework.types.state import RunResult
+
+
+def _pairs(values: tuple[str, ...]) -> dict[str, Any]:
+    """`name=value` options; a value that is JSON is taken as JSON."""
+    pairs: dict[str, Any] = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not equals:
+            raise click.UsageError(f"write {value}=VALUE")
+        try:
+            pairs[name] = json.loads(text)
+        except json.JSONDecodeError:
+            pairs[name] = text
+    return pairs
+
+
+@click.command("run")
+@click.argument("words", nargs=-1, required=True, metavar="[FILE] MESSAGE")
+@click.option("-a", "--agent", help="Which agent; otherwise the router chooses.")
+@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("-m", "--model", help="The model of agents that name none, such as openai/gpt-5.4-mini.")
+@click.option("-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help="A variable of the request.")
+@click.option("-l", "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Another limit, e.g. max_steps=3.")
+@click.option("--locale", help="Language of the prompts, e.g. zh.")
+@click.option("--trace", is_flag=True, help="Draw what happened when, at the end.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+def command(words: tuple[str, ...], project: str, as_json: bool, trace: bool, **given: Any) -> int:
+    """Send MESSAGE to an agent and print its answer.
+
+    FILE is an agent file, e.g. `agentsd run ./one.yaml "hi"`; it needs no project.
+    Exit codes: 0 answered, 1 stopped or failed, 3 waits for approval, 130 cancelled.
+    """
+    path, message = (
+        (words[0], " ".join(words[1:])) if len(words) > 1 and _is_agent_file(words[0]) else (project, " ".join(words))
+    )
+    spans = log_spans() if trace else None
+    result = asyncio.run(_run(path, message, given, quiet=as_json))
+    code = print_result(result, as_json=as_json)
+    if spans is not None:
+        for line in waterfall(spans.finished(result.trace_id)):
+            click.echo(line, err=True)
+    return code
+
+
+async def _run(path: str, message: str, given: Mapping[str, Any], *, quiet: bool) -> RunResult:
+    location = locate(path)
+    settings = Settings.load(location.root if location.root.is_dir() else location.root.parent)
+    if given["model"]:
+        settings = settings.model_copy(update={"model": given["model"]})
+    async with Runtime.open(location.root, settings=settings, watch=False) as runtime:
+        generation = runtime.catalog.current
+        if not quiet:
+            for problem in generation.errors:
+                show_problem(problem)
+        options = RunOptions(
+            agent=given["agent"] or location.agent(generation),
+            inputs=_pairs(given["inputs"]),
+            limits=_pairs(given["limits"]),
+            locale=given["locale"],
+        )
+        return await answer(runtime, runtime.stream(message, **options), quiet=quiet)

@@ -1,0 +1,110 @@
+"""How one event reads as text; the plain view, one line an event, for pipes and logs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import click
+
+from framework.types import events
+from framework.types.events import Event
+from framework.types.state import RunResult
+
+VALUE_CHARS = 60
+RESULT_CHARS = 100
+MARKS: Mapping[str, str] = {
+    "success": "✓",
+    "done": "✓",
+    "error": "✗",
+    "failed": "✗",
+    "denied": "⊘",
+    "cancelled": "✗",
+    "skipped": "–",
+    "running": "…",
+    "open": "○",
+    "pending": "?",
+}
+
+
+class View(Protocol):
+    """Shows a run while it goes on."""
+
+    def show(self, event: Event) -> None:
+        """Take in one event."""
+        ...
+
+    def close(self) -> None:
+        """The run is over, or waits."""
+        ...
+
+
+class Lines:
+    """One line an event, on standard error."""
+
+    def show(self, event: Event) -> None:
+        if text := line(event):
+            click.echo("  " * len(event.path) + text, err=True)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def line(event: Event) -> str | None:
+    """An event as one line; none for those that say nothing new."""
+    match event:
+        case events.Routed(agent=agent, reason=reason, generation=generation):
+            return f"● {agent} ({reason}; generation {generation})"
+        case events.PlanProposed(revision=revision, steps=steps):
+            listed = "; ".join(f"{step.id} {step.description}" for step in steps)
+            return f"plan {revision}: {listed}"
+        case events.PlanStepChanged(id=step, status=status, result=result) if status != "running":
+            return f"{MARKS[status]} step {step} {status}{': ' + first_line(result) if result else ''}"
+        case events.ToolStarted(tool=tool, arguments=arguments, progress=None):
+            return f"→ {tool} {arguments_text(arguments)}"
+        case events.ToolStarted(tool=tool, progress=float(progress), message=message):
+            return f"… {tool} {progress:.0%} {message or ''}"
+        case events.ToolFinished(tool=tool, status=status, result=result, elapsed_ms=elapsed):
+            return f"{MARKS[status]} {tool} {elapsed:.0f} ms: {first_line(result)}"
+        case events.Thought(text=text):
+            return f"· {first_line(text)}"
+        case events.Warned(message=message):
+            return f"! {message}"
+        case events.ConfirmationRequested(kind=kind, tool=tool, arguments=arguments, rule=rule):
+            return f"? {tool or kind} {arguments_text(arguments)} needs approval: {rule}"
+        case _:
+            return None
+
+
+def arguments_text(arguments: Mapping[str, Any]) -> str:
+    """Arguments as `name=value`, long values shortened."""
+    return " ".join(f"{name}={shorten(json.dumps(value, ensure_ascii=False))}" for name, value in arguments.items())
+
+
+def first_line(text: str) -> str:
+    """The first line, and how many more there are."""
+    lines = text.strip().splitlines() or [""]
+    more = f" (+{len(lines) - 1} lines)" if len(lines) > 1 else ""
+    return shorten(lines[0], RESULT_CHARS) + more
+
+
+def shorten(text: str, length: int = VALUE_CHARS) -> str:
+    """At most `length` characters."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def ending(result: RunResult) -> str | None:
+    """The line that says why a run has no plain answer."""
+    match result.status:
+        case "completed":
+            return None
+        case "stopped":
+            return f"stopped by {result.finish_reason} after {result.steps} steps"
+        case "paused":
+            waits = ", ".join(f"{asked.tool or asked.kind} ({asked.id})" for asked in result.pending)
+            return f"waits for approval: {waits}"
+        case "failed":
+            return f"failed: {result.error.message if result.error else result.finish_reason}"
+        case _:
+            return result.status

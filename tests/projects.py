@@ -1,0 +1,29 @@
+"""Small projects on disk for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import dedent
+
+
+def write(root: Path, files: Mapping[str, str]) -> Path:
+    """Write files below a root, by their relative path; returns the root."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text).lstrip("\n"), "utf-8")
+    return root
+
+
+def agent(name: str, **keys: str) -> str:
+    """An agent file: the required keys, and others as YAML text."""
+    lines = {
+        "version": "1",
+        "name": name,
+        "description": f"The agent {name}.",
+        "model": "scripted",
+        "instructions": f"You are {name}.",
+        "skill_policy": '{allow: ["*"]}',
+    } | keys
+    return "".join(f"{key}: {value}\n" for key, value in lines.items())
