@@ -49,9 +49,8 @@ def command(words: tuple[str, ...], project: str, as_json: bool, trace: bool, **
     FILE is an agent file, e.g. `agentsd run ./one.yaml "hi"`; it needs no project.
     Exit codes: 0 answered, 1 stopped or failed, 3 waits for approval, 130 cancelled.
     """
-    path, message = (
-        (words[0], " ".join(words[1:])) if len(words) > 1 and _is_agent_file(words[0]) else (project, " ".join(words))
-    )
+    one_file = len(words) > 1 and words[0].endswith((".yaml", ".yml"))
+    path, message = (words[0], " ".join(words[1:])) if one_file else (project, " ".join(words))
     spans = log_spans() if trace else None
     result = asyncio.run(_run(path, message, given, quiet=as_json))
     code = print_result(result, as_json=as_json)

@@ -14,7 +14,9 @@ from framework.types.spec import Routing
 Mode = Literal["explicit", "conversation", "rule", "default"]
 FALLBACK = "assistant"
 """Takes what no rule matches, if there is an agent of that name and no `routing.default_agent`."""
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff"
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff"
+)
 """Scripts whose words stand without spaces, or grow endings: Thai, Burmese, Khmer, Japanese, Chinese, Korean."""
 
 
