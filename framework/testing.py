@@ -18,7 +18,7 @@ from framework.types.errors import RunNotFound
 from framework.types.messages import Message, ToolCall, Usage
 from framework.types.state import RunState
 
-Turn = str | tuple[ToolCall, ...] | BaseModel | BaseException
+Turn = str | tuple[ToolCall, ...] | Message | BaseModel | BaseException
 Script = Callable[[ModelRequest], Turn]
 
 
@@ -33,7 +33,8 @@ def calls(*wanted: tuple[str, dict[str, Any]], prefix: str = "c") -> tuple[ToolC
 class ScriptedModel:
     """A model that answers by script, turn by turn; `requests` keeps what it was asked.
 
-    A turn is a text, calls, a typed answer, an exception to raise, or the script is one function of the request.
+    A turn is a text, calls, a whole message, a typed answer, or an exception to raise; or the script is one function of
+    the request.
     """
 
     def __init__(self, *turns: Turn, script: Script | None = None, tokens: int = 10) -> None:
@@ -71,6 +72,8 @@ class ScriptedModel:
 
 
 def _as_message(turn: Turn) -> Message:
+    if isinstance(turn, Message):
+        return turn
     if isinstance(turn, BaseModel):
         return Message(role="assistant", content=turn.model_dump_json())
     if isinstance(turn, str):

@@ -6,12 +6,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Approve, Respond, RunResult, Runtime
 from framework.testing import Crash, JsonStore
 from framework.types.state import Decision, RunState
+from tests.cases import cases
 from tests.worlds import Turns, World, project, turns_of
 
 
@@ -72,7 +73,7 @@ def _calls(state: RunState) -> tuple[set[str], set[str]]:
     return finished, in_flight
 
 
-@settings(max_examples=100, deadline=None)
+@cases(100)
 @given(turns=turns_of(2), saves=st.integers(0, 40))
 def test_after_a_crash_only_calls_in_flight_can_repeat(trusting: Path, turns: Turns, saves: int) -> None:
     world = World(turns)
@@ -85,7 +86,7 @@ def test_after_a_crash_only_calls_in_flight_can_repeat(trusting: Path, turns: Tu
     assert not repeated & finished
 
 
-@settings(max_examples=100, deadline=None)
+@cases(100)
 @given(turns=turns_of(2), saves=st.integers(0, 40))
 def test_a_call_that_may_have_taken_effect_is_never_repeated_unasked(trusting: Path, turns: Turns, saves: int) -> None:
     world = World(turns)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -19,6 +19,7 @@ from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, ToolDefinition
 from framework.types.plan import PlanDraft
 from framework.types.spec import ModelSettings
+from tests.cases import cases
 
 
 @tool
@@ -430,7 +431,7 @@ TEXTS = st.one_of(st.text(max_size=80), st.lists(WORDS, max_size=12).map(" ".joi
     st.lists(st.sampled_from((*BUILT_IN, *UNKNOWN)), unique_by=lambda tool: tool.name),
     st.lists(TEXTS, max_size=3),
 )
-@settings(max_examples=300, deadline=None)
+@cases(300)
 def test_any_text_is_answered_or_calls_offered_tools_with_fitting_arguments(
     text: str, tools: list[Tool], results: list[str]
 ) -> None:
@@ -448,7 +449,7 @@ def test_any_text_is_answered_or_calls_offered_tools_with_fitting_arguments(
 
 
 @given(TEXTS)
-@settings(max_examples=100, deadline=None)
+@cases(100)
 def test_every_request_comes_to_an_end(text: str) -> None:
     turns, answer = drive(text, lambda call: json.dumps(call.arguments))
     assert answer

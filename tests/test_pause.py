@@ -6,13 +6,14 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Approve, Edit, Reject, RequestError, Respond, RunResult, Runtime, tool
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.types.events import wire
 from framework.types.state import Decision
+from tests.cases import cases
 from tests.projects import agent, write
 from tests.worlds import Call, Turns, World, project, turns_of
 
@@ -70,7 +71,7 @@ def test_a_call_that_needs_a_human_in_a_sub_run_in_parallel_calls_lets_its_sibli
     asyncio.run(main())
 
 
-@settings(max_examples=60, deadline=None)
+@cases(60)
 @given(turns=turns_of(2))
 def test_a_run_chopped_by_pauses_does_exactly_the_work_of_an_uninterrupted_one(
     asking: Path, trusting: Path, turns: Turns
@@ -90,7 +91,7 @@ def test_a_run_chopped_by_pauses_does_exactly_the_work_of_an_uninterrupted_one(
 DECISIONS: st.SearchStrategy[Decision] = st.sampled_from([Approve(), Reject(reason="no"), Respond(text="by hand")])
 
 
-@settings(max_examples=30, deadline=None)
+@cases(30)
 @given(data=st.data(), turns=turns_of(1))
 def test_whatever_is_decided_and_in_however_many_rounds_every_call_is_decided_once(
     asking: Path, data: st.DataObject, turns: Turns

@@ -21,15 +21,7 @@ def command(folder: str) -> int:
     target = Path(folder)
     if target.exists() and not target.is_dir():
         raise RequestError(f"{folder} is a file")
-    written, kept = [], []
-    for source, name in _starter_files():
-        path = target / name
-        if path.exists():
-            kept.append(name)
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, path)
-        written.append(name)
+    written, kept = copy_starter(target)
     for name in written:
         click.echo(f"  {name}")
     if kept:
@@ -39,6 +31,24 @@ def command(folder: str) -> int:
     click.secho(f'  {where}agentsd run "analyse data/logs/app.log"', bold=True)
     click.echo(f"  {where}agentsd chat        # and edit agents.d/assistant.yaml while you talk")
     return 0
+
+
+def copy_starter(target: Path) -> tuple[list[str], list[str]]:
+    """Copy the starter into a folder.
+
+    Returns:
+        The files written, and those that were there already and are kept.
+    """
+    written, kept = [], []
+    for source, name in _starter_files():
+        path = target / name
+        if path.exists():
+            kept.append(name)
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, path)
+        written.append(name)
+    return written, kept
 
 
 def _starter_files() -> Iterator[tuple[Path, str]]:

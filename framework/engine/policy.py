@@ -73,10 +73,10 @@ class Policy:
         current = self.current(agent.name)
         if current is None or current is agent:
             return
-        yield current, tool
         live = current.toolset.tools.get(tool.name, tool)
+        yield current, live
         if live is not tool:
-            yield current, live
+            yield current, tool
 
 
 def judge(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict:

@@ -15,7 +15,8 @@ Mode = Literal["explicit", "conversation", "rule", "default"]
 FALLBACK = "assistant"
 """Takes what no rule matches, if there is an agent of that name and no `routing.default_agent`."""
 _UNSPACED = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff"
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff"
+    r"\U00020000-\U0003ffff"
 )
 """Scripts whose words stand without spaces, or grow endings: Thai, Burmese, Khmer, Japanese, Chinese, Korean."""
 
@@ -85,15 +86,15 @@ def _hits(message: str, rules: Routing) -> list[str]:
     """The rules that match, as text for people."""
     text = message.casefold().strip()
     hits = [f"example {example!r}" for example in rules.examples if example.casefold().strip() == text]
-    hits += [f"keyword {word!r}" for word in rules.keywords if _contains(text, word.casefold())]
+    hits += [f"keyword {word!r}" for word in rules.keywords if _contains(text, word.casefold().strip())]
     hits += [f"pattern {pattern!r}" for pattern in rules.patterns if re.search(pattern, message)]
     return hits
 
 
 def _contains(text: str, word: str) -> bool:
     """Whole words for scripts that have spaces between them, substrings for those that have none."""
-    if re.search(f"[{_UNSPACED}]", word):
-        return word in text
+    if not word or re.search(f"[{_UNSPACED}]", word):
+        return bool(word) and word in text
     letter = rf"[^\W{_UNSPACED}]"
     return re.search(rf"(?<!{letter}){re.escape(word)}(?!{letter})", text) is not None
 

@@ -31,7 +31,7 @@ from framework.telemetry import names
 from framework.telemetry.spans import Spans
 from framework.tools.builtin import BUILTIN_TOOLS
 from framework.tools.tool import Tool
-from framework.types.errors import ConversationBusy, LimitExceeded, RequestError
+from framework.types.errors import AgentNotFound, ConversationBusy, LimitExceeded, RequestError
 from framework.types.events import Routed
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.state import Confirmation, Decision, RunResult, RunState
@@ -181,7 +181,7 @@ class Runtime:
             AgentNotFound: there is no such agent.
             RequestError: the call needs a human's approval.
         """
-        chosen = route("", self.catalog.current.agents, explicit=agent)
+        chosen = self._route("", self.catalog.current, agent, None)
         state = first_state(f"call {name}", chosen.agent, self.catalog.current, self.settings.locale, {})
         channel = Channel()
         channel.close()
@@ -209,19 +209,20 @@ class Runtime:
         conversation = await self.store.conversation(options.get("conversation") or "")
         if conversation.id and conversation.open_run:
             await self._refuse_busy(conversation.id, conversation.open_run)
-        chosen = route(
-            message,
-            generation.agents,
-            explicit=options.get("agent"),
-            last=conversation.agent,
-            default=self.settings.routing.default_agent,
-        )
+        chosen = self._route(message, generation, options.get("agent"), conversation.agent)
         state = first_state(message, chosen.agent, generation, self.settings.locale, options)
         if conversation.id:
             state.history = list(conversation.messages)
             await self.store.save_conversation(conversation.opened_by(state.run_id))
         async with self._launch(state, generation, chosen, listening=listening) as stream:
             yield stream
+
+    def _route(self, message: str, generation: Generation, explicit: str | None, last: str | None) -> Route:
+        default = self.settings.routing.default_agent
+        try:
+            return route(message, generation.agents, explicit=explicit, last=last, default=default)
+        except AgentNotFound as missing:
+            raise AgentNotFound(missing.name, missing.known, generation.errors) from None
 
     @asynccontextmanager
     async def _launch(

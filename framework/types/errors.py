@@ -66,9 +66,10 @@ class AgentNotFound(RequestError):
     code = "agent_not_found"
     http_status = 404
 
-    def __init__(self, name: str, known: Sequence[str]) -> None:
+    def __init__(self, name: str, known: Sequence[str], broken: Sequence[Problem] = ()) -> None:
         self.name, self.known = name, tuple(sorted(known))
-        super().__init__(f"there is no agent named {name!r}{did_you_mean(name, self.known)}")
+        why = f" (problems in the files, the first: {broken[0].place}: {broken[0].message})" if broken else ""
+        super().__init__(f"there is no agent named {name!r}{did_you_mean(name, self.known)}{why}")
 
 
 class RunNotFound(RequestError):

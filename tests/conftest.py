@@ -1,0 +1,45 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+
+@pytest.fixture(scope="session")
+def exporter() -> InMemorySpanExporter:
+    """The process's one TracerProvider can only be set once."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    return exporter
+
+
+@pytest.fixture
+def spans(exporter: InMemorySpanExporter) -> Iterator[InMemorySpanExporter]:
+    """The spans of one test."""
+    exporter.clear()
+    yield exporter
+    exporter.clear()
+
+
+def tree(spans: tuple[ReadableSpan, ...]) -> str:
+    """Finished spans as indented names, in the order in which they began."""
+    known = {span.context.span_id for span in spans}
+    lines: list[str] = []
+
+    def add(parent: int | None, depth: int) -> None:
+        for span in sorted(spans, key=lambda span: span.start_time or 0):
+            above = span.parent.span_id if span.parent and span.parent.span_id in known else None
+            if above == parent:
+                lines.append("  " * depth + span.name)
+                add(span.context.span_id, depth + 1)
+
+    add(None, 0)
+    return "\n".join(lines)

@@ -1,0 +1,105 @@
+"""Folders are floors: a module imports only from floors below its own, and in its own folder from modules below it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "framework"
+FLOORS = (
+    {"types"},
+    {"llm", "tools", "memory", "telemetry"},
+    {"config"},
+    {"engine"},
+    {"cli", "testing"},
+)
+FLOOR = {folder: floor for floor, folders in enumerate(FLOORS) for folder in folders}
+HEAVY = {"openai", "instructor", "httpx2", "watchfiles", "opentelemetry.sdk"}
+"""What may be imported inside a function: SDKs that not every process needs."""
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+def folder_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+def name_of(path: Path) -> str:
+    return ".".join(("framework", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module, node
+            yield from ((f"{node.module}.{alias.name}", node) for alias in node.names)
+
+
+def runtime_imports(path: Path) -> set[str]:
+    """The framework's own modules a module imports when it is loaded."""
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    known = {name_of(module) for module in MODULES}
+    return {name for name, _ in imports(tree) if name in known}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_module_imports_only_from_floors_below(path: Path) -> None:
+    here = folder_of(name_of(path))
+    for name, node in imports(ast.parse(path.read_text("utf-8"))):
+        if not name.startswith("framework.") or folder_of(name) == here:
+            continue
+        assert FLOOR.get(folder_of(name), 99) < FLOOR[here], f"{path}:{node.lineno} imports {name}: up or sideways"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_only_heavy_sdks_are_imported_inside_functions(path: Path) -> None:
+    tree = ast.parse(path.read_text("utf-8"))
+    for function in ast.walk(tree):
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        for name, node in imports(function):
+            assert any(name == sdk or name.startswith(sdk + ".") for sdk in HEAVY), f"{path}:{node.lineno} {name}"
+
+
+def test_there_is_no_import_cycle() -> None:
+    graph = {name_of(path): runtime_imports(path) for path in MODULES}
+    done: set[str] = set()
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, " -> ".join((*trail, module))
+        if module in done:
+            return
+        for imported in graph.get(module, ()):
+            if not module.startswith(imported + "."):  # a package's own __init__
+                visit(imported, (*trail, module))
+        done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_files_and_functions_stay_small(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert text.count("\n") <= 320, "past 300 lines there is a second idea in a file"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            docstring = ast.get_docstring(node) or ""
+            length = (node.end_lineno or node.lineno) - node.lineno - docstring.count("\n")
+            assert length <= 45, f"{path}:{node.lineno} {node.name} has {length} lines"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_module_says_what_it_is_for(path: Path) -> None:
+    assert path.stem == "__init__" or ast.get_docstring(ast.parse(path.read_text("utf-8")))
+
+
+def test_no_module_is_a_drawer_for_everything() -> None:
+    assert not {path.stem for path in MODULES} & {"utils", "util", "helpers", "common", "misc", "base"}
