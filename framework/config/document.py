@@ -7,8 +7,9 @@ tags, merge keys and more than one document. Never `yaml.load`: deeply nested in
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import inf, isfinite
 from typing import Any
 
 import yaml
@@ -27,15 +28,25 @@ from framework.types.problem import Problem
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
 MAX_NODES = 50_000
+MAX_NUMBER_CHARS = 100
+MAX_EXCERPT_CHARS = 2000
 
 Path = tuple[str | int, ...]
 Mark = tuple[int, int]
 """1-based line and column."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_INT = re.compile(r"[-+]?[0-9]{1,100}\Z")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
-_BASED = re.compile(r"0(o[0-7]+|x[0-9a-fA-F]+)\Z")
+_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
+"""What libyaml counts as the end of a line."""
+_UNREADABLE = re.compile(
+    "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+)
+_NUMBERS: tuple[tuple[re.Pattern[str], Callable[[str], int | float]], ...] = (
+    (re.compile(r"[-+]?[0-9]+\Z"), int),
+    (re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z"), float),
+    (re.compile(r"0(o[0-7]+|x[0-9a-fA-F]+)\Z"), lambda text: int(text, 0)),
+    (re.compile(r"([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z"), lambda _: inf),
+)
 _CONSTANTS: dict[str, bool | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -83,6 +94,8 @@ def problem_at(
 ) -> Problem:
     """A Problem with its source line."""
     excerpt = lines[line - 1] if 0 < line <= len(lines) else None
+    if excerpt is not None and len(excerpt) > MAX_EXCERPT_CHARS:
+        excerpt = None
     return Problem(path=path, line=line, column=column, message=message, hint=hint, excerpt=excerpt)
 
 
@@ -101,17 +114,24 @@ def read_document(path: str, source: bytes) -> Document:
 
 
 def plain_scalar(text: str) -> Any:
-    """The value of an unquoted scalar by the YAML 1.2 core schema."""
+    """The value of an unquoted scalar by the YAML 1.2 core schema.
+
+    Raises:
+        ValueError: a number that is not finite, or longer than any that is meant.
+    """
     if text in _CONSTANTS:
         return _CONSTANTS[text]
-    if text[0] in "0123456789+-.":
-        if _INT.match(text):
-            return int(text)
-        if _FLOAT.match(text):
-            return float(text)
-        if _BASED.match(text):
-            return int(text, 0)
-    return text
+    if text[0] not in "0123456789+-.":
+        return text
+    convert = next((convert for pattern, convert in _NUMBERS if pattern.match(text)), None)
+    if convert is None:
+        return text
+    if len(text) > MAX_NUMBER_CHARS:
+        raise ValueError(f"a number of {len(text)} characters; at most {MAX_NUMBER_CHARS} are read")
+    number = convert(text)
+    if not isfinite(number):
+        raise ValueError("a number must be finite")
+    return number
 
 
 def _mark(event: Event) -> Mark:
@@ -141,6 +161,10 @@ class _Builder:
     documents: int = 0
 
     def build(self) -> Document:
+        if unreadable := _UNREADABLE.search(self.text):
+            before = _BREAK.split(self.text[: unreadable.start()])
+            message = f"the character U+{ord(unreadable[0]):04X} cannot stand in a file"
+            raise DocumentError(problem_at(self.path, self._lines, len(before), len(before[-1]) + 1, message))
         for event in self._events():
             if isinstance(event, DocumentStartEvent):
                 self.documents += 1
@@ -163,16 +187,11 @@ class _Builder:
             loader = _LOADER(self.text)
             while loader.check_event():
                 yield loader.get_event()
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            message = ": ".join(part for part in (error.context, error.problem) if part)
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+            message = ": ".join(part for name in ("context", "problem") if (part := getattr(error, name, None)))
             line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
             raise DocumentError(problem_at(self.path, self._lines, line, column, message or "not YAML")) from None
-        except yaml.YAMLError as error:
-            offset = getattr(error, "position", 0) or 0
-            line, column = self.text.count("\n", 0, offset) + 1, offset - self.text.rfind("\n", 0, offset)
-            reason = getattr(error, "reason", None) or "not YAML"
-            raise DocumentError(problem_at(self.path, self._lines, line, column, str(reason))) from None
         finally:
             if loader is not None:
                 loader.dispose()
@@ -199,7 +218,7 @@ class _Builder:
             raise self._error(event, "merge keys (<<) are not used here: write the values out")
         if key in level.container:
             first = self.keys[(*level.path, key)][0]
-            raise self._error(event, f"the key {key!r} stands twice; first on line {first}")
+            raise self._error(event, f"the key {_short(key)!r} stands twice; first on line {first}")
         level.key, level.key_mark = key, mark
 
     def _attach(self, level: _Level | None, value: Any, mark: Mark) -> Path:
@@ -218,8 +237,14 @@ class _Builder:
 
     def _value(self, event: ScalarEvent | CollectionStartEvent | AliasEvent) -> Any:
         if isinstance(event, ScalarEvent):
-            return event.value if event.style or event.tag else plain_scalar(event.value)
+            return event.value if event.style or event.tag else self._plain(event)
         return {} if isinstance(event, MappingStartEvent) else []
+
+    def _plain(self, event: ScalarEvent) -> Any:
+        try:
+            return plain_scalar(event.value)
+        except ValueError as error:
+            raise self._error(event, str(error)) from None
 
     def _refuse_specials(self, event: ScalarEvent | CollectionStartEvent | AliasEvent) -> None:
         self.nodes += 1
@@ -228,11 +253,15 @@ class _Builder:
         if isinstance(event, AliasEvent) or event.anchor:
             raise self._error(event, "anchors and aliases are not used here: write the value out")
         if event.tag and event.tag != "!":
-            raise self._error(event, f"the tag {event.tag} is not used here")
+            raise self._error(event, f"the tag {_short(event.tag)} is not used here")
 
     def _error(self, event: Event, message: str) -> DocumentError:
         return DocumentError(problem_at(self.path, self._lines, *_mark(event), message))
 
     @property
     def _lines(self) -> tuple[str, ...]:
-        return tuple(self.text.splitlines())
+        return tuple(_BREAK.split(self.text))
+
+
+def _short(text: str, length: int = 60) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -47,6 +47,8 @@ def first_state(message: str, agent: Agent, generation: Generation, locale: str,
     """The state a run starts from; raises RequestError for options that do not fit the agent."""
     if not message.strip():
         raise RequestError("the message is empty")
+    if not _is_unicode(message):
+        raise RequestError("the message is not Unicode text: it holds half a character")
     history = options.get("history")
     if history and options.get("conversation"):
         raise RequestError("give either history or a conversation, not both")
@@ -69,6 +71,14 @@ def first_state(message: str, agent: Agent, generation: Generation, locale: str,
         history=[m for m in _messages(history or ()) if m.role != "system"],
         messages=[Message(role="user", content=message)],
     )
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _inputs(agent: Agent, given: Mapping[str, Any]) -> dict[str, Any]:

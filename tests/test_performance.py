@@ -1,0 +1,65 @@
+"""What speed rests on, as facts that no clock is needed for."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from framework import RunResult, Runtime
+from tests.projects import agent, write
+
+OFFLINE_RUN = """
+import asyncio, sys
+from framework import Runtime
+
+async def main():
+    async with Runtime.open(sys.argv[1], watch=False) as runtime:
+        result = await runtime.run("What is 12 * 7?")
+    print(result.status, result.output)
+
+asyncio.run(main())
+print(*sorted(name for name in sys.modules if "." not in name))
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    files = {"agents.d/calc.yaml": agent("calc", model="offline", skill_policy="{allow: [calculator]}")}
+    return write(tmp_path_factory.mktemp("offline"), files)
+
+
+@pytest.fixture(scope="module")
+def loaded(project: Path) -> set[str]:
+    """The modules that a process has loaded when it has answered by itself."""
+    command = [sys.executable, "-c", OFFLINE_RUN, str(project)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent.parent)
+    answer, names = done.stdout.splitlines()
+    assert answer == "completed 84"
+    return set(names.split())
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["openai", "instructor", "httpx2", "httpx", "aiohttp", "watchfiles"],
+)
+def test_a_run_that_needs_no_network_and_no_watcher_does_not_load_one(loaded: set[str], package: str) -> None:
+    assert {"framework", "pydantic", "jinja2"} <= loaded, "the list is real"
+    assert package not in loaded
+
+
+def test_a_hundred_runs_at_once_all_end_with_their_own_answer(project: Path) -> None:
+    async def main() -> list[RunResult]:
+        async with Runtime.open(project, watch=False) as runtime, asyncio.TaskGroup() as group:
+            tasks = [group.create_task(runtime.run(f"What is {n} * 7?")) for n in range(100)]
+        return [task.result() for task in tasks]
+
+    results = asyncio.run(main())
+
+    assert {result.status for result in results} == {"completed"}
+    assert [result.output for result in results] == [str(n * 7) for n in range(100)]
+    assert [result.tool_calls[0].arguments for result in results] == [{"expression": f"{n} * 7"} for n in range(100)]
+    assert len({result.run_id for result in results}) == 100
