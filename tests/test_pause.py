@@ -113,17 +113,8 @@ def test_whatever_is_decided_and_in_however_many_rounds_every_call_is_decided_on
 
     result = asyncio.run(main())
     assert result.status == "completed"
-    risky = {name for name in world.ran if not _is_safe(turns, name)}
-    assert risky == approved
+    assert set(world.ran) & world.names_of("risky") == approved
     assert set(world.ran.values()) <= {1}
-
-
-def _is_safe(turns: Turns, name: str) -> bool:
-    path = [int(part) for part in name.split(".")[1:]]
-    call = turns[path[0]][path[1]]
-    for i, j in zip(path[2::2], path[3::2], strict=True):
-        call = call.turns[i][j]
-    return call.kind == "safe"
 
 
 # --- single decisions

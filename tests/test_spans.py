@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from framework import Runtime, events, tool
+from framework import ModelError, Runtime, events, tool
 from framework.testing import ScriptedModel, calls
 from tests.conftest import tree
 from tests.projects import agent, write
@@ -120,6 +120,8 @@ def test_every_span_names_its_run_generation_and_conversation_and_tokens_are_cou
 def test_content_is_in_no_span(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     root = write(tmp_path, {"agents.d/one.yaml": agent("one")})
     run(root, ScriptedModel(calls(("work", {"n": "fail"}), ("work", {"n": CANARY})), f"answer {CANARY}"))
+    run(root, ScriptedModel(ModelError(CANARY)))
+    assert {span.name for span in spans.get_finished_spans()} >= {"chat scripted", "execute_tool work"}
     for span in spans.get_finished_spans():
         assert CANARY not in span.to_json()
 

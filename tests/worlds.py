@@ -74,6 +74,10 @@ class World:
         """Every call of a plain tool that the script makes."""
         return set(_names("0", self.turns))
 
+    def names_of(self, kind: Kind) -> set[str]:
+        """The calls of one tool."""
+        return {name for name, made in _names("0", self.turns).items() if made == kind}
+
     def _turn(self, request: ModelRequest) -> Turn:
         start = max(i for i, message in enumerate(request.messages) if message.role == "user")
         node = request.messages[start].content
@@ -104,12 +108,12 @@ def _find(turns: Turns, path: list[str]) -> Turns:
     return turns
 
 
-def _names(node: str, turns: Turns) -> list[str]:
-    found = []
+def _names(node: str, turns: Turns) -> dict[str, Kind]:
+    found: dict[str, Kind] = {}
     for i, turn in enumerate(turns):
         for j, call in enumerate(turn):
             name = f"{node}.{i}.{j}"
-            found += _names(name, call.turns) if call.kind == "agent" else [name]
+            found |= _names(name, call.turns) if call.kind == "agent" else {name: call.kind}
     return found
 
 
