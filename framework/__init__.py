@@ -1,23 +1,32 @@
-"""agentsd: agents are files. These names are the public API; everything else may move."""
+"""agentsd: agents are files. The names in `__all__` are the public API; everything else may move.
 
-from framework.engine.runtime import Runtime
-from framework.tools.tool import Tool, ToolContext, tool
-from framework.tools.toolset import filter_tools
-from framework.types import events
-from framework.types.errors import (
-    AgentNotFound,
-    AgentsdError,
-    ConfigError,
-    ConversationBusy,
-    LimitExceeded,
-    ModelError,
-    PolicyDenied,
-    RequestError,
-    RunNotFound,
-    StoreError,
-    ToolError,
-)
-from framework.types.state import Approve, Edit, Reject, Respond, RunResult
+They are loaded when they are first used, so that `agentsd --help` loads next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from framework.engine.runtime import Runtime
+    from framework.tools.tool import Tool, ToolContext, tool
+    from framework.tools.toolset import filter_tools
+    from framework.types import events
+    from framework.types.errors import (
+        AgentNotFound,
+        AgentsdError,
+        ConfigError,
+        ConversationBusy,
+        LimitExceeded,
+        ModelError,
+        PolicyDenied,
+        RequestError,
+        RunNotFound,
+        StoreError,
+        ToolError,
+    )
+    from framework.types.state import Approve, Edit, Reject, Respond, RunResult
 
 __all__ = [
     "AgentNotFound",
@@ -43,3 +52,28 @@ __all__ = [
     "filter_tools",
     "tool",
 ]
+
+_MODULES = {
+    "Runtime": "framework.engine.runtime",
+    "Tool": "framework.tools.tool",
+    "ToolContext": "framework.tools.tool",
+    "tool": "framework.tools.tool",
+    "filter_tools": "framework.tools.toolset",
+    "Approve": "framework.types.state",
+    "Edit": "framework.types.state",
+    "Reject": "framework.types.state",
+    "Respond": "framework.types.state",
+    "RunResult": "framework.types.state",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'framework' has no attribute {name!r}")
+    if name == "events":
+        return import_module("framework.types.events")
+    return getattr(import_module(_MODULES.get(name, "framework.types.errors")), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -34,6 +34,7 @@ from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.events import RunFailed, RunFinished, ToolFinished, wire
 from framework.types.messages import ToolCall
 from framework.types.state import RunState
+from tests.cases import cases
 from tests.projects import agent, write
 
 INPUTS = "{customer: {type: string, required: true}, age: {type: integer}}"
@@ -469,7 +470,6 @@ def _circle() -> list[Any]:
     return circle
 
 
-@pytest.mark.xfail(strict=True, reason="a return value that JSON refuses ends the run, or its record")
 @pytest.mark.parametrize("value", [{(1, 2): "x"}, [Unspeakable()], _circle(), "half a sign \ud83d"])
 def test_what_cannot_become_json_is_the_tools_failure_and_the_run_goes_on(tmp_path: Path, value: object) -> None:
     @tool(risk="low")
@@ -482,7 +482,7 @@ def test_what_cannot_become_json_is_the_tools_failure_and_the_run_goes_on(tmp_pa
     assert (result.status, result.output) == ("completed", "done")
 
 
-@settings(max_examples=30)
+@cases(30)
 @given(
     value=st.recursive(
         st.none() | st.booleans() | st.floats() | st.integers() | st.text() | st.dates() | st.binary(),

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import LimitExceeded, RequestError, RunResult, Runtime, Tool, tool
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.events import Event, ToolFinished, Warned
-from framework.types.messages import Message, Usage
+from framework.types.messages import Message, ToolCall, Usage
 from framework.types.state import LimitUse
+from tests.cases import cases
 from tests.projects import agent, write
 
 FILE = "agents.d/worker.yaml"
@@ -350,19 +351,17 @@ def test_what_stopped_a_run_is_kept_with_it(tmp_path: Path) -> None:
 
 
 def test_a_stopped_run_returns_the_last_thing_that_the_model_said(tmp_path: Path) -> None:
-    class Thinking(ScriptedModel):
-        async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-            async for delta in super().stream(request):
-                if delta.reply is not None:
-                    said = delta.reply.message.model_copy(update={"content": f"thought {len(self.requests)}"})
-                    yield Delta(reply=ModelReply(said, "tool_calls", delta.reply.usage))
+    def turn(request: ModelRequest) -> Turn:
+        number = len(request.messages)
+        call = ToolCall(id=f"c{number}", tool="work", arguments={"n": number})
+        return Message(role="assistant", content=f"thought {number}", tool_calls=(call,))
 
-    result = asyncio.run(run(project(tmp_path), model=Thinking(works(1), works(2)), limits={"max_steps": 2}))
+    model = ScriptedModel(script=turn)
+    result = asyncio.run(run(project(tmp_path), model=model, limits={"max_steps": 2}))
 
-    assert (result.status, result.output) == ("stopped", "thought 2")
+    assert (result.status, result.output) == ("stopped", "thought 4")
 
 
-@pytest.mark.xfail(strict=True, reason="the calls of a turn that a limit ended stay unanswered; providers refuse that")
 @pytest.mark.parametrize(
     ("limits", "turns"),
     [
@@ -484,7 +483,7 @@ def test_a_parents_time_runs_out_for_its_sub_agent_too(tmp_path: Path) -> None:
 # --- any limits at all
 
 
-@settings(max_examples=60)
+@cases(60)
 @given(
     steps=st.integers(1, 8),
     allowed=st.integers(1, 12),

@@ -12,21 +12,19 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from framework import RequestError, RunResult, Runtime, Tool, ToolContext, tool
-from framework.config.compile import Agent, World, compile_agent
-from framework.config.parse import parse_agent
-from framework.config.prompts import Prompts
+from framework.config.compile import Agent
+from framework.config.generation import EMPTY, Builder
+from framework.config.snapshot import Snapshot
 from framework.engine.policy import Policy, holds, judge, matches
 from framework.testing import ScriptedModel, Turn, calls
-from framework.tools.toolset import index_tools
 from framework.types.events import ToolFinished
 from framework.types.spec import RISKS, Risk, Rule
+from tests.cases import cases
 from tests.projects import agent, write
-
-PROMPTS = Prompts({})
 
 
 @tool(risk="low")
@@ -43,13 +41,12 @@ def shaped(name: str, risk: Risk = "medium", *, confirm: bool = False) -> Tool:
 ORDERS = [shaped("orders.look", "low"), shaped("orders.refund"), shaped("orders.delete", "high"), shaped("bank.pay")]
 
 
-def compiled(text: str, tools: list[Tool] | None = None, path: str = "agents.d/clerk.yaml") -> Agent:
-    """An agent out of its file's text."""
-    spec, document = parse_agent(path, text.encode())
-    helper, _ = parse_agent("agents.d/helper.yaml", agent("helper", model="offline").encode())
-    known = index_tools(ORDERS if tools is None else tools)
-    world = World(known, PROMPTS, {spec.name: spec, "helper": helper}, ["react"], ["offline"])
-    return compile_agent(spec, document, "", world)[0]
+def compiled(text: str, tools: list[Tool] | None = None, name: str = "clerk") -> Agent:
+    """An agent out of its file's text; beside it stands an agent `helper`."""
+    files = {f"agents.d/{name}.yaml": text, "agents.d/helper.yaml": agent("helper", model="offline")}
+    builder = Builder(ORDERS if tools is None else tools, ["react"], ["offline"])
+    snapshot = Snapshot({path: source.encode() for path, source in files.items()}, (), "")
+    return builder.build(snapshot, EMPTY).agents[name]
 
 
 def clerk(policy: str, runtime_policy: str = "{}", tools: list[Tool] | None = None, **keys: str) -> Agent:
@@ -336,7 +333,7 @@ def test_a_sub_agent_that_was_taken_away_is_not_called_any_more() -> None:
 
 def parent_of(policy: str, runtime_policy: str = "{}") -> Agent:
     text = agent("boss", model="offline", skill_policy=policy, runtime_policy=runtime_policy)
-    return compiled(text, path="agents.d/boss.yaml")
+    return compiled(text, name="boss")
 
 
 @pytest.mark.parametrize(
@@ -505,7 +502,7 @@ def project_of(of: Agent) -> Iterator[Path]:
         yield write(Path(folder), {of.path: text})
 
 
-@settings(max_examples=40)
+@cases(40)
 @given(rules=RULES, tools=TOOLS, order=ORDER)
 def test_a_model_that_asks_for_every_tool_gets_done_exactly_what_the_policy_allows(
     rules: Rules, tools: list[Tool], order: str

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import AgentNotFound, RequestError, Runtime
-from framework.config.compile import Agent, World, compile_agent
-from framework.config.parse import parse_agent
-from framework.config.prompts import Prompts
+from framework.config.compile import Agent
+from framework.config.generation import EMPTY, Builder
+from framework.config.snapshot import Snapshot
 from framework.engine.router import Route, route
 from framework.testing import ScriptedModel
 from framework.types.events import Routed
@@ -21,8 +21,9 @@ from tests.projects import agent, write
 
 
 def made(name: str, **routing: object) -> Agent:
-    spec, document = parse_agent("agents.d/x.yaml", agent(name, model="offline", routing=json.dumps(routing)).encode())
-    return compile_agent(spec, document, "", World({}, Prompts({}), {}, ["react"], ["offline"]))[0]
+    text = agent(name, model="offline", routing=json.dumps(routing))
+    snapshot = Snapshot({f"agents.d/{name}.yaml": text.encode()}, (), "")
+    return Builder([], ["react"], ["offline"]).build(snapshot, EMPTY).agents[name]
 
 
 def all_of(*agents: Agent) -> dict[str, Agent]:

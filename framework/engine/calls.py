@@ -184,7 +184,7 @@ async def _invoke(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -
     limits = [limit for limit in (tool.timeout, run.state.limits.tool_timeout) if limit is not None]
     try:
         async with asyncio.timeout(min(limits, default=None)) as deadline:
-            output = await tool.invoke(bound, _context(run, call), run.services.threads)
+            output = plain(await tool.invoke(bound, _context(run, call), run.services.threads))
     except ToolError as error:
         return ToolResult(status="error", error=redact(error.message), metadata={"error_type": error.code})
     except TimeoutError as error:
@@ -195,7 +195,7 @@ async def _invoke(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -
         return ToolResult(status="error", error=message, metadata={"error_type": "timeout"})
     except Exception as error:  # noqa: BLE001 - a tool may raise anything; the model is told, and the run goes on
         return _failed(error)
-    return ToolResult(status="success", output=plain(output))
+    return ToolResult(status="success", output=output)
 
 
 async def _delegate(run: Run, call: ToolCall, bound: dict[str, Any]) -> tuple[tuple[Confirmation, ...], ToolResult]:
@@ -248,4 +248,8 @@ def _denied(verdict: Verdict) -> ToolResult:
 
 def _failed(error: Exception) -> ToolResult:
     kind = type(error).__name__
-    return ToolResult(status="error", error=redact(f"{kind}: {error}"), metadata={"error_type": kind})
+    try:
+        text = f"{kind}: {error}"
+    except Exception:  # noqa: BLE001 - an exception that cannot even say what it is
+        text = kind
+    return ToolResult(status="error", error=redact(text), metadata={"error_type": kind})

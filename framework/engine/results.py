@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from framework.config.prompts import PromptError
 from framework.types.events import ToolFinished, Warned
 from framework.types.messages import Message, ToolCall, ToolResult
 from framework.types.state import Action, Confirmation, ToolStat, TraceEntry
@@ -59,20 +60,38 @@ def answer(run: Run, requested: Sequence[ToolCall]) -> None:
         state.corrections = 0
 
 
+def close_turn(run: Run) -> None:
+    """Answer what the last turn asked for before its run ended: providers refuse a call without an answer."""
+    for call in run.state.open_calls():
+        record = run.state.calls.get(call.id)
+        result = (record and record.result) or ToolResult(
+            status="error", error=f"not finished: the run was ended by {run.state.finish_reason}"
+        )
+        text = observation(run, call.tool, result)
+        run.state.messages.append(Message(role="tool", tool_call_id=call.id, content=text))
+
+
 def observation(run: Run, tool: str, result: ToolResult) -> str:
     """A result as the model sees it: text, or JSON; cut at `max_observation_chars`."""
     if result.status == "denied":
         text = f"Denied: {result.error}"
     elif result.status != "success":
         hint = result.metadata.get("hint")
-        variables = {"tool": tool, "message": result.error, "hint": hint}
-        text = run.agent.prompts.render("error.j2", run.state.locale, variables)
+        text = _error_text(run, tool, result.error or "", hint)
     elif isinstance(result.output, str):
         text = result.output
     else:
         text = json.dumps(result.output, ensure_ascii=False)
     limit = run.state.limits.max_observation_chars
     return text if len(text) <= limit else f"{text[:limit]}\n… ({len(text) - limit} more characters)"
+
+
+def _error_text(run: Run, tool: str, message: str, hint: str | None) -> str:
+    variables = {"tool": tool, "message": message, "hint": hint}
+    try:
+        return run.agent.prompts.render("error.j2", run.state.locale, variables)
+    except PromptError:  # a project's own error.j2 must not turn a tool's failure into the run's
+        return f"Error: {tool} failed: {message}"
 
 
 def trace_answer(run: Run, message: Message) -> None:
@@ -105,8 +124,9 @@ def _trace_entry(run: Run, call: ToolCall, result: ToolResult, text: str) -> Tra
 
 def plain(output: Any) -> Any:
     """A tool's return value as JSON data; what JSON cannot hold becomes text."""
-    if output is None or isinstance(output, str):
-        return output or ""
     if isinstance(output, BaseModel):
         return output.model_dump(mode="json")
-    return json.loads(json.dumps(output, default=str, ensure_ascii=False))
+    if isinstance(output, str):
+        return output.encode("utf-8", "replace").decode()  # a lone surrogate cannot be stored or sent
+    text = json.dumps("" if output is None else output, default=str, ensure_ascii=False)
+    return json.loads(text.encode("utf-8", "replace"))

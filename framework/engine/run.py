@@ -216,6 +216,8 @@ class Run:
                 self._end("internal_error", self._partial_output(), error)
             finally:
                 self.state.elapsed_ms += (perf_counter() - started) * 1000
+                if self.state.status in ("stopped", "cancelled", "failed"):
+                    results.close_turn(self)
                 self._end_step()
                 self._end_span(span)
         return asked

@@ -12,12 +12,12 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Frozen(BaseModel):
-    """Immutable data in which an unknown key is an error and a field's docstring is its description."""
+    """Immutable data in which an unknown key is an error. The docstring under a field describes it."""
 
     model_config = ConfigDict(
         frozen=True,
+        defer_build=True,  # a process builds only the models it uses
         extra="forbid",
-        use_attribute_docstrings=True,
         validate_by_name=True,
         validate_by_alias=True,
         hide_input_in_errors=True,

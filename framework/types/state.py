@@ -139,7 +139,7 @@ class RunState(BaseModel):
     A sub-run (a sub-agent, a free step of a plan) has a state of its own, kept in its parent's `children`.
     """
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     schema_version: int = 1
     run_id: str = Field(default_factory=lambda: f"run_{uuid4().hex}")

@@ -1,0 +1,1 @@
+"""What the runtime costs, as ratios against baselines measured in the same run. Nothing here passes or fails."""

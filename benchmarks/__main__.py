@@ -1,0 +1,22 @@
+"""`python -m benchmarks [--quick]`: all tables."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+
+from benchmarks import filtering, imports, loop
+
+
+def main() -> None:
+    """Measure every part, one after the other."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What the runtime costs, as ratios.")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes: seconds instead of half a minute")
+    quick: bool = parser.parse_args().quick
+    print(f"Python {platform.python_version()} on {platform.machine()}; compare ratios, not figures")
+    for part in (filtering, loop, imports):
+        part.main(quick=quick)
+
+
+if __name__ == "__main__":
+    main()
