@@ -99,8 +99,7 @@ class OpenAIModel:
             body["max_completion_tokens"] = body.pop("max_tokens")
         if request.tools:
             body["tools"] = [tool_to_chat(tool) for tool in request.tools]
-            if request.settings.tool_choice:
-                body["tool_choice"] = tool_choice_to_chat(request.settings.tool_choice, names)
+            body["tool_choice"] = tool_choice_to_chat(request.settings.tool_choice or "auto", names)
         return body
 
     def _whole(self, completion: Any, request: ModelRequest) -> ModelReply:

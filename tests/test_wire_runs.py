@@ -1,0 +1,96 @@
+"""Whole runs over real HTTP: agent files on a model server, with function calls, streaming and a typed plan."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from framework import RunResult, Runtime, events
+from tests.projects import agent, write
+from tests.wire import calls, failed, says, wire_server
+
+
+def project(root: Path, url: str, **keys: str) -> Path:
+    alias = f"{{model: openai/test, base_url: '{url}', api_key: sk-test-1234567890}}"
+    files = {"agents.d/one.yaml": agent("one", model="local", **keys), "agentsd.yaml": f"models: {{local: {alias}}}\n"}
+    return write(root, files)
+
+
+async def run_once(root: Path) -> RunResult:
+    async with Runtime.open(root, watch=False) as runtime:
+        return await runtime.run("go")
+
+
+def test_a_react_run_on_a_model_server(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with wire_server([calls(("calculator", {"expression": "6 * 7"})), says("It is 42.")]) as server:
+            root = project(tmp_path, server.url, model_settings="{temperature: 0.5}")
+            async with Runtime.open(root, watch=False) as runtime:
+                result = await runtime.run("what is 6 times 7?")
+        assert result.output == "It is 42."
+        first, second = server.requests
+        assert first["temperature"] == 0.5
+        assert first["tool_choice"] == "auto"
+        assert [message["role"] for message in first["messages"]] == ["system", "user"]
+        assert first["messages"][0]["content"].startswith("You are one.")
+        assert {tool["function"]["name"] for tool in first["tools"]} >= {"calculator", "read_file"}
+        assert not first.get("stream")
+        assert second["messages"][-1]["content"] == "42"
+        assert second["messages"][-1]["tool_call_id"] == second["messages"][-2]["tool_calls"][0]["id"]
+
+    asyncio.run(main())
+
+
+def test_the_wire_is_streamed_when_somebody_listens(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with wire_server([calls(("echo", {"text": "x"})), says("one two three")]) as server:
+            root = project(tmp_path, server.url)
+            async with Runtime.open(root, watch=False) as runtime, runtime.stream("go") as stream:
+                texts = [event.text async for event in stream if isinstance(event, events.ContentReceived)]
+            result = await stream.result()
+        assert all(request["stream"] for request in server.requests)
+        assert "".join(texts) == result.output == "one two three"
+        assert result.usage.total_tokens > 0
+
+    asyncio.run(main())
+
+
+def test_a_plan_comes_through_instructor_and_its_re_asks_are_counted(tmp_path: Path) -> None:
+    plan = {
+        "goal": "calculate",
+        "steps": [
+            {"id": "a", "description": "add", "tool": "calculator", "parameters": {"expression": "1 + 1"}},
+            {"id": "b", "description": "say", "tool": "echo", "parameters": {"text": "hi"}, "depends_on": ["a"]},
+        ],
+    }
+    broken = {"goal": "calculate", "steps": [{"id": "a", "description": "add", "depends_on": ["nowhere"]}]}
+
+    async def main() -> None:
+        answers = [calls(("PlanDraft", broken)), calls(("PlanDraft", plan)), says("2, and hi.")]
+        async with wire_server(answers) as server:
+            root = project(tmp_path, server.url, executor="plan")
+            async with Runtime.open(root, watch=False) as runtime:
+                result = await runtime.run("add one and one, then say hi")
+        assert result.status == "completed", result.error
+        assert result.output == "2, and hi."
+        assert [call.result for call in result.tool_calls] == [2, "hi"]
+        assert result.steps == 3, "the re-ask is a model call like any other"
+        assert "not among the steps before it" in json.dumps(server.requests[1]["messages"])
+        assert "Make a plan for the last request" in json.dumps(server.requests[0]["messages"])
+
+    asyncio.run(main())
+
+
+def test_a_provider_that_fails_ends_the_run_with_a_typed_error_and_no_key(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with wire_server([failed(401, "bad key sk-test-1234567890")]) as server:
+            root = project(tmp_path, server.url)
+            result = await run_once(root)
+        assert result.status == "failed"
+        assert result.error is not None
+        assert result.error.code == "model_error"
+        assert "\n" not in result.error.message
+        assert "sk-test" not in result.model_dump_json()
+
+    asyncio.run(main())
