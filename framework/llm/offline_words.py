@@ -27,7 +27,7 @@ LEXICON = {
     "median": "median, 中位数, 中值",
     "count": "count, how many, 统计, 个数, 数量, 计数, 多少个, 几个",
     "file": "file, document, 文件, 文档",
-    "dir": "dir, directory, folder, 目录, 文件夹",
+    "dir": "dir, directory, folder, repository, repo, 目录, 文件夹, 仓库, 代码库",
     "log": "log, 日志",
     "error": "error, failure, 错误, 报错, 异常, 出错",
     "warning": "warning, warn, 警告, 告警",
