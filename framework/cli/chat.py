@@ -34,10 +34,11 @@ async def _chat(location: Location, agent: str | None, locale: str | None) -> No
     async with Runtime.open(location.root) as runtime:
         for problem in runtime.catalog.current.errors:
             show_problem(problem)
-        runtime.catalog.subscribe(_tell_reload)
+        prompt = _Prompt()
+        runtime.catalog.subscribe(prompt.tell_reload)
         agent = agent or location.agent(runtime.catalog.current)
         click.secho(f"agents: {', '.join(sorted(runtime.catalog.current.agents))}", dim=True, err=True)
-        while message := await asyncio.to_thread(_read_message):
+        while message := await asyncio.to_thread(prompt.read):
             # An edit saved before this message counts for it, even if the watcher has not come round to it yet.
             await runtime.reload()
             options = RunOptions(agent=agent, conversation=conversation, locale=locale)
@@ -51,14 +52,35 @@ async def _chat(location: Location, agent: str | None, locale: str | None) -> No
             print_result(result, as_json=False)
 
 
-def _read_message() -> str:
-    """The next line; empty at the end."""
-    if sys.stdin.isatty():
-        click.secho("\nyou> ", bold=True, nl=False, err=True)
-    return sys.stdin.readline().strip()
+class _Prompt:
+    """Where the person types. What an edit did may be told while they do."""
+
+    def __init__(self) -> None:
+        self._waiting = False
+
+    def read(self) -> str:
+        """The next line; empty at the end."""
+        self._show()
+        self._waiting = True
+        line = sys.stdin.readline().strip()
+        self._waiting = False
+        return line
+
+    def tell_reload(self, event: ConfigReloaded | ConfigRejected) -> None:
+        """Say what changed; if the person was being asked, ask again."""
+        interrupted = self._waiting and sys.stdin.isatty()
+        if interrupted:
+            click.echo(err=True)
+        _show_change(event)
+        if interrupted:
+            self._show()
+
+    def _show(self) -> None:
+        if sys.stdin.isatty():
+            click.secho("\nyou> ", bold=True, nl=False, err=True)
 
 
-def _tell_reload(event: ConfigReloaded | ConfigRejected) -> None:
+def _show_change(event: ConfigReloaded | ConfigRejected) -> None:
     for problem in event.problems:
         show_problem(problem)
     if isinstance(event, ConfigRejected):
