@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from framework.config.compile import Agent
@@ -20,12 +20,18 @@ class Budget:
 
     state: RunState
     agent: Agent
+    """The version the run is pinned to."""
+    current: Callable[[str], Agent | None]
+    """The version that is live now: a limit that it tightens holds at once."""
     parent: Budget | None = None
 
     @property
     def limits(self) -> Limits:
         """The limits in force."""
-        return self.state.limits
+        live = self.current(self.agent.name)
+        if live is None or live is self.agent:
+            return self.state.limits
+        return tightened(self.state.limits, self.agent.spec.runtime_policy, live.spec.runtime_policy)
 
     def spend_step(self) -> None:
         """Before a model call; raises LimitExceeded for what is already used up."""
@@ -103,8 +109,9 @@ class Budget:
         return LimitExceeded(limit, used=used, allowed=allowed, place=self._place(limit))
 
     def _place(self, limit: str) -> str:
-        if getattr(self.limits, limit) == getattr(self.agent.spec.runtime_policy, limit):
-            return self.agent.place("runtime_policy", limit)
+        for agent in (self.agent, self.current(self.agent.name)):
+            if agent and getattr(self.limits, limit) == getattr(agent.spec.runtime_policy, limit):
+                return agent.place("runtime_policy", limit)
         return f"limits.{limit} of the request"
 
     def _chain(self) -> Iterator[Budget]:
@@ -112,3 +119,18 @@ class Budget:
         while budget is not None:
             yield budget
             budget = budget.parent
+
+
+def tightened(own: Limits, pinned: Limits, live: Limits) -> Limits:
+    """A run's own limits, with those lowered that the live file has lowered since the version the run is pinned to."""
+    lower = {}
+    for name in Limits.model_fields:
+        now = getattr(live, name)
+        if _less(now, getattr(pinned, name)) and _less(now, getattr(own, name)):
+            lower[name] = now
+    return own.model_copy(update=lower) if lower else own
+
+
+def _less(one: float | None, other: float | None) -> bool:
+    """Is the first the smaller limit? None is no limit."""
+    return one is not None and (other is None or one < other)

@@ -149,6 +149,7 @@ async def _execute_edited(run: Run, call: ToolCall, tool: Tool, arguments: dict[
 
 
 async def _execute(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> tuple[Confirmation, ...]:
+    run.keep_time()
     record = run.state.calls[call.id]
     run.state.calls[call.id] = record.model_copy(update={"started": record.started + 1, "call": call})
     await run.save()
@@ -181,7 +182,7 @@ async def _execute(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) 
 
 
 async def _invoke(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> ToolResult:
-    limits = [limit for limit in (tool.timeout, run.state.limits.tool_timeout) if limit is not None]
+    limits = [limit for limit in (tool.timeout, run.budget.limits.tool_timeout) if limit is not None]
     try:
         async with asyncio.timeout(min(limits, default=None)) as deadline:
             output = plain(await tool.invoke(bound, _context(run, call), run.services.threads))

@@ -34,7 +34,7 @@ async def finish(run: Run, call: ToolCall, result: ToolResult) -> tuple[Confirma
     await run.emit(
         ToolFinished, id=call.id, tool=call.tool, status=result.status, result=text, elapsed_ms=result.elapsed_ms
     )
-    if record.repeats == state.limits.max_repeated_calls:
+    if record.repeats == run.budget.limits.max_repeated_calls:
         warning = f"{call.tool} was called {record.repeats} times with the same arguments"
         await run.emit(Warned, code="max_repeated_calls", message=warning)
     return ()
@@ -51,7 +51,7 @@ def answer(run: Run, requested: Sequence[ToolCall]) -> None:
     for call, record in zip(requested, records, strict=True):
         assert record.result is not None
         text = observation(run, call.tool, record.result)
-        if record.repeats == state.limits.max_repeated_calls:
+        if record.repeats == run.budget.limits.max_repeated_calls:
             text += f"\n(You made this very call {record.repeats} times. Do not repeat it; use what you have.)"
         state.messages.append(Message(role="tool", tool_call_id=call.id, content=text))
     if any(record.result and WRONG_CALL in record.result.metadata for record in records):
@@ -82,7 +82,7 @@ def observation(run: Run, tool: str, result: ToolResult) -> str:
         text = result.output
     else:
         text = json.dumps(result.output, ensure_ascii=False)
-    limit = run.state.limits.max_observation_chars
+    limit = run.budget.limits.max_observation_chars
     return text if len(text) <= limit else f"{text[:limit]}\n… ({len(text) - limit} more characters)"
 
 

@@ -45,10 +45,12 @@ class Run:
 
     def __init__(self, state: RunState, agent: Agent, services: Services, parent: Run | None = None) -> None:
         self.state, self.agent, self.services, self.parent = state, agent, services, parent
-        self.budget: Budget = Budget(state, agent, parent.budget if parent else None)
+        self.budget: Budget = Budget(state, agent, services.current_agent, parent.budget if parent else None)
         parents = (*parent.policy.parents, parent.agent) if parent else ()
         self.policy: Policy = Policy(agent, services.current_agent, parents)
         self._step_span: Span = INVALID_SPAN
+        self._deadline: asyncio.Timeout | None = None
+        self._began = 0.0
 
     # --- the executor's side
 
@@ -95,7 +97,7 @@ class Run:
             self._begin_step()
         calls.admit(self, requested)
         await self.save()
-        gate = asyncio.Semaphore(self.state.limits.max_parallel_tools)
+        gate = asyncio.Semaphore(self.budget.limits.max_parallel_tools)
 
         async def one(call: ToolCall) -> Confirmations:
             async with gate:
@@ -172,6 +174,15 @@ class Run:
         head = {"run_id": root.run_id, "seq": root.seq, "generation": root.generation, "path": self.state.path}
         await self.services.channel.put(event(**head, **payload))  # type: ignore[arg-type]  # every RunEvent is an Event
 
+    def keep_time(self) -> None:
+        """Bring the end of the run forward, if its timeout was tightened since it began."""
+        left = self.budget.time_left()
+        if left is None or self._deadline is None or self._deadline.expired():
+            return
+        due, now_due = self._deadline.when(), self._began + left
+        if due is None or now_due < due:
+            self._deadline.reschedule(now_due)
+
     async def save(self) -> None:
         """Checkpoint: the store has the whole run as it is now."""
         await self.services.store.save_run(self.services.root)
@@ -194,7 +205,8 @@ class Run:
         self.state.status = "running"
         with self.span(f"invoke_agent {self.agent.name}", "AGENT", self._agent_attributes()) as span:
             try:
-                async with asyncio.timeout(self.budget.time_left()) as deadline:
+                async with asyncio.timeout(self.budget.time_left()) as self._deadline:
+                    self._began = asyncio.get_running_loop().time()
                     self._end("final", await executor(self))
             except Paused as paused:
                 asked = paused.confirmations
@@ -202,7 +214,7 @@ class Run:
             except LimitExceeded as limit:
                 self._stop(limit)
             except TimeoutError as error:
-                if deadline.expired():
+                if self._deadline and self._deadline.expired():
                     self._stop(self.budget.timed_out())
                 else:
                     self._end("internal_error", self._partial_output(), error)

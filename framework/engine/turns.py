@@ -23,7 +23,7 @@ def preamble(run: Run) -> tuple[Message, ...]:
     """Instructions, guidance and examples; raises PromptError."""
     spec, state = run.agent.spec, run.state
     instructions = run.agent.instructions(state.locale, state.inputs, state.user)
-    guidance = run.agent.render("react.j2", state.locale, limits=state.limits.model_dump())
+    guidance = run.agent.render("react.j2", state.locale, limits=run.budget.limits.model_dump())
     system = Message(role="system", content=f"{instructions}\n\n{guidance}")
     turns = [(("user", example.user), ("assistant", example.assistant)) for example in spec.examples]
     return system, *(Message(role=role, content=text) for turn in turns for role, text in turn)
@@ -43,6 +43,7 @@ async def ask(run: Run, request: ModelRequest) -> ModelReply:
         LimitExceeded: before the call, if a limit is used up.
         ModelError: the provider failed or was too slow.
     """
+    run.keep_time()
     run.budget.spend_step()
     client = run.services.model(run.agent)
     model = client.info.model or client.info.provider
@@ -55,11 +56,11 @@ async def ask(run: Run, request: ModelRequest) -> ModelReply:
     }
     with run.span(f"chat {model}", "LLM", attributes) as span:
         try:
-            async with asyncio.timeout(run.state.limits.model_timeout):
+            async with asyncio.timeout(run.budget.limits.model_timeout):
                 reply = await _receive(run, client, request)
         except TimeoutError:
             fail(span, "timeout")
-            allowed = run.state.limits.model_timeout
+            allowed = run.budget.limits.model_timeout
             raise ModelError(f"{client.info.name} did not answer within {allowed:g}s", retryable=True) from None
         except ModelError as error:
             fail(span, error.code)
