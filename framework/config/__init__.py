@@ -1,1 +1,4 @@
-"""The configuration plane. A config edit reads down: watch -> catalog -> compile -> parse, prompts, settings."""
+"""The configuration plane.
+
+A config edit reads down: watch -> catalog -> generation -> toolbox, prompts, parse -> link -> compile.
+"""

@@ -26,6 +26,8 @@ class Catalog:
         self, root: Path, *, tools: Iterable[Tool], executors: Collection[str], models: Collection[str]
     ) -> None:
         self.root = root
+        self.single = root.is_file()
+        """The project is one agent file."""
         self.current: Generation = EMPTY
         self._builder = Builder(tools, executors, models)
         self._subscribers: list[Subscriber] = []
@@ -39,7 +41,7 @@ class Catalog:
 
     def snapshot(self) -> Snapshot:
         """The files as they are now: the project's folders, or the one file that is the project."""
-        return single_file(self.root) if self.root.is_file() else take_snapshot(self.root)
+        return single_file(self.root) if self.single else take_snapshot(self.root)
 
     async def reload(self) -> Generation:
         """Read the files and publish what they say; equal bytes leave the current generation as it is."""
@@ -73,11 +75,15 @@ class Catalog:
         async with self._published:
             self._published.notify_all()
         for problem in built.errors:
-            log.error("%s (still serving what worked before)", problem)
+            if problem not in before.errors:
+                log.error("%s", problem)
         log.info("generation %d is live: %d agents, %d tools", built.number, len(built.agents), len(built.tools))
         event = _difference(before, built)
         for subscriber in tuple(self._subscribers):
-            subscriber(event)
+            try:
+                subscriber(event)
+            except Exception:
+                log.exception("a subscriber of the configuration failed")
 
 
 def _difference(before: Generation, after: Generation) -> ConfigReloaded | ConfigRejected:

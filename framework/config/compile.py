@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from framework.config.document import Document, Path
 from framework.config.parse import ParseError
 from framework.config.prompts import PromptError, Prompts
+from framework.config.samples import input_samples, runtime_samples
 from framework.tools.tool import Tool, parameters_schema
 from framework.tools.toolset import Toolset
 from framework.types.errors import ToolError, did_you_mean
@@ -25,14 +26,6 @@ _TYPES: Mapping[str, Any] = {
     "boolean": bool,
     "array": list[Any],
     "object": dict[str, Any],
-}
-_SAMPLES: Mapping[str, Any] = {
-    "string": "text",
-    "integer": 1,
-    "number": 1.5,
-    "boolean": True,
-    "array": [],
-    "object": {},
 }
 _GLOB_SIGNS = frozenset("*?[")
 
@@ -50,6 +43,8 @@ class Agent:
     """Checks the variables of a request."""
     variables: Mapping[str, Any]
     """What every template may use besides `vars` and `inputs`."""
+    warnings: tuple[Problem, ...] = ()
+    """What is odd about the file, but does not keep it from being used."""
     stale: tuple[Problem, ...] = ()
     """Why the file as it is now could not be used; this is the last version that could."""
 
@@ -92,17 +87,16 @@ class World:
     """Model aliases and providers."""
 
 
-def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World) -> tuple[Agent, list[Problem]]:
-    """Resolve an agent's references.
+def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World) -> tuple[Agent, tuple[Problem, ...]]:
+    """Resolve an agent's references, and render its templates once.
 
     Returns:
-        The agent, and warnings about it.
+        The agent, and the warnings about it, which it keeps.
 
     Raises:
-        ParseError: with every reference that leads nowhere.
+        ParseError: with every reference that leads nowhere, or every template that cannot be rendered.
     """
-    problems = [*_reference_problems(spec, document, world)]
-    if problems:
+    if problems := [*_input_problems(spec, document), *_reference_problems(spec, document, world)]:
         raise ParseError(problems)
     agents = [agent_tool(world.specs[name]) for name in spec.sub_agents]
     toolset = Toolset(
@@ -114,7 +108,19 @@ def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World
     agent = Agent(spec, document, digest, toolset, world.prompts, _inputs_model(spec), _variables(spec, toolset))
     if problems := list(_prompt_problems(agent)):
         raise ParseError(problems)
-    return agent, list(_warnings(agent))
+    warnings = tuple(_warnings(agent))
+    return replace(agent, warnings=warnings), warnings
+
+
+def templates_of(spec: AgentSpec) -> list[str]:
+    """The templates an agent is rendered with."""
+    instructions = [spec.instructions.template] if isinstance(spec.instructions, TemplateRef) else []
+    return [*instructions, *dict.fromkeys(name for name, _ in _runtime_templates(spec, {}))]
+
+
+def _runtime_templates(spec: AgentSpec, shared: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    unused = {"plan.j2", "summary.j2"} if spec.executor == "react" else set()
+    return ((name, variables) for name, variables in runtime_samples(shared) if name not in unused)
 
 
 def agent_tool(spec: AgentSpec) -> Tool:
@@ -155,33 +161,60 @@ def _input_fields(inputs: Mapping[str, InputSpec]) -> dict[str, Any]:
     }
 
 
+def _input_problems(spec: AgentSpec, document: Document) -> Iterator[Problem]:
+    for name, field in spec.inputs.items():
+        path: Path = ("inputs", name)
+        if name == "message":
+            message = "`message` is the request itself: an input needs another name"
+            yield document.problem(path, message, at_key=True)
+        elif not name.isidentifier() or name.startswith("_") or hasattr(BaseModel, name):
+            message = (
+                f"{name!r} cannot be the name of an input: letters, digits and '_', and no name that Pydantic uses"
+            )
+            yield document.problem(path, message, at_key=True)
+        elif field.default is not None and not _fits(field):
+            yield document.problem((*path, "default"), f"the default is not of type {field.type}")
+
+
+def _fits(field: InputSpec) -> bool:
+    try:
+        TypeAdapter(_TYPES[field.type]).validate_python(field.default, strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
 def _reference_problems(spec: AgentSpec, document: Document, world: World) -> Iterator[Problem]:
+    def unknown(path: Path, what: str, name: str, known: Iterable[str], hint: str | None = None) -> Problem:
+        return document.problem(path, f"there is no {what} {name!r}{did_you_mean(name, sorted(known))}", hint=hint)
+
     if isinstance(spec.instructions, TemplateRef) and not world.prompts.has(spec.instructions.template):
         known = world.prompts.names()
-        message = (
-            f"there is no template {spec.instructions.template!r}{did_you_mean(spec.instructions.template, known)}"
-        )
-        yield document.problem(("instructions", "template"), message)
+        yield unknown(("instructions", "template"), "template", spec.instructions.template, known)
     if spec.executor not in world.executors:
-        message = f"there is no executor {spec.executor!r}{did_you_mean(spec.executor, sorted(world.executors))}"
-        yield document.problem(("executor",), message)
-    if spec.model is not None and spec.model.partition("/")[0] not in world.models and spec.model not in world.models:
-        message = f"unknown model {spec.model!r}{did_you_mean(spec.model.partition('/')[0], sorted(world.models))}"
-        yield document.problem(("model",), message, hint="write provider/model, or an alias from agentsd.yaml")
+        yield unknown(("executor",), "executor", spec.executor, world.executors)
+    if spec.model is not None and not {spec.model, spec.model.partition("/")[0]}.intersection(world.models):
+        hint = "write provider/model, or an alias from agentsd.yaml"
+        provider = spec.model.partition("/")[0]
+        message = f"unknown model {spec.model!r}{did_you_mean(provider, sorted(world.models))}"
+        yield document.problem(("model",), message, hint=hint)
     for index, name in enumerate(spec.sub_agents):
         if name not in world.specs:
-            yield document.problem(
-                ("sub_agents", index), f"there is no agent {name!r}{did_you_mean(name, sorted(world.specs))}"
-            )
-        elif cycle := _cycle(spec.name, name, world.specs):
-            yield document.problem(("sub_agents", index), f"sub-agents in a circle: {' -> '.join(cycle)}")
+            yield unknown(("sub_agents", index), "usable agent", name, world.specs)
+    tools = world.tools.keys() | {f"agent.{name}" for name in spec.sub_agents}
     for index, pattern in enumerate(spec.skill_policy.allow):
-        if not _GLOB_SIGNS.intersection(pattern) and pattern not in world.tools:
-            path: Path = ("skill_policy", "allow", index)
-            yield document.problem(path, f"there is no tool {pattern!r}{did_you_mean(pattern, sorted(world.tools))}")
+        if not _GLOB_SIGNS.intersection(pattern) and pattern not in tools:
+            yield unknown(("skill_policy", "allow", index), "tool", pattern, tools)
 
 
-def _cycle(start: str, name: str, specs: Mapping[str, AgentSpec]) -> Sequence[str] | None:
+def circle_problems(spec: AgentSpec, document: Document, specs: Mapping[str, AgentSpec]) -> Iterator[Problem]:
+    """Sub-agents that lead back to the agent itself."""
+    for index, name in enumerate(spec.sub_agents):
+        if circle := _circle(spec.name, name, specs):
+            yield document.problem(("sub_agents", index), f"sub-agents in a circle: {' -> '.join(circle)}")
+
+
+def _circle(start: str, name: str, specs: Mapping[str, AgentSpec]) -> tuple[str, ...] | None:
     """The way from `name` back to `start`, if there is one."""
     trails: list[tuple[str, ...]] = [(start, name)]
     seen = {name}
@@ -198,22 +231,33 @@ def _cycle(start: str, name: str, specs: Mapping[str, AgentSpec]) -> Sequence[st
 
 
 def _prompt_problems(agent: Agent) -> Iterator[Problem]:
-    """Render with sample inputs: an unknown variable or a broken include shows before a request does."""
-    if not isinstance(agent.spec.instructions, TemplateRef):
-        return
-    samples = {name: field.default or _SAMPLES[field.type] for name, field in agent.spec.inputs.items()}
-    for variant in agent.prompts.variants(agent.spec.instructions.template):
-        locale = variant.removesuffix(".j2").rpartition(".")[2] if variant != agent.spec.instructions.template else "-"
-        try:
-            agent.instructions(locale, samples, None)
-        except PromptError as error:
-            yield error.problem
-            place = agent.place("instructions", "template")
-            yield agent.document.problem(
-                ("instructions", "template"),
-                f"the template cannot be rendered: {error.problem.place}",
-                hint=f"used at {place}",
-            )
+    """Render with samples: an unknown variable or a broken include shows before a request does."""
+    shared = {**agent.variables, "locale": "en"}
+    source = agent.spec.instructions
+    if isinstance(source, TemplateRef):
+        requests = [
+            (when, {**shared, "user": None, **source.vars, **inputs})
+            for when, inputs in input_samples(agent.spec.inputs)
+        ]
+        yield from _render_problems(agent, source.template, requests, ("instructions", "template"))
+    for name, variables in _runtime_templates(agent.spec, shared):
+        if not agent.prompts.own.isdisjoint(agent.prompts.closure([name])):
+            yield from _render_problems(agent, name, [("", variables)], ())
+
+
+def _render_problems(
+    agent: Agent, template: str, samples: Iterable[tuple[str, Mapping[str, Any]]], path: Path
+) -> Iterator[Problem]:
+    """The first error of each locale's variant: in the template, and in the file that uses it."""
+    for variant in agent.prompts.variants(template):
+        for when, variables in samples:
+            try:
+                agent.prompts.render_exactly(variant, variables)
+            except PromptError as error:
+                yield error.problem
+                message = f"its template {variant} cannot be rendered: {error.problem.place}: {error.problem.message}"
+                yield agent.document.problem(path, message, hint=f"tried {when}" if when else None)
+                break
 
 
 def _warnings(agent: Agent) -> Iterator[Problem]:

@@ -38,9 +38,7 @@ Mark = tuple[int, int]
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 """What libyaml counts as the end of a line."""
-_UNREADABLE = re.compile(
-    "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
-)
+_UNREADABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _NUMBERS: tuple[tuple[re.Pattern[str], Callable[[str], int | float]], ...] = (
     (re.compile(r"[-+]?[0-9]+\Z"), int),
     (re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z"), float),
@@ -93,9 +91,8 @@ def problem_at(
     path: str, lines: tuple[str, ...], line: int, column: int, message: str, hint: str | None = None
 ) -> Problem:
     """A Problem with its source line."""
-    excerpt = lines[line - 1] if 0 < line <= len(lines) else None
-    if excerpt is not None and len(excerpt) > MAX_EXCERPT_CHARS:
-        excerpt = None
+    text = lines[line - 1] if 0 < line <= len(lines) else None
+    excerpt = None if text is None or len(text) > MAX_EXCERPT_CHARS else _UNREADABLE.sub("\ufffd", text)
     return Problem(path=path, line=line, column=column, message=message, hint=hint, excerpt=excerpt)
 
 
@@ -218,7 +215,7 @@ class _Builder:
             raise self._error(event, "merge keys (<<) are not used here: write the values out")
         if key in level.container:
             first = self.keys[(*level.path, key)][0]
-            raise self._error(event, f"the key {_short(key)!r} stands twice; first on line {first}")
+            raise self._error(event, f"the key {shorten(key)!r} stands twice; first on line {first}")
         level.key, level.key_mark = key, mark
 
     def _attach(self, level: _Level | None, value: Any, mark: Mark) -> Path:
@@ -253,7 +250,7 @@ class _Builder:
         if isinstance(event, AliasEvent) or event.anchor:
             raise self._error(event, "anchors and aliases are not used here: write the value out")
         if event.tag and event.tag != "!":
-            raise self._error(event, f"the tag {_short(event.tag)} is not used here")
+            raise self._error(event, f"the tag {shorten(event.tag)} is not used here")
 
     def _error(self, event: Event, message: str) -> DocumentError:
         return DocumentError(problem_at(self.path, self._lines, *_mark(event), message))
@@ -263,5 +260,6 @@ class _Builder:
         return tuple(_BREAK.split(self.text))
 
 
-def _short(text: str, length: int = 60) -> str:
+def shorten(text: str, length: int = 60) -> str:
+    """A word of a file, cut to what an error message can hold."""
     return text if len(text) <= length else text[: length - 1] + "…"

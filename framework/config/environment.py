@@ -1,4 +1,7 @@
-"""`${VAR}` and `${VAR:-default}` in parsed files: put in as text, after parsing, so a value can never add keys."""
+"""`${VAR}` and `${VAR:-default}` in parsed files: put in as text, after parsing, so a value can never add keys.
+
+As in a shell, the default also stands in for a variable that is set to nothing.
+"""
 
 from __future__ import annotations
 
@@ -41,4 +44,4 @@ def _unset(text: str, environ: Mapping[str, str]) -> Iterator[str]:
 def _value(match: re.Match[str], environ: Mapping[str, str]) -> str:
     if match["name"] is None:
         return "$"
-    return environ.get(match["name"], match["default"] or "")
+    return environ.get(match["name"]) or match["default"] or ""

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import groupby
+from math import inf
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from framework.config.document import Document, DocumentError, Path, read_document
+from framework.config.document import Document, DocumentError, Path, read_document, shorten
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
 
 M = TypeVar("M", bound=BaseModel)
 
+MAX_PROBLEMS = 100
+MAX_WORD_CHARS = 100
+_WANTED: Mapping[str, str] = {
+    "string_type": "text",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a mapping of keys"),
+    **dict.fromkeys(("tuple_type", "list_type"), "a list"),
+}
+"""What should stand there, by pydantic's kind of error."""
 _ALLOW_ALL = 'say which tools are allowed, for instance `allow: ["*"]` for all of them'
 
 
@@ -41,51 +54,87 @@ def parse(path: str, source: bytes, model: type[M]) -> tuple[M, Document]:
     try:
         return model.model_validate(document.data), document
     except ValidationError as error:
-        found = spec_problems(error, document, model)
-        raise ParseError(sorted(found, key=lambda problem: (problem.line or 0, problem.column or 0))) from None
+        raise ParseError(in_order(spec_problems(error.errors(include_url=False), document, model))) from None
 
 
-def spec_problems(error: ValidationError, document: Document, model: type[BaseModel]) -> Iterator[Problem]:
-    """Every finding of pydantic, at its place in the file."""
-    for detail in error.errors(include_url=False):
-        yield _problem(detail, document, model)
+def in_order(problems: Iterable[Problem]) -> list[Problem]:
+    """Problems by file, line and column, each once; those without a line come last in their file."""
+    return sorted(dict.fromkeys(problems), key=lambda p: (p.path, p.line or inf, p.column or 0))
 
 
-def _problem(detail: ErrorDetails, document: Document, model: type[BaseModel]) -> Problem:
-    path = _data_path(detail["loc"], document.data)
-    last = detail["loc"][-1] if detail["loc"] else ""
+def spec_problems(details: Sequence[ErrorDetails], document: Document, model: type[BaseModel]) -> Iterator[Problem]:
+    """Pydantic's findings (`error.errors()`), each at its place in the file; of very many, the first."""
+    placed = [(_place(detail, document.data), detail) for detail in details[:MAX_PROBLEMS]]
+    for path, same in groupby(placed, key=lambda found: found[0]):
+        yield from _problems(path, [detail for _, detail in same], document, model)
+    if len(details) > MAX_PROBLEMS:
+        yield Problem(path=document.path, message=f"and {len(details) - MAX_PROBLEMS} problems more")
+
+
+def _problems(
+    path: Path, details: Sequence[ErrorDetails], document: Document, model: type[BaseModel]
+) -> Iterator[Problem]:
+    wanted = list(dict.fromkeys(_WANTED[detail["type"]] for detail in details if detail["type"] in _WANTED))
+    if wanted:  # the members of a union complain one by one: it is one mistake
+        yield document.problem(path, f"must be {' or '.join(wanted)}")
+    for detail in details:
+        if detail["type"] not in _WANTED:
+            yield _problem(path, detail, document, model)
+
+
+def _problem(path: Path, detail: ErrorDetails, document: Document, model: type[BaseModel]) -> Problem:
+    last = str(detail["loc"][-1]) if detail["loc"] else ""
     match detail["type"]:
         case "extra_forbidden":
-            fields = _fields_at(model, path[:-1])
-            return document.problem(path, f"unknown key {last!r}", hint=_suggest(str(last), fields), at_key=True)
+            hint = _suggest(last, _fields_at(model, path[:-1]))
+            return document.problem(path, f"unknown key {shorten(last)!r}", hint=hint, at_key=True)
         case "missing":
             hint = _ALLOW_ALL if last == "allow" else None
             return document.problem(path, f"the key {last!r} is missing", hint=hint, at_key=True)
         case "literal_error" | "enum":
             expected = str(detail["ctx"].get("expected", ""))
             options = [option.strip("' ") for option in expected.replace(" or ", ",").split(",")]
-            return document.problem(path, f"must be {expected}", hint=_suggest(str(detail["input"]), options))
+            close = _closest(str(detail["input"]), options)
+            return document.problem(path, f"must be {expected}", hint=f"did you mean {close!r}?" if close else None)
         case _:
             return document.problem(path, _sentence(detail))
 
 
 def _sentence(detail: ErrorDetails) -> str:
     """Pydantic's message without its preamble."""
-    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    return message if message != detail["msg"] else message[:1].lower() + message[1:]
+    message = detail["msg"].removeprefix("Value error, ")
+    if message.startswith("Input should be "):
+        return "must be " + message.removeprefix("Input should be ")
+    return message[:1].lower() + message[1:]
 
 
-def _data_path(loc: tuple[int | str, ...], data: Any) -> Path:
-    """Pydantic's location without the labels of union members, which stand in no file."""
-    path: Path = ()
-    here = data
-    for index, part in enumerate(loc):
-        listed = isinstance(here, list) and isinstance(part, int) and part < len(here)
-        if listed or (isinstance(here, dict) and part in here):
-            path, here = (*path, part), here[part]
-        elif index == len(loc) - 1 and isinstance(here, dict):
-            path = (*path, part)  # a missing key: the place is the one around it
-    return path
+def _place(detail: ErrorDetails, data: Any) -> Path:
+    """Where in the data a finding belongs: for a missing key, where it would stand."""
+    loc = detail["loc"]
+    if detail["type"] == "missing":
+        return (*_data_path(loc[:-1], data), *loc[-1:])
+    return _data_path(loc, data)
+
+
+def _data_path(loc: Path, data: Any) -> Path:
+    """Pydantic's location without the labels of union members, which stand in no file.
+
+    A label may be equal to a key beside it: the reading that reaches the last part is the one that is meant.
+    """
+    return max(_readings(loc, data), key=lambda path: (path[-1:] == loc[-1:], len(path)))
+
+
+def _readings(loc: Path, here: Any) -> Iterator[Path]:
+    """Every way to walk down the data by some of the location's parts."""
+    if not loc:
+        yield ()
+        return
+    part, rest = loc[0], loc[1:]
+    listed = isinstance(here, list) and isinstance(part, int) and part < len(here)
+    if listed or (isinstance(here, dict) and part in here):
+        for reading in _readings(rest, here[part]):
+            yield (part, *reading)
+    yield from _readings(rest, here)
 
 
 def _fields_at(model: type[BaseModel], path: Path) -> list[str]:
@@ -109,7 +158,11 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _suggest(word: str, known: Sequence[str]) -> str | None:
-    close = get_close_matches(word, known, n=1, cutoff=0.55)
-    if close:
-        return f"did you mean {close[0]!r}?"
+    if close := _closest(word, known):
+        return f"did you mean {close!r}?"
     return f"known here: {', '.join(known)}" if known and len(known) <= 40 else None
+
+
+def _closest(word: str, known: Iterable[str]) -> str | None:
+    close = get_close_matches(word, list(known), n=1, cutoff=0.55) if len(word) <= MAX_WORD_CHARS else ()
+    return close[0] if close else None

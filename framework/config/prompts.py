@@ -5,17 +5,21 @@ Templates see plain data only. Text of users, tools and agent files is never ren
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import DictLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError, UndefinedError
+from jinja2 import FunctionLoader, StrictUndefined, TemplateNotFound, TemplateSyntaxError, UndefinedError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from framework.config.document import problem_at
+from framework.types.errors import did_you_mean
 from framework.types.problem import Problem
 
+FOLDER = "prompts"
 MAX_RENDERED_CHARS = 64 * 1024
+MAX_LOCALE_PARTS = 3
 _MARKS = ("{{", "{%", "{#")
 
 
@@ -38,10 +42,12 @@ class Prompts:
     """Renders templates by name and locale: `system.zh-TW.j2`, else `system.zh.j2`, else `system.j2`."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
-        self._own = frozenset(sources)
+        self.own = frozenset(sources)
+        """The project's own templates: those that may have faults."""
         self._sources = {**shipped_templates(), **sources}
+        self._references: dict[str, frozenset[str]] = {}
         self._environment = ImmutableSandboxedEnvironment(
-            loader=DictLoader(self._sources),
+            loader=FunctionLoader(self._load),
             undefined=StrictUndefined,
             auto_reload=False,
             cache_size=-1,
@@ -60,16 +66,30 @@ class Prompts:
 
     def problems(self) -> Iterator[Problem]:
         """The syntax errors of the project's templates."""
-        for name in sorted(self._own):
+        for name in sorted(self.own):
             try:
                 self._environment.get_template(name)
-            except TemplateError as error:
+            except Exception as error:  # noqa: BLE001 - Jinja's compiler lets Python's own errors through
                 yield self._problem(name, error)
 
     def variants(self, name: str) -> list[str]:
         """The template and its locale variants."""
         stem, _, suffix = name.rpartition(".")
         return [n for n in self.names() if n == name or (n.startswith(f"{stem}.") and n.endswith(f".{suffix}"))]
+
+    def closure(self, names: Iterable[str]) -> dict[str, str]:
+        """The sources of these templates, of their variants, and of all that those include, import or extend.
+
+        A template that is missing has an empty source.
+        """
+        left = [variant for name in names for variant in (name, *self.variants(name))]
+        found: dict[str, str] = {}
+        while left:
+            name = left.pop()
+            if name not in found:
+                found[name] = self._sources.get(name, "")
+                left.extend(self._referenced(name))
+        return found
 
     def render(self, name: str, locale: str, variables: Mapping[str, Any]) -> str:
         """Render a template; a file without any Jinja in it comes out byte for byte.
@@ -78,42 +98,77 @@ class Prompts:
             PromptError: it is missing, uses an unknown variable, fails, or gets too long.
         """
         chosen = next((candidate for candidate in _candidates(name, locale) if candidate in self._sources), name)
-        source = self._sources.get(chosen, "")
-        if source and not any(mark in source for mark in _MARKS):
-            return source
-        try:
-            text = self._environment.get_template(chosen).render(variables)
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
-            raise PromptError(self._problem(chosen, error)) from None
+        return self.render_exactly(chosen, variables)
+
+    def render_exactly(self, name: str, variables: Mapping[str, Any]) -> str:
+        """As `render`, without looking for a variant of the locale."""
+        text = self._sources.get(name, "")
+        if name not in self._sources or any(mark in text for mark in _MARKS):
+            text = self._rendered(name, variables)
         if len(text) > MAX_RENDERED_CHARS:
-            message = f"renders to {len(text)} characters; at most {MAX_RENDERED_CHARS} are sent"
-            raise PromptError(Problem(path=f"prompts/{chosen}", message=message))
+            message = f"gets longer than the {MAX_RENDERED_CHARS} characters that are sent at most"
+            raise PromptError(Problem(path=f"{FOLDER}/{name}", message=message))
         return text
 
-    def _problem(self, name: str, error: Exception) -> Problem:
-        if isinstance(error, TemplateNotFound):
-            return Problem(path=f"prompts/{name}", message=f"there is no template {error.name!r}")
-        line = error.lineno if isinstance(error, TemplateSyntaxError) else self._line_of(name, error)
-        source = self._sources.get(name, "").splitlines()
-        excerpt = source[line - 1] if line and line <= len(source) else None
-        hint = "declare it under `inputs`, or give it under `vars`" if isinstance(error, UndefinedError) else None
-        message = str(error) or type(error).__name__
-        return Problem(path=f"prompts/{name}", line=line, message=message, hint=hint, excerpt=excerpt)
+    def _rendered(self, name: str, variables: Mapping[str, Any]) -> str:
+        parts: list[str] = []
+        length = 0
+        try:
+            for part in self._environment.get_template(name).generate(variables):
+                parts.append(part)
+                length += len(part)
+                if length > MAX_RENDERED_CHARS:
+                    break
+        except Exception as error:  # noqa: BLE001 - filters and values raise anything; it is the template's fault
+            raise PromptError(self._problem(name, error)) from None
+        return "".join(parts)
 
-    def _line_of(self, name: str, error: Exception) -> int | None:
-        """The template's line a render error came from: Jinja rewrites tracebacks to template lines."""
-        line = None
+    def _load(self, name: str) -> tuple[str, str, None] | None:
+        """The source, and a file name by which a traceback tells one template from another."""
+        return (self._sources[name], f"{FOLDER}/{name}", None) if name in self._sources else None
+
+    def _referenced(self, name: str) -> frozenset[str]:
+        if name not in self._references:
+            self._references[name] = frozenset(self._read_references(self._sources.get(name, "")))
+        return self._references[name]
+
+    def _read_references(self, source: str) -> Iterator[str]:
+        try:
+            for reference in meta.find_referenced_templates(self._environment.parse(source)):
+                yield from self._sources if reference is None else (reference,)  # None: a name computed at run time
+        except (TemplateSyntaxError, RecursionError):
+            return  # `problems` tells
+
+    def _problem(self, name: str, error: Exception) -> Problem:
+        name, line = self._place(name, error)
+        message, hint = str(error) or type(error).__name__, None
+        if isinstance(error, TemplateNotFound):
+            message = f"there is no template {error.name!r}{did_you_mean(str(error.name), self.names())}"
+        elif isinstance(error, UndefinedError) and message.endswith("is undefined"):
+            hint = "declare it under `inputs`, or give it under `vars`"
+        elif isinstance(error, RecursionError):
+            message = "templates include each other in a circle, or nest too deeply"
+        lines = tuple(self._sources.get(name, "").splitlines())
+        found = problem_at(f"{FOLDER}/{name}", lines, line or 0, 1, message, hint)
+        return found.model_copy(update={"line": line, "column": None})
+
+    def _place(self, name: str, error: Exception) -> tuple[str, int | None]:
+        """The innermost template and line of an error: Jinja rewrites tracebacks to template lines."""
+        if isinstance(error, TemplateSyntaxError):
+            return error.name or name, error.lineno
+        place: tuple[str, int | None] = (name, None)
         trace = error.__traceback__
         while trace is not None:
-            if trace.tb_frame.f_code.co_filename in ("<template>", name):
-                line = trace.tb_lineno
+            template = trace.tb_frame.f_code.co_filename.removeprefix(FOLDER + "/")
+            if template in self._sources:
+                place = (template, trace.tb_lineno)
             trace = trace.tb_next
-        return line
+        return place
 
 
 def _candidates(name: str, locale: str) -> Iterator[str]:
     stem, _, suffix = name.rpartition(".")
-    parts = locale.replace("_", "-").split("-")
+    parts = locale.replace("_", "-").split("-", MAX_LOCALE_PARTS)[:MAX_LOCALE_PARTS]
     for length in range(len(parts), 0, -1):
         yield f"{stem}.{'-'.join(parts[:length])}.{suffix}"
     yield name

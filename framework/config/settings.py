@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NoReturn
 
 from pydantic import Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from framework.config.document import DocumentError, read_document
+from framework.config.document import Document, DocumentError, read_document
 from framework.config.environment import expand
-from framework.config.parse import spec_problems
-from framework.types.errors import ConfigError
+from framework.config.parse import in_order, spec_problems
+from framework.types.errors import ConfigError, did_you_mean
 from framework.types.frozen import Duration, Frozen
 from framework.types.problem import Problem
 from framework.types.spec import AgentName
 
 FILE = "agentsd.yaml"
 PREFIX = "AGENTSD_"
+_WRITTEN_SECRET = re.compile(r"(?:key|token|secret|password)s?['\"]?\s*+:\s*+(?!['\"]?\$\{)", re.IGNORECASE)
+"""A secret that stands in the file itself, instead of the name of a variable."""
 
 
 class ModelAlias(Frozen):
@@ -64,10 +68,10 @@ class Settings(BaseSettings):
         extra="forbid",
         frozen=True,
         hide_input_in_errors=True,
-        use_attribute_docstrings=True,
     )
 
-    version: int = 1
+    version: Annotated[int, Field(ge=1, le=1)] = 1
+    """Version of this file format."""
     model: str = "offline"
     """The model of agents that name none."""
     models: dict[str, ModelAlias] = {}
@@ -92,41 +96,76 @@ class Settings(BaseSettings):
     @classmethod
     def load(cls, root: Path) -> Settings:
         """Read `agentsd.yaml` below the root, if there is one, and the environment; raises ConfigError."""
-        _refuse_unknown_variables(os.environ)
+        if unknown := [*_unknown_variables(os.environ)]:
+            raise ConfigError("the environment is wrong", unknown)
         path = root / FILE
-        if not path.is_file():
-            return cls._checked({}, None)
         try:
-            document = read_document(FILE, path.read_bytes())
+            source = path.read_bytes() if path.is_file() else b"{}"
+            document = read_document(FILE, source)
+        except OSError as error:
+            raise ConfigError(f"{FILE} cannot be read: {error.strerror}") from None
         except DocumentError as error:
-            raise ConfigError(f"{FILE} cannot be used", [error.problem]) from None
+            _refuse([error.problem], source)
         data, problems = expand(document, os.environ)
         if problems:
-            raise ConfigError(f"{FILE} cannot be used", problems)
-        return cls._checked(data, replace(document, data=data))
+            _refuse(problems, source)
+        return cls._checked(replace(document, data=data), source)
 
     @classmethod
-    def _checked(cls, data: dict[str, Any], document: Any) -> Settings:
+    def _checked(cls, document: Document, source: bytes) -> Settings:
         try:
-            return cls(**data)
+            # pydantic-settings takes arguments with an underscore as options of its own, such as `_env_file`
+            settings = cls(**{key: value for key, value in document.data.items() if not key.startswith("_")})
         except ValidationError as error:
-            problems = list(spec_problems(error, document, cls)) if document else _environment_problems(error)
-            raise ConfigError(f"{FILE} cannot be used" if document else "the environment is wrong", problems) from None
+            problems = [*_own_problems(document)]
+            for detail in error.errors(include_url=False):
+                problems.extend(_problems(detail, document))
+            _refuse(problems, source)
+        except SettingsError as error:
+            raise ConfigError(f"the environment is wrong: {error}") from None
+        if problems := [*_own_problems(document)]:
+            _refuse(problems, source)
+        return settings
 
 
-def _environment_problems(error: ValidationError) -> list[Problem]:
-    return [
-        Problem(path=PREFIX + "__".join(str(part) for part in detail["loc"]).upper(), message=detail["msg"])
-        for detail in error.errors(include_url=False, include_input=False)
-    ]
+def _refuse(problems: Iterable[Problem], source: bytes) -> NoReturn:
+    """Raise ConfigError; where the file holds a secret, its lines are not shown."""
+    found = in_order(problems)
+    if _WRITTEN_SECRET.search(source.decode("utf-8", "replace")):
+        found = [problem.model_copy(update={"excerpt": None}) for problem in found]
+    from_file = any(problem.path == FILE for problem in found)
+    raise ConfigError(f"{FILE} cannot be used" if from_file else "the environment is wrong", found)
 
 
-def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
-    known = {name.upper() for name in Settings.model_fields}
-    unknown = [
-        name for name in environ if name.startswith(PREFIX) and name[len(PREFIX) :].split("__")[0].upper() not in known
-    ]
-    if unknown:
-        listed = ", ".join(sorted(known))
-        problems = [Problem(path=name, message="no such setting", hint=f"known here: {listed}") for name in unknown]
-        raise ConfigError("the environment is wrong", problems)
+def _own_problems(document: Document) -> Iterator[Problem]:
+    for key in document.data:
+        if key.startswith("_"):
+            yield document.problem((key,), f"unknown key {key!r}", at_key=True)
+
+
+def _problems(detail: ErrorDetails, document: Document) -> Iterator[Problem]:
+    """A finding at its place in the file, or at the variable that brought it in."""
+    loc = detail["loc"]
+    variables = [_variable(loc[:length]) for length in range(len(loc), 0, -1)]
+    given = {name.upper() for name in os.environ}
+    variable = next((name for name in variables if name in given), None)
+    if variable is None and (loc in document.keys or loc[:-1] in document.keys):
+        yield from spec_problems([detail], document, Settings)
+        return
+    data: Any = None
+    for part in reversed(loc):
+        data = {part: data}
+    name = variable or _variable(loc)
+    for problem in spec_problems([detail], Document(name, (), data, {}, {}), Settings):
+        yield Problem(path=name, message=problem.message, hint=problem.hint)
+
+
+def _variable(loc: tuple[str | int, ...]) -> str:
+    return PREFIX + "__".join(str(part) for part in loc).upper()
+
+
+def _unknown_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
+    known = [_variable((name,)) for name in Settings.model_fields]
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name.split("__")[0].upper() not in known:
+            yield Problem(path=name, message=f"no such setting{did_you_mean(name.split('__')[0].upper(), known)}")

@@ -106,10 +106,16 @@ def _placed(kind: RuleKind, policy: SkillPolicy, place: Callable[[RuleKind, int]
     return [PlacedRule(kind, rule, place(kind, index)) for index, rule in enumerate(rules)]
 
 
-def filter_tools(tools: Iterable[Tool], allow: Iterable[str] | None = None, deny: Iterable[str] = ()) -> list[Tool]:
+def filter_tools(
+    tools: Iterable[Tool], allow: str | Iterable[str] | None = None, deny: str | Iterable[str] = ()
+) -> list[Tool]:
     """Pick tools by name or glob: `allow=None` (or empty) means all, a deny beats an allow."""
-    allowed, denied = _globs(allow or ("*",)), _globs(deny)
+    allowed, denied = _globs(_listed(allow) or ("*",)), _globs(_listed(deny))
     return [tool for tool in tools if allowed.match(tool.name) and not denied.match(tool.name)]
+
+
+def _listed(patterns: str | Iterable[str] | None) -> tuple[str, ...]:
+    return (patterns,) if isinstance(patterns, str) else tuple(patterns or ())
 
 
 def _globs(patterns: Iterable[str]) -> Patterns:

@@ -1,0 +1,169 @@
+"""From files to agents that fit together. A file that does not fit leaves its last good version in its place.
+
+All the agents of a generation are closed among themselves: whom they name is there, no name stands for two, no chain of
+sub-agents bites its tail. Whatever breaks that is refused, and the rest is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from framework.config.compile import Agent, World, circle_problems, compile_agent, templates_of
+from framework.config.document import Document
+from framework.config.parse import ParseError
+from framework.config.prompts import Prompts
+from framework.config.snapshot import digest_of
+from framework.config.toolbox import Toolbox
+from framework.tools.toolset import filter_tools
+from framework.types.problem import Problem
+from framework.types.spec import AgentSpec
+
+Findings = Mapping[str, Iterable[Problem]]
+"""Problems by the path of the agent file they are about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """An agent file that could be parsed."""
+
+    spec: AgentSpec
+    document: Document
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What agents may refer to besides one another."""
+
+    toolbox: Toolbox
+    prompts: Prompts
+    executors: Collection[str]
+    models: Collection[str]
+    digests: dict[str, str] = field(default_factory=dict)
+    """Kept from one build to the next: of what a file refers to here, by the digest of the file."""
+
+    def digest_for(self, own: Parsed) -> str:
+        """Of the templates an agent reaches and of the tools its rules match."""
+        if own.digest not in self.digests:
+            policy = own.spec.skill_policy
+            patterns = [*policy.allow, *(rule.tool for rule in (*policy.deny, *policy.ask))]
+            tools = filter_tools(self.toolbox.tools.values(), patterns) if patterns else []
+            templates = self.prompts.closure(templates_of(own.spec))
+            self.digests[own.digest] = digest_of(
+                *(part for name, source in sorted(templates.items()) for part in (name, source)),
+                *(part for tool in tools for part in (tool.name, self.toolbox.digests.get(tool.name, ""))),
+            )
+        return self.digests[own.digest]
+
+
+class Linker:
+    """Links the agents of one generation; after `link`, `problems` says what could not be used."""
+
+    def __init__(self, surroundings: Surroundings, parsed: Mapping[str, Parsed], previous: Mapping[str, Agent]) -> None:
+        self._around = surroundings
+        self._parsed = dict(parsed)
+        self._previous = previous
+        self._last_good = {agent.path: agent for agent in previous.values()}
+        self._kept: dict[str, Agent] = {}
+        self._refused: dict[str, list[Problem]] = {}
+        self._compiled: dict[str, Agent] = {}
+        self._notes: list[Problem] = []
+
+    def refuse(self, path: str, problems: Iterable[Problem]) -> None:
+        """Let the last good version stand in for this file, if there is one."""
+        self._refused.setdefault(path, []).extend(problems)
+        own = self._parsed.pop(path, None)
+        last_good = self._last_good.get(path) or (self._moved(own.spec.name) if own else None)
+        if last_good:
+            self._kept[path] = last_good
+
+    def link(self) -> dict[str, Agent]:
+        """The agents by name."""
+        while findings := self._clashes() or self._circles() or self._failures():
+            for path, problems in findings.items():
+                self.refuse(path, problems)
+        stale = (_stale(agent, self._refused[path]) for path, agent in self._kept.items())
+        fresh = (self._compiled[path] for path in self._parsed)
+        return {agent.name: agent for agent in sorted((*fresh, *stale), key=lambda agent: agent.path)}
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Why files were refused, and what is odd about those that were not."""
+        refused = [problem for problems in self._refused.values() for problem in problems]
+        warnings = [warning for path in self._parsed for warning in self._compiled[path].warnings]
+        return [*refused, *self._notes, *warnings]
+
+    def _moved(self, name: str) -> Agent | None:
+        """The last good version of an agent whose file has another path now."""
+        agent = self._previous.get(name)
+        return None if agent is None or agent.path in self._parsed or agent.path in self._refused else agent
+
+    def _specs(self) -> dict[str, AgentSpec]:
+        kept = {agent.name: agent.spec for agent in self._kept.values()}
+        return kept | {own.spec.name: own.spec for own in self._parsed.values()}
+
+    def _clashes(self) -> Findings:
+        """One file a name: of those that claim it, the one that served before goes on; at a first start none does."""
+        claims: dict[str, list[str]] = {}
+        for path, name in self._names():
+            claims.setdefault(name, []).append(path)
+        losers: dict[str, list[Problem]] = {}
+        for name, paths in claims.items():
+            owner = self._previous[name].path if name in self._previous else None
+            for path in paths if len(paths) > 1 else ():
+                others = ", ".join(sorted(set(paths) - {path}))
+                if path in self._parsed:
+                    document = self._parsed[path].document
+                    problem = document.problem(("name",), f"the name {name!r} is also used by {others}")
+                    (self._notes if path == owner else losers.setdefault(path, [])).append(problem)
+        return losers
+
+    def _names(self) -> Iterable[tuple[str, str]]:
+        yield from ((path, own.spec.name) for path, own in self._parsed.items())
+        yield from ((path, agent.name) for path, agent in self._kept.items())
+
+    def _circles(self) -> Findings:
+        specs = self._specs()
+        found = {path: list(circle_problems(own.spec, own.document, specs)) for path, own in self._parsed.items()}
+        return self._edited({path: problems for path, problems in found.items() if problems})
+
+    def _failures(self) -> Findings:
+        """Compile what changed; what it is compiled from is all in its digest."""
+        world = World(
+            self._around.toolbox.tools, self._around.prompts, self._specs(), self._around.executors, self._around.models
+        )
+        found: dict[str, Iterable[Problem]] = {}
+        for path, own in self._parsed.items():
+            digest = self._digest(own, world.specs)
+            known = next(
+                (a for a in (self._compiled.get(path), self._last_good.get(path)) if a and a.digest == digest), None
+            )
+            try:
+                fresh = known or compile_agent(own.spec, own.document, digest, world)[0]
+                self._compiled[path] = replace(fresh, stale=()) if fresh.stale else fresh
+            except ParseError as error:
+                found[path] = error.problems
+        return self._edited(found)
+
+    def _edited(self, found: Findings) -> Findings:
+        """Blame those who changed: the others may fit again once these are back at their last good version."""
+        edited = {path: found[path] for path in found if not self._is_as_before(path)}
+        return edited or found
+
+    def _is_as_before(self, path: str) -> bool:
+        last_good = self._last_good.get(path)
+        return last_good is not None and last_good.spec == self._parsed[path].spec
+
+    def _digest(self, own: Parsed, specs: Mapping[str, AgentSpec]) -> str:
+        """Of the file, and of everything it refers to: of a sub-agent, what its parent sees of it."""
+        seen = {"name", "description", "inputs"}
+        sub_agents = (
+            specs[name].model_dump_json(include=seen) if name in specs else "" for name in own.spec.sub_agents
+        )
+        return digest_of(own.digest, self._around.digest_for(own), *sub_agents)
+
+
+def _stale(agent: Agent, problems: Iterable[Problem]) -> Agent:
+    why = tuple(problems)
+    return agent if agent.stale == why else replace(agent, stale=why)

@@ -1,0 +1,69 @@
+"""Sample values, with which every template is rendered once before it goes live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from framework.types.plan import Plan, PlanStep
+from framework.types.spec import InputSpec
+
+
+class Anything(dict[str, Any]):
+    """Stands for an object whose contents nobody declared: it has every key, and goes along with every operator."""
+
+    def __missing__(self, key: str) -> Anything:
+        return self
+
+    def _itself(self, *_: object) -> Anything:
+        return self
+
+    def _false(self, _: object) -> bool:
+        return False
+
+    def __format__(self, _: str) -> str:
+        return ""
+
+    def __float__(self) -> float:
+        return 0.0
+
+    def __index__(self) -> int:
+        return 0
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _itself
+    __floordiv__ = __mod__ = __neg__ = __round__ = _itself
+    __lt__ = __le__ = __gt__ = __ge__ = _false
+
+
+def input_samples(inputs: Mapping[str, InputSpec]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Requests an agent may get, each with its description: with all of its inputs, and with no more than it must."""
+    samples = {name: _sample(field) if field.default is None else field.default for name, field in inputs.items()}
+    yield "with all inputs", samples
+    if left_out := {name: field.default for name, field in inputs.items() if not field.required}:
+        yield f"without {', '.join(left_out)}", samples | left_out
+
+
+def runtime_samples(shared: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The runtime's own templates and what it gives them; `shared` is what it gives to all but `error.j2`."""
+    steps = tuple(PlanStep(id=f"s{n}", description="text", status=s) for n, s in enumerate(("done", "failed")))
+    yield "react.j2", shared
+    yield "plan.j2", {**shared, "findings": [], "max_plan_steps": 1}
+    yield "plan.j2", {**shared, "findings": ["text"], "max_plan_steps": 1}
+    yield "summary.j2", {**shared, "plan": Plan(goal="text", steps=steps).model_dump()}
+    yield "error.j2", {"tool": "text", "message": "text", "hint": None}
+
+
+def _sample(field: InputSpec) -> Any:
+    match field.type:
+        case "string":
+            return "text"
+        case "integer":
+            return 1
+        case "number":
+            return 1.5
+        case "boolean":
+            return True
+        case "array":
+            return [Anything()]
+        case "object":
+            return Anything()

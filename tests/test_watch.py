@@ -1,0 +1,282 @@
+"""The real watcher: however a file is changed, what it says goes live, and nothing stops the watch."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from framework import Runtime
+from framework.config import watch
+from framework.config.settings import Settings
+from tests.projects import agent, write
+
+
+def one(name: str, description: str = "Old.") -> str:
+    return agent(name, model="offline", description=description)
+
+
+@pytest.fixture(autouse=True)
+def _only_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the periodic look, what goes live was noticed by the watcher."""
+    monkeypatch.setattr(watch, "RECONCILE_SECONDS", 1000.0)
+
+
+@asynccontextmanager
+async def opened(root: Path) -> AsyncIterator[Runtime]:
+    """A runtime that watches: the second probe goes live by an event, the first maybe by the look at the start."""
+    settings = Settings.model_validate({"reload": {"quiet": "20ms"}})
+    async with asyncio.timeout(30), Runtime.open(root, settings=settings) as runtime:
+        for number in (1, 2):
+            seen = runtime.catalog.current.number
+            for attempt in range(100):
+                _probe(root, f"{number} {attempt}")
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.2):
+                        await runtime.wait_generation(seen + 1)
+                        break
+        yield runtime
+
+
+def _probe(root: Path, text: str) -> None:
+    if root.is_file():
+        root.write_text(f"{root.read_text().partition('#')[0]}# {text}\n")
+    elif (root / "agents.d").is_dir():
+        write(root, {"agents.d/probe.yaml": one("probe", text)})
+
+
+async def live(runtime: Runtime, name: str, description: str | None) -> None:
+    """Wait until an agent is live in this version; None: until it is gone."""
+    async with asyncio.timeout(10):
+        number = runtime.catalog.current.number
+        while _description(runtime, name) != description:
+            number = (await runtime.wait_generation(number + 1)).number
+
+
+def _description(runtime: Runtime, name: str) -> str | None:
+    found = runtime.catalog.current.agents.get(name)
+    return found.spec.description if found else None
+
+
+def _overwrite(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def _replace(path: Path, text: str) -> None:
+    fresh = path.with_name(".fresh")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+def _rename_away_and_write(path: Path, text: str) -> None:
+    path.rename(path.with_name(path.name + "~"))
+    path.write_text(text)
+
+
+def _delete_and_write(path: Path, text: str) -> None:
+    path.unlink()
+    path.write_text(text)
+
+
+def _move_in(path: Path, text: str) -> None:
+    outside = path.parent.parent / "outside"
+    outside.write_text(text)
+    outside.rename(path)
+
+
+@pytest.mark.parametrize("edit", [_overwrite, _replace, _rename_away_and_write, _delete_and_write, _move_in])
+def test_an_edit_goes_live(tmp_path: Path, edit: Callable[[Path, str], None]) -> None:
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
+            edit(tmp_path / "agents.d/a.yaml", one("a", "New."))
+            await live(runtime, "a", "New.")
+
+    asyncio.run(scene())
+
+
+def test_one_edit_after_another_goes_live(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
+            for number in range(5):
+                _replace(tmp_path / "agents.d/a.yaml", one("a", f"Version {number}."))
+                await live(runtime, "a", f"Version {number}.")
+
+    asyncio.run(scene())
+
+
+def test_new_and_deleted_files_and_folders_are_noticed(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
+            write(tmp_path, {"agents.d/b.yaml": one("b")})
+            await live(runtime, "b", "Old.")
+            write(tmp_path, {"agents.d/deep/er/c.yaml": one("c")})
+            await live(runtime, "c", "Old.")
+            write(tmp_path, {"agents.d/deep/er/c.yaml": one("c", "New.")})
+            await live(runtime, "c", "New.")
+            (tmp_path / "agents.d/b.yaml").unlink()
+            await live(runtime, "b", None)
+            shutil.rmtree(tmp_path / "agents.d/deep")
+            await live(runtime, "c", None)
+            assert list(runtime.catalog.current.agents) == ["a", "probe"]
+
+    asyncio.run(scene())
+
+
+def test_a_full_folder_that_is_moved_in_is_read(tmp_path: Path) -> None:
+    async def scene() -> None:
+        write(tmp_path, {"agents.d/a.yaml": one("a"), **{f"outside/{name}.yaml": one(name) for name in "bcd"}})
+        async with opened(tmp_path) as runtime:
+            (tmp_path / "outside").rename(tmp_path / "agents.d/inside")
+            await live(runtime, "d", "Old.")
+            assert list(runtime.catalog.current.agents) == ["a", "b", "c", "d", "probe"]
+
+    asyncio.run(scene())
+
+
+def test_templates_and_plugins_are_watched_too(tmp_path: Path) -> None:
+    plugin = 'from framework import tool\n\n\n@tool\ndef f() -> int:\n    "{}"\n    return 1\n'
+    files = {"agents.d/a.yaml": agent("a", model="offline", instructions="{template: a.j2}"), "prompts/a.j2": "old"}
+
+    async def scene() -> None:
+        async with opened(write(tmp_path, {**files, "plugins/p.py": plugin.format("Old.")})) as runtime:
+            number = runtime.catalog.current.number
+            _replace(tmp_path / "prompts/a.j2", "new")
+            generation = await runtime.wait_generation(number + 1)
+            assert generation.agents["a"].instructions("en", {}, None) == "new"
+            _replace(tmp_path / "plugins/p.py", plugin.format("New."))
+            generation = await runtime.wait_generation(number + 2)
+            assert generation.tools["p.f"].definition.description == "New."
+
+    asyncio.run(scene())
+
+
+def test_folders_that_appear_after_the_start_are_watched(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Runtime.open(tmp_path) as runtime:
+            write(tmp_path, {"agents.d/a.yaml": one("a")})
+            await live(runtime, "a", "Old.")
+
+    asyncio.run(scene())
+
+
+def test_what_no_event_tells_is_found_by_the_next_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "RECONCILE_SECONDS", 0.2)
+
+    async def scene() -> None:
+        files = {"agents.d/a.yaml": agent("a", model="offline", instructions="{template: x.j2}")}
+        async with opened(write(tmp_path, files)) as runtime:
+            assert "a" not in runtime.catalog.current.agents
+            write(tmp_path, {"prompts/x.j2": "x"})  # in a folder that is not watched yet
+            await live(runtime, "a", "The agent a.")
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_folder_that_is_deleted_and_made_again_is_watched_again(tmp_path: Path, *, at_once: bool) -> None:
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
+            shutil.rmtree(tmp_path / "agents.d")
+            if not at_once:
+                await live(runtime, "a", None)
+            write(tmp_path, {"agents.d/a.yaml": one("a", "Second.")})
+            await live(runtime, "a", "Second.")
+            write(tmp_path, {"agents.d/a.yaml": one("a", "Third.")})
+            await live(runtime, "a", "Third.")
+
+    asyncio.run(scene())
+
+
+def test_a_folder_that_is_replaced_by_another_is_watched_and_the_old_one_no_more(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a"), "next/a.yaml": one("a", "Next.")})) as runtime:
+            (tmp_path / "agents.d").rename(tmp_path / "old")
+            (tmp_path / "next").rename(tmp_path / "agents.d")
+            await live(runtime, "a", "Next.")
+            write(tmp_path, {"old/a.yaml": one("a", "Wrong."), "agents.d/a.yaml": one("a", "Right.")})
+            await live(runtime, "a", "Right.")
+
+    asyncio.run(scene())
+
+
+def test_a_name_that_is_not_utf_8_does_not_end_the_watch(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
+            _make_file(tmp_path / "agents.d", b"caf\xe9.yaml")
+            async with asyncio.timeout(10):
+                while not runtime.catalog.current.errors:
+                    await runtime.wait_generation(runtime.catalog.current.number + 1)
+            for text in ("New.", "Newer."):
+                write(tmp_path, {"agents.d/a.yaml": one("a", text)})
+                await live(runtime, "a", text)
+
+    asyncio.run(scene())
+
+
+def _make_file(folder: Path, name: bytes) -> None:
+    os.close(os.open(os.fsencode(folder) + b"/" + name, os.O_CREAT | os.O_WRONLY))
+
+
+def test_a_broken_edit_does_not_end_the_watch(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
+            number = runtime.catalog.current.number
+            write(tmp_path, {"agents.d/a.yaml": "name: ["})
+            assert (await runtime.wait_generation(number + 1)).agents["a"].stale
+            write(tmp_path, {"agents.d/a.yaml": one("a", "Fixed.")})
+            await live(runtime, "a", "Fixed.")
+
+    asyncio.run(scene())
+
+
+def test_a_project_of_one_file_is_watched(tmp_path: Path) -> None:
+    async def scene() -> None:
+        write(tmp_path, {"one.yaml": one("a"), "other/two.yaml": one("b")})
+        async with opened(tmp_path / "one.yaml") as runtime:
+            for edit, text in ((_overwrite, "New."), (_replace, "Newer."), (_overwrite, "Newest.")):
+                edit(tmp_path / "one.yaml", one("a", text))
+                await live(runtime, "a", text)
+
+    asyncio.run(scene())
+
+
+def test_changes_beside_the_project_are_no_new_generation(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
+            number = runtime.catalog.current.number
+            write(tmp_path, {"agents.d/notes.txt": "x", "agents.d/.a.yaml.swp": "x", "data/x.yaml": one("x")})
+            (tmp_path / "agents.d/a.yaml").touch()
+            write(tmp_path, {"agents.d/a.yaml": one("a", "New.")})
+            await live(runtime, "a", "New.")
+            assert runtime.catalog.current.number == number + 1
+
+    asyncio.run(scene())
+
+
+def test_closing_the_runtime_leaves_no_task_behind(tmp_path: Path) -> None:
+    async def scene() -> int:
+        write(tmp_path, {"agents.d/a.yaml": one("a")})
+        before = asyncio.all_tasks()
+        for number in range(3):
+            async with opened(tmp_path) as runtime:
+                write(tmp_path, {"agents.d/a.yaml": one("a", f"Version {number}.")})
+                await live(runtime, "a", f"Version {number}.")
+        return len(asyncio.all_tasks() - before)
+
+    assert asyncio.run(scene()) == 0
+
+
+def test_a_runtime_that_does_not_watch_reloads_when_it_is_told(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Runtime.open(write(tmp_path, {"agents.d/a.yaml": one("a")}), watch=False) as runtime:
+            write(tmp_path, {"agents.d/a.yaml": one("a", "New.")})
+            assert _description(runtime, "a") == "Old."
+            await runtime.reload()
+            assert _description(runtime, "a") == "New."
+
+    asyncio.run(scene())
