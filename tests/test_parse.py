@@ -285,3 +285,21 @@ def test_of_very_many_mistakes_the_first_are_shown_and_the_others_counted() -> N
 def test_an_endless_key_is_cut() -> None:
     (only,) = problems("x" * 900 + ": 1\n")
     assert len(only.message) < 100
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("version: true", "1 is expected"),
+        ("runtime_policy: {max_steps: true}", "must be a whole number"),
+        ("runtime_policy: {timeout: true}", "a duration is written like"),
+        ("runtime_policy: {confirm: {from_: low}}", "unknown key 'from_'"),
+        ("routing: {priority: yes}", "must be a whole number"),
+    ],
+)
+def test_what_only_looks_like_a_value_of_the_right_kind_is_refused(line: str, message: str) -> None:
+    version = "" if line.startswith("version") else "version: 1\n"
+    text = f"{version}name: a\ndescription: d\ninstructions: i\n{line}\n"
+    with pytest.raises(ParseError) as refused:
+        parse_agent("agents.d/a.yaml", text.encode())
+    assert any(message in problem.message for problem in refused.value.problems), str(refused.value)

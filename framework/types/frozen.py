@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_DURATION_EXPECTED = "a duration is written like 500ms, 90s, 15m, 24h or 30d"
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -18,19 +19,19 @@ class Frozen(BaseModel):
         frozen=True,
         defer_build=True,  # a process builds only the models it uses
         extra="forbid",
-        validate_by_name=True,
-        validate_by_alias=True,
         hide_input_in_errors=True,
     )
 
 
 def seconds(value: Any) -> Any:
     """Turn `"90s"`, `"15m"`, `"250ms"`, `"24h"` or `"30d"` into seconds; numbers pass through."""
+    if isinstance(value, bool):
+        raise ValueError(_DURATION_EXPECTED)
     if not isinstance(value, str):
         return value
     match = _DURATION.fullmatch(value.strip())
     if match is None:
-        raise ValueError("a duration is written like 500ms, 90s, 15m, 24h or 30d")
+        raise ValueError(_DURATION_EXPECTED)
     return float(match[1]) * _SECONDS[match[2]]
 
 

@@ -16,6 +16,15 @@ RISKS: tuple[Risk, ...] = ("low", "medium", "high", "critical")
 """From harmless to harmful; the order is what `risk_level` and `confirm.from` compare by."""
 
 
+PositiveInt = Annotated[int, Field(gt=0, strict=True)]
+
+
+def _no_boolean(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("1 is expected")
+    return value
+
+
 def _is_regex(pattern: str) -> str:
     try:
         re.compile(pattern)
@@ -57,7 +66,7 @@ class Example(Frozen):
 class Routing(Frozen):
     """When the router picks this agent by itself."""
 
-    priority: int = 0
+    priority: Annotated[int, Field(strict=True)] = 0
     """Between agents that both match, the higher one wins."""
     keywords: tuple[str, ...] = ()
     """Words or phrases, matched without regard to case."""
@@ -70,12 +79,12 @@ class Routing(Frozen):
 class ModelSettings(Frozen):
     """Sampling options passed to the model; those left out stay the provider's own."""
 
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    max_tokens: Annotated[int, Field(gt=0)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, strict=True)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1, strict=True)] | None = None
+    max_tokens: PositiveInt | None = None
     """Longest answer of one model call, in tokens."""
     stop: tuple[str, ...] = ()
-    seed: int | None = None
+    seed: Annotated[int, Field(strict=True)] | None = None
     tool_choice: str | None = None
     """`auto`, `none`, `required` or the name of one tool."""
     reasoning: Literal["minimal", "low", "medium", "high"] | None = None
@@ -121,25 +130,25 @@ class ConfirmPolicy(Frozen):
 class Limits(Frozen):
     """What a run may use up. A missing limit is the small default, never unlimited; `null` means no limit."""
 
-    max_steps: Annotated[int, Field(gt=0)] | None = 10
+    max_steps: PositiveInt | None = 10
     """Model turns."""
-    max_tool_calls: Annotated[int, Field(gt=0)] | None = 20
-    max_total_tokens: Annotated[int, Field(gt=0)] | None = 50_000
+    max_tool_calls: PositiveInt | None = 20
+    max_total_tokens: PositiveInt | None = 50_000
     """Input and output tokens of all model calls together."""
-    max_cost_usd: Annotated[float, Field(gt=0)] | None = None
+    max_cost_usd: Annotated[float, Field(gt=0, strict=True)] | None = None
     timeout: Duration | None = 120.0
     """The whole run, without the time it waits for a human."""
     model_timeout: Duration | None = 60.0
     """One model call."""
     tool_timeout: Duration | None = 30.0
     """One tool call; a tool's own, shorter timeout wins."""
-    max_parallel_tools: Annotated[int, Field(gt=0)] = 8
+    max_parallel_tools: PositiveInt = 8
     """Tool calls of one turn that run side by side; 1 is serial."""
-    max_repeated_calls: Annotated[int, Field(gt=0)] | None = 3
+    max_repeated_calls: PositiveInt | None = 3
     """The same tool with the same arguments: at this count a warning, after it the end."""
-    max_corrections: Annotated[int, Field(ge=0)] = 2
+    max_corrections: Annotated[int, Field(ge=0, strict=True)] = 2
     """Turns in a row with arguments or tool names that were wrong."""
-    max_observation_chars: Annotated[int, Field(ge=100)] = 4000
+    max_observation_chars: Annotated[int, Field(ge=100, strict=True)] = 4000
     """What the model sees of a tool's result; the trace keeps the whole."""
 
 
@@ -162,24 +171,24 @@ class PlanSettings(Frozen):
 
     approval: Annotated[
         Annotated[Literal["never", "always"], Tag("text")] | Annotated[ApprovalFrom, Tag("risk")], _text_or("risk")
-    ] = ApprovalFrom(**{"from": "high"})
+    ] = ApprovalFrom.model_validate({"from": "high"})
     """When a human must approve the plan: `never`, `always` or `{from: RISK}`."""
-    max_plan_steps: Annotated[int, Field(gt=0)] = 12
-    max_parallel: Annotated[int, Field(gt=0)] = 2
+    max_plan_steps: PositiveInt = 12
+    max_parallel: PositiveInt = 2
     """Independent steps that run side by side."""
 
 
 class ConversationSettings(Frozen):
     """What of a conversation the model gets to see."""
 
-    window: Annotated[int, Field(gt=0)] = 50
+    window: PositiveInt = 50
     """Messages of history sent with a request."""
 
 
 class AgentSpec(Frozen):
     """One agent: a file `agents.d/NAME.yaml`."""
 
-    version: Literal[1]
+    version: Annotated[Literal[1], BeforeValidator(_no_boolean)]
     """Version of this file format."""
     name: AgentName
     """The identity: unique, and independent of the file's name."""
