@@ -4,35 +4,54 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from framework.config.candidate import Candidate
 from framework.config.generation import EMPTY, Builder, Generation
+from framework.config.history import History, Trigger
 from framework.config.snapshot import Snapshot, single_file, take_snapshot
 from framework.telemetry import names
 from framework.telemetry.spans import Spans
 from framework.tools.tool import Tool
 from framework.types.events import ConfigRejected, ConfigReloaded
+from framework.types.problem import Problem
 
 log = logging.getLogger(__name__)
 
 Subscriber = Callable[[ConfigReloaded | ConfigRejected], None]
+Gate = Callable[[Generation], Awaitable[Sequence[Problem]]]
+"""Looks at a candidate before it goes live; what it finds keeps the candidate from doing so."""
 
 
 class Catalog:
-    """Holds the current Generation. Reading `current` is a plain attribute; only `reload` changes it."""
+    """Holds the current Generation. Reading `current` is a plain attribute; only publishing changes it."""
 
     def __init__(
-        self, root: Path, *, tools: Iterable[Tool], executors: Collection[str], models: Collection[str]
+        self,
+        root: Path,
+        *,
+        tools: Iterable[Tool],
+        executors: Collection[str],
+        models: Collection[str],
+        strict: bool = False,
+        gate: Gate | None = None,
     ) -> None:
         self.root = root
         self.single = root.is_file()
         """The project is one agent file."""
         self.current: Generation = EMPTY
+        self.history = History()
+        self.problems: tuple[Problem, ...] = ()
+        """What is wrong with the files as they were last read, whether or not they went live."""
+        self._strict, self._gate = strict, gate
         self._builder = Builder(tools, executors, models)
         self._subscribers: list[Subscriber] = []
-        self._reloading = asyncio.Lock()
+        self._changing = asyncio.Lock()
         self._published = asyncio.Condition()
+        self._refused: str | None = None
+        """Digest of files that were rejected, or that a rollback holds back: they are not tried again."""
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call `subscriber` after every reload that changed or refused something; returns how to stop that."""
@@ -43,26 +62,37 @@ class Catalog:
         """The files as they are now: the project's folders, or the one file that is the project."""
         return single_file(self.root) if self.single else take_snapshot(self.root)
 
-    async def reload(self) -> Generation:
+    async def reload(self, trigger: Trigger = "api") -> Generation:
         """Read the files and publish what they say; equal bytes leave the current generation as it is."""
-        async with self._reloading:
+        async with self._changing:
             snapshot = await asyncio.to_thread(self.snapshot)
-            if snapshot.digest == self.current.digest:
+            candidate = await self._prepare(snapshot)
+            return await self._publish(candidate, trigger) if candidate else self.current
+
+    async def prepare(self, snapshot: Snapshot) -> Candidate | None:
+        """Build what a snapshot would make live; none if that is nothing new, or was refused before."""
+        async with self._changing:
+            return await self._prepare(snapshot)
+
+    async def publish(self, candidate: Candidate, trigger: Trigger = "watch") -> Generation:
+        """Make a candidate live, unless strict mode or the gate refuses it; one that was overtaken is dropped."""
+        async with self._changing:
+            if candidate.before is not self.current:
                 return self.current
-            reload = Spans({}).span(
-                "config.reload", "CHAIN", {"agentsd.config.previous_generation": self.current.number}
-            )
-            with reload as span:
-                built = await asyncio.to_thread(self._builder.build, snapshot, self.current)
-                span.set_attributes(
-                    {
-                        names.GENERATION: built.number,
-                        names.DIGEST: built.digest,
-                        names.RELOAD_OUTCOME: "partial" if built.errors else "applied",
-                    }
-                )
-            await self._publish(built)
-            return built
+            return await self._publish(candidate, trigger)
+
+    async def rollback(self, number: int) -> Generation:
+        """Make an earlier generation live again, as a new one. It stays until the files change once more.
+
+        Raises:
+            RequestError: that generation is not kept.
+        """
+        async with self._changing:
+            earlier = replace(self.history.generation(number), number=self.current.number + 1)
+            on_disk = await asyncio.to_thread(self.snapshot)
+            self._refused = on_disk.digest
+            await self._swap(Candidate.of(earlier, self.current), "rollback")
+            return self.current
 
     async def wait_generation(self, number: int) -> Generation:
         """Wait until a generation of at least this number is live."""
@@ -70,33 +100,54 @@ class Catalog:
             await self._published.wait_for(lambda: self.current.number >= number)
             return self.current
 
-    async def _publish(self, built: Generation) -> None:
-        before, self.current = self.current, built
+    async def _prepare(self, snapshot: Snapshot) -> Candidate | None:
+        if snapshot.digest == self._refused or (snapshot.digest == self.current.digest and self._refused is None):
+            return None
+        built = await asyncio.to_thread(self._builder.build, snapshot, self.current)
+        return Candidate.of(built, self.current)
+
+    async def _publish(self, candidate: Candidate, trigger: Trigger) -> Generation:
+        attributes = {names.PREVIOUS_GENERATION: self.current.number, names.RELOAD_TRIGGER: trigger}
+        with Spans({}).root("config.reload", "CHAIN", attributes) as span:
+            refused = await self._objections(candidate.generation)
+            errors = bool(refused or candidate.generation.errors)
+            outcome = "rejected" if refused else "partial" if errors else "applied"
+            span.set_attributes({names.RELOAD_OUTCOME: outcome, names.DIGEST: candidate.digest})
+            if refused:
+                self._reject(candidate, refused)
+            else:
+                self._refused = None
+                await self._swap(candidate, trigger)
+            span.set_attribute(names.GENERATION, self.current.number)
+        return self.current
+
+    async def _objections(self, generation: Generation) -> tuple[Problem, ...]:
+        if self._strict and generation.errors:
+            return generation.problems
+        return tuple(await self._gate(generation)) if self._gate else ()
+
+    def _reject(self, candidate: Candidate, problems: tuple[Problem, ...]) -> None:
+        self._refused, self.problems = candidate.digest, problems
+        self._tell(ConfigRejected(generation=self.current.number, problems=problems))
+        for problem in problems:
+            log.error("%s (still serving generation %d)", problem, self.current.number)
+
+    async def _swap(self, candidate: Candidate, trigger: Trigger) -> None:
+        before, self.current = self.current, candidate.generation
+        self.problems = self.current.problems
+        self.history.add(self.current, trigger, candidate.changes)
         async with self._published:
             self._published.notify_all()
-        for problem in built.errors:
+        for problem in self.current.errors:
             if problem not in before.errors:
                 log.error("%s", problem)
-        log.info("generation %d is live: %d agents, %d tools", built.number, len(built.agents), len(built.tools))
-        event = _difference(before, built)
+        agents, tools = len(self.current.agents), len(self.current.tools)
+        log.info("generation %d is live: %d agents, %d tools", self.current.number, agents, tools)
+        self._tell(candidate.event())
+
+    def _tell(self, event: ConfigReloaded | ConfigRejected) -> None:
         for subscriber in tuple(self._subscribers):
             try:
                 subscriber(event)
             except Exception:
                 log.exception("a subscriber of the configuration failed")
-
-
-def _difference(before: Generation, after: Generation) -> ConfigReloaded | ConfigRejected:
-    old, new = before.agents, after.agents
-    added, removed = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
-    changed = sorted(name for name in new.keys() & old.keys() if new[name].digest != old[name].digest)
-    if after.errors and not (added or removed or changed):
-        return ConfigRejected(generation=after.number, problems=after.problems)
-    return ConfigReloaded(
-        generation=after.number,
-        digest=after.digest,
-        added=tuple(added),
-        changed=tuple(changed),
-        removed=tuple(removed),
-        problems=after.problems,
-    )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
@@ -55,6 +55,10 @@ class ToolSettings(Frozen):
 class ReloadSettings(Frozen):
     """How edits go live."""
 
+    mode: Literal["tolerant", "strict"] = "tolerant"
+    """`strict`: one file that cannot be used keeps the whole edit from going live; at a start it ends the process."""
+    gate: Literal["none", "tests"] = "none"
+    """`tests`: an edit goes live only if all the cases beside the agents pass (`agents.d/NAME.test.yaml`)."""
     quiet: Duration = Field(default=0.1, validate_default=False)
     """How long files must be left alone before they are read."""
 
@@ -75,6 +79,7 @@ class Settings(BaseSettings):
     model: str = "offline"
     """The model of agents that name none."""
     models: dict[str, ModelAlias] = {}
+    """Models under names of your own, for agent files."""
     locale: str = "en"
     """Language of prompts where a request names none."""
     routing: RoutingSettings = RoutingSettings()

@@ -15,11 +15,12 @@ from framework.config.catalog import Catalog
 from framework.config.generation import Generation
 from framework.config.settings import Settings
 from framework.config.watch import watch as watch_files
-from framework.engine.ending import conclude, free_conversation
+from framework.engine.ending import free_conversation
 from framework.engine.models import Models
 from framework.engine.plan import plan
 from framework.engine.react import react
 from framework.engine.request import RunOptions, first_state
+from framework.engine.root import drive_root
 from framework.engine.router import Route, route
 from framework.engine.run import Run
 from framework.engine.services import Executor, Services
@@ -31,8 +32,7 @@ from framework.telemetry import names
 from framework.telemetry.spans import Spans
 from framework.tools.builtin import BUILTIN_TOOLS
 from framework.tools.tool import Tool
-from framework.types.errors import AgentNotFound, ConversationBusy, LimitExceeded, RequestError
-from framework.types.events import Routed
+from framework.types.errors import AgentNotFound, ConfigError, ConversationBusy, LimitExceeded, RequestError
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.state import Confirmation, Decision, RunResult, RunState
 
@@ -92,8 +92,11 @@ class Runtime:
         settings = settings or Settings.load(folder)
         clients = dict(models or {})
         known = {OFFLINE, *(provider.name for provider in PROVIDERS), *settings.models, *clients}
-        catalog = Catalog(path, tools=[*BUILTIN_TOOLS, *tools], executors=EXECUTORS.keys(), models=known)
-        await catalog.reload()
+        strict = settings.reload.mode == "strict"
+        catalog = Catalog(path, tools=[*BUILTIN_TOOLS, *tools], executors=EXECUTORS.keys(), models=known, strict=strict)
+        await catalog.reload("startup")
+        if strict and not catalog.current.number:
+            raise ConfigError("strict mode: nothing is served until all files can be used", catalog.problems)
         runtime = cls(folder, settings, catalog, store or MemoryStore(), clients, deps)
         watching = asyncio.create_task(watch_files(catalog, quiet=settings.reload.quiet)) if watch else None
         try:
@@ -242,26 +245,12 @@ class Runtime:
             await stream.leave()
 
     async def _drive(self, run: Run, chosen: Route | None) -> RunResult:
-        """A root run from its first event to its last, in a task of its own: nobody else's spans or timeouts get in."""
-        state, spans = run.state, run.services.spans
-        asked: tuple[Confirmation, ...] = ()
         try:
-            with spans.span("invoke_workflow agent_run", "CHAIN", _workflow_attributes(state)) as span:
-                with suppress(asyncio.CancelledError):  # the state says so; the run still has to be put on record
-                    if chosen is not None:
-                        await self._tell_route(run, chosen)
-                    asked = await run.drive()
-                return await conclude(run, asked, span)
+            return await drive_root(run, chosen)
         finally:
-            run.services.channel.close()
-            del self._running[state.run_id]
-            if state.status != "paused":
-                self._pinned.pop(state.run_id, None)
-
-    async def _tell_route(self, run: Run, chosen: Route) -> None:
-        attributes = {names.ROUTE_MODE: chosen.mode, names.ROUTE_AGENT: chosen.agent.name}
-        with run.services.spans.span("agent.route", "CHAIN", attributes):
-            await run.emit(Routed, agent=chosen.agent.name, reason=chosen.reason, confidence=chosen.confidence)
+            del self._running[run.state.run_id]
+            if run.state.status != "paused":
+                self._pinned.pop(run.state.run_id, None)
 
     def _services(self, state: RunState, generation: Generation, channel: Channel, *, listening: bool) -> Services:
         shared: dict[str, str | int | None] = {
@@ -314,7 +303,3 @@ def _project(root: str | Path) -> tuple[Path, Path]:
     if not path.exists():
         raise RequestError(f"there is no {root}")
     return path, path.parent if path.is_file() else path
-
-
-def _workflow_attributes(state: RunState) -> dict[str, Any]:
-    return {names.OPERATION: "invoke_workflow", names.WORKFLOW: "agent_run", names.DIGEST: state.digest}

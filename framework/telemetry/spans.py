@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from opentelemetry import trace
+from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import INVALID_SPAN, ProxyTracerProvider, Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.util.types import AttributeValue
 
@@ -44,6 +45,18 @@ class Spans:
             set_status_on_exception=False,
         ) as span:
             yield span
+
+    @contextmanager
+    def root(
+        self, name: str, kind: Kind, attributes: Mapping[str, AttributeValue | None] | None = None
+    ) -> Iterator[Span]:
+        """As `span`, but the beginning of a trace of its own, whatever is going on around it."""
+        token = attach(Context())
+        try:
+            with self.span(name, kind, attributes) as span:
+                yield span
+        finally:
+            detach(token)
 
     def start(self, name: str, kind: Kind, attributes: Mapping[str, AttributeValue | None] | None = None) -> Span:
         """Open a span without making it current; enter it with `inside`, and call `span.end()`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from framework.types.change import Change
 from framework.types.frozen import Frozen
 from framework.types.messages import Usage
 from framework.types.outcome import Status
@@ -143,6 +144,8 @@ class ConfigReloaded(Frozen):
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
+    """What the agents' files say otherwise, each with its direction."""
     problems: tuple[Problem, ...] = ()
 
 

@@ -1,0 +1,58 @@
+"""A generation that has been built but is not live: what it would change, and in which direction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from framework.config.diff import diff
+from framework.config.generation import Generation
+from framework.types.change import Change
+from framework.types.events import ConfigRejected, ConfigReloaded
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """The next generation beside the current one."""
+
+    generation: Generation
+    before: Generation
+    changes: tuple[Change, ...]
+
+    @classmethod
+    def of(cls, generation: Generation, before: Generation) -> Candidate:
+        """Compare a built generation with the one that is live."""
+        old = {name: agent.spec for name, agent in before.agents.items()}
+        new = {name: agent.spec for name, agent in generation.agents.items()}
+        return cls(generation, before, tuple(diff(old, new)))
+
+    @property
+    def digest(self) -> str:
+        """Of the bytes it was built from."""
+        return self.generation.digest
+
+    @property
+    def widens(self) -> bool:
+        """Some agent may do or use up more than before."""
+        return any(change.effect == "widens" for change in self.changes)
+
+    @property
+    def removes(self) -> bool:
+        """Some agent is not there any more."""
+        return bool(self.before.agents.keys() - self.generation.agents.keys())
+
+    def event(self) -> ConfigReloaded | ConfigRejected:
+        """What to tell once it is live: a set of files that changed nothing because they are broken was refused."""
+        old, new = self.before.agents, self.generation.agents
+        added, removed = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
+        changed = sorted(name for name in new.keys() & old.keys() if new[name].digest != old[name].digest)
+        if self.generation.errors and not (added or removed or changed):
+            return ConfigRejected(generation=self.generation.number, problems=self.generation.problems)
+        return ConfigReloaded(
+            generation=self.generation.number,
+            digest=self.digest,
+            added=tuple(added),
+            changed=tuple(changed),
+            removed=tuple(removed),
+            changes=self.changes,
+            problems=self.generation.problems,
+        )

@@ -1,0 +1,118 @@
+"""What changed between two generations, and in which direction: each change widens, tightens, or is neutral.
+
+Widening is whatever lets an agent do or use up more than before; what is not known to tighten counts as widening only
+where permissions, limits or confirmation are concerned, and as neutral elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from framework.types.change import Change, Effect
+from framework.types.spec import RISKS, AgentSpec
+
+_NEVER = len(RISKS)
+
+
+def diff(before: Mapping[str, AgentSpec], after: Mapping[str, AgentSpec]) -> Iterator[Change]:
+    """The changes of all agents, by name and then by key."""
+    for name in sorted(before.keys() | after.keys()):
+        if name not in before:
+            yield Change(agent=name, key="", after=name, effect="widens")
+        elif name not in after:
+            yield Change(agent=name, key="", before=name, effect="tightens")
+        else:
+            yield from agent_diff(before[name], after[name])
+
+
+def agent_diff(before: AgentSpec, after: AgentSpec) -> Iterator[Change]:
+    """The changes of one agent."""
+    if before == after:
+        return
+    old, new = before.model_dump(mode="json", by_alias=True), after.model_dump(mode="json", by_alias=True)
+    for path, was, now in _leaves((), old, new):
+        key = ".".join(path)
+        if key in _SETS:
+            yield from _set_changes(before.name, key, was or [], now or [])
+        else:
+            effect = _EFFECTS.get(key, _neutral)(was, now)
+            yield Change(agent=before.name, key=key, before=was, after=now, effect=effect)
+
+
+def _leaves(path: tuple[str, ...], was: Any, now: Any) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """The keys whose values differ, as deep as both sides are mappings."""
+    if was == now:
+        return
+    if isinstance(was, dict) and isinstance(now, dict) and ".".join(path) not in _EFFECTS:
+        for key in [*was, *(key for key in now if key not in was)]:
+            yield from _leaves((*path, key), was.get(key), now.get(key))
+    else:
+        yield path, was, now
+
+
+def _set_changes(agent: str, key: str, was: list[Any], now: list[Any]) -> Iterator[Change]:
+    """Lists of rules and names: what went and what came, without regard to order."""
+    adding, removing = _SETS[key]
+    old, new = ({json.dumps(item, sort_keys=True): item for item in items} for items in (was, now))
+    for text in old.keys() - new.keys():
+        yield Change(agent=agent, key=key, before=old[text], effect=removing)
+    for text in new.keys() - old.keys():
+        yield Change(agent=agent, key=key, after=new[text], effect=adding)
+
+
+def _neutral(was: Any, now: Any) -> Effect:  # noqa: ARG001 - one signature for all
+    return "neutral"
+
+
+def _limit(was: float | None, now: float | None) -> Effect:
+    """More, or no limit, widens."""
+    return "widens" if (float("inf") if now is None else now) > (float("inf") if was is None else was) else "tightens"
+
+
+def _risk(was: str, now: str) -> Effect:
+    """A higher level widens; for confirmation, `never` is the highest."""
+    return "widens" if _rank(now) > _rank(was) else "tightens"
+
+
+def _approval(was: Any, now: Any) -> Effect:
+    return "widens" if _approval_rank(now) > _approval_rank(was) else "tightens"
+
+
+def _rank(risk: str) -> int:
+    return _NEVER if risk == "never" else RISKS.index(risk)
+
+
+def _approval_rank(approval: Any) -> int:
+    if approval == "always":
+        return -1
+    return _NEVER if approval == "never" else _rank(approval["from"])
+
+
+_SETS: Mapping[str, tuple[Effect, Effect]] = {
+    "skill_policy.deny": ("tightens", "widens"),
+    "skill_policy.ask": ("tightens", "widens"),
+    "skill_policy.allow": ("widens", "tightens"),
+    "sub_agents": ("widens", "tightens"),
+}
+"""Lists: what adding to them and removing from them means."""
+_LIMITS = (
+    "max_steps",
+    "max_tool_calls",
+    "max_total_tokens",
+    "max_cost_usd",
+    "timeout",
+    "model_timeout",
+    "tool_timeout",
+    "max_parallel_tools",
+    "max_repeated_calls",
+    "max_corrections",
+)
+_EFFECTS: Mapping[str, Callable[[Any, Any], Effect]] = {
+    **{f"runtime_policy.{limit}": _limit for limit in _LIMITS},
+    "runtime_policy.risk_level": _risk,
+    "runtime_policy.confirm.from": _risk,
+    "plan.approval": _approval,
+    "plan.max_plan_steps": _limit,
+}

@@ -1,0 +1,32 @@
+"""One change of a configuration, and which way it goes."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from framework.types.frozen import Frozen
+
+Effect = Literal["widens", "tightens", "neutral"]
+
+
+class Change(Frozen):
+    """A key of an agent's file that says something else than before."""
+
+    agent: str
+    key: str
+    """Such as `runtime_policy.max_steps`; empty when the whole agent came or went."""
+    before: Any = None
+    after: Any = None
+    effect: Effect
+    """Whether the agent may now do more, less, or neither."""
+
+    def __str__(self) -> str:
+        """One line for people."""
+        if not self.key:
+            return f"{self.agent}: {'added' if self.after else 'removed'} ({self.effect})"
+        return f"{self.agent}: {self.key}: {_text(self.before)} -> {_text(self.after)} ({self.effect})"
+
+
+def _text(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= 60 else text[:59] + "…"
