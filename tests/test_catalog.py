@@ -692,6 +692,7 @@ def _huge(path: Path) -> None:
     path.write_text(one("b") + "#" * (1 << 20))
 
 
+@pytest.mark.conformance(41)
 @pytest.mark.parametrize(
     ("make", "reason"),
     [

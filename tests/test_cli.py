@@ -280,3 +280,16 @@ def test_the_terminal_shows_a_tree(starter: Path) -> None:
         assert process.wait(10) == 0
     for text in ("● planner", "plan 1", "✓ s1", "✓ s2", "├──", "└──"):
         assert text in shown
+
+
+def test_a_file_that_cannot_be_used_is_told_once_and_exits_78(tmp_path: Path) -> None:
+    write(tmp_path, {"one.yaml": "version: 1\nname: one\n"})
+    done = agentsd("run", "./one.yaml", "hi", cwd=tmp_path)
+    assert done.returncode == 78
+    assert done.stderr.startswith("error: no agent can be used\none.yaml:1:1: the key 'description' is missing")
+    assert done.stderr.count("'description'") == 1
+
+
+def test_an_empty_folder_says_what_to_do(tmp_path: Path) -> None:
+    assert "agentsd init" in agentsd("run", "hi", cwd=tmp_path).stderr
+    assert "agentsd init" in agentsd("check", cwd=tmp_path).stdout

@@ -12,9 +12,10 @@ import pytest
 from framework.cli.init import copy_starter
 from framework.config.document import read_document
 from framework.config.environment import expand
-from framework.config.parse import parse_agent
+from framework.config.parse import parse, parse_agent
 from framework.config.settings import Settings
 from framework.tools.plugins import PluginLoader
+from framework.types.case import CaseFile
 from framework.types.events import WIRE_NAMES
 from framework.types.outcome import OUTCOMES
 from framework.types.state import RunResult
@@ -31,7 +32,9 @@ def blocks(language: str) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize(("place", "text"), list(blocks("yaml")))
 def test_every_yaml_block_is_valid(place: str, text: str) -> None:
-    if "\nname:" in text:
+    if "cases:" in text:
+        parse(place, text.encode(), CaseFile)
+    elif "\nname:" in text:
         parse_agent(place, text.encode())
     else:
         document = read_document(place, text.encode())

@@ -9,6 +9,8 @@ import pytest
 
 from framework import RunResult, Runtime
 from framework.cli.init import copy_starter
+from framework.config.settings import ReloadSettings, Settings
+from framework.config.suite import read_suite
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +71,12 @@ def test_the_log_is_analysed_by_a_plan_with_a_summary(starter: Path) -> None:
     assert result.steps == 2, "the plan and the summary; the steps name their tool"
     assert {"tool", "final"} == {entry.action.type for entry in result.trace}
     assert "Most frequent errors" in result.output
+
+
+def test_the_starters_own_cases_pass(starter: Path) -> None:
+    async def main() -> None:
+        settings = Settings(reload=ReloadSettings(gate="tests"))
+        async with Runtime.open(starter, settings=settings, watch=False) as runtime:
+            assert len(read_suite(runtime.catalog.current).cases) >= 5
+
+    asyncio.run(main())

@@ -7,8 +7,11 @@ import json
 
 import click
 
-from framework.cli.project import Location, locate, show_problem
+from framework.cli.project import Location, lenient_settings, locate, show_problem
+from framework.cli.schema import refresh_schemas
 from framework.config.generation import Generation
+from framework.config.parse import in_order
+from framework.config.suite import read_suite
 from framework.engine.runtime import Runtime
 from framework.types.outcome import EXIT_CONFIG
 from framework.types.problem import Problem
@@ -24,7 +27,8 @@ def command(path: str, as_json: bool) -> int:
     """
     location = locate(path)
     generation = asyncio.run(_load(location))
-    problems = [p for p in generation.problems if location.file is None or p.path == location.file]
+    found = in_order([*generation.problems, *read_suite(generation).problems])
+    problems = [problem for problem in found if location.file in (None, problem.path)]
     errors = sum(problem.severity == "error" for problem in problems)
     if as_json:
         click.echo(json.dumps(_as_data(generation, problems), ensure_ascii=False, indent=2))
@@ -36,7 +40,8 @@ def command(path: str, as_json: bool) -> int:
 
 
 async def _load(location: Location) -> Generation:
-    async with Runtime.open(location.root, watch=False) as runtime:
+    async with Runtime.open(location.root, settings=lenient_settings(location), watch=False) as runtime:
+        refresh_schemas(runtime)
         return runtime.catalog.current
 
 
@@ -51,7 +56,7 @@ def _as_data(generation: Generation, problems: list[Problem]) -> dict[str, objec
 
 
 def _show_sum(generation: Generation, errors: int, warnings: int) -> None:
-    agents = ", ".join(sorted(generation.agents)) or "none"
+    agents = ", ".join(sorted(generation.agents)) or "none (put one under agents.d/, or run `agentsd init`)"
     click.echo(f"agents: {agents}")
     click.echo(f"tools:  {len(generation.tools)}")
     if errors:

@@ -18,7 +18,10 @@ from framework.types.outcome import EXIT_CONFIG, EXIT_USAGE
 COMMANDS = {
     "init": "Put a working starter project into a folder.",
     "check": "Check a project's files: every problem with file, line and what to do.",
+    "schema": "Print or write the JSON Schema of the files, for editors.",
+    "test": "Run the cases beside the agents, on their scripts or live on a model.",
     "run": "Send one message to an agent.",
+    "config": "Compare two versions of a project.",
     "chat": "Talk with an agent; edits of its files go live between messages.",
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from framework.config.generation import Generation
+from framework.config.settings import ReloadSettings, Settings
 from framework.config.snapshot import AGENTS
 from framework.types.errors import RequestError
 from framework.types.problem import Problem
@@ -45,6 +46,16 @@ def locate(path: str) -> Location:
         if folder.name == AGENTS:
             return Location(folder.parent, absolute.relative_to(folder.parent).as_posix())
     return Location(given)
+
+
+def lenient_settings(location: Location) -> Settings:
+    """The settings beside what a location names, but so that its files are loaded whatever is wrong with them.
+
+    Raises:
+        ConfigError: the settings themselves cannot be used.
+    """
+    settings = Settings.load(location.root if location.root.is_dir() else location.root.parent)
+    return settings.model_copy(update={"reload": ReloadSettings()})
 
 
 def show_problem(problem: Problem) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from framework.cli.project import locate, show_problem
+from framework.cli.schema import refresh_schemas
 from framework.cli.session import answer, print_result
 from framework.cli.waterfall import waterfall
 from framework.config.settings import Settings
@@ -66,8 +67,9 @@ async def _run(path: str, message: str, given: Mapping[str, Any], *, quiet: bool
     if given["model"]:
         settings = settings.model_copy(update={"model": given["model"]})
     async with Runtime.open(location.root, settings=settings, watch=False) as runtime:
+        refresh_schemas(runtime)
         generation = runtime.catalog.current
-        if not quiet:
+        if not quiet and generation.agents:
             for problem in generation.errors:
                 show_problem(problem)
         options = RunOptions(

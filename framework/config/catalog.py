@@ -7,12 +7,14 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 
 from framework.config.candidate import Candidate
 from framework.config.generation import EMPTY, Builder, Generation
 from framework.config.history import History, Trigger
 from framework.config.snapshot import Snapshot, single_file, take_snapshot
 from framework.telemetry import names
+from framework.telemetry.metrics import ReloadMetrics
 from framework.telemetry.spans import Spans
 from framework.tools.tool import Tool
 from framework.types.events import ConfigRejected, ConfigReloaded
@@ -47,6 +49,7 @@ class Catalog:
         """What is wrong with the files as they were last read, whether or not they went live."""
         self._strict, self._gate = strict, gate
         self._builder = Builder(tools, executors, models)
+        self._metrics = ReloadMetrics()
         self._subscribers: list[Subscriber] = []
         self._changing = asyncio.Lock()
         self._published = asyncio.Condition()
@@ -60,7 +63,8 @@ class Catalog:
 
     def snapshot(self) -> Snapshot:
         """The files as they are now: the project's folders, or the one file that is the project."""
-        return single_file(self.root) if self.single else take_snapshot(self.root)
+        snapshot = single_file(self.root) if self.single else take_snapshot(self.root)
+        return snapshot.with_cases_counted() if self._gate else snapshot
 
     async def reload(self, trigger: Trigger = "api") -> Generation:
         """Read the files and publish what they say; equal bytes leave the current generation as it is."""
@@ -101,12 +105,16 @@ class Catalog:
             return self.current
 
     async def _prepare(self, snapshot: Snapshot) -> Candidate | None:
-        if snapshot.digest == self._refused or (snapshot.digest == self.current.digest and self._refused is None):
+        if snapshot.digest == self.current.digest:
+            self._refused, self.problems = None, self.current.problems
+            return None
+        if snapshot.digest == self._refused:
             return None
         built = await asyncio.to_thread(self._builder.build, snapshot, self.current)
         return Candidate.of(built, self.current)
 
     async def _publish(self, candidate: Candidate, trigger: Trigger) -> Generation:
+        started = perf_counter()
         attributes = {names.PREVIOUS_GENERATION: self.current.number, names.RELOAD_TRIGGER: trigger}
         with Spans({}).root("config.reload", "CHAIN", attributes) as span:
             refused = await self._objections(candidate.generation)
@@ -119,6 +127,15 @@ class Catalog:
                 self._refused = None
                 await self._swap(candidate, trigger)
             span.set_attribute(names.GENERATION, self.current.number)
+        agents = self.current.agents.values()
+        self._metrics.record(
+            trigger=trigger,
+            outcome=outcome,
+            seconds=perf_counter() - started,
+            generation=self.current.number,
+            agents=len(agents),
+            stale=sum(bool(agent.stale) for agent in agents),
+        )
         return self.current
 
     async def _objections(self, generation: Generation) -> tuple[Problem, ...]:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from framework.config.compile import Agent
 from framework.config.link import Linker, Parsed, Surroundings
 from framework.config.parse import ParseError, in_order, parse_agent
 from framework.config.prompts import Prompts
-from framework.config.snapshot import AGENTS, PLUGINS, PROMPTS, Snapshot, digest_of
+from framework.config.snapshot import AGENTS, PLUGINS, PROMPTS, Cases, Snapshot, digest_of
 from framework.config.toolbox import PluginShelf, Toolbox
 from framework.tools.tool import Tool
 from framework.types.problem import Problem
@@ -29,6 +29,8 @@ class Generation:
     tools: Mapping[str, Tool]
     problems: tuple[Problem, ...] = ()
     """By file and line."""
+    cases: Cases = field(default_factory=dict)
+    """The files of cases that lay beside the agents when it was built."""
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -70,7 +72,8 @@ class Builder:
             linker.refuse(path, [problem])
         agents = linker.link()
         problems += [*toolbox.problems, *prompts.problems(), *linker.problems]
-        return Generation(previous.number + 1, snapshot.digest, agents, toolbox.tools, tuple(in_order(problems)))
+        found = tuple(in_order(problems))
+        return Generation(previous.number + 1, snapshot.digest, agents, toolbox.tools, found, snapshot.cases)
 
     def _templates(self, files: Mapping[str, bytes], problems: list[Problem]) -> Prompts:
         sources = {}

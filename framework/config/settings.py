@@ -60,7 +60,13 @@ class ReloadSettings(Frozen):
     gate: Literal["none", "tests"] = "none"
     """`tests`: an edit goes live only if all the cases beside the agents pass (`agents.d/NAME.test.yaml`)."""
     quiet: Duration = Field(default=0.1, validate_default=False)
-    """How long files must be left alone before they are read."""
+    """How long files must be left alone before what they say goes live."""
+    removal_grace: Duration = Field(default=0.5, validate_default=False)
+    """How long a file or an agent must be gone before it is gone live."""
+    widening_grace: Duration = Field(default=1.0, validate_default=False)
+    """How long files must be left alone when an agent may do more than before, or is new."""
+    reconcile: Duration = Field(default=2.0, validate_default=False)
+    """How often the files are looked at although nothing hinted at a change."""
 
 
 class Settings(BaseSettings):

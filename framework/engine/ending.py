@@ -12,6 +12,7 @@ from framework.engine.run import Run
 from framework.memory.store import Store
 from framework.telemetry import names
 from framework.telemetry.spans import fail, trace_id
+from framework.types.errors import LimitExceeded
 from framework.types.events import ConfirmationRequested, RunFailed, RunFinished
 from framework.types.outcome import outcome
 from framework.types.state import CallSummary, Confirmation, RunResult, RunState, ToolStat, TraceEntry
@@ -99,6 +100,15 @@ def result_of(state: RunState, trace: str | None = None) -> RunResult:
         stopped_by=state.stopped_by,
         elapsed_ms=state.elapsed_ms,
     )
+
+
+def limit_error(result: RunResult) -> LimitExceeded:
+    """A stopped run as an error that carries its result."""
+    stop = result.stopped_by
+    assert stop is not None
+    error = LimitExceeded(stop.limit, used=stop.used, allowed=stop.allowed, place=stop.place)
+    error.result = result
+    return error
 
 
 def _sub_runs(state: RunState) -> Iterator[RunState]:

@@ -20,7 +20,10 @@ class Models:
 
     def of(self, agent: Agent) -> ModelClient:
         """The client of an agent; raises ConfigError when it has no key."""
-        name = agent.spec.model or self._settings.model
+        return self.named(agent.spec.model or self._settings.model)
+
+    def named(self, name: str) -> ModelClient:
+        """The client of a name that agent files use; raises ConfigError when it has no key."""
         if name not in self._clients:
             self._clients[name] = self._connect(name)
         return self._clients[name]

@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 from uuid import uuid4
@@ -14,8 +15,9 @@ from uuid import uuid4
 from framework.config.catalog import Catalog
 from framework.config.generation import Generation
 from framework.config.settings import Settings
-from framework.config.watch import watch as watch_files
-from framework.engine.ending import free_conversation
+from framework.config.watch import Watcher, watching
+from framework.engine.cases import cases_pass
+from framework.engine.ending import free_conversation, limit_error
 from framework.engine.models import Models
 from framework.engine.plan import plan
 from framework.engine.react import react
@@ -32,7 +34,7 @@ from framework.telemetry import names
 from framework.telemetry.spans import Spans
 from framework.tools.builtin import BUILTIN_TOOLS
 from framework.tools.tool import Tool
-from framework.types.errors import AgentNotFound, ConfigError, ConversationBusy, LimitExceeded, RequestError
+from framework.types.errors import AgentNotFound, ConfigError, ConversationBusy, RequestError
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.state import Confirmation, Decision, RunResult, RunState
 
@@ -55,6 +57,8 @@ class Runtime:
         deps: Any,
     ) -> None:
         self.root, self.settings, self.catalog, self.store = root, settings, catalog, store
+        self.watcher: Watcher | None = None
+        """What keeps the catalog at what the files say, if anything does."""
         self._models = Models(models, settings)
         self._deps = deps
         self._threads = ThreadPoolExecutor(TOOL_THREADS, thread_name_prefix="agentsd-tool")
@@ -93,19 +97,32 @@ class Runtime:
         clients = dict(models or {})
         known = {OFFLINE, *(provider.name for provider in PROVIDERS), *settings.models, *clients}
         strict = settings.reload.mode == "strict"
-        catalog = Catalog(path, tools=[*BUILTIN_TOOLS, *tools], executors=EXECUTORS.keys(), models=known, strict=strict)
+        gate = cases_pass(partial(cls.over, folder, settings, deps)) if settings.reload.gate == "tests" else None
+        own = [*BUILTIN_TOOLS, *tools]
+        catalog = Catalog(path, tools=own, executors=EXECUTORS.keys(), models=known, strict=strict, gate=gate)
         await catalog.reload("startup")
-        if strict and not catalog.current.number:
-            raise ConfigError("strict mode: nothing is served until all files can be used", catalog.problems)
+        if not catalog.current.number:
+            needed = "strict mode: nothing is served until all files can be used"
+            raise ConfigError(needed if strict else "nothing is served until every case passes", catalog.problems)
         runtime = cls(folder, settings, catalog, store or MemoryStore(), clients, deps)
-        watching = asyncio.create_task(watch_files(catalog, quiet=settings.reload.quiet)) if watch else None
+        try:
+            async with watching(catalog, settings.reload) if watch else nullcontext() as runtime.watcher:
+                yield runtime
+        finally:
+            await runtime._close()
+
+    @classmethod
+    @asynccontextmanager
+    async def over(
+        cls, root: Path, settings: Settings, deps: Any, generation: Generation, models: Mapping[str, ModelClient]
+    ) -> AsyncIterator[Runtime]:
+        """A runtime on one generation as it is, with a store of its own: no file is read, nothing goes live."""
+        catalog = Catalog(root, tools=(), executors=(), models=())
+        catalog.current = generation
+        runtime = cls(root, settings, catalog, MemoryStore(), models, deps)
         try:
             yield runtime
         finally:
-            if watching:
-                watching.cancel()
-                with suppress(asyncio.CancelledError):
-                    await watching
             await runtime._close()
 
     async def run(self, message: str, *, raise_on_limit: bool = False, **options: Unpack[RunOptions]) -> RunResult:
@@ -118,7 +135,7 @@ class Runtime:
         async with self._start(message, options, listening=False) as stream:
             result = await stream.result()
         if raise_on_limit and result.status == "stopped":
-            raise self._limit_error(result)
+            raise limit_error(result)
         return result
 
     @asynccontextmanager
@@ -222,6 +239,8 @@ class Runtime:
 
     def _route(self, message: str, generation: Generation, explicit: str | None, last: str | None) -> Route:
         default = self.settings.routing.default_agent
+        if not generation.agents and generation.errors:
+            raise ConfigError("no agent can be used", generation.errors)
         try:
             return route(message, generation.agents, explicit=explicit, last=last, default=default)
         except AgentNotFound as missing:
@@ -281,13 +300,6 @@ class Runtime:
         waits = f" and waits for {', '.join(p.tool or p.kind for p in pending)}" if pending else " and goes on"
         raise ConversationBusy(f"the conversation {conversation_id!r} has the run {run_id} open{waits}")
 
-    def _limit_error(self, result: RunResult) -> LimitExceeded:
-        stop = result.stopped_by
-        assert stop is not None
-        error = LimitExceeded(stop.limit, used=stop.used, allowed=stop.allowed, place=stop.place)
-        error.result = result
-        return error
-
     async def _close(self) -> None:
         for task in list(self._running.values()):
             task.cancel()
@@ -299,7 +311,7 @@ class Runtime:
 
 def _project(root: str | Path) -> tuple[Path, Path]:
     """What to load, and the folder it stands in; raises RequestError."""
-    path = Path(root).resolve()
+    path = Path(root).absolute()  # not resolved: a link to a folder may lead to another one later
     if not path.exists():
         raise RequestError(f"there is no {root}")
-    return path, path.parent if path.is_file() else path
+    return (path.resolve(), path.resolve().parent) if path.is_file() else (path, path)

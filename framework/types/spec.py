@@ -33,6 +33,9 @@ def _is_regex(pattern: str) -> str:
     return pattern
 
 
+Regex = Annotated[str, AfterValidator(_is_regex)]
+
+
 def _text_or(tag: str) -> Discriminator:
     return Discriminator(lambda value: "text" if isinstance(value, str) else tag)
 
@@ -50,17 +53,22 @@ class InputSpec(Frozen):
     """One typed variable of a request."""
 
     type: Literal["string", "integer", "number", "boolean", "array", "object"] = "string"
+    """What a value must be."""
     required: bool = False
+    """Refuse requests that do not bring it."""
     default: Any = None
     """Used when the caller gives none."""
     description: str = ""
+    """What it is: told to an agent that calls this one."""
 
 
 class Example(Frozen):
     """A few-shot turn put before the conversation."""
 
     user: str
+    """What the user says."""
     assistant: str
+    """What the agent answers."""
 
 
 class Routing(Frozen):
@@ -70,7 +78,7 @@ class Routing(Frozen):
     """Between agents that both match, the higher one wins."""
     keywords: tuple[str, ...] = ()
     """Words or phrases, matched without regard to case."""
-    patterns: tuple[Annotated[str, AfterValidator(_is_regex)], ...] = ()
+    patterns: tuple[Regex, ...] = ()
     """Regular expressions searched for in the message."""
     examples: tuple[str, ...] = ()
     """Messages this agent is meant for, matched whole and without regard to case."""
@@ -80,11 +88,15 @@ class ModelSettings(Frozen):
     """Sampling options passed to the model; those left out stay the provider's own."""
 
     temperature: Annotated[float, Field(ge=0, le=2, strict=True)] | None = None
+    """How much chance is in the choice of words: 0 (least) to 2."""
     top_p: Annotated[float, Field(gt=0, le=1, strict=True)] | None = None
+    """Choose only among the likeliest words that together reach this probability."""
     max_tokens: PositiveInt | None = None
     """Longest answer of one model call, in tokens."""
     stop: tuple[str, ...] = ()
+    """Texts at which an answer ends."""
     seed: Annotated[int, Field(strict=True)] | None = None
+    """The same seed and input give, with most providers, the same answer."""
     tool_choice: str | None = None
     """`auto`, `none`, `required` or the name of one tool."""
     reasoning: Literal["minimal", "low", "medium", "high"] | None = None
@@ -133,9 +145,11 @@ class Limits(Frozen):
     max_steps: PositiveInt | None = 10
     """Model turns."""
     max_tool_calls: PositiveInt | None = 20
+    """Calls of tools, those that failed included."""
     max_total_tokens: PositiveInt | None = 50_000
     """Input and output tokens of all model calls together."""
     max_cost_usd: Annotated[float, Field(gt=0, strict=True)] | None = None
+    """US dollars for all model calls together."""
     timeout: Duration | None = 120.0
     """The whole run, without the time it waits for a human."""
     model_timeout: Duration | None = 60.0
@@ -158,12 +172,14 @@ class RuntimePolicy(Limits):
     risk_level: Risk = "medium"
     """Tools above this risk are denied."""
     confirm: ConfirmPolicy = ConfirmPolicy()
+    """Which risks a human must confirm."""
 
 
 class ApprovalFrom(Frozen):
     """Ask for plans that contain a step of some risk."""
 
     from_: Risk = Field(alias="from")
+    """The lowest such risk."""
 
 
 class PlanSettings(Frozen):
@@ -174,6 +190,7 @@ class PlanSettings(Frozen):
     ] = ApprovalFrom.model_validate({"from": "high"})
     """When a human must approve the plan: `never`, `always` or `{from: RISK}`."""
     max_plan_steps: PositiveInt = 12
+    """Steps of one plan; a longer one is refused."""
     max_parallel: PositiveInt = 2
     """Independent steps that run side by side."""
 
@@ -205,6 +222,7 @@ class AgentSpec(Frozen):
     inputs: dict[str, InputSpec] = {}
     """Variables a request brings for the template."""
     examples: tuple[Example, ...] = ()
+    """Few-shot turns put before the conversation."""
     routing: Routing = Routing()
     executor: str = "react"
     """`react` thinks and acts turn by turn; `plan` makes a plan first and then works it off."""

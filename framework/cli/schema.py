@@ -1,0 +1,90 @@
+"""`agentsd schema`: what editors need to complete, explain and check the project's files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from framework.cli.project import locate
+from framework.config.schema import Names, Schema, agent_schema, settings_schema
+from framework.config.snapshot import AGENTS, PROMPTS
+from framework.engine.runtime import EXECUTORS, Runtime
+from framework.llm.providers import OFFLINE, PROVIDERS
+from framework.types.errors import RequestError
+
+KINDS: Mapping[str, Callable[[Names], Schema]] = {"agent": agent_schema, "settings": settings_schema}
+FOLDER = ".agentsd"
+
+
+@click.command("schema")
+@click.argument("path", default=".")
+@click.option("--kind", type=click.Choice(list(KINDS)), default="agent", show_default=True, help="Of which files.")
+@click.option("--write", is_flag=True, help=f"Write all into {FOLDER}/, where the first line of a file points to.")
+def command(path: str, kind: str, write: bool) -> int:
+    """Print the JSON Schema of a project's files (default: of this folder's), with its tools and agents by name."""
+    location = locate(path)
+    if write and not location.root.is_dir():
+        raise RequestError(f"{path} is a file by itself: a schema is written into a project's folder")
+    names = asyncio.run(_load(location.root))
+    if not write:
+        click.echo(_text(KINDS[kind](names)), nl=False)
+        return 0
+    try:
+        written = write_schemas(location.root, names)
+    except OSError as error:
+        raise RequestError(f"{error.filename} cannot be written: {error.strerror}") from None
+    click.echo("\n".join(f"wrote {file}" for file in written) or "nothing has changed")
+    return 0
+
+
+async def _load(root: Path) -> Names:
+    async with Runtime.open(root, watch=False) as runtime:
+        return names_of(runtime)
+
+
+def names_of(runtime: Runtime) -> Names:
+    """What the files of an open project may refer to."""
+    generation = runtime.catalog.current
+    return Names(
+        tools={name: tool.definition.description for name, tool in generation.tools.items()},
+        agents={name: agent.spec.description for name, agent in generation.agents.items()},
+        models={OFFLINE, *runtime.settings.models, *(f"{provider.name}/" for provider in PROVIDERS)},
+        executors=EXECUTORS.keys(),
+        templates=[path.removeprefix(PROMPTS + "/") for path in runtime.catalog.snapshot().below(PROMPTS)],
+    )
+
+
+def refresh_schemas(runtime: Runtime) -> None:
+    """Keep the schemas of a project's folder up to date. A folder that cannot be written is no reason to fail."""
+    if not runtime.catalog.single and (runtime.root / AGENTS).is_dir():
+        with suppress(OSError):
+            write_schemas(runtime.root, names_of(runtime))
+
+
+def write_schemas(root: Path, names: Names) -> list[Path]:
+    """Write what has changed, each file at once; returns the files written. Raises OSError."""
+    texts = {root / FOLDER / f"{kind}.schema.json": _text(make(names)) for kind, make in KINDS.items()}
+    return [path for path, text in texts.items() if _replace(path, text.encode())]
+
+
+def _replace(path: Path, content: bytes) -> bool:
+    if path.is_file() and path.read_bytes() == content:
+        return False
+    path.parent.mkdir(exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_bytes(content)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return True
+
+
+def _text(schema: Schema) -> str:
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

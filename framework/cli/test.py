@@ -1,0 +1,181 @@
+"""`agentsd test`: the cases beside the agents, on their scripts or live on a model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import click
+
+from framework.cli.project import Location, lenient_settings, locate, show_problem
+from framework.config.generation import Generation
+from framework.config.settings import Settings
+from framework.config.snapshot import TEST_SUFFIXES
+from framework.config.suite import PlacedCase, Suite, read_suite
+from framework.engine.cases import Attempt, Bench
+from framework.engine.models import Models
+from framework.engine.rates import Rate, rates
+from framework.engine.runtime import Runtime
+from framework.types.errors import AgentNotFound
+from framework.types.problem import Problem
+
+HOW_TO = """there are no cases yet. Write agents.d/AGENT.test.yaml:
+
+cases:
+  - name: it calculates
+    message: calculate 2 + 3
+    model:                        # what the model answers; without it: `offline`
+      - {call: calculator, arguments: {expression: 2 + 3}}
+      - {say: It is 5.}
+    expect: {called: [calculator], output: "5"}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A case and what came of it, each time."""
+
+    placed: PlacedCase
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def passed(self) -> bool:
+        """It passed every time."""
+        return all(attempt.passed for attempt in self.attempts)
+
+    @property
+    def failures(self) -> list[str]:
+        """Everything that did not come, each once."""
+        return list(dict.fromkeys(text for attempt in self.attempts for text in attempt.failures))
+
+
+@click.command("test")
+@click.argument("path", default=".")
+@click.option("-a", "--agent", help="Only the cases of this agent.")
+@click.option("-m", "--model", help="Ask this model instead of the scripts, e.g. openai/gpt-5.4-mini; prints rates.")
+@click.option("-n", "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Every case so often.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def command(path: str, agent: str | None, model: str | None, repeat: int, as_json: bool) -> int:
+    """Run the cases of a project (default: this folder), of one agent file, or of one file of cases.
+
+    Exit codes: 0 all passed, 1 some did not.
+    """
+    location = _locate(path)
+    return asyncio.run(_test(location, agent, model, repeat, as_json=as_json))
+
+
+def _locate(path: str) -> Location:
+    """As everywhere; of a lone file of cases, its agent's file is what can be opened."""
+    location = locate(path)
+    name = location.root.name
+    suffix = next((suffix for suffix in TEST_SUFFIXES if name.endswith(suffix)), None)
+    if location.file is None and suffix is not None and location.root.is_file():
+        return locate(str(location.root.with_name(name.removesuffix(suffix) + suffix.removeprefix(".test"))))
+    return location
+
+
+async def _test(location: Location, agent: str | None, model: str | None, repeat: int, *, as_json: bool) -> int:
+    settings = lenient_settings(location)
+    await _refuse_unusable(model, settings)
+    async with Runtime.open(location.root, settings=settings, watch=False) as runtime:
+        generation = runtime.catalog.current
+        suite = read_suite(generation)
+        problems = [*generation.errors, *suite.problems]
+        chosen = [placed for placed in _chosen(suite, generation, location, agent) if _fits(placed, model)]
+        bench = Bench(partial(Runtime.over, runtime.root, settings, None), live=model)
+        if not as_json:
+            for problem in problems:
+                show_problem(problem)
+        tried: list[Tried] = []
+        for placed in chosen:
+            tried.append(Tried(placed, tuple([await bench.attempt(placed, generation) for _ in range(repeat)])))
+            if not as_json:
+                _show(tried[-1])
+    return _report(tried, suite, problems, model, as_json=as_json)
+
+
+async def _refuse_unusable(model: str | None, settings: Settings) -> None:
+    """Raise ConfigError once, for a model without a key, instead of in every case."""
+    if model is not None:
+        models = Models({}, settings)
+        models.named(model)
+        await models.close()
+
+
+def _chosen(suite: Suite, generation: Generation, location: Location, agent: str | None) -> Iterator[PlacedCase]:
+    if agent is not None and agent not in generation.agents:
+        raise AgentNotFound(agent, list(generation.agents), generation.errors)
+    file = location.file
+    if file is not None and not file.endswith(TEST_SUFFIXES):
+        agent, file = agent or location.agent(generation), None
+    for placed in suite.cases:
+        if (agent is None or placed.agent == agent) and file in (None, placed.document.path):
+            yield placed
+
+
+def _fits(placed: PlacedCase, model: str | None) -> bool:
+    """A real model cannot be made to fail: such a case says nothing about it."""
+    return model is None or not any(answer.fail for answer in placed.case.model or ())
+
+
+def _show(tried: Tried) -> None:
+    attempts = tried.attempts
+    took = sum(attempt.elapsed_ms for attempt in attempts)
+    count = f"  {sum(attempt.passed for attempt in attempts)}/{len(attempts)}" if len(attempts) > 1 else ""
+    click.secho("✓" if tried.passed else "✗", fg="green" if tried.passed else "red", nl=False)
+    click.echo(f" {tried.placed.agent}: {tried.placed.case.name}{count}", nl=False)
+    click.secho(f"  {took:.0f} ms", dim=True)
+    for text in tried.failures:
+        click.echo(f"    {text}  ({tried.placed.place})")
+
+
+def _report(
+    tried: Sequence[Tried], suite: Suite, problems: Sequence[Problem], model: str | None, *, as_json: bool
+) -> int:
+    """The end of the output; returns the exit code."""
+    passed = sum(one.passed for one in tried)
+    failed = len(tried) - passed
+    found = rates((one.placed.case, attempt) for one in tried for attempt in one.attempts) if model else {}
+    if as_json:
+        click.echo(json.dumps(_as_data(tried, problems, found), ensure_ascii=False, indent=2))
+    elif not tried and not suite.errors:
+        click.echo(HOW_TO, nl=False)
+    else:
+        click.secho(f"{passed} passed, {failed} failed", fg="red" if failed else "green")
+        _show_rates(model or "", found)
+    return 1 if failed or suite.errors else 0
+
+
+def _show_rates(model: str, found: dict[str, Rate]) -> None:
+    if found:
+        click.echo(f"\n{model}:")
+    for name, rate in found.items():
+        click.echo(f"  {name:<16}{rate if rate.tried else '-'}")
+
+
+def _as_data(tried: Sequence[Tried], problems: Sequence[Problem], found: dict[str, Rate]) -> dict[str, object]:
+    cases = [
+        {
+            "name": one.placed.case.name,
+            "agent": one.placed.agent,
+            "place": one.placed.place,
+            "passed": one.passed,
+            "attempts": len(one.attempts),
+            "attempts_passed": sum(attempt.passed for attempt in one.attempts),
+            "failures": one.failures,
+            "elapsed_ms": round(sum(attempt.elapsed_ms for attempt in one.attempts), 1),
+        }
+        for one in tried
+    ]
+    data: dict[str, object] = {
+        "passed": sum(one.passed for one in tried),
+        "failed": sum(not one.passed for one in tried),
+        "cases": cases,
+        "problems": [problem.model_dump(exclude_none=True) for problem in problems],
+    }
+    if found:
+        data["rates"] = {name: {"passed": rate.passed, "tried": rate.tried} for name, rate in found.items()}
+    return data

@@ -1,0 +1,156 @@
+"""Reads a project's folders: which files count, and each of them in one piece, never half of what is being written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from framework.config.document import MAX_BYTES
+
+TRIES, PAUSE_SECONDS = 5, 0.005
+"""How often, and how far apart, a file is read that changes while it is read."""
+HIDDEN_FOLDERS, HIDDEN_FILES = (".", "__"), (".", "_")
+FINE_NS, COARSE_NS = 50_000_000, 2_000_000_000
+"""How far apart two changes of a file must be to have different times; coarse where times are whole seconds."""
+
+Fingerprint = tuple[int, int, int, int, int]
+"""Device, inode, size, mtime and ctime. The ctime, which no program can set, tells an edit that puts the mtime back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file that counts, or what stands in the way of it."""
+
+    path: str
+    link: bool = False
+    status: os.stat_result | None = None
+    error: OSError | None = None
+
+
+def fingerprint(status: os.stat_result) -> Fingerprint:
+    """What differs once a file was changed, up to changes that follow one another too fast for its times."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def was_still(read: Fingerprint, began_ns: int) -> bool:
+    """Whether a file had been left alone long enough, when reading it began, for its next change to have another time.
+
+    Args:
+        read: of the file that was read.
+        began_ns: when reading began, in nanoseconds since 1970.
+    """
+    changed = read[-1]
+    return began_ns - changed > (FINE_NS if changed % 1_000_000_000 else COARSE_NS)
+
+
+def files_below(folder: str, suffixes: tuple[str, ...]) -> Iterator[Found]:
+    """The files of a folder that count, and what could not be looked into; in no order.
+
+    Hidden and private names are passed over. A link must not lead out of the folder. One to another folder is followed
+    only into what is hidden, as Kubernetes mounts its files: what it shows is otherwise there already.
+    """
+    yield from _files(folder, folder, suffixes, ())
+
+
+def _files(where: str, folder: str, suffixes: tuple[str, ...], followed: tuple[Path, ...]) -> Iterator[Found]:
+    try:
+        with os.scandir(where) as listed:
+            entries = list(listed)
+    except FileNotFoundError:
+        return  # never made, or deleted just now
+    except OSError as error:
+        yield Found(where, error=error)
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            if not entry.name.startswith(HIDDEN_FOLDERS):
+                yield from _files(entry.path, folder, suffixes, followed)
+        elif entry.is_symlink() and _leads_to_folder(entry):
+            yield from _linked(entry, folder, suffixes, followed)
+        else:
+            yield from _file(entry, folder, suffixes)
+
+
+def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _linked(
+    entry: os.DirEntry[str], folder: str, suffixes: tuple[str, ...], followed: tuple[Path, ...]
+) -> Iterator[Found]:
+    if entry.name.startswith(HIDDEN_FOLDERS):
+        return
+    try:
+        target = _target(entry.path, folder)
+    except OSError as error:
+        yield Found(entry.path, link=True, error=error)
+        return
+    hidden = any(part.startswith(HIDDEN_FOLDERS) for part in target.parts)
+    if hidden and target not in followed:
+        yield from _files(entry.path, folder, suffixes, (*followed, target))
+
+
+def _file(entry: os.DirEntry[str], folder: str, suffixes: tuple[str, ...]) -> Iterator[Found]:
+    name = entry.name
+    if not name.endswith(suffixes) or name.startswith(HIDDEN_FILES) or name.endswith("~"):
+        return
+    link = entry.is_symlink()
+    try:
+        if link:
+            _target(entry.path, folder)
+        yield Found(entry.path, link, entry.stat())
+    except OSError as error:
+        if link or not isinstance(error, FileNotFoundError):  # a file may be deleted after it was listed
+            yield Found(entry.path, link, error=error)
+
+
+def _target(path: str, folder: str) -> Path:
+    """Where a link leads, relative to the folder; raises OSError if out of it: what is served lies in the folder."""
+    target, inside = Path(os.path.realpath(path, strict=True)), os.path.realpath(folder)
+    if not target.is_relative_to(inside):
+        raise OSError(errno.EXDEV, "it is a link that leads out of the folder")
+    return target.relative_to(inside)
+
+
+def read_whole(path: str) -> tuple[bytes, Fingerprint]:
+    """Read a file as it was at one moment.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, has more than `MAX_BYTES` bytes, or never stopped changing.
+    """
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(PAUSE_SECONDS)
+        # without O_NONBLOCK a FIFO of that name would hang the reader
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            before = os.fstat(descriptor)
+            if not stat.S_ISREG(before.st_mode):
+                raise OSError(errno.EINVAL, "it is not a regular file")
+            source = _read(descriptor)
+            after = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+        if len(source) > MAX_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {MAX_BYTES} bytes")
+        if fingerprint(before) == fingerprint(after) and len(source) == after.st_size:
+            return source, fingerprint(after)
+    raise OSError(errno.EBUSY, "it is being written")
+
+
+def _read(descriptor: int) -> bytes:
+    """All of a file, or a byte more than may be."""
+    parts: list[bytes] = []
+    left = MAX_BYTES + 1
+    while left and (part := os.read(descriptor, left)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)

@@ -1,0 +1,74 @@
+"""A model that says what a script tells it to: for tests of agents."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from pydantic import BaseModel
+
+from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
+from framework.types.messages import Message, ToolCall, Usage
+
+Turn = str | tuple[ToolCall, ...] | Message | BaseModel | BaseException
+Script = Callable[[ModelRequest], Turn]
+
+
+def calls(*wanted: tuple[str, dict[str, Any]], prefix: str = "c") -> tuple[ToolCall, ...]:
+    """A turn in which the model asks for tools: `calls(("read_file", {"path": "a.txt"}))`; ids are `c1`, `c2`, …"""
+    return tuple(
+        ToolCall(id=f"{prefix}{number}", tool=tool, arguments=arguments)
+        for number, (tool, arguments) in enumerate(wanted, 1)
+    )
+
+
+class ScriptedModel:
+    """A model that answers by script, turn by turn; `requests` keeps what it was asked.
+
+    A turn is a text, calls, a whole message, a typed answer, or an exception to raise; or the script is one function of
+    the request.
+    """
+
+    def __init__(self, *turns: Turn, script: Script | None = None, tokens: int = 10) -> None:
+        self._turns = list(turns)
+        self._script = script
+        self._tokens = tokens
+        self.requests: list[ModelRequest] = []
+
+    @property
+    def info(self) -> ModelInfo:
+        """It answers typed requests by itself."""
+        return ModelInfo(provider="scripted", model="", typed=True)
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        """The next turn; raises AssertionError when the script has ended."""
+        self.requests.append(request)
+        turn = self._script(request) if self._script else self._next()
+        if isinstance(turn, BaseException):
+            raise turn
+        message = _as_message(turn)
+        if request.stream:
+            for word in message.content.split(" "):
+                yield Delta(text=word if message.content.startswith(word) else " " + word)
+        half = self._tokens // 2
+        usage = Usage(prompt_tokens=self._tokens - half, completion_tokens=half, total_tokens=self._tokens)
+        yield Delta(reply=ModelReply(message, "tool_calls" if message.tool_calls else "stop", usage, "scripted"))
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def _next(self) -> Turn:
+        if not self._turns:
+            raise AssertionError(f"the script has ended, but the model was asked again (request {len(self.requests)})")
+        return self._turns.pop(0)
+
+
+def _as_message(turn: Turn) -> Message:
+    if isinstance(turn, Message):
+        return turn
+    if isinstance(turn, BaseModel):
+        return Message(role="assistant", content=turn.model_dump_json())
+    if isinstance(turn, str):
+        return Message(role="assistant", content=turn)
+    assert isinstance(turn, tuple)
+    return Message(role="assistant", tool_calls=turn)
