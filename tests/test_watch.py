@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+import watchfiles
 
 from framework import Runtime
-from framework.config import watch
+from framework.config.candidate import Candidate
+from framework.config.catalog import Catalog
 from framework.config.settings import Settings
+from framework.config.snapshot import Snapshot
+from framework.types.events import ConfigRejected
 from tests.projects import agent, write
 
 
@@ -21,16 +27,14 @@ def one(name: str, description: str = "Old.") -> str:
     return agent(name, model="offline", description=description)
 
 
-@pytest.fixture(autouse=True)
-def _only_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the periodic look, what goes live was noticed by the watcher."""
-    monkeypatch.setattr(watch, "RECONCILE_SECONDS", 1000.0)
-
-
 @asynccontextmanager
-async def opened(root: Path) -> AsyncIterator[Runtime]:
-    """A runtime that watches: the second probe goes live by an event, the first maybe by the look at the start."""
-    settings = Settings.model_validate({"reload": {"quiet": "20ms"}})
+async def opened(root: Path, **reload: str) -> AsyncIterator[Runtime]:
+    """A runtime that watches: the second probe goes live by an event, the first maybe by the look at the start.
+
+    Without the periodic look, what goes live was noticed by the watcher.
+    """
+    short = {"quiet": "20ms", "removal_grace": "20ms", "widening_grace": "20ms", "reconcile": "1000s"}
+    settings = Settings.model_validate({"reload": short | reload})
     async with asyncio.timeout(30), Runtime.open(root, settings=settings) as runtime:
         for number in (1, 2):
             seen = runtime.catalog.current.number
@@ -164,15 +168,100 @@ def test_folders_that_appear_after_the_start_are_watched(tmp_path: Path) -> None
     asyncio.run(scene())
 
 
-def test_what_no_event_tells_is_found_by_the_next_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "RECONCILE_SECONDS", 0.2)
+def test_where_nothing_can_be_watched_the_next_look_finds_what_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*paths: object, **options: object) -> NoReturn:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(watchfiles, "watch", refuse)
 
     async def scene() -> None:
-        files = {"agents.d/a.yaml": agent("a", model="offline", instructions="{template: x.j2}")}
-        async with opened(write(tmp_path, files)) as runtime:
-            assert "a" not in runtime.catalog.current.agents
-            write(tmp_path, {"prompts/x.j2": "x"})  # in a folder that is not watched yet
-            await live(runtime, "a", "The agent a.")
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")}), reconcile="50ms") as runtime:
+            write(tmp_path, {"agents.d/a.yaml": one("a", "New.")})
+            await live(runtime, "a", "New.")
+            assert runtime.watcher is not None
+            assert runtime.watcher.restarts >= 1
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scene())
+    assert "the file watcher failed and is started again: no space left on device" in caplog.messages
+
+
+def test_a_look_that_fails_does_not_end_the_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = []
+    prepare = Catalog.prepare
+
+    async def fail_once(catalog: Catalog, snapshot: Snapshot) -> Candidate | None:
+        if not failures:
+            failures.append(snapshot)
+            raise RuntimeError("lost")
+        return await prepare(catalog, snapshot)
+
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")}), reconcile="50ms") as runtime:
+            monkeypatch.setattr(Catalog, "prepare", fail_once)
+            write(tmp_path, {"agents.d/a.yaml": one("a", "New.")})
+            await live(runtime, "a", "New.")
+            assert failures
+
+    asyncio.run(scene())
+
+
+def test_what_tightens_does_not_wait_for_what_widens(tmp_path: Path) -> None:
+    def limited(steps: int) -> str:
+        return agent("a", model="offline", runtime_policy=f"{{max_steps: {steps}}}")
+
+    async def scene() -> None:
+        write(tmp_path, {"agents.d/a.yaml": limited(5), "agents.d/probe.yaml": one("probe")})
+        async with opened(tmp_path, widening_grace="1h") as runtime:
+            first = runtime.catalog.current
+            for steps, text in ((9, "While a waits."), (4, "While a waits.")):
+                write(tmp_path, {"agents.d/a.yaml": limited(steps), "agents.d/probe.yaml": one("probe", text)})
+            generation = await runtime.wait_generation(first.number + 1)
+            assert generation.agents["a"].spec.runtime_policy.max_steps == 4
+            write(tmp_path, {"agents.d/a.yaml": limited(9)})
+            await runtime.reload()
+            assert runtime.catalog.current.agents["a"].spec.runtime_policy.max_steps == 9, "who asks does not wait"
+
+    asyncio.run(scene())
+
+
+@pytest.mark.conformance(43)
+def test_a_rollback_holds_against_the_watch_until_the_files_change(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")}), reconcile="30ms") as runtime:
+            good = runtime.catalog.current.number
+            write(tmp_path, {"agents.d/a.yaml": one("a", "Bad.")})
+            await live(runtime, "a", "Bad.")
+            held = await runtime.catalog.rollback(good)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):  # ten looks
+                    await runtime.wait_generation(held.number + 1)
+            assert _description(runtime, "a") == "Old."
+            write(tmp_path, {"agents.d/a.yaml": one("a", "Better.")})
+            await live(runtime, "a", "Better.")
+
+    asyncio.run(scene())
+
+
+def test_with_a_gate_the_cases_are_watched_too(tmp_path: Path) -> None:
+    def case(expected: str) -> str:
+        return f"cases:\n  - name: says it\n    message: hi\n    model: [{{say: yes}}]\n    expect: {expected}\n"
+
+    async def scene() -> None:
+        files = {"agents.d/a.yaml": one("a"), "agents.d/a.test.yaml": case("{status: completed}")}
+        async with opened(write(tmp_path, files), gate="tests", reconcile="30ms") as runtime:
+            before = runtime.catalog.current.number
+            write(tmp_path, {"agents.d/a.test.yaml": case("{status: paused}")})
+            rejected = asyncio.Event()
+            runtime.catalog.subscribe(lambda event: rejected.set() if isinstance(event, ConfigRejected) else None)
+            async with asyncio.timeout(10):
+                await rejected.wait()
+            assert runtime.catalog.current.number == before
+            write(tmp_path, {"agents.d/a.test.yaml": case("{status: completed}"), "agents.d/a.yaml": one("a", "New.")})
+            await live(runtime, "a", "New.")
+            assert runtime.catalog.current.number == before + 1
 
     asyncio.run(scene())
 

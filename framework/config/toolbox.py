@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from framework.config.snapshot import digest_of
 from framework.tools.plugins import Plugin, PluginError, PluginLoader
+from framework.tools.relative import files_of, is_plugin
 from framework.tools.tool import Tool
 from framework.tools.toolset import index_tools
 from framework.types.errors import ConfigError
@@ -17,12 +18,15 @@ from framework.types.problem import Problem
 class _Loaded:
     """A plugin file as it was last read, and as it last served."""
 
-    source: bytes | None = None
+    source: Mapping[str, bytes | None] | None = None
+    """The file and its helpers; none if it could not be read."""
     plugin: Plugin | None = None
-    problem: Problem | None = None
+    problems: tuple[Problem, ...] = ()
     serving: Plugin | None = None
-    digest: str = ""
-    """Of the source that serves."""
+
+    def is_of(self, files: Mapping[str, bytes]) -> bool:
+        """Whether these files are what was read."""
+        return self.source is not None and all(files.get(path) == source for path, source in self.source.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,8 @@ class Toolbox:
     digests: Mapping[str, str] = field(default_factory=dict)
     """Of the source of each tool that comes from a file, by the tool's name."""
     problems: tuple[Problem, ...] = ()
+    plugins: tuple[Plugin, ...] = ()
+    """Those that serve, with tools or without."""
 
 
 class PluginShelf:
@@ -51,33 +57,43 @@ class PluginShelf:
     def toolbox(self, files: Mapping[str, bytes], unreadable: Mapping[str, Problem]) -> Toolbox:
         """The tools of these files. One that fails, or takes names that are in use, keeps its last good tools."""
         before, self._loaded = self._loaded, {}
-        for path in unreadable:
-            self._loaded[path] = replace(before.get(path, _Loaded()), source=None, plugin=None, problem=None)
-        for path, source in files.items():
+        for path in filter(is_plugin, unreadable):
+            self._loaded[path] = replace(before.get(path, _Loaded()), source=None, plugin=None, problems=())
+        for path in filter(is_plugin, files):
             known = before.get(path, _Loaded())
-            self._loaded[path] = known if known.source == source else self._load(path, source, known)
+            self._loaded[path] = known if known.is_of(files) else self._load(path, files, known)
         tools = {path: loaded.serving.tools for path, loaded in self._loaded.items() if loaded.serving}
         problems: list[Problem] = []
         for path in sorted(self._loaded):
             tools[path] = self._replace(path, tools, problems)
-        digests = {tool.name: self._loaded[path].digest for path, added in tools.items() for tool in added}
-        return Toolbox(self._index(tools.values()), digests, tuple(problems))
+        serving = tuple(loaded.serving for _, loaded in sorted(self._loaded.items()) if loaded.serving)
+        digests = {tool.name: _digest(plugin) for plugin in serving for tool in plugin.tools}
+        return Toolbox(self._index(tools.values()), digests, tuple(problems), serving)
 
-    def _load(self, path: str, source: bytes, known: _Loaded) -> _Loaded:
+    def refuse(self, failed: Mapping[Plugin, tuple[Problem, ...]], serving: Iterable[Plugin]) -> None:
+        """Take back plugins that cannot be used after all; those that `serving` has of the same files go on."""
+        last_good = {plugin.path: plugin for plugin in serving}
+        for plugin, problems in failed.items():
+            loaded = self._loaded.get(plugin.path)
+            if loaded and loaded.serving is plugin:
+                good = last_good.get(plugin.path)
+                self._loaded[plugin.path] = replace(loaded, plugin=None, problems=problems, serving=good)
+
+    def _load(self, path: str, files: Mapping[str, bytes], known: _Loaded) -> _Loaded:
         try:
-            return replace(known, source=source, plugin=self._loader.load(path, source), problem=None)
+            plugin = self._loader.load(path, files[path], files)
+            return replace(known, source=plugin.files, plugin=plugin, problems=())
         except PluginError as error:
-            return replace(known, source=source, plugin=None, problem=error.problem)
+            return replace(known, source=files_of(path, files), plugin=None, problems=error.problems)
 
     def _replace(self, path: str, tools: Mapping[str, tuple[Tool, ...]], problems: list[Problem]) -> tuple[Tool, ...]:
         """The tools of a file, if they fit beside those that serve already; else those that it served with last."""
         loaded = self._loaded[path]
-        if loaded.problem:
-            problems.append(loaded.problem)
-        if loaded.plugin and loaded.source is not None:
+        problems.extend(loaded.problems)
+        if loaded.plugin:
             try:
                 self._index([*(added for other, added in tools.items() if other != path), loaded.plugin.tools])
-                self._loaded[path] = replace(loaded, serving=loaded.plugin, digest=digest_of(loaded.source))
+                self._loaded[path] = replace(loaded, serving=loaded.plugin)
             except ConfigError as error:
                 problems.append(Problem(path=path, message=error.message))
         serving = self._loaded[path].serving
@@ -85,3 +101,9 @@ class PluginShelf:
 
     def _index(self, added: Iterable[tuple[Tool, ...]]) -> dict[str, Tool]:
         return index_tools([*self._own_tools, *(tool for tools in added for tool in tools)])
+
+
+def _digest(plugin: Plugin) -> str:
+    """Of all that it was made from."""
+    there = sorted((path, source) for path, source in plugin.files.items() if source is not None)
+    return digest_of(*(part for file in there for part in file))

@@ -1,78 +1,203 @@
-"""Watches the project's folders. An event is only a hint that something changed: the catalog's scan is the truth."""
+"""Watches the project's folders. An event is only a hint that something changed: the scan of the files is the truth."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import aclosing, suppress
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
+from framework.config.candidate import Candidate
 from framework.config.catalog import Catalog
-from framework.config.snapshot import FOLDERS
+from framework.config.roots import Roots
+from framework.config.settings import ReloadSettings
+from framework.config.settle import Graces, Settling
+from framework.config.snapshot import FOLDERS, Scanner, Snapshot
 
 log = logging.getLogger(__name__)
 
-STEP_MS = 20
+T = TypeVar("T")
+
+STEP_MS, DEBOUNCE_MS = 20, 400
 TICK_MS = 200
-RECONCILE_SECONDS = 2.0
-RESTART_SECONDS = 1.0
+"""How often the folders themselves are looked at."""
+RETRY_SECONDS, RETRY_MOST_SECONDS = 0.1, 30.0
+STOP_SECONDS = 0.1
+"""How long a watcher that is stopped waits for its threads; they end by themselves."""
 
-Folders = dict[Path, tuple[int, int]]
-"""The folders watched, each with its device and inode: one that was replaced needs a new watch."""
+
+@asynccontextmanager
+async def watching(catalog: Catalog, settings: ReloadSettings) -> AsyncIterator[Watcher]:
+    """Keep a catalog at what its files say, while the context is open."""
+    watcher = Watcher(catalog, settings)
+    task = asyncio.create_task(watcher.run())
+    try:
+        yield watcher
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
-async def watch(catalog: Catalog, *, quiet: float) -> None:
-    """Reload the catalog after every change, once files have been left alone for `quiet` seconds. Runs until cancelled.
+class Watcher:
+    """Looks at the files whenever the operating system hints at a change, and every `reload.reconcile` without any.
 
-    Folders that appear later, and changes that the operating system does not report, are found by a look every
-    `RECONCILE_SECONDS`. No failure ends the watch.
+    No failure ends it.
     """
-    while True:
+
+    def __init__(self, catalog: Catalog, settings: ReloadSettings) -> None:
+        self.restarts = 0
+        """How often the operating system's watch failed and was begun again."""
+        self._catalog = catalog
+        self._reconcile = settings.reconcile
+        self._count_cases = settings.gate != "none"
+        self._home = catalog.root.parent if catalog.single else catalog.root
+        self._scanner = Scanner(catalog.root, single=catalog.single)
+        graces = Graces(settings.quiet, settings.removal_grace, settings.widening_grace)
+        self._settling = Settling(graces, catalog.current.digest)
+        self._candidate: Candidate | None = None
+        self._hinted = asyncio.Event()
+        self._stop = threading.Event()
+        self._busy = set[asyncio.Future[Any]]()
+        """What goes on in threads."""
+
+    async def run(self) -> None:
+        """Watch until cancelled. Once only."""
+        threads = ThreadPoolExecutor(2, thread_name_prefix="agentsd-watch")  # one listens, one reads
         try:
-            await _watch_folders(catalog, _folders(catalog), quiet)
-        except* Exception as errors:  # noqa: BLE001 - what the watcher or a reload stumbles over may be gone next time
-            log.warning("the file watcher failed and is started again: %s", errors.exceptions[0])
-            await asyncio.sleep(RESTART_SECONDS)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._listen(threads))
+                group.create_task(self._look_again_and_again(threads))
+        finally:
+            self._stop.set()
+            threads.shutdown(wait=not self._busy, cancel_futures=True)
 
+    # --- hints
 
-async def _watch_folders(catalog: Catalog, folders: Folders, quiet: float) -> None:
-    """Watch until the folders themselves are no longer the same."""
-    from watchfiles import Change, awatch  # not needed by a process that does not watch
+    async def _listen(self, threads: ThreadPoolExecutor) -> None:
+        """Have the folders watched; again when they are no longer the same, or the watch failed."""
+        loop, pause = asyncio.get_running_loop(), RETRY_SECONDS
+        while True:
+            began = loop.time()
+            with closing(Roots(self._folders())) as roots:
+                try:
+                    await self._in_thread(threads, partial(self._watch, roots, lambda: self._hint(loop)))
+                    continue
+                except Exception as error:  # noqa: BLE001 - what the watch stumbles over may be gone next time
+                    if not roots.changed():
+                        self.restarts += 1
+                        log.warning(
+                            "the file watcher failed and is started again: %s", str(error) or type(error).__name__
+                        )
+            self._hinted.set()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RETRY_MOST_SECONDS) if loop.time() - began < 2 * pause else RETRY_SECONDS
 
-    await catalog.reload()  # what changed while nobody watched
-    changes = awatch(
-        *(folders or [_home(catalog)]),
-        watch_filter=None,  # the scan decides what counts; a filter here would miss swapped directories
-        step=STEP_MS,
-        debounce=400,
-        rust_timeout=TICK_MS,
-        yield_on_timeout=True,
-        recursive=bool(folders) and not catalog.single,  # what else lies beside a file or a project may be huge
-    )
-    now, next_look = asyncio.get_running_loop().time, 0.0  # the first at once: the watch began after the reload
-    async with aclosing(changes):
-        async for changed in changes:
-            if changed:
-                await asyncio.sleep(quiet)
-            elif now() < next_look:
+    def _folders(self) -> list[Path]:
+        return [self._home] if self._catalog.single else [self._home / name for name in FOLDERS]
+
+    def _watch(self, roots: Roots, hint: Callable[[], None]) -> None:
+        """Pass on hints until the folders are no longer the same, in a thread."""
+        from watchfiles import watch  # not needed by a process that does not watch
+
+        changes = watch(
+            *(roots.folders or [self._home]),
+            watch_filter=None,  # the scan decides what counts; a filter here would miss swapped folders
+            step=STEP_MS,
+            debounce=DEBOUNCE_MS,
+            rust_timeout=TICK_MS,
+            yield_on_timeout=True,
+            stop_event=self._stop,
+            recursive=bool(roots.folders) and not self._catalog.single,  # what else lies there may be huge
+        )
+        first = True
+        with closing(changes):
+            for changed in changes:
+                moved = roots.changed()
+                if changed or moved or first:  # a change before the watch began had no event
+                    hint()
+                if moved:
+                    return
+                first = False
+
+    def _hint(self, loop: asyncio.AbstractEventLoop) -> None:
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(self._hinted.set)
+
+    # --- looks
+
+    async def _look_again_and_again(self, threads: ThreadPoolExecutor) -> None:
+        while True:
+            self._hinted.clear()
+            try:
+                pause = await self._look(threads)
+            except Exception:
+                log.exception("a look at the project's files failed")
+                await asyncio.sleep(self._reconcile)
                 continue
-            await catalog.reload()
-            next_look = now() + RECONCILE_SECONDS
-            # A folder that was deleted and made again can have the same inode.
-            gone = any(Path(path) in folders for change, path in changed if change is Change.deleted)
-            if gone or _folders(catalog) != folders:
-                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._hinted.wait()
 
+    async def _look(self, threads: ThreadPoolExecutor) -> float:
+        """Read the files, and let go live what may. Returns the seconds until the next look."""
+        now, settling = asyncio.get_running_loop().time, self._settling
+        began = now()
+        seen = await self._in_thread(threads, self._scan)
+        settling.look(seen, self._catalog.current.digest, now())
+        while settling.pending:
+            if wait := settling.quiet(began).wait:
+                return wait
+            candidate = await self._built(seen)
+            if candidate is None:
+                settling.answer(seen, self._catalog.current.digest, began)
+                break
+            verdict = settling.verdict(began, widens=candidate.widens, removes=candidate.removes)
+            if verdict.wait:
+                return verdict.wait
+            if verdict.hold:
+                await self._go_live_without(verdict.hold, began)
+            elif await self._goes_live(candidate):
+                settling.answer(seen, self._catalog.current.digest, began)
+        return self._reconcile
 
-def _home(catalog: Catalog) -> Path:
-    return catalog.root.parent if catalog.single else catalog.root
+    async def _built(self, snapshot: Snapshot) -> Candidate | None:
+        """What a snapshot would make live; built once for as long as it is looked at again and again."""
+        known = self._candidate
+        if known is None or known.digest != snapshot.digest or known.before is not self._catalog.current:
+            self._candidate = await self._catalog.prepare(snapshot)
+        return self._candidate
 
+    async def _goes_live(self, candidate: Candidate) -> bool:
+        """Publish; false if the catalog still serves something else, for whatever reason."""
+        self._candidate = None
+        return await self._catalog.publish(candidate, trigger="watch") is candidate.generation
 
-def _folders(catalog: Catalog) -> Folders:
-    wanted = [_home(catalog)] if catalog.single else [catalog.root / name for name in FOLDERS]
-    found: Folders = {}
-    for folder in wanted:
-        with suppress(OSError):
-            status = folder.stat()
-            found[folder] = (status.st_dev, status.st_ino)
-    return found
+    async def _go_live_without(self, hold: frozenset[str], began: float) -> None:
+        held = self._counted(self._settling.held(hold))
+        candidate = await self._catalog.prepare(held)
+        if candidate is not None:
+            await self._goes_live(candidate)
+        self._settling.answer(held, self._catalog.current.digest, began)
+
+    async def _in_thread(self, threads: ThreadPoolExecutor, function: Callable[[], T]) -> T:
+        """Call a function in a thread; when cancelled, wait a moment for the thread to end."""
+        future = asyncio.get_running_loop().run_in_executor(threads, function)
+        self._busy.add(future)
+        future.add_done_callback(self._busy.discard)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            self._stop.set()
+            await asyncio.wait([future], timeout=STOP_SECONDS)
+            raise
+
+    def _scan(self) -> Snapshot:
+        return self._counted(self._scanner.scan())
+
+    def _counted(self, snapshot: Snapshot) -> Snapshot:
+        return snapshot.with_cases_counted() if self._count_cases else snapshot

@@ -2,128 +2,112 @@
 
 from __future__ import annotations
 
-import linecache
+import inspect
 import re
 import sys
-import traceback
-import weakref
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import PurePosixPath
-from types import CodeType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
-from pydantic import BaseModel
-
+from framework.tools.deadline import TookTooLongError, call_within
+from framework.tools.failure import problems_of
+from framework.tools.modules import Finder, Load
+from framework.tools.relative import files_of
 from framework.tools.tool import Tool
 from framework.types.errors import ConfigError
 from framework.types.problem import Problem
 
-PLUGIN_PACKAGE = "_agentsd_plugins"
+LOAD_SECONDS = 1.0
+"""How long a plugin's own code may run while it is loaded."""
+IMPORT_SECONDS = 30.0
+"""The same, with the installed packages it imports: some take seconds when they are imported for the first time."""
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
+_IMPORTING = "<frozen importlib"
 
 
 class PluginError(ConfigError):
-    """A plugin file that cannot be used."""
+    """A plugin file that cannot be used: `problem` is the file's, `problems` has those of its helpers too."""
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.message, [problem])
+    def __init__(self, problem: Problem, *others: Problem) -> None:
+        super().__init__(problem.message, [problem, *others])
         self.problem = problem
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Plugin:
-    """A loaded plugin file. It lives as long as somebody holds it; so does its module in `sys.modules`."""
+    """A loaded plugin file. While somebody holds it, or a function of it, its modules are in `sys.modules`."""
 
     path: str
+    load: Load = field(repr=False)
     module: ModuleType
     tools: tuple[Tool, ...]
+    files: Mapping[str, bytes | None] = field(repr=False)
+    """What it was made from: the file, and every helper it imports; none for a helper that was not there."""
+    setup: Callable[..., Any] | None = None
+    """`setup(context)`, to be called before the first use."""
+    teardown: Callable[..., Any] | None = None
+    """`teardown(context)`, to be called after the last use."""
+
+    @property
+    def name(self) -> str:
+        """The file's name, with which the names of its tools begin."""
+        return PurePosixPath(self.path).stem
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """The module's loader: tracebacks ask it for the source that ran, not for what the file says by then."""
-
-    text: str
-
-    def get_source(self, _: str) -> str:
-        return self.text
-
-
-class _Alias(ModuleType):
-    """Stands in `sys.modules` for a module that it does not keep alive, and leaves together with it."""
-
-    def __init__(self, module: ModuleType) -> None:
-        super().__init__(module.__name__)
-        self._module = weakref.ref(module)
-        weakref.finalize(module, sys.modules.pop, module.__name__, None).atexit = False
-
-    def __getattribute__(self, name: str) -> Any:
-        module = super().__getattribute__("__dict__").get("_module", lambda: None)()
-        return super().__getattribute__(name) if module is None or name == "__class__" else getattr(module, name)
+def plugins_of(tools: Iterable[Tool]) -> list[Plugin]:
+    """The plugins that these tools come from, each once."""
+    modules = (sys.modules.get(getattr(tool.function, "__module__", "")) for tool in tools)
+    found = (getattr(module, "__plugin__", None) for module in modules)
+    return list(dict.fromkeys(plugin for plugin in found if isinstance(plugin, Plugin)))
 
 
 class PluginLoader:
-    """Loads plugin files; the number in a module's name tells one load of a file from the next."""
+    """Loads plugin files; the number after a file's name in a traceback tells one load from the next."""
 
-    def __init__(self) -> None:
-        self._loads = count(1)
+    def __init__(self, seconds: float = LOAD_SECONDS, patience: float = IMPORT_SECONDS) -> None:
+        self._seconds, self._patience = seconds, patience
+        self._numbers = count(1)
+        if Finder not in sys.meta_path:
+            sys.meta_path.append(Finder)
 
-    def load(self, path: str, source: bytes) -> Plugin:
+    def load(self, path: str, source: bytes, files: Mapping[str, bytes] | None = None) -> Plugin:
         """Execute a plugin file (`plugins/NAME.py`); its tools are named `NAME.FUNCTION`.
 
+        Args:
+            path: of the file, relative to the project.
+            source: what it says.
+            files: by path: what lies beside it, of which it may import the helpers.
+
         Raises:
-            PluginError: with the line of the file at fault.
+            PluginError: with the line of the file at fault. It is raised too if the file's own code does not end.
         """
-        stem, number = PurePosixPath(path).stem, next(self._loads)
-        filename = f"{path}@{number}"
-        text, code = _compile(path, filename, source)
-        module = ModuleType(f"{PLUGIN_PACKAGE}.{stem}_{number}")
-        module.__file__ = filename
-        module.__dict__["__loader__"] = _Source(text)
-        module.__package__ = ""
-        # Dataclasses, pydantic and typing look names up in the module of a class, some only when it is first used.
-        sys.modules[module.__name__] = _Alias(module)
-        if problem := _execute(code, module, path):
-            raise PluginError(problem)
-        return Plugin(path, module, tuple(_tools(path, stem, module)))
+        beside = {**(files or {}), path: source}
+        made_from = files_of(path, beside)
+        load = Load(path, {name: text for name, text in made_from.items() if text is not None}, self._numbers)
+        try:
+            excused = partial(_is_importing, load)
+            loading = call_within(self._seconds, load.execute, excused=excused, patience=self._patience)
+            failure = loading.exception()
+        except TookTooLongError as error:
+            failure = error
+        if failure:
+            raise PluginError(*problems_of(load, failure, beside)) from None
+        return _plugin(load, loading.result(), made_from)
 
 
-def _compile(path: str, filename: str, source: bytes) -> tuple[str, CodeType]:
-    try:
-        text = source.decode("utf-8-sig")
-        return text, compile(text, filename, "exec", dont_inherit=True)
-    except UnicodeDecodeError as error:
-        line = source.count(b"\n", 0, error.start) + 1
-        message = f"not UTF-8: byte 0x{source[error.start]:02x}"
-        raise PluginError(Problem(path=path, line=line, message=message)) from None
-    except SyntaxError as error:
-        excerpt = error.text.rstrip("\n") if error.text else None
-        problem = Problem(path=path, line=error.lineno, column=error.offset or None, message=error.msg, excerpt=excerpt)
-        raise PluginError(problem) from None
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise PluginError(
-            Problem(path=path, message=f"cannot be compiled: {str(error) or type(error).__name__}")
-        ) from None
+def _plugin(load: Load, module: ModuleType, made_from: Mapping[str, bytes | None]) -> Plugin:
+    setup, teardown = (_lifetime_function(load.path, module, name) for name in ("setup", "teardown"))
+    plugin = Plugin(load.path, load, module, tuple(_tools(load.path, module)), made_from, setup, teardown)
+    module.__dict__["__plugin__"] = plugin
+    return plugin
 
 
-def _execute(code: CodeType, module: ModuleType, path: str) -> Problem | None:
-    try:
-        exec(code, module.__dict__)
-    except BaseException as error:  # noqa: BLE001 - even sys.exit() at import must not take the process along
-        return _import_problem(path, code.co_filename, error)
-    _finish_models(module)
-    return None
-
-
-def _finish_models(module: ModuleType) -> None:
-    """Resolve forward references now: a call of this load may come when its module has left `sys.modules`."""
-    for value in list(vars(module).values()):
-        if isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__:
-            value.model_rebuild(raise_errors=False, _types_namespace=vars(module))
-
-
-def _tools(path: str, stem: str, module: ModuleType) -> list[Tool]:
+def _tools(path: str, module: ModuleType) -> list[Tool]:
+    stem = PurePosixPath(path).stem
     made_here = {
         id(value): value.named(f"{stem}.{value.name}", "plugin")
         for value in vars(module).values()
@@ -136,16 +120,24 @@ def _tools(path: str, stem: str, module: ModuleType) -> list[Tool]:
     return list(made_here.values())
 
 
-def _import_problem(path: str, filename: str, error: BaseException) -> Problem:
-    trace = traceback.extract_tb(error.__traceback__)
-    frame = next((frame for frame in reversed(trace) if frame.filename == filename), None)
-    linecache.cache.pop(filename, None)
-    if isinstance(error, SystemExit):
-        message = "calls sys.exit() while it is loaded"
-    elif isinstance(error, ConfigError):
-        message = error.message
-    else:
-        message = f"{type(error).__name__} while it is loaded: {error}"
-    return Problem(
-        path=path, line=frame.lineno if frame else None, message=message, excerpt=frame.line if frame else None
-    )
+def _lifetime_function(path: str, module: ModuleType, name: str) -> Callable[..., Any] | None:
+    function = vars(module).get(name)
+    package = module.__name__.partition(".")[0]
+    if not inspect.isfunction(function) or function.__module__.partition(".")[0] != package:
+        return None
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        message = f"{name}() is called with one argument, a PluginContext; it must take that"
+        line = function.__code__.co_firstlineno if function.__module__ == module.__name__ else None
+        raise PluginError(Problem(path=path, line=line, message=message)) from None
+    return function
+
+
+def _is_importing(load: Load, frame: FrameType | None) -> bool:
+    """Whether an installed package is being imported, rather than the plugin's own code being run."""
+    while frame is not None and not load.file_of(frame.f_code.co_filename):
+        if frame.f_code.co_filename.startswith(_IMPORTING):
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,91 @@
+"""Why a plugin file could not be loaded, as Problems: its own line, and the line of the helper that is at fault."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from traceback import walk_tb
+
+from framework.tools.deadline import TookTooLongError
+from framework.tools.modules import PLUGIN_PACKAGE, Load, SourceError
+from framework.tools.relative import is_helper, is_plugin
+from framework.types.errors import ConfigError, did_you_mean
+from framework.types.problem import Problem
+
+HELPERS = "helpers are files and folders beside a plugin whose names begin with `_`: `from ._name import …`"
+_PACKAGE = re.compile(rf"{PLUGIN_PACKAGE}_\d+")
+_LOCATION = re.compile(r" \([^()]*\)$")
+
+Place = tuple[str, int]
+"""A file of the load, and a line of it."""
+
+
+LOADING = "while it is loaded"
+
+
+def problems_of(
+    load: Load, error: BaseException, beside: Collection[str] = (), *, when: str = LOADING
+) -> tuple[Problem, ...]:
+    """The plugin file's problem, and then, if it is there that something is wrong, its helper's.
+
+    Args:
+        load: the load of the file.
+        error: what stopped it.
+        beside: the paths of all the files there are.
+        when: what the file was doing.
+    """
+    places = _places(load, error)
+    message, hint = _message(load, error, beside, when)
+    if isinstance(error, SourceError):
+        cause = error.problem
+    else:
+        file, line = places[-1] if places else (load.path, None)
+        cause = Problem(path=file, line=line, message=message, hint=hint, excerpt=_excerpt(load, file, line))
+    if cause.path == load.path:
+        return (cause,)
+    own = next((line for file, line in reversed(places) if file == load.path), None)
+    told = f"its helper fails: {cause.place}: {cause.message}"
+    return Problem(path=load.path, line=own, message=told, excerpt=_excerpt(load, load.path, own)), cause
+
+
+def _places(load: Load, error: BaseException) -> list[Place]:
+    """Where it was in the files of the load, the innermost last."""
+    if isinstance(error, TookTooLongError):
+        stack = error.stack
+    else:
+        stack = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    return [(file, line) for filename, line in stack if (file := load.file_of(filename))]
+
+
+def _excerpt(load: Load, file: str, line: int | None) -> str | None:
+    lines = load.files[file].decode("utf-8-sig", "replace").split("\n")
+    return lines[line - 1].strip() if line and line <= len(lines) else None
+
+
+def _message(load: Load, error: BaseException, beside: Collection[str], when: str) -> tuple[str, str | None]:
+    if isinstance(error, TookTooLongError):
+        hint = "what takes time belongs into setup(context), or into the tool" if when == LOADING else None
+        return f"{error} {when}", hint
+    if isinstance(error, SystemExit):
+        return f"calls sys.exit() {when}", None
+    if isinstance(error, ConfigError):
+        return error.message, None
+    if isinstance(error, ImportError) and (told := _import_message(load, error, beside)):
+        return told
+    return f"{type(error).__name__} {when}: {error}", None
+
+
+def _import_message(load: Load, error: ImportError, beside: Collection[str]) -> tuple[str, str | None] | None:
+    """What to say of an import that has to do with the files in the folder."""
+    name, helpers = error.name or "", sorted(filter(is_helper, beside))
+    if _PACKAGE.match(name):
+        path = load.place_of(name)
+        if path in beside and is_plugin(path):
+            return f"{path} is a plugin, and plugins do not import one another", HELPERS
+        if isinstance(error, ModuleNotFoundError):
+            return f"there is no helper {path}{did_you_mean(path, helpers)}", HELPERS
+        return _PACKAGE.sub("plugins", _LOCATION.sub("", str(error))), HELPERS
+    top = name.partition(".")[0]
+    if any(top in re.split(r"[/.]", helper) for helper in helpers) or "relative import" in str(error):
+        return f"{type(error).__name__} {LOADING}: {error}", HELPERS
+    return None
