@@ -184,6 +184,7 @@ def test_each_load_is_a_module_of_its_own() -> None:
     assert first.module is not second.module
 
 
+@pytest.mark.conformance(35)
 def test_an_edit_of_the_same_size_in_the_same_second_runs_the_new_code(tmp_path: Path) -> None:
     """Python's own import would take the compiled file of the old source for that of the new one."""
     source = 'from framework import tool\n\n\n@tool\ndef f() -> int:\n    "Doc."\n    return {}\n'
@@ -545,6 +546,7 @@ def threads() -> set[str]:
     return {thread.name for thread in threading.enumerate()}
 
 
+@pytest.mark.conformance(34)
 def test_an_endless_loop_is_given_up_with_its_line_and_its_thread_is_ended() -> None:
     with pytest.raises(PluginError) as caught:
         load("x = 1\nwhile True:\n    x += 1\n", loader=hasty())
@@ -697,6 +699,7 @@ HEAVY = """
 SHARED = "from pydantic import BaseModel\n\n\nclass Money(BaseModel):\n    cents: int\n"
 
 
+@pytest.mark.conformance(37)
 def test_what_was_loaded_and_dropped_leaves_nothing_behind() -> None:
     def reload(version: int) -> weakref.ref[ModuleType]:
         files = {"plugins/_shared.py": SHARED, "plugins/heavy.py": dedent(HEAVY) + f"\nVERSION = {version}\n"}

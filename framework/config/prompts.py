@@ -97,8 +97,14 @@ class Prompts:
         Raises:
             PromptError: it is missing, uses an unknown variable, fails, or gets too long.
         """
-        chosen = next((candidate for candidate in _candidates(name, locale) if candidate in self._sources), name)
-        return self.render_exactly(chosen, variables)
+        return self.render_exactly(self._chosen(name, locale), variables)
+
+    def _chosen(self, name: str, locale: str) -> str:
+        """The variant for a locale; the project's own templates all come before the shipped ones."""
+        candidates = list(_candidates(name, locale))
+        own = (candidate for candidate in candidates if candidate in self.own)
+        shipped = (candidate for candidate in candidates if candidate in self._sources)
+        return next(own, None) or next(shipped, name)
 
     def render_exactly(self, name: str, variables: Mapping[str, Any]) -> str:
         """As `render`, without looking for a variant of the locale."""
