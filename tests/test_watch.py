@@ -189,7 +189,7 @@ def test_where_nothing_can_be_watched_the_next_look_finds_what_changed(
 
 
 def test_a_look_that_fails_does_not_end_the_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failures: list[str] = []
+    failures: list[Snapshot] = []
     prepare = Catalog.prepare
 
     async def fail_once(catalog: Catalog, snapshot: Snapshot) -> Candidate | None:
