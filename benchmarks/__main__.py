@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import platform
 
-from benchmarks import filtering, imports, loop
+from benchmarks import filtering, imports, loop, reload
 
 
 def main() -> None:
     """Measure every part, one after the other."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What the runtime costs, as ratios.")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes: seconds instead of half a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes: seconds instead of a minute")
     quick: bool = parser.parse_args().quick
     print(f"Python {platform.python_version()} on {platform.machine()}; compare ratios, not figures")
-    for part in (filtering, loop, imports):
+    for part in (filtering, loop, reload, imports):
         part.main(quick=quick)
 
 

@@ -19,6 +19,7 @@ CASES = {
     9: "two writes within a second",
     10: "a slow writer: no prefix with a weaker policy goes live",
     11: "a writer that never stops does not starve reloading",
+    12: "a file away for a moment: its agent never disappears",
     13: "a branch checked out: no agent on mixed old and new files",
     14: "touch, chmod, identical rewrite, there and back: no generation",
     15: "same size and restored time: seen",
@@ -52,7 +53,7 @@ CASES = {
     45: "unknown versions and fields",
     46: "any sequence of edits: live is a function of files and history",
 }
-"""12 (a file away for a moment) and 31 (dynamic includes) are not shown yet; 42 (schemas that come from tool servers)
+"""31 (dynamic includes) is not shown yet; 42 (schemas that come from tool servers)
 belongs to where those servers are."""
 
 HERE = Path(__file__).parent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
@@ -88,7 +89,7 @@ def test_a_saved_file_is_one_generation_at_once(tmp_path: Path, save: Callable[[
         text = one("a", "Old.").rstrip()  # its last line is what the edits change
         async with watched(write(tmp_path, {A: text}), reconcile=NEVER) as seen:
             took = []
-            for number in range(3):
+            for number in range(2):
                 text = f"{text}  # and once more" if save is _append else one("a", f"New {number}.").rstrip()
                 before = seen.current.number
                 await asyncio.to_thread(save, tmp_path / A, text)
@@ -97,7 +98,7 @@ def test_a_saved_file_is_one_generation_at_once(tmp_path: Path, save: Callable[[
                 took.append(perf_counter() - saved)
                 assert seen.description("a") == ("Old." if save is _append else f"New {number}.")
             await seen.probe()
-            assert len(seen.generations) == 4, "one each, and the probe's"
+            assert len(seen.generations) == 3, "one each, and the probe's"
             assert min(took) <= 0.5
 
     run(scene)
@@ -312,6 +313,8 @@ def test_three_hundred_rewritten_files_are_one_or_two_generations_and_never_half
 
     async def scene() -> None:
         async with watched(write(tmp_path, project("Old.")), reconcile=NEVER) as seen:
+            gc.collect()
+            gc.freeze()  # how long a collection takes is to depend on this project, not on what tests left behind
             lags = Lags()
             await asyncio.to_thread(write, tmp_path, project("New."))
             await seen.live("n299", "New.")
@@ -320,6 +323,7 @@ def test_three_hundred_rewritten_files_are_one_or_two_generations_and_never_half
             for generation in seen.generations:
                 found = {agent.spec.description for name, agent in generation.agents.items() if name != "probe"}
                 assert len(found) == 1, "all old or all new"
+            gc.unfreeze()
             assert lags.longest < 0.25, "agents are answered meanwhile"
 
     run(scene)
@@ -552,7 +556,7 @@ def test_closing_idle_or_in_the_middle_of_a_reload_is_quick_and_leaves_nothing_b
             live = runtime.catalog.current.number
             if number % 2:
                 write(tmp_path, {"agents.d/0.yaml": one("n0", f"Version {perf_counter()}.")})
-            if number % 4 == 1:
+            if number % 8 == 1:
                 await runtime.wait_generation(live + 1)
             for _ in range(number):  # somewhere in the first look
                 await asyncio.sleep(0)

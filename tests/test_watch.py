@@ -216,8 +216,11 @@ def test_what_tightens_does_not_wait_for_what_widens(tmp_path: Path) -> None:
         write(tmp_path, {"agents.d/a.yaml": limited(5), "agents.d/probe.yaml": one("probe")})
         async with opened(tmp_path, widening_grace="1h") as runtime:
             first = runtime.catalog.current
-            for steps, text in ((9, "While a waits."), (4, "While a waits.")):
-                write(tmp_path, {"agents.d/a.yaml": limited(steps), "agents.d/probe.yaml": one("probe", text)})
+            write(tmp_path, {"agents.d/a.yaml": limited(9)})
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await runtime.wait_generation(first.number + 1)
+            write(tmp_path, {"agents.d/a.yaml": limited(4)})
             generation = await runtime.wait_generation(first.number + 1)
             assert generation.agents["a"].spec.runtime_policy.max_steps == 4
             write(tmp_path, {"agents.d/a.yaml": limited(9)})

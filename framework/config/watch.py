@@ -134,36 +134,36 @@ class Watcher:
         while True:
             self._hinted.clear()
             try:
-                pause = await self._look(threads)
+                due = await self._look(threads)
             except Exception:
                 log.exception("a look at the project's files failed")
                 await asyncio.sleep(self._reconcile)
                 continue
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout_at(due):
                     await self._hinted.wait()
 
     async def _look(self, threads: ThreadPoolExecutor) -> float:
-        """Read the files, and let go live what may. Returns the seconds until the next look."""
+        """Read the files, and let go live what may. Returns when to look next, by the loop's clock."""
         now, settling = asyncio.get_running_loop().time, self._settling
         began = now()
         seen = await self._in_thread(threads, self._scan)
         settling.look(seen, self._catalog.current.digest, now())
         while settling.pending:
             if wait := settling.quiet(began).wait:
-                return wait
+                return began + wait
             candidate = await self._built(seen)
             if candidate is None:
                 settling.answer(seen, self._catalog.current.digest, began)
                 break
             verdict = settling.verdict(began, widens=candidate.widens, removes=candidate.removes)
             if verdict.wait:
-                return verdict.wait
+                return began + verdict.wait
             if verdict.hold:
                 await self._go_live_without(verdict.hold, began)
             elif await self._goes_live(candidate):
                 settling.answer(seen, self._catalog.current.digest, began)
-        return self._reconcile
+        return now() + self._reconcile
 
     async def _built(self, snapshot: Snapshot) -> Candidate | None:
         """What a snapshot would make live; built once for as long as it is looked at again and again."""
