@@ -12,7 +12,8 @@ from framework.config.document import Document, Path
 from framework.config.parse import ParseError
 from framework.config.prompts import PromptError, Prompts
 from framework.config.samples import input_samples, runtime_samples
-from framework.tools.tool import Tool, parameters_schema
+from framework.tools.arguments import ModelArguments
+from framework.tools.tool import Tool
 from framework.tools.toolset import Toolset
 from framework.types.errors import ToolError, did_you_mean
 from framework.types.messages import ToolDefinition
@@ -126,11 +127,12 @@ def _runtime_templates(spec: AgentSpec, shared: Mapping[str, Any]) -> Iterator[t
 def agent_tool(spec: AgentSpec) -> Tool:
     """A sub-agent as its parent's model sees it: a tool that takes a message and the agent's inputs."""
     message = (str, Field(description="The task, complete in itself: the agent sees nothing else."))
-    arguments: type[BaseModel] = create_model(
+    model: type[BaseModel] = create_model(
         spec.name, __config__=ConfigDict(extra="forbid"), message=message, **_input_fields(spec.inputs)
     )
+    arguments = ModelArguments(model)
     name = f"agent.{spec.name}"
-    definition = ToolDefinition(name=name, description=spec.description, parameters=parameters_schema(arguments))
+    definition = ToolDefinition(name=name, description=spec.description, parameters=arguments.schema)
     return Tool(definition, _delegate, arguments, risk="low", idempotent=True, source="agent")
 
 

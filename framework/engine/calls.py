@@ -16,7 +16,8 @@ from framework.engine.results import WRONG_CALL, finish, plain
 from framework.telemetry import names
 from framework.telemetry.redact import redact
 from framework.telemetry.spans import fail
-from framework.tools.tool import ArgumentsError, Tool, ToolContext
+from framework.tools.arguments import ArgumentsError
+from framework.tools.tool import Tool, ToolContext
 from framework.types.errors import ToolError, did_you_mean
 from framework.types.events import ToolRequested, ToolStarted
 from framework.types.messages import Message, ToolCall, ToolResult

@@ -15,7 +15,7 @@ from framework.engine.results import observation
 from framework.engine.run import Confirmations, Run
 from framework.telemetry import names
 from framework.telemetry.spans import fail
-from framework.tools.tool import ArgumentsError
+from framework.tools.arguments import ArgumentsError
 from framework.types.errors import Paused, did_you_mean
 from framework.types.events import PlanProposed, PlanStepChanged
 from framework.types.messages import Message, ToolCall

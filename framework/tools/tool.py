@@ -10,25 +10,21 @@ import typing
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, overload
 
 from docstring_parser import parse as parse_docstring
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.errors import PydanticUserError
 
-from framework.types.errors import ConfigError, ToolError
+from framework.tools.arguments import Arguments, ModelArguments
+from framework.types.errors import ConfigError
 from framework.types.messages import ToolDefinition
 from framework.types.spec import Risk
 
-Source = Literal["builtin", "plugin", "python", "agent"]
+Source = Literal["builtin", "plugin", "python", "agent", "mcp", "skill"]
 Progress = Callable[[float, str], Awaitable[None]]
-
-
-class ArgumentsError(ToolError):
-    """Arguments that do not fit the tool's schema, one line a field: what is wrong, what was given."""
-
-    code = "invalid_arguments"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +57,7 @@ class Tool:
 
     definition: ToolDefinition
     function: Callable[..., Any]
-    arguments: type[BaseModel]
+    arguments: Arguments
     context_parameter: str | None = None
     risk: Risk = "medium"
     confirm: bool = False
@@ -84,18 +80,19 @@ class Tool:
         """The same tool under a full name."""
         return replace(self, definition=self.definition.model_copy(update={"name": name}), source=source)
 
+    @property
+    def contract(self) -> str:
+        """Digest of what a model is told of the tool: its name, its description, its arguments."""
+        told = json.dumps(self.definition.model_dump(), sort_keys=True)
+        return blake2b(told.encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
+
     def with_defaults(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments as the function will get them: what a policy must judge."""
-        fields = self.arguments.model_fields.items()
-        return {name: field.default for name, field in fields if not field.is_required()} | dict(arguments)
+        return self.arguments.with_defaults(arguments)
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Check arguments strictly; raises ArgumentsError with one line a field."""
-        try:
-            model = self.arguments.model_validate_json(json.dumps(dict(arguments)), strict=True)
-        except (ValidationError, ValueError) as error:
-            raise ArgumentsError(_explain(error, arguments)) from None
-        return {name: getattr(model, name) for name in type(model).model_fields}
+        return self.arguments.bind(arguments)
 
     async def invoke(self, bound: Mapping[str, Any], context: ToolContext, threads: Executor) -> Any:
         """Call the function: a coroutine in the loop, anything else in a thread of the pool."""
@@ -138,11 +135,12 @@ def tool(
     def decorate(target: Callable[..., Any]) -> Tool:
         doc = parse_docstring(inspect.getdoc(target) or "")
         title = name or target.__name__
-        arguments, context_parameter = _arguments_model(target, title, {p.arg_name: p.description for p in doc.params})
+        model, context_parameter = _arguments_model(target, title, {p.arg_name: p.description for p in doc.params})
+        arguments = ModelArguments(model)
         text = description or "\n\n".join(part for part in (doc.short_description, doc.long_description) if part)
         if not text:
             raise ConfigError(f"tool {title!r} needs a docstring: it is all the model knows of it")
-        definition = ToolDefinition(name=title, description=text, parameters=parameters_schema(arguments))
+        definition = ToolDefinition(name=title, description=text, parameters=arguments.schema)
         return Tool(definition, target, arguments, context_parameter, risk, confirm, idempotent, timeout)
 
     return decorate(function) if function is not None else decorate
@@ -172,29 +170,3 @@ def _arguments_model(
     except PydanticUserError as error:
         raise ConfigError(f"tool {title!r}: {error.message}") from None
     return model, context_parameter
-
-
-def parameters_schema(arguments: type[BaseModel]) -> dict[str, Any]:
-    """JSON Schema of a tool's arguments, without the titles pydantic makes up."""
-    schema = arguments.model_json_schema()
-    schema.pop("title", None)
-    for spec in schema.get("properties", {}).values():
-        spec.pop("title", None)
-    schema.setdefault("properties", {})
-    return schema
-
-
-def _explain(error: ValueError, arguments: Mapping[str, Any]) -> str:
-    if not isinstance(error, ValidationError):
-        return f"the arguments are not JSON data: {error}"
-    lines = []
-    for problem in error.errors(include_url=False, include_context=False):
-        field = ".".join(str(part) for part in problem["loc"]) or "arguments"
-        given = "" if problem["type"] == "missing" else f" (given: {_shorten(problem.get('input', arguments))})"
-        lines.append(f"{field}: {problem['msg']}{given}")
-    return "\n".join(lines)
-
-
-def _shorten(value: Any, length: int = 80) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,0 +1,156 @@
+"""What arguments a tool takes: checked against a function's signature, or against a schema from outside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from pydantic import BaseModel, ValidationError
+
+from framework.types.errors import ConfigError, ToolError
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+MAX_SCHEMA_CHARS = 64 * 1024
+MAX_SCHEMA_DEPTH = 32
+MAX_FINDINGS = 10
+
+
+class ArgumentsError(ToolError):
+    """Arguments that do not fit the tool's schema, one line a field: what is wrong, what was given."""
+
+    code = "invalid_arguments"
+
+
+class Arguments(Protocol):
+    """Checks the arguments of one tool."""
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema of the arguments: what the model sees."""
+        ...
+
+    def with_defaults(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments as the tool will get them: what a policy must judge."""
+        ...
+
+    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Check arguments strictly; raises ArgumentsError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelArguments:
+    """Arguments of a Python function, as a Pydantic model."""
+
+    model: type[BaseModel]
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """Without the titles that Pydantic makes up."""
+        schema = self.model.model_json_schema()
+        schema.pop("title", None)
+        for spec in schema.get("properties", {}).values():
+            spec.pop("title", None)
+        schema.setdefault("properties", {})
+        return schema
+
+    def with_defaults(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        fields = self.model.model_fields.items()
+        return {name: field.default for name, field in fields if not field.is_required()} | dict(arguments)
+
+    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            model = self.model.model_validate_json(_json(arguments), strict=True)
+        except ValidationError as error:
+            raise ArgumentsError("\n".join(_findings(error, arguments))) from None
+        return {name: getattr(model, name) for name in type(model).model_fields}
+
+
+class SchemaArguments:
+    """Arguments of a tool that lives elsewhere, by the JSON Schema it came with.
+
+    The schema is somebody else's: nothing is fetched for it, its patterns run in linear time, and one that names no
+    further properties allows none, for a server may do anything with what nobody declared.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        """Take a schema; raises ConfigError if it cannot be used."""
+        self.schema: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False} | dict(schema)
+        self._validator = _validator(self.schema)
+
+    def with_defaults(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        properties = self.schema["properties"].items()
+        given = {name: spec["default"] for name, spec in properties if isinstance(spec, dict) and "default" in spec}
+        return given | dict(arguments)
+
+    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        bound: dict[str, Any] = json.loads(_json(arguments))
+        findings = []
+        for error in self._validator.iter_errors(bound):
+            place = ".".join(str(part) for part in error.instance_path) or "arguments"
+            findings.append(f"{place}: {_shorten_text(error.message)}")
+            if len(findings) == MAX_FINDINGS:
+                break
+        if findings:
+            raise ArgumentsError("\n".join(findings))
+        return bound
+
+
+def _validator(schema: dict[str, Any]) -> jsonschema_rs.Validator:
+    import jsonschema_rs
+
+    if schema["type"] != "object" or not isinstance(schema["properties"], dict):
+        raise ConfigError("its schema does not describe an object of named arguments")
+    if _depth(schema) > MAX_SCHEMA_DEPTH or len(json.dumps(schema)) > MAX_SCHEMA_CHARS:
+        raise ConfigError(
+            f"its schema is too large: at most {MAX_SCHEMA_CHARS} characters, nested {MAX_SCHEMA_DEPTH} deep"
+        )
+    try:
+        return jsonschema_rs.validator_for(schema, retriever=_refuse, pattern_options=jsonschema_rs.RegexOptions())
+    except (jsonschema_rs.ValidationError, ValueError) as error:
+        raise ConfigError(f"its schema cannot be used: {_shorten_text(str(error).partition(chr(10))[0])}") from None
+
+
+def _refuse(uri: str) -> NoReturn:
+    raise ValueError(f"{uri} lies outside the schema, and nothing is fetched")
+
+
+def _depth(value: Any) -> int:
+    """How deep a schema nests; it stops counting past what is allowed."""
+    layer, depth = [value], 0
+    while layer and depth <= MAX_SCHEMA_DEPTH:
+        layer = [inner for outer in layer for inner in _inside(outer)]
+        depth += 1
+    return depth
+
+
+def _inside(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _json(arguments: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(dict(arguments), allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ArgumentsError(f"the arguments are not JSON data: {error}") from None
+
+
+def _findings(error: ValidationError, arguments: Mapping[str, Any]) -> Iterator[str]:
+    for problem in error.errors(include_url=False, include_context=False):
+        field = ".".join(str(part) for part in problem["loc"]) or "arguments"
+        given = "" if problem["type"] == "missing" else f" (given: {_shorten(problem.get('input', arguments))})"
+        yield f"{field}: {problem['msg']}{given}"
+
+
+def _shorten(value: Any) -> str:
+    return _shorten_text(json.dumps(value, ensure_ascii=False, default=str), 80)
+
+
+def _shorten_text(text: str, length: int = 200) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
