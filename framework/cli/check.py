@@ -12,7 +12,7 @@ from framework.cli.schema import refresh_schemas
 from framework.config.generation import Generation
 from framework.config.parse import in_order
 from framework.config.suite import read_suite
-from framework.engine.runtime import Runtime
+from framework.engine.project import Project
 from framework.types.outcome import EXIT_CONFIG
 from framework.types.problem import Problem
 
@@ -40,9 +40,9 @@ def command(path: str, as_json: bool) -> int:
 
 
 async def _load(location: Location) -> Generation:
-    async with Runtime.open(location.root, settings=lenient_settings(location), watch=False) as runtime:
-        refresh_schemas(runtime)
-        return runtime.catalog.current
+    project = await Project.read(location.root, lenient_settings(location))
+    refresh_schemas(project)
+    return project.catalog.current
 
 
 def _as_data(generation: Generation, problems: list[Problem]) -> dict[str, object]:

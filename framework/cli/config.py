@@ -10,7 +10,7 @@ import click
 from framework.cli.project import locate
 from framework.config.candidate import Candidate
 from framework.config.generation import Generation
-from framework.engine.runtime import Runtime
+from framework.engine.project import Project
 
 STYLES = {"widens": "yellow", "tightens": "green", "neutral": None}
 
@@ -42,5 +42,4 @@ def diff(old: str, new: str, as_json: bool) -> int:
 
 
 async def _load(path: str) -> Generation:
-    async with Runtime.open(locate(path).root, watch=False) as runtime:
-        return runtime.catalog.current
+    return (await Project.read(locate(path).root)).catalog.current

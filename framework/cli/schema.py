@@ -14,7 +14,8 @@ import click
 from framework.cli.project import locate
 from framework.config.schema import Names, Schema, agent_schema, settings_schema
 from framework.config.snapshot import AGENTS, PROMPTS
-from framework.engine.runtime import EXECUTORS, Runtime
+from framework.engine.project import EXECUTORS, Project
+from framework.engine.runtime import Runtime
 from framework.llm.providers import OFFLINE, PROVIDERS
 from framework.types.errors import RequestError
 
@@ -31,7 +32,7 @@ def command(path: str, kind: str, write: bool) -> int:
     location = locate(path)
     if write and not location.root.is_dir():
         raise RequestError(f"{path} is a file by itself: a schema is written into a project's folder")
-    names = asyncio.run(_load(location.root))
+    names = names_of(asyncio.run(Project.read(location.root)))
     if not write:
         click.echo(_text(KINDS[kind](names)), nl=False)
         return 0
@@ -43,28 +44,23 @@ def command(path: str, kind: str, write: bool) -> int:
     return 0
 
 
-async def _load(root: Path) -> Names:
-    async with Runtime.open(root, watch=False) as runtime:
-        return names_of(runtime)
-
-
-def names_of(runtime: Runtime) -> Names:
-    """What the files of an open project may refer to."""
-    generation = runtime.catalog.current
+def names_of(project: Project | Runtime) -> Names:
+    """What the files of a project may refer to."""
+    generation = project.catalog.current
     return Names(
         tools={name: tool.definition.description for name, tool in generation.tools.items()},
         agents={name: agent.spec.description for name, agent in generation.agents.items()},
-        models={OFFLINE, *runtime.settings.models, *(f"{provider.name}/" for provider in PROVIDERS)},
+        models={OFFLINE, *project.settings.models, *(f"{provider.name}/" for provider in PROVIDERS)},
         executors=EXECUTORS.keys(),
-        templates=[path.removeprefix(PROMPTS + "/") for path in runtime.catalog.snapshot().below(PROMPTS)],
+        templates=[path.removeprefix(PROMPTS + "/") for path in project.catalog.snapshot().below(PROMPTS)],
     )
 
 
-def refresh_schemas(runtime: Runtime) -> None:
+def refresh_schemas(project: Project | Runtime) -> None:
     """Keep the schemas of a project's folder up to date. A folder that cannot be written is no reason to fail."""
-    if not runtime.catalog.single and (runtime.root / AGENTS).is_dir():
+    if not project.catalog.single and (project.root / AGENTS).is_dir():
         with suppress(OSError):
-            write_schemas(runtime.root, names_of(runtime))
+            write_schemas(project.root, names_of(project))
 
 
 def write_schemas(root: Path, names: Names) -> list[Path]:

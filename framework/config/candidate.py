@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from framework.config.diff import diff
 from framework.config.generation import Generation
+from framework.config.snapshot import Snapshot
 from framework.types.change import Change
 from framework.types.events import ConfigRejected, ConfigReloaded
 
@@ -17,13 +18,15 @@ class Candidate:
     generation: Generation
     before: Generation
     changes: tuple[Change, ...]
+    snapshot: Snapshot | None = None
+    """The files it was built from; none if it has been live before."""
 
     @classmethod
-    def of(cls, generation: Generation, before: Generation) -> Candidate:
+    def of(cls, generation: Generation, before: Generation, snapshot: Snapshot | None = None) -> Candidate:
         """Compare a built generation with the one that is live."""
         old = {name: agent.spec for name, agent in before.agents.items()}
         new = {name: agent.spec for name, agent in generation.agents.items()}
-        return cls(generation, before, tuple(diff(old, new)))
+        return cls(generation, before, tuple(diff(old, new)), snapshot)
 
     @property
     def digest(self) -> str:

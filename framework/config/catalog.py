@@ -12,10 +12,12 @@ from time import perf_counter
 from framework.config.candidate import Candidate
 from framework.config.generation import EMPTY, Builder, Generation
 from framework.config.history import History, Trigger
+from framework.config.leases import Lease, Leases
 from framework.config.snapshot import Snapshot, single_file, take_snapshot
 from framework.telemetry import names
 from framework.telemetry.metrics import ReloadMetrics
 from framework.telemetry.spans import Spans
+from framework.tools.lifetime import Lifetimes, Use
 from framework.tools.tool import Tool
 from framework.types.events import ConfigRejected, ConfigReloaded
 from framework.types.problem import Problem
@@ -39,7 +41,19 @@ class Catalog:
         models: Collection[str],
         strict: bool = False,
         gate: Gate | None = None,
+        lifetimes: Lifetimes | None = None,
     ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            root: the project's folder, or its one file.
+            tools: that do not come from its files.
+            executors: that agents may name.
+            models: aliases and providers that agents may name.
+            strict: one file that cannot be used keeps all from going live.
+            gate: what else may keep a candidate from going live.
+            lifetimes: sets plugins up; without it nothing may be run, only looked at.
+        """
         self.root = root
         self.single = root.is_file()
         """The project is one agent file."""
@@ -49,6 +63,7 @@ class Catalog:
         """What is wrong with the files as they were last read, whether or not they went live."""
         self._strict, self._gate = strict, gate
         self._builder = Builder(tools, executors, models)
+        self._leases = Leases(lifetimes, EMPTY)
         self._metrics = ReloadMetrics()
         self._subscribers: list[Subscriber] = []
         self._changing = asyncio.Lock()
@@ -90,13 +105,33 @@ class Catalog:
 
         Raises:
             RequestError: that generation is not kept.
+            ConfigError: its plugins cannot be set up again.
         """
         async with self._changing:
             earlier = replace(self.history.generation(number), number=self.current.number + 1)
             on_disk = await asyncio.to_thread(self.snapshot)
             self._refused = on_disk.digest
-            await self._swap(Candidate.of(earlier, self.current), "rollback")
+            lease = await self._leases.again(earlier)
+            with lease:
+                await self._swap(Candidate.of(earlier, self.current), lease, "rollback")
             return self.current
+
+    def lease(self) -> Lease:
+        """Hold the live generation: its plugins stay set up for as long as the lease is entered."""
+        return self._leases.live
+
+    async def lease_again(self, generation: Generation) -> Lease:
+        """Hold a generation that has been live. Raises ConfigError if its plugins cannot be set up again."""
+        return await self._leases.again(generation)
+
+    def serve(self, generation: Generation) -> None:
+        """Make a generation live as it is: whoever built it has its plugins set up."""
+        self.current = generation
+        self._leases.go_live(Lease(generation, Use(), lambda _: None))
+
+    async def close(self) -> None:
+        """Tear down all plugins, whoever holds them."""
+        await self._leases.close()
 
     async def wait_generation(self, number: int) -> Generation:
         """Wait until a generation of at least this number is live."""
@@ -111,21 +146,23 @@ class Catalog:
         if snapshot.digest == self._refused:
             return None
         built = await asyncio.to_thread(self._builder.build, snapshot, self.current)
-        return Candidate.of(built, self.current)
+        return Candidate.of(built, self.current, snapshot)
 
     async def _publish(self, candidate: Candidate, trigger: Trigger) -> Generation:
         started = perf_counter()
         attributes = {names.PREVIOUS_GENERATION: self.current.number, names.RELOAD_TRIGGER: trigger}
         with Spans({}).root("config.reload", "CHAIN", attributes) as span:
-            refused = await self._objections(candidate.generation)
-            errors = bool(refused or candidate.generation.errors)
-            outcome = "rejected" if refused else "partial" if errors else "applied"
-            span.set_attributes({names.RELOAD_OUTCOME: outcome, names.DIGEST: candidate.digest})
-            if refused:
-                self._reject(candidate, refused)
-            else:
-                self._refused = None
-                await self._swap(candidate, trigger)
+            candidate, lease = await self._set_up(candidate)
+            with lease:
+                refused = await self._objections(candidate.generation)
+                errors = bool(refused or candidate.generation.errors)
+                outcome = "rejected" if refused else "partial" if errors else "applied"
+                span.set_attributes({names.RELOAD_OUTCOME: outcome, names.DIGEST: candidate.digest})
+                if refused:
+                    self._reject(candidate, refused)
+                else:
+                    self._refused = None
+                    await self._swap(candidate, lease, trigger)
             span.set_attribute(names.GENERATION, self.current.number)
         agents = self.current.agents.values()
         self._metrics.record(
@@ -138,6 +175,18 @@ class Catalog:
         )
         return self.current
 
+    async def _set_up(self, candidate: Candidate) -> tuple[Candidate, Lease]:
+        """Set up the plugins of a candidate; one that fails is built again with its last good version instead."""
+        lease = await self._leases.begin(candidate.generation)
+        while lease.failed:
+            assert candidate.snapshot is not None
+            with lease:  # so that what the next try uses as well stays set up
+                await asyncio.to_thread(self._builder.refuse, lease.failed)
+                built = await asyncio.to_thread(self._builder.build, candidate.snapshot, self.current)
+                candidate = Candidate.of(built, self.current, candidate.snapshot)
+                lease = await self._leases.begin(candidate.generation)
+        return candidate, lease
+
     async def _objections(self, generation: Generation) -> tuple[Problem, ...]:
         if self._strict and generation.errors:
             return generation.problems
@@ -149,8 +198,9 @@ class Catalog:
         for problem in problems:
             log.error("%s (still serving generation %d)", problem, self.current.number)
 
-    async def _swap(self, candidate: Candidate, trigger: Trigger) -> None:
+    async def _swap(self, candidate: Candidate, lease: Lease, trigger: Trigger) -> None:
         before, self.current = self.current, candidate.generation
+        self._leases.go_live(lease)
         self.problems = self.current.problems
         self.history.add(self.current, trigger, candidate.changes)
         async with self._published:

@@ -15,6 +15,7 @@ from framework.config.parse import ParseError, in_order, parse_agent
 from framework.config.prompts import Prompts
 from framework.config.snapshot import AGENTS, PLUGINS, PROMPTS, Cases, Snapshot, digest_of
 from framework.config.toolbox import PluginShelf, Toolbox
+from framework.tools.plugins import Plugin, plugins_of
 from framework.tools.tool import Tool
 from framework.types.problem import Problem
 
@@ -31,6 +32,10 @@ class Generation:
     """By file and line."""
     cases: Cases = field(default_factory=dict)
     """The files of cases that lay beside the agents when it was built."""
+    serving: tuple[Plugin, ...] = ()
+    """The plugin files, each at its last good version."""
+    plugins: tuple[Plugin, ...] = ()
+    """All that it uses: those that serve, and the versions whose tools its agents have."""
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -56,9 +61,15 @@ class Builder:
         with self._building:  # a reload that was cancelled leaves its build going on in a thread
             return self._build(snapshot, previous)
 
+    def refuse(self, failed: Mapping[Plugin, tuple[Problem, ...]]) -> None:
+        """Build with the last good versions of these plugins from now on, until their files change."""
+        with self._building:
+            self._plugins.refuse(failed)
+
     def _build(self, snapshot: Snapshot, previous: Generation) -> Generation:
         problems = list(snapshot.problems)
-        toolbox = self._plugins.toolbox(snapshot.below(PLUGINS), snapshot.unreadable(PLUGINS, self._plugins.paths))
+        unreadable = snapshot.unreadable(PLUGINS, self._plugins.paths)
+        toolbox = self._plugins.toolbox(snapshot.below(PLUGINS), unreadable, previous.serving)
         prompts = self._templates(snapshot.below(PROMPTS), problems)
         parsed = self._parse_all(snapshot.below(AGENTS))
         if toolbox.tools != self._around.toolbox.tools or prompts is not self._around.prompts:
@@ -72,8 +83,16 @@ class Builder:
             linker.refuse(path, [problem])
         agents = linker.link()
         problems += [*toolbox.problems, *prompts.problems(), *linker.problems]
-        found = tuple(in_order(problems))
-        return Generation(previous.number + 1, snapshot.digest, agents, toolbox.tools, found, snapshot.cases)
+        return Generation(
+            previous.number + 1,
+            snapshot.digest,
+            agents,
+            toolbox.tools,
+            tuple(in_order(problems)),
+            snapshot.cases,
+            toolbox.plugins,
+            _used(toolbox, agents.values()),
+        )
 
     def _templates(self, files: Mapping[str, bytes], problems: list[Problem]) -> Prompts:
         sources = {}
@@ -101,3 +120,9 @@ class Builder:
             return source, Parsed(spec, document, digest_of(source))
         except ParseError as error:
             return source, error
+
+
+def _used(toolbox: Toolbox, agents: Iterable[Agent]) -> tuple[Plugin, ...]:
+    """An agent that is stale, or was not compiled anew for the same bytes, has tools of an earlier load."""
+    offered = {id(tool): tool for agent in agents for tool in agent.toolset.offered.values()}
+    return tuple(dict.fromkeys([*toolbox.plugins, *plugins_of(offered.values())]))

@@ -16,13 +16,12 @@ from framework.types.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A plugin file as it was last read, and as it last served."""
+    """A plugin file as it was last read."""
 
     source: Mapping[str, bytes | None] | None = None
     """The file and its helpers; none if it could not be read."""
     plugin: Plugin | None = None
     problems: tuple[Problem, ...] = ()
-    serving: Plugin | None = None
 
     def is_of(self, files: Mapping[str, bytes]) -> bool:
         """Whether these files are what was read."""
@@ -42,7 +41,7 @@ class Toolbox:
 
 
 class PluginShelf:
-    """Loads plugin files when their bytes change, and remembers which version of each worked last."""
+    """Loads plugin files when their bytes change."""
 
     def __init__(self, own_tools: Iterable[Tool]) -> None:
         self._own_tools = tuple(own_tools)
@@ -54,53 +53,45 @@ class PluginShelf:
         """The plugin files there were last."""
         return list(self._loaded)
 
-    def toolbox(self, files: Mapping[str, bytes], unreadable: Mapping[str, Problem]) -> Toolbox:
-        """The tools of these files. One that fails, or takes names that are in use, keeps its last good tools."""
-        before, self._loaded = self._loaded, {}
-        for path in filter(is_plugin, unreadable):
-            self._loaded[path] = replace(before.get(path, _Loaded()), source=None, plugin=None, problems=())
+    def toolbox(
+        self, files: Mapping[str, bytes], unreadable: Mapping[str, Problem], live: Iterable[Plugin] = ()
+    ) -> Toolbox:
+        """The tools of these files. One that fails, or takes names that are in use, keeps the tools it has `live`."""
+        before = self._loaded
+        self._loaded = {path: _Loaded() for path in filter(is_plugin, unreadable)}
         for path in filter(is_plugin, files):
             known = before.get(path, _Loaded())
-            self._loaded[path] = known if known.is_of(files) else self._load(path, files, known)
-        tools = {path: loaded.serving.tools for path, loaded in self._loaded.items() if loaded.serving}
+            self._loaded[path] = known if known.is_of(files) else self._load(path, files)
+        serving = {plugin.path: plugin for plugin in live if plugin.path in self._loaded}
         problems: list[Problem] = []
-        for path in sorted(self._loaded):
-            tools[path] = self._replace(path, tools, problems)
-        serving = tuple(loaded.serving for _, loaded in sorted(self._loaded.items()) if loaded.serving)
-        digests = {tool.name: _digest(plugin) for plugin in serving for tool in plugin.tools}
-        return Toolbox(self._index(tools.values()), digests, tuple(problems), serving)
+        for path, loaded in sorted(self._loaded.items()):
+            problems.extend(loaded.problems)
+            if loaded.plugin:
+                try:
+                    self._index({**serving, path: loaded.plugin}.values())
+                    serving[path] = loaded.plugin
+                except ConfigError as error:
+                    problems.append(Problem(path=path, message=error.message))
+        plugins = tuple(plugin for _, plugin in sorted(serving.items()))
+        digests = {tool.name: _digest(plugin) for plugin in plugins for tool in plugin.tools}
+        return Toolbox(self._index(plugins), digests, tuple(problems), plugins)
 
-    def refuse(self, failed: Mapping[Plugin, tuple[Problem, ...]], serving: Iterable[Plugin]) -> None:
-        """Take back plugins that cannot be used after all; those that `serving` has of the same files go on."""
-        last_good = {plugin.path: plugin for plugin in serving}
+    def refuse(self, failed: Mapping[Plugin, tuple[Problem, ...]]) -> None:
+        """Take back plugins that cannot be used after all, and why."""
         for plugin, problems in failed.items():
             loaded = self._loaded.get(plugin.path)
-            if loaded and loaded.serving is plugin:
-                good = last_good.get(plugin.path)
-                self._loaded[plugin.path] = replace(loaded, plugin=None, problems=problems, serving=good)
+            if loaded and loaded.plugin is plugin:
+                self._loaded[plugin.path] = replace(loaded, plugin=None, problems=problems)
 
-    def _load(self, path: str, files: Mapping[str, bytes], known: _Loaded) -> _Loaded:
+    def _load(self, path: str, files: Mapping[str, bytes]) -> _Loaded:
         try:
             plugin = self._loader.load(path, files[path], files)
-            return replace(known, source=plugin.files, plugin=plugin, problems=())
+            return _Loaded(plugin.files, plugin)
         except PluginError as error:
-            return replace(known, source=files_of(path, files), plugin=None, problems=error.problems)
+            return _Loaded(files_of(path, files), problems=error.problems)
 
-    def _replace(self, path: str, tools: Mapping[str, tuple[Tool, ...]], problems: list[Problem]) -> tuple[Tool, ...]:
-        """The tools of a file, if they fit beside those that serve already; else those that it served with last."""
-        loaded = self._loaded[path]
-        problems.extend(loaded.problems)
-        if loaded.plugin:
-            try:
-                self._index([*(added for other, added in tools.items() if other != path), loaded.plugin.tools])
-                self._loaded[path] = replace(loaded, serving=loaded.plugin)
-            except ConfigError as error:
-                problems.append(Problem(path=path, message=error.message))
-        serving = self._loaded[path].serving
-        return serving.tools if serving else ()
-
-    def _index(self, added: Iterable[tuple[Tool, ...]]) -> dict[str, Tool]:
-        return index_tools([*self._own_tools, *(tool for tools in added for tool in tools)])
+    def _index(self, plugins: Iterable[Plugin]) -> dict[str, Tool]:
+        return index_tools([*self._own_tools, *(tool for plugin in plugins for tool in plugin.tools)])
 
 
 def _digest(plugin: Plugin) -> str:

@@ -175,7 +175,7 @@ class Watcher:
     async def _goes_live(self, candidate: Candidate) -> bool:
         """Publish; false if the catalog still serves something else, for whatever reason."""
         self._candidate = None
-        return await self._catalog.publish(candidate, trigger="watch") is candidate.generation
+        return (await self._catalog.publish(candidate, trigger="watch")).digest == candidate.digest
 
     async def _go_live_without(self, hold: frozenset[str], began: float) -> None:
         held = self._counted(self._settling.held(hold))

@@ -19,20 +19,18 @@ from framework.config.watch import Watcher, watching
 from framework.engine.cases import cases_pass
 from framework.engine.ending import free_conversation, limit_error
 from framework.engine.models import Models
-from framework.engine.plan import plan
-from framework.engine.react import react
+from framework.engine.project import EXECUTORS, Project, folder_of
 from framework.engine.request import RunOptions, first_state
 from framework.engine.root import drive_root
 from framework.engine.router import Route, route
 from framework.engine.run import Run
-from framework.engine.services import Executor, Services
+from framework.engine.services import Services
 from framework.engine.stream import Channel, RunStream
 from framework.llm.client import ModelClient
-from framework.llm.providers import OFFLINE, PROVIDERS
 from framework.memory.store import MemoryStore, Store
 from framework.telemetry import names
 from framework.telemetry.spans import Spans
-from framework.tools.builtin import BUILTIN_TOOLS
+from framework.tools.lifetime import Lifetimes
 from framework.tools.tool import Tool
 from framework.types.errors import AgentNotFound, ConfigError, ConversationBusy, RequestError
 from framework.types.messages import ToolCall, ToolResult
@@ -40,26 +38,17 @@ from framework.types.state import Confirmation, Decision, RunResult, RunState
 
 log = logging.getLogger(__name__)
 
-EXECUTORS: Mapping[str, Executor] = {"react": react, "plan": plan}
 TOOL_THREADS = 32
 
 
 class Runtime:
     """Agents that are files, ready to be run. Make one with `Runtime.open`."""
 
-    def __init__(
-        self,
-        root: Path,
-        settings: Settings,
-        catalog: Catalog,
-        store: Store,
-        models: Mapping[str, ModelClient],
-        deps: Any,
-    ) -> None:
-        self.root, self.settings, self.catalog, self.store = root, settings, catalog, store
+    def __init__(self, project: Project, store: Store, models: Mapping[str, ModelClient], deps: Any) -> None:
+        self.root, self.settings, self.catalog, self.store = project.root, project.settings, project.catalog, store
         self.watcher: Watcher | None = None
         """What keeps the catalog at what the files say, if anything does."""
-        self._models = Models(models, settings)
+        self._models = Models(models, project.settings)
         self._deps = deps
         self._threads = ThreadPoolExecutor(TOOL_THREADS, thread_name_prefix="agentsd-tool")
         self._running: dict[str, asyncio.Task[RunResult]] = {}
@@ -92,21 +81,16 @@ class Runtime:
         Raises:
             ConfigError: the settings cannot be used. Broken agents do not raise: see `catalog.current.problems`.
         """
-        path, folder = _project(root)
+        folder = folder_of(root)
         settings = settings or Settings.load(folder)
         clients = dict(models or {})
-        known = {OFFLINE, *(provider.name for provider in PROVIDERS), *settings.models, *clients}
-        strict = settings.reload.mode == "strict"
         gate = cases_pass(partial(cls.over, folder, settings, deps)) if settings.reload.gate == "tests" else None
-        own = [*BUILTIN_TOOLS, *tools]
-        catalog = Catalog(path, tools=own, executors=EXECUTORS.keys(), models=known, strict=strict, gate=gate)
-        await catalog.reload("startup")
-        if not catalog.current.number:
-            needed = "strict mode: nothing is served until all files can be used"
-            raise ConfigError(needed if strict else "nothing is served until every case passes", catalog.problems)
-        runtime = cls(folder, settings, catalog, store or MemoryStore(), clients, deps)
+        project = await Project.read(
+            root, settings, tools=tools, models=clients.keys(), gate=gate, lifetimes=Lifetimes(deps)
+        )
+        runtime = cls(project, store or MemoryStore(), clients, deps)
         try:
-            async with watching(catalog, settings.reload) if watch else nullcontext() as runtime.watcher:
+            async with watching(project.catalog, settings.reload) if watch else nullcontext() as runtime.watcher:
                 yield runtime
         finally:
             await runtime._close()
@@ -118,8 +102,8 @@ class Runtime:
     ) -> AsyncIterator[Runtime]:
         """A runtime on one generation as it is, with a store of its own: no file is read, nothing goes live."""
         catalog = Catalog(root, tools=(), executors=(), models=())
-        catalog.current = generation
-        runtime = cls(root, settings, catalog, MemoryStore(), models, deps)
+        catalog.serve(generation)
+        runtime = cls(Project(root, settings, catalog), MemoryStore(), models, deps)
         try:
             yield runtime
         finally:
@@ -160,6 +144,7 @@ class Runtime:
         Raises:
             RunNotFound: there is no such run.
             RequestError: it has ended or goes on already, or a decision answers nothing that was asked.
+            ConfigError: the plugins it began with cannot be set up again.
         """
         async with self.resume_stream(run_id, decisions) as stream:
             return await stream.result()
@@ -167,18 +152,19 @@ class Runtime:
     @asynccontextmanager
     async def resume_stream(self, run_id: str, decisions: Mapping[str, Decision]) -> AsyncIterator[RunStream]:
         """As `resume`, with the events as they happen."""
-        state = await self.store.load_run(run_id)
-        if state.status not in ("paused", "running") or run_id in self._running:
-            raise RequestError(f"the run {run_id} is {state.status}: it waits for no decision")
-        asked = {confirmation.id for confirmation in state.pending}
-        if unknown := sorted(decisions.keys() - asked):
-            raise RequestError(
-                f"nothing named {', '.join(unknown)} is asked; asked: {', '.join(sorted(asked)) or 'nothing'}"
-            )
-        state.decisions.update(decisions)
-        state.pending = []
-        async with self._launch(state, self._pinned.get(run_id, self.catalog.current), None, listening=True) as stream:
-            yield stream
+        with await self.catalog.lease_again(self._pinned.get(run_id, self.catalog.current)) as generation:
+            state = await self.store.load_run(run_id)
+            if state.status not in ("paused", "running") or run_id in self._running:
+                raise RequestError(f"the run {run_id} is {state.status}: it waits for no decision")
+            asked = {confirmation.id for confirmation in state.pending}
+            if unknown := sorted(decisions.keys() - asked):
+                raise RequestError(
+                    f"nothing named {', '.join(unknown)} is asked; asked: {', '.join(sorted(asked)) or 'nothing'}"
+                )
+            state.decisions.update(decisions)
+            state.pending = []
+            async with self._launch(state, generation, None, listening=True) as stream:
+                yield stream
 
     async def pending(self, run_id: str) -> tuple[Confirmation, ...]:
         """What a paused run waits for; raises RunNotFound."""
@@ -190,6 +176,7 @@ class Runtime:
         if task := self._running.get(run_id):
             task.cancel()
         elif state.status == "paused":
+            self._pinned.pop(run_id, None)
             state.status, state.finish_reason, state.pending = "cancelled", "cancelled", []
             await self.store.save_run(state)
             await free_conversation(self.store, state)
@@ -201,13 +188,15 @@ class Runtime:
             AgentNotFound: there is no such agent.
             RequestError: the call needs a human's approval.
         """
-        chosen = self._route("", self.catalog.current, agent, None)
-        state = first_state(f"call {name}", chosen.agent, self.catalog.current, self.settings.locale, {})
-        channel = Channel()
-        channel.close()
-        run = Run(state, chosen.agent, self._services(state, self.catalog.current, channel, listening=False))
         call = ToolCall(id=f"call_{uuid4().hex}", tool=name, arguments=dict(arguments))
-        if asked := await run.call_tool(call):
+        with self.catalog.lease() as generation:
+            chosen = self._route("", generation, agent, None)
+            state = first_state(f"call {name}", chosen.agent, generation, self.settings.locale, {})
+            channel = Channel()
+            channel.close()
+            run = Run(state, chosen.agent, self._services(state, generation, channel, listening=False))
+            asked = await run.call_tool(call)
+        if asked:
             raise RequestError(f"{name} needs approval: {asked[0].reason or asked[0].rule}")
         result = state.calls[call.id].result
         assert result is not None
@@ -225,17 +214,17 @@ class Runtime:
 
     @asynccontextmanager
     async def _start(self, message: str, options: RunOptions, *, listening: bool) -> AsyncIterator[RunStream]:
-        generation = self.catalog.current
-        conversation = await self.store.conversation(options.get("conversation") or "")
-        if conversation.id and conversation.open_run:
-            await self._refuse_busy(conversation.id, conversation.open_run)
-        chosen = self._route(message, generation, options.get("agent"), conversation.agent)
-        state = first_state(message, chosen.agent, generation, self.settings.locale, options)
-        if conversation.id:
-            state.history = list(conversation.messages)
-            await self.store.save_conversation(conversation.opened_by(state.run_id))
-        async with self._launch(state, generation, chosen, listening=listening) as stream:
-            yield stream
+        with self.catalog.lease() as generation:
+            conversation = await self.store.conversation(options.get("conversation") or "")
+            if conversation.id and conversation.open_run:
+                await self._refuse_busy(conversation.id, conversation.open_run)
+            chosen = self._route(message, generation, options.get("agent"), conversation.agent)
+            state = first_state(message, chosen.agent, generation, self.settings.locale, options)
+            if conversation.id:
+                state.history = list(conversation.messages)
+                await self.store.save_conversation(conversation.opened_by(state.run_id))
+            async with self._launch(state, generation, chosen, listening=listening) as stream:
+                yield stream
 
     def _route(self, message: str, generation: Generation, explicit: str | None, last: str | None) -> Route:
         default = self.settings.routing.default_agent
@@ -305,13 +294,6 @@ class Runtime:
             task.cancel()
         if self._running:
             await asyncio.wait(list(self._running.values()))
+        await self.catalog.close()
         await self._models.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _project(root: str | Path) -> tuple[Path, Path]:
-    """What to load, and the folder it stands in; raises RequestError."""
-    path = Path(root).absolute()  # not resolved: a link to a folder may lead to another one later
-    if not path.exists():
-        raise RequestError(f"there is no {root}")
-    return (path.resolve(), path.resolve().parent) if path.is_file() else (path, path)

@@ -1,0 +1,89 @@
+"""A project's files, read: what a runtime runs, and all that commands need which run nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from framework.config.catalog import Catalog, Gate
+from framework.config.settings import Settings
+from framework.engine.plan import plan
+from framework.engine.react import react
+from framework.engine.services import Executor
+from framework.llm.providers import OFFLINE, PROVIDERS
+from framework.tools.builtin import BUILTIN_TOOLS
+from framework.tools.lifetime import Lifetimes
+from framework.tools.tool import Tool
+from framework.types.errors import ConfigError, RequestError
+
+EXECUTORS: Mapping[str, Executor] = {"react": react, "plan": plan}
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A project that was read."""
+
+    root: Path
+    """Its folder, or the folder of its one file."""
+    settings: Settings
+    catalog: Catalog
+
+    @classmethod
+    async def read(
+        cls,
+        root: str | Path,
+        settings: Settings | None = None,
+        *,
+        tools: Iterable[Tool] = (),
+        models: Collection[str] = (),
+        gate: Gate | None = None,
+        lifetimes: Lifetimes | None = None,
+    ) -> Project:
+        """Read a project folder, or a single agent file. Without `lifetimes` nothing of it may be run.
+
+        Args:
+            root: the folder that has `agents.d/`, or one agent file.
+            settings: instead of `agentsd.yaml` and the environment.
+            tools: besides the built-in ones and those of `plugins/`.
+            models: names that agent files may use besides those of the settings.
+            gate: what may keep an edit from going live.
+            lifetimes: sets plugins up.
+
+        Raises:
+            ConfigError: the settings cannot be used, or nothing may go live.
+        """
+        path, folder = _places(root)
+        settings = settings or Settings.load(folder)
+        strict = settings.reload.mode == "strict"
+        catalog = Catalog(
+            path,
+            tools=[*BUILTIN_TOOLS, *tools],
+            executors=EXECUTORS.keys(),
+            models={OFFLINE, *(provider.name for provider in PROVIDERS), *settings.models, *models},
+            strict=strict,
+            gate=gate,
+            lifetimes=lifetimes,
+        )
+        try:
+            await catalog.reload("startup")
+            if not catalog.current.number:
+                needed = "strict mode: nothing is served until all files can be used"
+                raise ConfigError(needed if strict else "nothing is served until every case passes", catalog.problems)
+        except BaseException:
+            await catalog.close()
+            raise
+        return cls(folder, settings, catalog)
+
+
+def folder_of(root: str | Path) -> Path:
+    """The folder of a project, or of one agent file; raises RequestError when nothing is there."""
+    return _places(root)[1]
+
+
+def _places(root: str | Path) -> tuple[Path, Path]:
+    """What to read, and the folder it stands in."""
+    path = Path(root).absolute()  # not resolved: a link to a folder may lead to another one later
+    if not path.exists():
+        raise RequestError(f"there is no {root}")
+    return (path.resolve(), path.resolve().parent) if path.is_file() else (path, path)
