@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from framework.engine.runtime import Runtime
+    from framework.tools.lifetime import PluginContext
     from framework.tools.tool import Tool, ToolContext, tool
     from framework.tools.toolset import filter_tools
     from framework.types import events
@@ -37,6 +38,7 @@ __all__ = [
     "Edit",
     "LimitExceeded",
     "ModelError",
+    "PluginContext",
     "PolicyDenied",
     "Reject",
     "RequestError",
@@ -54,6 +56,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "PluginContext": "framework.tools.lifetime",
     "Runtime": "framework.engine.runtime",
     "Tool": "framework.tools.tool",
     "ToolContext": "framework.tools.tool",

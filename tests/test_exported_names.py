@@ -11,8 +11,8 @@ def test_the_public_names() -> None:
     assert sorted(framework.__all__) == framework.__all__
     assert set(framework.__all__) == {
         "AgentNotFound", "AgentsdError", "Approve", "ConfigError", "ConversationBusy", "Edit", "LimitExceeded",
-        "ModelError", "PolicyDenied", "Reject", "RequestError", "Respond", "RunNotFound", "RunResult", "Runtime",
-        "StoreError", "Tool", "ToolContext", "ToolError", "events", "filter_tools", "tool",
+        "ModelError", "PluginContext", "PolicyDenied", "Reject", "RequestError", "Respond", "RunNotFound", "RunResult",
+        "Runtime", "StoreError", "Tool", "ToolContext", "ToolError", "events", "filter_tools", "tool",
     }  # fmt: skip
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from types import CoroutineType
 from typing import Any, TypeVar
 
 from framework.tools.deadline import TookTooLongError, call_within
@@ -115,41 +114,43 @@ class Lifetimes:
 
     async def _tear_down_unused(self) -> None:
         for plugin, life in reversed(list(self._lives.items())):
-            if not life.uses:
+            if life.uses <= 0:  # below: a use that ended after `close`
                 await self._tear_down(plugin, life)
 
     async def _tear_down(self, plugin: Plugin, life: _Life) -> None:
         async with life.changing:
-            if life.is_up and not life.uses:
+            if life.is_up and life.uses <= 0:
                 life.is_up = False
                 if error := await self._call(plugin, plugin.teardown):
                     problems = problems_of(plugin.load, error, when="in teardown()")
                     log.error("%s", "; ".join(map(str, problems)))
-        if not life.uses and self._lives.get(plugin) is life:
+        if life.uses <= 0 and self._lives.get(plugin) is life:
             del self._lives[plugin]
 
     async def _call(self, plugin: Plugin, function: Callable[..., Any] | None) -> BaseException | None:
         """Call one of a plugin's functions; returns what it raised."""
         if function is None:
             return None
-        context = PluginContext(plugin.name, self._deps)
+        call = partial(function, PluginContext(plugin.name, self._deps))
         if inspect.iscoroutinefunction(function):
-            return await _in_the_loop(function(context), self._seconds)
-        return await asyncio.to_thread(_in_a_thread, partial(function, context), self._seconds)
+            return await _in_the_loop(call, self._seconds)
+        return await asyncio.to_thread(_in_a_thread, call, self._seconds)
 
 
-async def _in_the_loop(work: CoroutineType[Any, Any, object], seconds: float) -> BaseException | None:
-    task = asyncio.create_task(_error_of(work))
+async def _in_the_loop(call: Callable[[], Awaitable[object]], seconds: float) -> BaseException | None:
+    work = _error_of(call)
+    task = asyncio.create_task(work)
     if (await asyncio.wait([task], timeout=seconds))[0]:
         return task.result()
-    error = TookTooLongError(seconds, work.cr_frame)  # while it is still there
+    inner = getattr(work, "cr_await", None)
+    error = TookTooLongError(seconds, getattr(inner, "cr_frame", None))  # while it is still there
     task.cancel()
     return error
 
 
-async def _error_of(work: Coroutine[Any, Any, object]) -> BaseException | None:
+async def _error_of(call: Callable[[], Awaitable[object]]) -> BaseException | None:
     try:
-        await work
+        await call()
     except BaseException as error:  # noqa: BLE001 - sys.exit() too ends the call, not the process
         return error
     return None
