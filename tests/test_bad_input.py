@@ -133,6 +133,7 @@ def test_history_and_a_conversation_together_are_refused(tmp_path: Path) -> None
         ({"customer": 7}, r"^inputs of 'clerk': customer: Input should be a valid string$"),
         ({"customer": "c", "age": "7"}, r"^inputs of 'clerk': age: Input should be a valid integer$"),
         ({"customer": "c", "agee": 7}, r"^inputs of 'clerk': agee: Extra inputs are not permitted$"),
+        ({"customer": "c" * 300_000}, r"^inputs of 'clerk': 3000\d\d characters; at most 262144 are taken$"),
         ({"customer": None, "age": 1.5}, r"customer: .*; age: "),
     ],
 )

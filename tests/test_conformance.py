@@ -38,6 +38,7 @@ CASES = {
     28: "a template edited in mid-run; an include broken",
     29: "variables nobody supplies, guarded ones, ones set in the template",
     30: "a template that comes a moment after its agent",
+    31: "includes in a circle, or by a computed name; missing parents and filters",
     32: "locale variants come, change, go",
     33: "a plugin edited while its tool is awaited",
     34: "plugins that cannot be loaded, or never finish loading",
@@ -53,8 +54,7 @@ CASES = {
     45: "unknown versions and fields",
     46: "any sequence of edits: live is a function of files and history",
 }
-"""31 (dynamic includes) is not shown yet; 42 (schemas that come from tool servers)
-belongs to where those servers are."""
+"""42 (schemas that come from tool servers) belongs to where those servers are."""
 
 HERE = Path(__file__).parent
 

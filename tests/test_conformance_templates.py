@@ -107,6 +107,35 @@ def test_an_agent_whose_template_comes_later_goes_live_without_another_touch(tmp
     live(write(tmp_path, {"agents.d/a.yaml": templated("a", "a.j2")}), body)
 
 
+@pytest.mark.conformance(31)
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{% include 'b.j2' %}", "templates include each other in a circle: a.j2 -> b.j2 -> a.j2"),
+        ("{% include which %}", "the name of the other template is computed"),
+        ("{% extends 'gone.j2' %}", "there is no template 'gone.j2'"),
+        ("{{ which | shuot }}", "there is no filter 'shuot'"),
+    ],
+)
+def test_a_template_that_can_never_be_whole_is_refused_with_its_line_though_no_request_would_get_there(
+    tmp_path: Path, template: str, message: str
+) -> None:
+    files = {
+        "agents.d/a.yaml": agent("a", model="offline", instructions="{template: a.j2, vars: {which: b.j2}}"),
+        "prompts/a.j2": "plain",
+        "prompts/b.j2": "{% include 'a.j2' %}",
+    }
+
+    async def body(runtime: Runtime) -> None:
+        write(tmp_path, {"prompts/a.j2": f"first\n{{% if agent.name == 'b' %}}{template}{{% endif %}}"})
+        found = (await runtime.reload()).errors
+        assert any(problem.place == "prompts/a.j2:2" and problem.message.startswith(message) for problem in found)
+        assert any(problem.path == "agents.d/a.yaml" for problem in found)
+        assert text_of(runtime, "a") == "plain"
+
+    live(write(tmp_path, files), body)
+
+
 @pytest.mark.conformance(32)
 def test_locale_variants_come_change_and_go_in_one_generation_each(tmp_path: Path) -> None:
     files = {"agents.d/a.yaml": templated("a", "system.j2"), "prompts/system.j2": "plain"}

@@ -261,11 +261,6 @@ def test_the_closure_of_a_template_is_all_that_it_can_reach() -> None:
     assert prompts.closure(["nowhere.j2"]) == {"nowhere.j2": ""}
 
 
-def test_a_template_that_includes_by_a_computed_name_can_reach_all() -> None:
-    prompts = Prompts({"t.j2": "{% include name %}", "u.j2": "u"})
-    assert set(prompts.closure(["t.j2"])) == set(prompts.names())
-
-
 def test_an_object_that_nobody_described_goes_along_with_what_templates_do() -> None:
     source = (
         "{{ o.a.b }}{{ o['x'] }}{{ o | tojson }}{{ o.s ~ 'x' }}{{ o.s | upper }}{{ o.list | length }}{{ o.n | int }}"

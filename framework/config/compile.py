@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from framework.config.document import Document, Path
-from framework.config.parse import ParseError
+from framework.config.lint import lint
+from framework.config.parse import ParseError, in_order
 from framework.config.prompts import PromptError, Prompts
 from framework.config.samples import input_samples, runtime_samples
 from framework.tools.arguments import ModelArguments
@@ -109,7 +110,7 @@ def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World
     agent = Agent(spec, document, digest, toolset, world.prompts, _inputs_model(spec), _variables(spec, toolset))
     if problems := list(_prompt_problems(agent)):
         raise ParseError(problems)
-    warnings = tuple(_warnings(agent))
+    warnings = tuple(in_order(lint(spec, document, toolset, world.prompts)))
     return replace(agent, warnings=warnings), warnings
 
 
@@ -250,24 +251,25 @@ def _prompt_problems(agent: Agent) -> Iterator[Problem]:
 def _render_problems(
     agent: Agent, template: str, samples: Iterable[tuple[str, Mapping[str, Any]]], path: Path
 ) -> Iterator[Problem]:
-    """The first error of each locale's variant: in the template, and in the file that uses it."""
+    """What is wrong with each locale's variant: in the template, and in the file that uses it."""
+    samples = list(samples)
     for variant in agent.prompts.variants(template):
-        for when, variables in samples:
-            try:
-                agent.prompts.render_exactly(variant, variables)
-            except PromptError as error:
-                yield error.problem
-                message = f"its template {variant} cannot be rendered: {error.problem.place}: {error.problem.message}"
-                yield agent.document.problem(path, message, hint=f"tried {when}" if when else None)
-                break
+        found, hint = agent.prompts.check(variant, samples[0][1]), None
+        if not found:
+            found, hint = _render_failure(agent.prompts, variant, samples)
+        yield from found
+        if found:
+            message = f"its template {variant} cannot be rendered: {found[0].place}: {found[0].message}"
+            yield agent.document.problem(path, message, hint=hint)
 
 
-def _warnings(agent: Agent) -> Iterator[Problem]:
-    for rule in agent.toolset.unused_rules():
-        path, _, line = rule.place.rpartition(":")
-        yield Problem(
-            path=path,
-            line=int(line),
-            message=f"the {rule.kind} rule {rule.rule.tool!r} matches no tool there is",
-            severity="warning",
-        )
+def _render_failure(
+    prompts: Prompts, variant: str, samples: Iterable[tuple[str, Mapping[str, Any]]]
+) -> tuple[tuple[Problem, ...], str | None]:
+    """The first error of rendering with samples, and which sample it was."""
+    for when, variables in samples:
+        try:
+            prompts.render_exactly(variant, variables)
+        except PromptError as error:
+            return (error.problem,), f"tried {when}" if when else None
+    return (), None

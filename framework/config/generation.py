@@ -104,7 +104,7 @@ class Builder:
                 problems.append(Problem(path=path, line=line, message=f"not UTF-8: byte 0x{source[error.start]:02x}"))
         if sources != self._sources:
             self._sources = sources
-            return Prompts(sources)
+            return Prompts(sources, self._around.prompts)
         return self._around.prompts
 
     def _parse_all(self, files: Mapping[str, bytes]) -> dict[str, Parsed | ParseError]:

@@ -10,10 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import FunctionLoader, StrictUndefined, TemplateNotFound, TemplateSyntaxError, UndefinedError, meta
+from jinja2 import FunctionLoader, StrictUndefined, TemplateNotFound, TemplateSyntaxError, UndefinedError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from framework.config.bytecode import Bytecode
 from framework.config.document import problem_at
+from framework.config.needs import DECLARE, Fault, Library, Needs, read_needs
 from framework.types.errors import did_you_mean
 from framework.types.problem import Problem
 
@@ -41,20 +43,25 @@ def shipped_templates() -> Mapping[str, str]:
 class Prompts:
     """Renders templates by name and locale: `system.zh-TW.j2`, else `system.zh.j2`, else `system.j2`."""
 
-    def __init__(self, sources: Mapping[str, str]) -> None:
+    def __init__(self, sources: Mapping[str, str], earlier: Prompts | None = None) -> None:
+        """Take sources by name; what is as it was `earlier` is not read and compiled again."""
         self.own = frozenset(sources)
         """The project's own templates: those that may have faults."""
         self._sources = {**shipped_templates(), **sources}
-        self._references: dict[str, frozenset[str]] = {}
+        self._bytecode: Bytecode = Bytecode(earlier._bytecode if earlier else None)
+        self._needs: dict[str, Needs] = earlier._needs_of(self._sources) if earlier else {}
+        self._checked: dict[tuple[str, frozenset[str]], tuple[Problem, ...]] = {}
         self._environment = ImmutableSandboxedEnvironment(
             loader=FunctionLoader(self._load),
             undefined=StrictUndefined,
             auto_reload=False,
             cache_size=-1,
             keep_trailing_newline=True,
+            bytecode_cache=self._bytecode,
         )
         for name in ("lipsum", "cycler", "joiner"):
             self._environment.globals.pop(name, None)
+        self._library = Library(self._sources.keys(), self._read, frozenset(self._environment.globals))
 
     def names(self) -> list[str]:
         """All templates, shipped ones included."""
@@ -65,12 +72,26 @@ class Prompts:
         return name in self._sources
 
     def problems(self) -> Iterator[Problem]:
-        """The syntax errors of the project's templates."""
+        """What is wrong with the project's templates, whatever they will be given."""
         for name in sorted(self.own):
             try:
-                self._environment.get_template(name)
+                faults = list(self._library.faults(name))
+                yield from map(self._fault_problem, faults)
+                if not faults:
+                    self._environment.get_template(name)
             except Exception as error:  # noqa: BLE001 - Jinja's compiler lets Python's own errors through
                 yield self._problem(name, error)
+
+    def check(self, name: str, given: Iterable[str]) -> tuple[Problem, ...]:
+        """What keeps a template from being rendered with variables of these names, on any way through it."""
+        names = frozenset(given)
+        if (name, names) not in self._checked:
+            self._checked[name, names] = tuple(dict.fromkeys(self._check(name, names)))
+        return self._checked[name, names]
+
+    def used(self, name: str) -> set[str]:
+        """The variables that a usable template, or any that it reaches, makes use of."""
+        return self._library.used(name)
 
     def variants(self, name: str) -> list[str]:
         """The template and its locale variants."""
@@ -133,17 +154,30 @@ class Prompts:
         """The source, and a file name by which a traceback tells one template from another."""
         return (self._sources[name], f"{FOLDER}/{name}", None) if name in self._sources else None
 
-    def _referenced(self, name: str) -> frozenset[str]:
-        if name not in self._references:
-            self._references[name] = frozenset(self._read_references(self._sources.get(name, "")))
-        return self._references[name]
+    def _needs_of(self, sources: Mapping[str, str]) -> dict[str, Needs]:
+        return {name: needs for name, needs in list(self._needs.items()) if sources.get(name) == self._sources[name]}
 
-    def _read_references(self, source: str) -> Iterator[str]:
+    def _read(self, name: str) -> Needs:
+        if name not in self._needs:
+            self._needs[name] = read_needs(self._environment, self._sources[name], name)
+        return self._needs[name]
+
+    def _referenced(self, name: str) -> Iterator[str]:
         try:
-            for reference in meta.find_referenced_templates(self._environment.parse(source)):
-                yield from self._sources if reference is None else (reference,)  # None: a name computed at run time
+            references = self._read(name).references if self.has(name) else ()
         except (TemplateSyntaxError, RecursionError):
             return  # `problems` tells
+        for reference in references:
+            yield from reference.names or ()
+
+    def _check(self, name: str, given: frozenset[str]) -> Iterator[Problem]:
+        if not self.has(name):
+            return  # rendering tells
+        try:
+            faults = [fault for here in self._library.reached(name) for fault in self._library.faults(here)]
+            yield from map(self._fault_problem, faults or self._library.missing(name, given))
+        except (TemplateSyntaxError, RecursionError) as error:
+            yield self._problem(name, error)
 
     def _problem(self, name: str, error: Exception) -> Problem:
         name, line = self._place(name, error)
@@ -151,9 +185,15 @@ class Prompts:
         if isinstance(error, TemplateNotFound):
             message = f"there is no template {error.name!r}{did_you_mean(str(error.name), self.names())}"
         elif isinstance(error, UndefinedError) and message.endswith("is undefined"):
-            hint = "declare it under `inputs`, or give it under `vars`"
+            hint = DECLARE
         elif isinstance(error, RecursionError):
             message = "templates include each other in a circle, or nest too deeply"
+        return self._problem_at(name, line, message, hint)
+
+    def _fault_problem(self, fault: Fault) -> Problem:
+        return self._problem_at(fault.template, fault.line, fault.message, fault.hint)
+
+    def _problem_at(self, name: str, line: int | None, message: str, hint: str | None) -> Problem:
         lines = tuple(self._sources.get(name, "").splitlines())
         found = problem_at(f"{FOLDER}/{name}", lines, line or 0, 1, message, hint)
         return found.model_copy(update={"line": line, "column": None})

@@ -17,6 +17,8 @@ from framework.types.state import RunState
 
 T = TypeVar("T", Limits, ModelSettings)
 _MESSAGES = TypeAdapter(list[Message])
+MAX_INPUTS_CHARS = 256 * 1024
+"""Of a request's variables, as JSON: more than a rendered prompt may have, for templates also choose from them."""
 
 
 class RunOptions(TypedDict, total=False):
@@ -83,9 +85,12 @@ def _is_unicode(text: str) -> bool:
 
 def _inputs(agent: Agent, given: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return agent.inputs.model_validate(dict(given), strict=True).model_dump()
+        inputs = agent.inputs.model_validate(dict(given), strict=True)
     except ValidationError as error:
         raise RequestError(f"inputs of {agent.name!r}: {_sentences(error)}") from None
+    if (size := len(inputs.model_dump_json())) > MAX_INPUTS_CHARS:
+        raise RequestError(f"inputs of {agent.name!r}: {size} characters; at most {MAX_INPUTS_CHARS} are taken")
+    return inputs.model_dump()
 
 
 def _changed(base: T, model: type[T], changes: Mapping[str, Any], what: str) -> T:

@@ -1,0 +1,44 @@
+"""What is odd about an agent, though it keeps nothing from running: rules and variables that nothing uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from framework.config.document import Document, Path
+from framework.config.prompts import Prompts
+from framework.tools.toolset import Toolset
+from framework.types.problem import Problem
+from framework.types.spec import AgentSpec, TemplateRef
+
+ONLY_TEMPLATES = "only a template can say it: instructions: {template: …}"
+
+
+def lint(spec: AgentSpec, document: Document, toolset: Toolset, prompts: Prompts) -> Iterator[Problem]:
+    """Warnings about an agent that can be used as it is."""
+    yield from _unused_rules(toolset)
+    yield from _unused_variables(spec, document, prompts)
+
+
+def _unused_rules(toolset: Toolset) -> Iterator[Problem]:
+    for rule in toolset.unused_rules():
+        path, _, line = rule.place.rpartition(":")
+        message = f"the {rule.kind} rule {rule.rule.tool!r} matches no tool there is"
+        yield Problem(path=path, line=int(line), message=message, severity="warning")
+
+
+def _unused_variables(spec: AgentSpec, document: Document, prompts: Prompts) -> Iterator[Problem]:
+    def warning(path: Path, message: str, hint: str | None = None) -> Problem:
+        problem = document.problem(path, message, hint=hint, at_key=True)
+        return problem.model_copy(update={"severity": "warning"})
+
+    source = spec.instructions
+    if not isinstance(source, TemplateRef):
+        for name in spec.inputs:
+            message = f"the model never sees the input {name!r}: the instructions are plain text"
+            yield warning(("inputs", name), message, ONLY_TEMPLATES)
+        return
+    used = set().union(*(prompts.used(variant) for variant in prompts.variants(source.template)))
+    for name in source.vars.keys() - used:
+        yield warning(("instructions", "vars", name), f"no template uses the variable {name!r}")
+    for name in spec.inputs.keys() - used:
+        yield warning(("inputs", name), f"no template uses the input {name!r}: the model never sees it")
