@@ -21,7 +21,14 @@ from framework.cli.init import copy_starter
 from framework.cli.schema import FOLDER, names_of, refresh_schemas, write_schemas
 from framework.config.document import read_document
 from framework.config.parse import ParseError, parse_agent
-from framework.config.schema import Names, agent_schema, field_docs, settings_schema
+from framework.config.schema import (
+    Names,
+    agent_schema,
+    cases_schema,
+    field_docs,
+    settings_schema,
+    sources_schema,
+)
 from framework.config.settings import ReloadSettings, Settings
 from framework.types.errors import ConfigError
 from framework.types.spec import (
@@ -47,6 +54,7 @@ NAMES = Names(
     templates=["a/system.j2"],
 )
 AGENT, SETTINGS, NAMELESS = agent_schema(NAMES), settings_schema(NAMES), agent_schema(Names())
+CASES, SOURCES = cases_schema(NAMES), sources_schema(NAMES)
 GOOD = "version: 1\nname: a\ndescription: Does a.\ninstructions: Do a.\n"
 
 
@@ -76,14 +84,16 @@ def names_in(root: Path) -> Names:
 # --- what it says
 
 
-@pytest.mark.parametrize("schema", [AGENT, SETTINGS, agent_schema(Names()), settings_schema(Names())])
+@pytest.mark.parametrize(
+    "schema", [AGENT, SETTINGS, CASES, SOURCES, agent_schema(Names()), cases_schema(Names()), settings_schema(Names())]
+)
 def test_it_is_a_json_schema_and_names_its_dialect(schema: dict[str, Any]) -> None:
     Draft202012Validator.check_schema(schema)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["$id"].startswith("urn:agentsd:")
 
 
-@pytest.mark.parametrize("schema", [AGENT, SETTINGS], ids=["agent", "settings"])
+@pytest.mark.parametrize("schema", [AGENT, SETTINGS, CASES, SOURCES], ids=["agent", "settings", "cases", "sources"])
 def test_every_field_says_what_it_is(schema: dict[str, Any]) -> None:
     definitions = schema["$defs"]
     for owner, model in {"the file": schema, **definitions}.items():
@@ -149,6 +159,34 @@ def test_it_accepts_the_starter(starter: Path) -> None:
         pointer = re.match(r"# yaml-language-server: \$schema=(\S+)\n", text)
         assert pointer
         assert (path.parent / pointer[1]).resolve() == (starter / FOLDER / "agent.schema.json").resolve()
+
+
+def test_it_accepts_the_cases_of_the_starter_and_of_the_documentation(starter: Path) -> None:
+    texts = [path.read_text("utf-8") for path in (starter / "agents.d").glob("*.test.yaml")]
+    texts += [text for _, text in blocks("yaml") if "cases:" in text]
+    assert len(texts) > 2
+    for text in texts:
+        assert not refuses(cases_schema(names_in(starter)), data_of(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cases: [{name: a, message: x, expect: {caled: [echo]}}]",
+        "cases: [{message: x}]",
+        "cases: [{name: a, message: x, model: [{call: 7}]}]",
+        "cases: [{name: a, message: x, expect: {status: fine}}]",
+    ],
+)
+def test_it_marks_mistakes_in_cases(text: str) -> None:
+    assert refuses(CASES, data_of(text))
+
+
+def test_it_accepts_sources_with_variables_and_marks_their_mistakes() -> None:
+    good = "version: 1\nmcp_servers: {docs: {command: [x], timeout: '${T:-5s}', env: {TOKEN: '${TOKEN}'}}}\n"
+    assert not refuses(SOURCES, data_of(good))
+    for bad in (good.replace("command", "comand"), good.replace("version: 1", "version: 2"), good.replace("[x]", "x")):
+        assert refuses(SOURCES, data_of(bad))
 
 
 MISTAKES = [
@@ -390,15 +428,14 @@ def test_a_project_brings_its_own_names(starter: Path) -> None:
 
 
 def test_files_are_written_when_something_changed_and_only_then(tmp_path: Path) -> None:
-    files = [tmp_path / FOLDER / f"{kind}.schema.json" for kind in ("agent", "settings")]
+    files = [tmp_path / FOLDER / f"{kind}.schema.json" for kind in ("agent", "cases", "settings", "sources")]
     assert write_schemas(tmp_path, NAMES) == files
     before = [path.stat().st_mtime_ns for path in files]
     assert write_schemas(tmp_path, NAMES) == []
     assert [path.stat().st_mtime_ns for path in files] == before
-    assert write_schemas(
-        tmp_path, Names(tools={**NAMES.tools, "new": ""}, agents=NAMES.agents, models=NAMES.models)
-    ) == [files[0]]
-    assert sorted(path.name for path in (tmp_path / FOLDER).iterdir()) == ["agent.schema.json", "settings.schema.json"]
+    more = Names(tools={**NAMES.tools, "new": ""}, agents=NAMES.agents, models=NAMES.models)
+    assert write_schemas(tmp_path, more) == files[:2]
+    assert sorted((tmp_path / FOLDER).iterdir()) == files
 
 
 def refresh(root: Path) -> None:
@@ -434,7 +471,7 @@ def test_commands_leave_schemas_with_the_projects_names(tmp_path: Path, command:
 
 
 def test_schema_prints_what_it_would_write(starter: Path) -> None:
-    for kind in ("agent", "settings"):
+    for kind in ("agent", "cases", "settings", "sources"):
         done = agentsd("schema", "--kind", kind, cwd=starter)
         assert done.returncode == 0, done.stderr
         printed = json.loads(done.stdout)

@@ -12,14 +12,19 @@ from pathlib import Path
 import click
 
 from framework.cli.project import locate
-from framework.config.schema import Names, Schema, agent_schema, settings_schema
+from framework.config.schema import Names, Schema, agent_schema, cases_schema, settings_schema, sources_schema
 from framework.config.snapshot import AGENTS, PROMPTS
 from framework.engine.project import EXECUTORS, Project
 from framework.engine.runtime import Runtime
 from framework.llm.providers import OFFLINE, PROVIDERS
 from framework.types.errors import RequestError
 
-KINDS: Mapping[str, Callable[[Names], Schema]] = {"agent": agent_schema, "settings": settings_schema}
+KINDS: Mapping[str, Callable[[Names], Schema]] = {
+    "agent": agent_schema,
+    "cases": cases_schema,
+    "settings": settings_schema,
+    "sources": sources_schema,
+}
 FOLDER = ".agentsd"
 
 

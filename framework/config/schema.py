@@ -1,4 +1,4 @@
-"""The formats of agent files and settings as JSON Schema, for editors: made from the models that load the files."""
+"""The formats of a project's files as JSON Schema, for editors: made from the models that load the files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import ModelSchema
 
 from framework.config.settings import Settings
+from framework.types.case import CaseFile
 from framework.types.frozen import Duration
+from framework.types.source import Sources
 from framework.types.spec import AgentSpec, ToolPattern
 
 Schema = dict[str, Any]
@@ -81,6 +83,28 @@ def settings_schema(names: Names) -> Schema:
     alias["model"] = _offer(alias["model"], models)
     routing["default_agent"] = _offer(routing["default_agent"], names.agents)
     for model in (schema, *definitions.values()):
+        model["properties"] = {key: _or_variable(node) for key, node in model["properties"].items()}
+    return schema
+
+
+def cases_schema(names: Names) -> Schema:
+    """The schema of the cases beside an agent, with a project's names as completions."""
+    schema = _generate(CaseFile, "urn:agentsd:cases")
+    definitions, tools = schema["$defs"], {**names.tools, **{f"agent.{name}": "" for name in names.agents}}
+    case, expect = definitions["Case"]["properties"], definitions["Expect"]["properties"]
+    case["expect"].pop("default")  # editors would fill it in
+    case["agent"] = _offer(case["agent"], names.agents)
+    for answer in ("ScriptedAnswer", "ScriptedCall"):
+        definitions[answer]["properties"]["call"] = _offer(definitions[answer]["properties"]["call"], tools)
+    for key in ("offered", "not_offered", "called", "called_exactly", "not_called", "denied", "asked"):
+        expect[key] = _offer(expect[key], tools)
+    return schema
+
+
+def sources_schema(names: Names) -> Schema:  # noqa: ARG001 - one signature for all
+    """The schema of tool sources in `plugins/`."""
+    schema = _generate(Sources, "urn:agentsd:sources")
+    for model in (schema, *schema["$defs"].values()):
         model["properties"] = {key: _or_variable(node) for key, node in model["properties"].items()}
     return schema
 

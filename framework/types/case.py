@@ -56,6 +56,7 @@ class ScriptedCall(Frozen):
     call: Text
     """The tool's name."""
     arguments: dict[str, Any] = {}
+    """Its arguments."""
 
 
 class ScriptedAnswer(Frozen):
@@ -91,6 +92,7 @@ class Failure(Frozen):
     """The tool fails, and the model is told this."""
 
     fail: Text
+    """What the model is told."""
 
 
 def _text_or_failure(value: Any) -> str:
@@ -195,6 +197,7 @@ class Case(Frozen):
     decisions: dict[Text, CaseDecision] = {}
     """What a human decides, by the tool that is asked about (`plan` for the plan), or by the question's id."""
     expect: Expect = Expect()
+    """What must come of it."""
 
     @model_validator(mode="after")
     def _says_something(self) -> Case:
@@ -220,3 +223,4 @@ class CaseFile(Frozen):
     version: Literal[1] = 1
     """Version of this file format."""
     cases: tuple[Case, ...]
+    """Each is carried out by itself."""

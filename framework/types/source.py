@@ -53,6 +53,7 @@ class Skill(Frozen):
     parameters: dict[str, Any] = {}
     """JSON Schema of the arguments: an object."""
     risk: Risk = "medium"
+    """How much harm a call may do."""
     idempotent: bool = False
     """A repetition does no harm: it may be repeated after a crash."""
     timeout: Duration | None = None
