@@ -149,7 +149,15 @@ def _variables(spec: AgentSpec, toolset: Toolset) -> Mapping[str, Any]:
     }
 
 
+class NoInputs(BaseModel):
+    """What agents without inputs share: a class of its own for each would be most of what an agent takes up."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 def _inputs_model(spec: AgentSpec) -> type[BaseModel]:
+    if not spec.inputs:
+        return NoInputs
     model: type[BaseModel] = create_model("inputs", __config__=ConfigDict(extra="forbid"), **_input_fields(spec.inputs))
     return model
 
