@@ -103,10 +103,13 @@ def _question(run: Run, call: ToolCall, tool: Tool, verdict: Verdict, record: Ca
     in_doubt = record.started > 0 and not tool.idempotent
     if verdict.kind != "ask" and not in_doubt:
         return None
-    key = "/".join((*run.state.path, call.id))
-    reason = "it was under way when the process ended: its outcome is unknown" if in_doubt else verdict.reason
+    key, reason = "/".join((*run.state.path, call.id)), verdict.reason
+    if record.contract not in ("", tool.contract):
+        key, reason = f"{key}~{tool.contract}", "the tool is not what it was when it was asked about"
+    if in_doubt:
+        key, reason = f"{key}~{record.started}", "it was under way when the process ended: its outcome is unknown"
     return Confirmation(
-        id=f"{key}~{record.started}" if in_doubt else key,
+        id=key,
         kind="tool",
         agent=run.agent.name,
         tool=tool.name,
@@ -124,6 +127,8 @@ async def _decide(
     decision: Decision | None = run.decision(question.id)
     match decision:
         case None:
+            asked = run.state.calls[call.id].model_copy(update={"contract": tool.contract})
+            run.state.calls[call.id] = asked
             await run.emit(ToolRequested, id=call.id, tool=call.tool, arguments=call.arguments)
             return (question,)
         case Approve():

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import json
 import typing
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -82,9 +80,8 @@ class Tool:
 
     @property
     def contract(self) -> str:
-        """Digest of what a model is told of the tool: its name, its description, its arguments."""
-        told = json.dumps(self.definition.model_dump(), sort_keys=True)
-        return blake2b(told.encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
+        """Digest of what a model is told of the tool."""
+        return self.definition.contract
 
     def with_defaults(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments as the function will get them: what a policy must judge."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -96,6 +98,12 @@ class ToolDefinition(Frozen):
     def wire_name(self) -> str:
         """The name in the form every provider takes: letters, digits, `_`, `-`, at most 64 characters."""
         return wire_name(self.name)
+
+    @cached_property
+    def contract(self) -> str:
+        """Digest of all of it: what a human approved, and what a server may change behind one's back."""
+        told = json.dumps(self.model_dump(), sort_keys=True)
+        return blake2b(told.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
 
 
 def wire_name(name: str) -> str:

@@ -81,6 +81,8 @@ class CallRecord(Frozen):
     result: ToolResult | None = None
     repeats: int = 1
     """Which time in this run the tool is called with these very arguments."""
+    contract: str = ""
+    """Of the tool as a human was asked about it; with another, they are asked again."""
 
 
 class Action(Frozen):
