@@ -9,7 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from framework.engine.run import Run
     from framework.engine.runtime import Runtime
+    from framework.tools.extension import executor, hook
     from framework.tools.lifetime import PluginContext
     from framework.tools.tool import Tool, ToolContext, tool
     from framework.tools.toolset import filter_tools
@@ -22,11 +24,13 @@ if TYPE_CHECKING:
         LimitExceeded,
         ModelError,
         PolicyDenied,
+        Refused,
         RequestError,
         RunNotFound,
         StoreError,
         ToolError,
     )
+    from framework.types.messages import ToolCall, ToolResult
     from framework.types.state import Approve, Edit, Reject, Respond, RunResult
 
 __all__ = [
@@ -40,28 +44,39 @@ __all__ = [
     "ModelError",
     "PluginContext",
     "PolicyDenied",
+    "Refused",
     "Reject",
     "RequestError",
     "Respond",
+    "Run",
     "RunNotFound",
     "RunResult",
     "Runtime",
     "StoreError",
     "Tool",
+    "ToolCall",
     "ToolContext",
     "ToolError",
+    "ToolResult",
     "events",
+    "executor",
     "filter_tools",
+    "hook",
     "tool",
 ]
 
 _MODULES = {
     "PluginContext": "framework.tools.lifetime",
+    "Run": "framework.engine.run",
     "Runtime": "framework.engine.runtime",
     "Tool": "framework.tools.tool",
+    "ToolCall": "framework.types.messages",
     "ToolContext": "framework.tools.tool",
+    "ToolResult": "framework.types.messages",
     "tool": "framework.tools.tool",
+    "executor": "framework.tools.extension",
     "filter_tools": "framework.tools.toolset",
+    "hook": "framework.tools.extension",
     "Approve": "framework.types.state",
     "Edit": "framework.types.state",
     "Reject": "framework.types.state",

@@ -375,7 +375,7 @@ def test_search_goes_on_without_a_ripgrep_that_fails_or_hangs(
 
 def test_the_tools_run_in_a_thread_with_their_context_filled_in(base: Path) -> None:
     tools = {tool.name: tool for tool in BUILTIN_TOOLS}
-    assert sorted(tools) == ["calculator", "echo", "list_dir", "log_transform", "read_file", "search_files"]
+    assert {"calculator", "echo", "list_dir", "log_transform", "read_file", "search_files"} <= tools.keys()
     with ThreadPoolExecutor(1) as threads:
         for name, arguments in (("list_dir", {}), ("search_files", {"query": "hello"}), ("echo", {"text": "hello"})):
             tool = tools[name]

@@ -654,7 +654,7 @@ def test_a_setup_that_cannot_take_the_context_is_refused_with_its_line(signature
 
 def test_the_plugins_of_tools_are_each_found_once() -> None:
     first, second = load(TWO_TOOLS), load(LIVING)
-    assert plugins_of([*first.tools, *BUILTIN_TOOLS, *second.tools]) == [first, second]
+    assert plugins_of(tool.function for tool in [*first.tools, *BUILTIN_TOOLS, *second.tools]) == [first, second]
 
 
 # --- nothing is left behind

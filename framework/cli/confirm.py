@@ -13,8 +13,11 @@ CHOICES = ("a", "e", "r", "s")
 
 def ask_human(asked: Confirmation) -> Decision:
     """Show one question and read the decision; the end of input means no."""
-    _show(asked)
     try:
+        if asked.kind == "question":
+            click.secho(f"\n{asked.agent} asks, for {asked.tool}: {asked.reason}", bold=True, err=True)
+            return Respond(text=click.prompt("the answer", err=True))
+        _show(asked)
         while True:
             choice = click.prompt("[a]pprove, [e]dit, [r]eject, re[s]pond", type=click.Choice(CHOICES), err=True)
             if decision := _decision(choice, asked):

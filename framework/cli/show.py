@@ -71,10 +71,16 @@ def line(event: Event) -> str | None:
             return f"· {first_line(text)}"
         case events.Warned(message=message):
             return f"! {message}"
-        case events.ConfirmationRequested(kind=kind, tool=tool, arguments=arguments, rule=rule):
-            return f"? {tool or kind} {arguments_text(arguments)} needs approval: {rule}"
+        case events.ConfirmationRequested():
+            return _question(event)
         case _:
             return None
+
+
+def _question(asked: events.ConfirmationRequested) -> str:
+    if asked.kind == "question":
+        return f"? {asked.tool} asks: {asked.reason}"
+    return f"? {asked.tool or asked.kind} {arguments_text(asked.arguments)} needs approval: {asked.rule}"
 
 
 def arguments_text(arguments: Mapping[str, Any]) -> str:

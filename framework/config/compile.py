@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from framework.config.document import Document, Path
+from framework.config.extensions import extension_problems, hooks_of
+from framework.config.inputs import input_fields, input_problems, inputs_model
 from framework.config.lint import lint
 from framework.config.parse import ParseError, in_order
 from framework.config.prompts import PromptError, Prompts
 from framework.config.samples import input_samples, runtime_samples
+from framework.config.toolbox import Toolbox
 from framework.tools.arguments import ModelArguments
+from framework.tools.extension import Extension
 from framework.tools.tool import Tool
 from framework.tools.toolset import Toolset
 from framework.types.errors import ToolError, did_you_mean
 from framework.types.messages import ToolDefinition
 from framework.types.problem import Problem
-from framework.types.spec import AgentSpec, InputSpec, TemplateRef
+from framework.types.spec import AgentSpec, HookPlace, TemplateRef
 
-_TYPES: Mapping[str, Any] = {
-    "string": str,
-    "integer": int,
-    "number": float,
-    "boolean": bool,
-    "array": list[Any],
-    "object": dict[str, Any],
-}
 _GLOB_SIGNS = frozenset("*?[")
 
 
@@ -45,6 +41,9 @@ class Agent:
     """Checks the variables of a request."""
     variables: Mapping[str, Any]
     """What every template may use besides `vars` and `inputs`."""
+    hooks: Mapping[HookPlace, tuple[Extension, ...]] = field(default_factory=dict)
+    executor: Extension | None = None
+    """How it works, if that is a plugin's."""
     warnings: tuple[Problem, ...] = ()
     """What is odd about the file, but does not keep it from being used."""
     stale: tuple[Problem, ...] = ()
@@ -64,6 +63,13 @@ class Agent:
         """`file:line` of a key of the agent's file."""
         return self.document.place(path)
 
+    def functions(self) -> Iterator[Callable[..., Any]]:
+        """Whatever of plugins it may call."""
+        yield from (tool.function for tool in self.toolset.offered.values())
+        yield from (hook.function for hooks in self.hooks.values() for hook in hooks)
+        if self.executor:
+            yield self.executor.function
+
     def render(self, template: str, locale: str, **variables: Any) -> str:
         """Render one of the runtime's own templates for this agent; raises PromptError."""
         return self.prompts.render(template, locale, {**self.variables, "locale": locale, **variables})
@@ -81,10 +87,11 @@ class Agent:
 class World:
     """What an agent's references may point at."""
 
-    tools: Mapping[str, Tool]
+    toolbox: Toolbox
     prompts: Prompts
     specs: Mapping[str, AgentSpec]
     executors: Collection[str]
+    """Those of the runtime itself."""
     models: Collection[str]
     """Model aliases and providers."""
 
@@ -98,16 +105,31 @@ def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World
     Raises:
         ParseError: with every reference that leads nowhere, or every template that cannot be rendered.
     """
-    if problems := [*_input_problems(spec, document), *_reference_problems(spec, document, world)]:
-        raise ParseError(problems)
+    found = [
+        *input_problems(spec, document),
+        *_reference_problems(spec, document, world),
+        *extension_problems(spec, document, world.toolbox.extensions, world.executors),
+    ]
+    if found:
+        raise ParseError(found)
     agents = [agent_tool(world.specs[name]) for name in spec.sub_agents]
     toolset = Toolset(
-        {**world.tools, **{tool.name: tool for tool in agents}},
+        {**world.toolbox.tools, **{tool.name: tool for tool in agents}},
         spec.skill_policy,
         risk_level=spec.runtime_policy.risk_level,
         place=lambda kind, index: document.place(("skill_policy", kind, index)),
     )
-    agent = Agent(spec, document, digest, toolset, world.prompts, _inputs_model(spec), _variables(spec, toolset))
+    agent = Agent(
+        spec,
+        document,
+        digest,
+        toolset,
+        world.prompts,
+        inputs_model(spec),
+        _variables(spec, toolset),
+        {place: tuple(world.toolbox.extensions[name] for name in names) for place, names in hooks_of(spec) if names},
+        world.toolbox.extensions.get(spec.executor),
+    )
     if problems := list(_prompt_problems(agent)):
         raise ParseError(problems)
     warnings = tuple(in_order(lint(spec, document, toolset, world.prompts)))
@@ -129,7 +151,7 @@ def agent_tool(spec: AgentSpec) -> Tool:
     """A sub-agent as its parent's model sees it: a tool that takes a message and the agent's inputs."""
     message = (str, Field(description="The task, complete in itself: the agent sees nothing else."))
     model: type[BaseModel] = create_model(
-        spec.name, __config__=ConfigDict(extra="forbid"), message=message, **_input_fields(spec.inputs)
+        spec.name, __config__=ConfigDict(extra="forbid"), message=message, **input_fields(spec.inputs)
     )
     arguments = ModelArguments(model)
     name = f"agent.{spec.name}"
@@ -149,52 +171,6 @@ def _variables(spec: AgentSpec, toolset: Toolset) -> Mapping[str, Any]:
     }
 
 
-class NoInputs(BaseModel):
-    """What agents without inputs share: a class of its own for each would be most of what an agent takes up."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-def _inputs_model(spec: AgentSpec) -> type[BaseModel]:
-    if not spec.inputs:
-        return NoInputs
-    model: type[BaseModel] = create_model("inputs", __config__=ConfigDict(extra="forbid"), **_input_fields(spec.inputs))
-    return model
-
-
-def _input_fields(inputs: Mapping[str, InputSpec]) -> dict[str, Any]:
-    return {
-        name: (
-            _TYPES[field.type] if field.required else _TYPES[field.type] | None,
-            Field(... if field.required else field.default, description=field.description or None),
-        )
-        for name, field in inputs.items()
-    }
-
-
-def _input_problems(spec: AgentSpec, document: Document) -> Iterator[Problem]:
-    for name, field in spec.inputs.items():
-        path: Path = ("inputs", name)
-        if name == "message":
-            message = "`message` is the request itself: an input needs another name"
-            yield document.problem(path, message, at_key=True)
-        elif not name.isidentifier() or name.startswith("_") or hasattr(BaseModel, name):
-            message = (
-                f"{name!r} cannot be the name of an input: letters, digits and '_', and no name that Pydantic uses"
-            )
-            yield document.problem(path, message, at_key=True)
-        elif field.default is not None and not _fits(field):
-            yield document.problem((*path, "default"), f"the default is not of type {field.type}")
-
-
-def _fits(field: InputSpec) -> bool:
-    try:
-        TypeAdapter(_TYPES[field.type]).validate_python(field.default, strict=True)
-    except ValidationError:
-        return False
-    return True
-
-
 def _reference_problems(spec: AgentSpec, document: Document, world: World) -> Iterator[Problem]:
     def unknown(path: Path, what: str, name: str, known: Iterable[str], hint: str | None = None) -> Problem:
         return document.problem(path, f"there is no {what} {name!r}{did_you_mean(name, sorted(known))}", hint=hint)
@@ -202,8 +178,6 @@ def _reference_problems(spec: AgentSpec, document: Document, world: World) -> It
     if isinstance(spec.instructions, TemplateRef) and not world.prompts.has(spec.instructions.template):
         known = world.prompts.names()
         yield unknown(("instructions", "template"), "template", spec.instructions.template, known)
-    if spec.executor not in world.executors:
-        yield unknown(("executor",), "executor", spec.executor, world.executors)
     if spec.model is not None and not {spec.model, spec.model.partition("/")[0]}.intersection(world.models):
         hint = "write provider/model, or an alias from agentsd.yaml"
         provider = spec.model.partition("/")[0]
@@ -212,7 +186,7 @@ def _reference_problems(spec: AgentSpec, document: Document, world: World) -> It
     for index, name in enumerate(spec.sub_agents):
         if name not in world.specs:
             yield unknown(("sub_agents", index), "usable agent", name, world.specs)
-    tools = world.tools.keys() | {f"agent.{name}" for name in spec.sub_agents}
+    tools = world.toolbox.tools.keys() | {f"agent.{name}" for name in spec.sub_agents}
     for index, pattern in enumerate(spec.skill_policy.allow):
         if not _GLOB_SIGNS.intersection(pattern) and pattern not in tools:
             yield unknown(("skill_policy", "allow", index), "tool", pattern, tools)

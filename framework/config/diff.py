@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from framework.types.change import Change, Effect
-from framework.types.spec import RISKS, AgentSpec
+from framework.types.spec import RISKS, AgentSpec, HookPlace
 
 _NEVER = len(RISKS)
 
@@ -95,6 +95,7 @@ _SETS: Mapping[str, tuple[Effect, Effect]] = {
     "skill_policy.ask": ("tightens", "widens"),
     "skill_policy.allow": ("widens", "tightens"),
     "sub_agents": ("widens", "tightens"),
+    **{f"hooks.{place}": ("tightens", "widens") for place in get_args(HookPlace)},
 }
 """Lists: what adding to them and removing from them means."""
 _LIMITS = (

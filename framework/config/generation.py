@@ -72,7 +72,11 @@ class Builder:
         toolbox = self._plugins.toolbox(snapshot.below(PLUGINS), unreadable, previous.serving)
         prompts = self._templates(snapshot.below(PROMPTS), problems)
         parsed = self._parse_all(snapshot.below(AGENTS))
-        if toolbox.tools != self._around.toolbox.tools or prompts is not self._around.prompts:
+        known = self._around.toolbox
+        if (toolbox.tools, toolbox.extensions) != (
+            known.tools,
+            known.extensions,
+        ) or prompts is not self._around.prompts:
             self._around = replace(self._around, toolbox=toolbox, prompts=prompts, digests={})
         good = {path: result for path, result in parsed.items() if isinstance(result, Parsed)}
         linker = Linker(self._around, good, previous.agents)
@@ -123,6 +127,6 @@ class Builder:
 
 
 def _used(toolbox: Toolbox, agents: Iterable[Agent]) -> tuple[Plugin, ...]:
-    """An agent that is stale, or was not compiled anew for the same bytes, has tools of an earlier load."""
-    offered = {id(tool): tool for agent in agents for tool in agent.toolset.offered.values()}
-    return tuple(dict.fromkeys([*toolbox.plugins, *plugins_of(offered.values())]))
+    """An agent that is stale, or was not compiled anew for the same bytes, has functions of an earlier load."""
+    functions = {id(function): function for agent in agents for function in agent.functions()}
+    return tuple(dict.fromkeys([*toolbox.plugins, *plugins_of(functions.values())]))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from framework.config.compile import Agent, World, circle_problems, compile_agent, templates_of
 from framework.config.document import Document
+from framework.config.extensions import extensions_of
 from framework.config.parse import ParseError
 from framework.config.prompts import Prompts
 from framework.config.snapshot import digest_of
@@ -44,15 +45,16 @@ class Surroundings:
     """Kept from one build to the next: of what a file refers to here, by the digest of the file."""
 
     def digest_for(self, own: Parsed) -> str:
-        """Of the templates an agent reaches and of the tools its rules match."""
+        """Of the templates an agent reaches, of the tools its rules match, and of its executor and hooks."""
         if own.digest not in self.digests:
             policy = own.spec.skill_policy
             patterns = [*policy.allow, *(rule.tool for rule in (*policy.deny, *policy.ask))]
             tools = filter_tools(self.toolbox.tools.values(), patterns) if patterns else []
+            names = [*(tool.name for tool in tools), *extensions_of(own.spec)]
             templates = self.prompts.closure(templates_of(own.spec))
             self.digests[own.digest] = digest_of(
                 *(part for name, source in sorted(templates.items()) for part in (name, source)),
-                *(part for tool in tools for part in (tool.name, self.toolbox.digests.get(tool.name, ""))),
+                *(part for name in names for part in (name, self.toolbox.digests.get(name, ""))),
             )
         return self.digests[own.digest]
 
@@ -130,9 +132,8 @@ class Linker:
 
     def _failures(self) -> Findings:
         """Compile what changed; what it is compiled from is all in its digest."""
-        world = World(
-            self._around.toolbox.tools, self._around.prompts, self._specs(), self._around.executors, self._around.models
-        )
+        around = self._around
+        world = World(around.toolbox, around.prompts, self._specs(), around.executors, around.models)
         found: dict[str, Iterable[Problem]] = {}
         for path, own in self._parsed.items():
             digest = self._digest(own, world.specs)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from framework.config.snapshot import digest_of
+from framework.tools.extension import Extension
 from framework.tools.plugins import Plugin, PluginError, PluginLoader
 from framework.tools.relative import files_of, is_plugin
 from framework.tools.tool import Tool
@@ -33,8 +34,10 @@ class Toolbox:
     """All tools of one generation."""
 
     tools: Mapping[str, Tool]
+    extensions: Mapping[str, Extension] = field(default_factory=dict)
+    """Executors and hooks of plugins."""
     digests: Mapping[str, str] = field(default_factory=dict)
-    """Of the source of each tool that comes from a file, by the tool's name."""
+    """Of the source of each tool and extension that comes from a file, by its name."""
     problems: tuple[Problem, ...] = ()
     plugins: tuple[Plugin, ...] = ()
     """Those that serve, with tools or without."""
@@ -73,8 +76,10 @@ class PluginShelf:
                 except ConfigError as error:
                     problems.append(Problem(path=path, message=error.message))
         plugins = tuple(plugin for _, plugin in sorted(serving.items()))
+        extensions = {extension.name: extension for plugin in plugins for extension in plugin.extensions}
         digests = {tool.name: _digest(plugin) for plugin in plugins for tool in plugin.tools}
-        return Toolbox(self._index(plugins), digests, tuple(problems), plugins)
+        digests |= {extension.name: _digest(plugin) for plugin in plugins for extension in plugin.extensions}
+        return Toolbox(self._index(plugins), extensions, digests, tuple(problems), plugins)
 
     def refuse(self, failed: Mapping[Plugin, tuple[Problem, ...]]) -> None:
         """Take back plugins that cannot be used after all, and why."""

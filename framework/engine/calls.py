@@ -6,20 +6,17 @@ that was in flight is repeated only if its tool is idempotent; otherwise a human
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from framework.engine import hooks
+from framework.engine.execution import execute
 from framework.engine.policy import Verdict
-from framework.engine.results import WRONG_CALL, finish, plain
-from framework.telemetry import names
-from framework.telemetry.redact import redact
-from framework.telemetry.spans import fail
+from framework.engine.results import WRONG_CALL, finish
 from framework.tools.arguments import ArgumentsError
-from framework.tools.tool import Tool, ToolContext
-from framework.types.errors import ToolError, did_you_mean
-from framework.types.events import ToolRequested, ToolStarted
+from framework.tools.tool import Tool
+from framework.types.errors import did_you_mean
+from framework.types.events import ToolRequested
 from framework.types.messages import Message, ToolCall, ToolResult
 from framework.types.state import (
     Approve,
@@ -92,9 +89,11 @@ async def _judge(run: Run, call: ToolCall, tool: Tool, record: CallRecord) -> tu
         bound = tool.bind(call.arguments)
     except ArgumentsError as error:
         return await finish(run, call, _wrong(error.message))
+    if refused := await hooks.before_tool(run, call):
+        return await finish(run, call, refused)
     question = _question(run, call, tool, verdict, record)
     if question is None:
-        return await _execute(run, call, tool, bound)
+        return await execute(run, call, tool, bound)
     return await _decide(run, call, tool, bound, question)
 
 
@@ -132,7 +131,7 @@ async def _decide(
             await run.emit(ToolRequested, id=call.id, tool=call.tool, arguments=call.arguments)
             return (question,)
         case Approve():
-            return await _execute(run, call, tool, bound)
+            return await execute(run, call, tool, bound)
         case Reject(reason=reason):
             told = f"a human rejected the call{': ' + reason if reason else ''}"
             return await finish(run, call, ToolResult(status="denied", error=told, metadata={"decision": "reject"}))
@@ -151,93 +150,10 @@ async def _execute_edited(run: Run, call: ToolCall, tool: Tool, arguments: dict[
         bound = tool.bind(arguments)
     except ArgumentsError as error:
         return await finish(run, call, ToolResult(status="error", error=f"edited by a human: {error.message}"))
-    return await _execute(run, call.model_copy(update={"arguments": arguments}), tool, bound)
-
-
-async def _execute(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> tuple[Confirmation, ...]:
-    run.keep_time()
-    record = run.state.calls[call.id]
-    run.state.calls[call.id] = record.model_copy(update={"started": record.started + 1, "call": call})
-    await run.save()
-    await run.emit(ToolStarted, id=call.id, tool=call.tool, arguments=call.arguments)
-    attributes = {
-        names.OPERATION: "execute_tool",
-        names.TOOL_NAME: tool.name,
-        names.TOOL_CALL_ID: call.id,
-        names.TOOL_TYPE: "function",
-        names.TOOL_SOURCE: tool.source,
-        names.TOOL_RISK: tool.risk,
-    }
-    with run.span(f"execute_tool {tool.name}", "TOOL", attributes) as span:
-        started = perf_counter()
-        try:
-            if tool.source == "agent":
-                asked, result = await _delegate(run, call, bound)
-            else:
-                asked, result = (), await _invoke(run, call, tool, bound)
-        except asyncio.CancelledError:
-            fail(span, "cancelled")
-            raise
-        span.set_attribute(names.TOOL_OUTCOME, "waiting" if asked else result.status)
-        if not asked and result.status != "success":
-            fail(span, str(result.metadata.get("error_type", "tool_error")))
-    if asked:
-        return asked
-    elapsed = (perf_counter() - started) * 1000
-    return await finish(run, call, result.model_copy(update={"elapsed_ms": elapsed}))
-
-
-async def _invoke(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> ToolResult:
-    limits = [limit for limit in (tool.timeout, run.budget.limits.tool_timeout) if limit is not None]
-    try:
-        async with asyncio.timeout(min(limits, default=None)) as deadline:
-            output = plain(await tool.invoke(bound, _context(run, call), run.services.threads))
-    except ToolError as error:
-        return ToolResult(status="error", error=redact(error.message), metadata={"error_type": error.code})
-    except TimeoutError as error:
-        if not deadline.expired():
-            return _failed(error)
-        doubt = "" if tool.idempotent else "; whether it took effect is unknown"
-        message = f"it did not finish within {min(limits):g}s{doubt}"
-        return ToolResult(status="error", error=message, metadata={"error_type": "timeout"})
-    except Exception as error:  # noqa: BLE001 - a tool may raise anything; the model is told, and the run goes on
-        return _failed(error)
-    return ToolResult(status="success", output=output)
-
-
-async def _delegate(run: Run, call: ToolCall, bound: dict[str, Any]) -> tuple[tuple[Confirmation, ...], ToolResult]:
-    """Run a sub-agent: the call's arguments are its message and inputs, its answer is the result."""
-    name = call.tool.removeprefix("agent.")
-    agent = run.services.generation.agents.get(name)
-    if agent is None:
-        return (), ToolResult(status="error", error=f"the agent {name!r} is not there any more")
-    inputs = {key: value for key, value in bound.items() if key != "message"}
-    child = run.child(call.id, agent, bound["message"], inputs)
-    asked = await child.drive()
-    if asked or child.state.status == "completed":
-        return asked, ToolResult(status="success", output=child.state.output)
-    why = child.state.error.message if child.state.error else f"it was stopped by {child.state.finish_reason}"
-    partial = f"; what it has so far: {child.state.output}" if child.state.output else ""
-    return (), ToolResult(status="error", error=why + partial, metadata={"error_type": child.state.finish_reason})
-
-
-def _context(run: Run, call: ToolCall) -> ToolContext:
-    async def progress(fraction: float, message: str) -> None:
-        head = {"id": call.id, "tool": call.tool, "arguments": call.arguments}
-        await run.emit(ToolStarted, **head, progress=fraction, message=message)
-
-    return ToolContext(
-        run_id=run.state.run_id,
-        call_id="/".join((*run.state.path, call.id)),
-        agent=run.agent.name,
-        base_path=run.services.base_path,
-        deps=run.services.deps,
-        locale=run.state.locale,
-        user=run.state.user,
-        tenant=run.state.tenant,
-        metadata=run.services.root.metadata,
-        progress=progress,
-    )
+    edited = call.model_copy(update={"arguments": arguments})
+    if refused := await hooks.before_tool(run, edited):
+        return await finish(run, call, refused)
+    return await execute(run, edited, tool, bound)
 
 
 def _wrong(message: str) -> ToolResult:
@@ -251,12 +167,3 @@ def _denied(verdict: Verdict) -> ToolResult:
         error=told,
         metadata={"error_type": "policy_denied", "rule": verdict.rule, "place": verdict.place},
     )
-
-
-def _failed(error: Exception) -> ToolResult:
-    kind = type(error).__name__
-    try:
-        text = f"{kind}: {error}"
-    except Exception:  # noqa: BLE001 - an exception that cannot even say what it is
-        text = kind
-    return ToolResult(status="error", error=redact(text), metadata={"error_type": kind})

@@ -64,7 +64,8 @@ async def _keep_conversation(store: Store, state: RunState) -> None:
         return
     conversation = await store.conversation(state.conversation_id)
     messages = (*conversation.messages, *state.messages)
-    await store.save_conversation(replace(conversation, messages=messages, agent=state.agent, open_run=None))
+    ended = replace(conversation, messages=messages, agent=state.agent, open_run=None, session=dict(state.session))
+    await store.save_conversation(ended)
 
 
 def _end_span(span: Span, state: RunState) -> None:

@@ -107,6 +107,15 @@ def trace_answer(run: Run, message: Message) -> None:
     )
 
 
+def replace_answer(run: Run, text: str) -> None:
+    """Put what a hook made of the answer in its place: nobody sees what was there, not in later turns either."""
+    messages, trace = run.state.messages, run.state.trace
+    if messages[-1].role == "assistant" and not messages[-1].tool_calls:
+        messages[-1] = messages[-1].model_copy(update={"content": text, "reasoning": None})
+    if trace and trace[-1].action.type == "final":
+        trace[-1] = trace[-1].model_copy(update={"thought": text})
+
+
 def _trace_entry(run: Run, call: ToolCall, result: ToolResult, text: str) -> TraceEntry:
     said = next((m.content for m in reversed(run.state.messages) if m.role == "assistant"), "")
     return TraceEntry(

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from framework.config.compile import Agent
 from framework.config.prompts import PromptError
-from framework.engine import calls, results, turns
+from framework.engine import calls, hooks, results, turns
 from framework.engine.budget import Budget
 from framework.engine.policy import Policy
 from framework.engine.services import Executor, Services
@@ -28,8 +28,8 @@ from framework.llm.structured import ask_typed
 from framework.telemetry import names
 from framework.telemetry.redact import redact
 from framework.telemetry.spans import Kind, fail
-from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, Paused
-from framework.types.events import RunEvent
+from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, Paused, Refused
+from framework.types.events import ContentReceived, RunEvent
 from framework.types.messages import Message, ToolCall
 from framework.types.outcome import outcome
 from framework.types.state import Confirmation, Decision, ErrorInfo, LimitUse, RunState
@@ -68,7 +68,9 @@ class Run:
         definitions = self.agent.toolset.definitions if tools else ()
         self._begin_step()
         with self.services.spans.inside(self._step_span):
-            request = turns.request_of(self, instructions, tools=definitions, stream=self.services.listening)
+            request = turns.request_of(
+                self, instructions, tools=definitions, stream=self.services.listening and not self.is_guarded
+            )
             reply = await turns.ask(self, request)
         message = calls.with_unique_ids(reply.message, self.state)
         self.state.messages.append(message)
@@ -199,33 +201,14 @@ class Run:
         Returns:
             What a human must confirm before it can go on; nothing when it has ended.
         """
-        executor = executor or self.services.executors[self.agent.spec.executor]
-        asked: Confirmations = ()
+        executor = executor or self.agent.executor or self.services.executors[self.agent.spec.executor]
         started = perf_counter()
         self.state.status = "running"
         with self.span(f"invoke_agent {self.agent.name}", "AGENT", self._agent_attributes()) as span:
             try:
-                async with asyncio.timeout(self.budget.time_left()) as self._deadline:
-                    self._began = asyncio.get_running_loop().time()
-                    self._end("final", await executor(self))
-            except Paused as paused:
-                asked = paused.confirmations
-                self._end("confirmation")
-            except LimitExceeded as limit:
-                self._stop(limit)
-            except TimeoutError as error:
-                if self._deadline and self._deadline.expired():
-                    self._stop(self.budget.timed_out())
-                else:
-                    self._end("internal_error", self._partial_output(), error)
-            except asyncio.CancelledError:
-                self._end("cancelled", self._partial_output())
-                raise
-            except (AgentsdError, PromptError) as error:
-                self._end(getattr(error, "code", ConfigError.code), self._partial_output(), error)
-            except Exception as error:  # an executor may be a plugin's: whatever it raises ends this run only
-                log.exception("run %s: the executor %r failed", self.state.run_id, self.agent.spec.executor)
-                self._end("internal_error", self._partial_output(), error)
+                asked = await self._carry_out(executor)
+                if not asked and self.state.output:
+                    await self._guard_output()
             finally:
                 self.state.elapsed_ms += (perf_counter() - started) * 1000
                 if self.state.status in ("stopped", "cancelled", "failed"):
@@ -235,6 +218,49 @@ class Run:
         return asked
 
     # --- inside
+
+    async def _carry_out(self, executor: Executor) -> Confirmations:
+        try:
+            async with asyncio.timeout(self.budget.time_left()) as self._deadline:
+                self._began = asyncio.get_running_loop().time()
+                await hooks.before_run(self)
+                self._end("final", await executor(self))
+        except Paused as paused:
+            self._end("confirmation")
+            return paused.confirmations
+        except LimitExceeded as limit:
+            self._stop(limit)
+        except Refused as refusal:
+            self._end("refused", refusal.message)
+        except TimeoutError as error:
+            if self._deadline and self._deadline.expired():
+                self._stop(self.budget.timed_out())
+            else:
+                self._end("internal_error", self._partial_output(), error)
+        except asyncio.CancelledError:
+            self._end("cancelled", "" if self.is_guarded else self._partial_output())
+            raise
+        except (AgentsdError, PromptError) as error:
+            self._end(getattr(error, "code", ConfigError.code), self._partial_output(), error)
+        except Exception as error:  # an executor may be a plugin's: whatever it raises ends this run only
+            log.exception("run %s: the executor %r failed", self.state.run_id, self.agent.spec.executor)
+            self._end("internal_error", self._partial_output(), error)
+        return ()
+
+    @property
+    def is_guarded(self) -> bool:
+        """Hooks look at the output before anybody else does: nothing of it is told until then."""
+        return bool(self.agent.hooks.get("after_run"))
+
+    async def _guard_output(self) -> None:
+        if not self.is_guarded:
+            return
+        try:
+            self.state.output = await hooks.after_run(self, self.state.output)
+        except Refused as refusal:
+            self._end("refused", refusal.message)
+        results.replace_answer(self, self.state.output)
+        await self.emit(ContentReceived, message_id=turns.message_id(self), text=self.state.output)
 
     @cached_property
     def preamble(self) -> tuple[Message, ...]:

@@ -26,6 +26,7 @@ from framework.engine.router import Route, route
 from framework.engine.run import Run
 from framework.engine.services import Services
 from framework.engine.stream import Channel, RunStream
+from framework.engine.throttle import Throttle
 from framework.llm.client import ModelClient
 from framework.memory.store import MemoryStore, Store
 from framework.telemetry import names
@@ -51,6 +52,7 @@ class Runtime:
         self._models = Models(models, project.settings)
         self._deps = deps
         self._threads = ThreadPoolExecutor(TOOL_THREADS, thread_name_prefix="agentsd-tool")
+        self._throttle = Throttle()
         self._running: dict[str, asyncio.Task[RunResult]] = {}
         self._pinned: dict[str, Generation] = {}
 
@@ -118,7 +120,7 @@ class Runtime:
         """
         async with self._start(message, options, listening=False) as stream:
             result = await stream.result()
-        if raise_on_limit and result.status == "stopped":
+        if raise_on_limit and result.stopped_by:
             raise limit_error(result)
         return result
 
@@ -221,7 +223,7 @@ class Runtime:
             chosen = self._route(message, generation, options.get("agent"), conversation.agent)
             state = first_state(message, chosen.agent, generation, self.settings.locale, options)
             if conversation.id:
-                state.history = list(conversation.messages)
+                state.history, state.session = list(conversation.messages), dict(conversation.session)
                 await self.store.save_conversation(conversation.opened_by(state.run_id))
             async with self._launch(state, generation, chosen, listening=listening) as stream:
                 yield stream
@@ -279,6 +281,7 @@ class Runtime:
             channel=channel,
             spans=Spans({key: value for key, value in shared.items() if value is not None}),
             threads=self._threads,
+            throttle=self._throttle,
             base_path=base_path.resolve(),
             deps=self._deps,
             listening=listening,

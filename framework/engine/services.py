@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from framework.config.compile import Agent
 from framework.config.generation import Generation
 from framework.engine.stream import Channel
+from framework.engine.throttle import Throttle
 from framework.llm.client import ModelClient
 from framework.memory.store import Store
 from framework.telemetry.spans import Spans
@@ -39,6 +40,7 @@ class Services:
     spans: Spans
     threads: Threads
     """Where tools that are not coroutines run."""
+    throttle: Throttle
     base_path: Path
     deps: Any
     listening: bool

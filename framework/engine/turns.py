@@ -91,7 +91,7 @@ async def tell(run: Run, message: Message) -> None:
     reasoning = message.reasoning.text if message.reasoning else ""
     if thought := "\n".join(part for part in (reasoning, message.content if message.tool_calls else "") if part):
         await run.emit(Thought, message_id=message_id(run), text=thought)
-    if message.content and not message.tool_calls and not run.services.listening:
+    if message.content and not message.tool_calls and not (run.services.listening or run.is_guarded):
         await run.emit(ContentReceived, message_id=message_id(run), text=message.content)
     if not message.tool_calls:
         trace_answer(run, message)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from framework.types.errors import RunNotFound
 from framework.types.messages import Message
@@ -20,6 +20,8 @@ class Conversation:
     agent: str | None = None
     open_run: str | None = None
     """A run that goes on, or waits for a human."""
+    session: Mapping[str, Any] = field(default_factory=dict)
+    """What tools keep from turn to turn."""
 
     def opened_by(self, run_id: str) -> Conversation:
         """The conversation while a run goes on in it."""

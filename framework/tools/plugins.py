@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -14,6 +14,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from framework.tools.deadline import TookTooLongError, call_within
+from framework.tools.extension import Extension
 from framework.tools.failure import problems_of
 from framework.tools.modules import Finder, Load
 from framework.tools.relative import files_of
@@ -45,6 +46,7 @@ class Plugin:
     load: Load = field(repr=False)
     module: ModuleType
     tools: tuple[Tool, ...]
+    extensions: tuple[Extension, ...]
     files: Mapping[str, bytes | None] = field(repr=False)
     """What it was made from: the file, and every helper it imports; none for a helper that was not there."""
     setup: Callable[..., Any] | None = None
@@ -58,9 +60,9 @@ class Plugin:
         return PurePosixPath(self.path).stem
 
 
-def plugins_of(tools: Iterable[Tool]) -> list[Plugin]:
-    """The plugins that these tools come from, each once."""
-    modules = (sys.modules.get(getattr(tool.function, "__module__", "")) for tool in tools)
+def plugins_of(functions: Iterable[Callable[..., Any]]) -> list[Plugin]:
+    """The plugins that these functions come from, each once."""
+    modules = (sys.modules.get(getattr(function, "__module__", "")) for function in functions)
     found = (getattr(module, "__plugin__", None) for module in modules)
     return list(dict.fromkeys(plugin for plugin in found if isinstance(plugin, Plugin)))
 
@@ -101,7 +103,8 @@ class PluginLoader:
 
 def _plugin(load: Load, module: ModuleType, made_from: Mapping[str, bytes | None]) -> Plugin:
     setup, teardown = (_lifetime_function(load.path, module, name) for name in ("setup", "teardown"))
-    plugin = Plugin(load.path, load, module, tuple(_tools(load.path, module)), made_from, setup, teardown)
+    tools, extensions = tuple(_tools(load.path, module)), tuple(_extensions(load.path, module))
+    plugin = Plugin(load.path, load, module, tools, extensions, made_from, setup, teardown)
     module.__dict__["__plugin__"] = plugin
     return plugin
 
@@ -118,6 +121,13 @@ def _tools(path: str, module: ModuleType) -> list[Tool]:
             message = f"the tool {tool.name!r}: only letters, digits, '_', '-' and '.' can be part of its name"
             raise PluginError(Problem(path=path, message=message))
     return list(made_here.values())
+
+
+def _extensions(path: str, module: ModuleType) -> Iterator[Extension]:
+    stem = PurePosixPath(path).stem
+    for value in vars(module).values():
+        if isinstance(value, Extension) and value.function.__module__ == module.__name__:
+            yield value.named(f"{stem}.{value.name}")
 
 
 def _lifetime_function(path: str, module: ModuleType, name: str) -> Callable[..., Any] | None:

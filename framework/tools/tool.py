@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -17,12 +19,27 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.errors import PydanticUserError
 
 from framework.tools.arguments import Arguments, ModelArguments
-from framework.types.errors import ConfigError
+from framework.tools.session import Session
+from framework.types.errors import ConfigError, ToolError
 from framework.types.messages import ToolDefinition
 from framework.types.spec import Risk
 
 Source = Literal["builtin", "plugin", "python", "agent", "mcp", "skill"]
 Progress = Callable[[float, str], Awaitable[None]]
+AskHuman = Callable[[str], Awaitable[str]]
+OpenSpan = Callable[[str], AbstractContextManager[object]]
+Rate = tuple[float, float]
+"""So many calls in so many seconds."""
+_RATE = re.compile(r"(\d+)/(s|m|h)")
+_RATE_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+async def _nobody(question: str) -> str:
+    raise ToolError(f"there is nobody to ask: {question}")
+
+
+def _no_span(name: str) -> AbstractContextManager[object]:  # noqa: ARG001 - the signature is OpenSpan's
+    return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +59,13 @@ class ToolContext:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     progress: Progress | None = None
     """`await context.progress(0.5, "half way")`: on the wire as a running `tool_call`."""
+    session: Session = field(default_factory=Session)
+    """Values that last as long as the conversation: `context.session.get("cart", [])`."""
+    ask_human: AskHuman = _nobody
+    """`answer = await context.ask_human("Which account?")`: the run pauses, and the tool is begun anew once there is an
+    answer, so ask first and act afterwards."""
+    span: OpenSpan = _no_span
+    """`with context.span("fetch"):` shows a part of the work in the trace."""
 
     @property
     def idempotency_key(self) -> str:
@@ -64,6 +88,10 @@ class Tool:
     """Doing it twice is doing it once: may be repeated after a crash."""
     timeout: float | None = None
     """Seconds; the smallest of tool, agent and run wins."""
+    retries: int = 0
+    """How often it is tried again when it fails for no reason of its own making, or takes too long."""
+    rate: Rate | None = None
+    """How often it may be called, by all runs of the process together."""
     source: Source = "python"
 
     @property
@@ -111,6 +139,8 @@ def tool(
     confirm: bool = False,
     idempotent: bool = False,
     timeout: float | None = None,
+    retries: int = 0,
+    rate: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -122,12 +152,28 @@ def tool(
     confirm: bool = False,
     idempotent: bool = False,
     timeout: float | None = None,
+    retries: int = 0,
+    rate: str | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function: its signature is the schema, its docstring the description.
 
+    Args:
+        function: what the tool does; a coroutine function, or one that is called in a thread.
+        name: instead of the function's.
+        description: instead of the docstring.
+        risk: how much harm a call may do.
+        confirm: a human must approve every call.
+        idempotent: doing it twice is doing it once.
+        timeout: how many seconds a call may take.
+        retries: how often to try again after a failure other than ToolError; only for idempotent tools.
+        rate: how often it may be called, such as `5/s`, `100/m` or `1000/h`.
+
     Raises:
-        ConfigError: the signature cannot be turned into named JSON arguments.
+        ConfigError: the signature cannot be turned into named JSON arguments, or the options contradict each other.
     """
+    limit = _rate(rate)
+    if retries and not idempotent:
+        raise ConfigError("retries are for idempotent tools: what may not be done twice must not be tried again")
 
     def decorate(target: Callable[..., Any]) -> Tool:
         doc = parse_docstring(inspect.getdoc(target) or "")
@@ -138,9 +184,20 @@ def tool(
         if not text:
             raise ConfigError(f"tool {title!r} needs a docstring: it is all the model knows of it")
         definition = ToolDefinition(name=title, description=text, parameters=arguments.schema)
-        return Tool(definition, target, arguments, context_parameter, risk, confirm, idempotent, timeout)
+        return Tool(
+            definition, target, arguments, context_parameter, risk, confirm, idempotent, timeout, retries, limit
+        )
 
     return decorate(function) if function is not None else decorate
+
+
+def _rate(text: str | None) -> Rate | None:
+    if text is None:
+        return None
+    match = _RATE.fullmatch(text)
+    if match is None or not int(match[1]):
+        raise ConfigError(f"a rate is written like 5/s, 100/m or 1000/h, not {text!r}")
+    return float(match[1]), _RATE_SECONDS[match[2]]
 
 
 def _arguments_model(

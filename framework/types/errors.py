@@ -103,6 +103,12 @@ class ToolError(AgentsdError):
     code = "tool_error"
 
 
+class Refused(AgentsdError):
+    """A guard says no; raise it in a hook, with what the caller is to be told."""
+
+    code = "refused"
+
+
 class PolicyDenied(AgentsdError):
     """The policy forbids the call. `rule` names the deciding rule, `place` its `file:line`."""
 

@@ -106,7 +106,7 @@ class ConfirmationRequested(RunEvent):
     """A human is asked; the run ends as paused."""
 
     id: str
-    kind: Literal["tool", "plan"]
+    kind: Literal["tool", "plan", "question"]
     agent: str
     tool: str
     arguments: dict[str, Any]

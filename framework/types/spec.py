@@ -202,6 +202,23 @@ class ConversationSettings(Frozen):
     """Messages of history sent with a request."""
 
 
+HookPlace = Literal["before_run", "before_tool", "after_tool", "after_run"]
+ExtensionName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class Hooks(Frozen):
+    """Functions of plugins (`@hook`) by name, such as `audit.before`, called in this order. Each may refuse."""
+
+    before_run: tuple[ExtensionName, ...] = ()
+    """Before the agent begins: they see the message."""
+    before_tool: tuple[ExtensionName, ...] = ()
+    """Before a call that the rules permit, and before a human is asked: they see the call."""
+    after_tool: tuple[ExtensionName, ...] = ()
+    """After a call: they see its result, and may give another one instead."""
+    after_run: tuple[ExtensionName, ...] = ()
+    """Before the answer is handed out: they see it, and may give another one instead."""
+
+
 class AgentSpec(Frozen):
     """One agent: a file `agents.d/NAME.yaml`."""
 
@@ -225,7 +242,7 @@ class AgentSpec(Frozen):
     """Few-shot turns put before the conversation."""
     routing: Routing = Routing()
     executor: str = "react"
-    """`react` thinks and acts turn by turn; `plan` makes a plan first and then works it off."""
+    """`react` thinks and acts turn by turn; `plan` makes a plan first and works it off; or a plugin's, by its name."""
     skill_policy: SkillPolicy = SkillPolicy(allow=())
     """Which tools; missing: none."""
     runtime_policy: RuntimePolicy = RuntimePolicy()
@@ -233,6 +250,7 @@ class AgentSpec(Frozen):
     sub_agents: tuple[AgentName, ...] = ()
     """Agents this one may call, offered to the model as tools `agent.NAME`."""
     conversation: ConversationSettings = ConversationSettings()
+    hooks: Hooks = Hooks()
 
     @field_validator("description")
     @classmethod

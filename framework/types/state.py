@@ -27,7 +27,8 @@ class Confirmation(Frozen):
     """What a human is asked."""
 
     id: str
-    kind: Literal["tool", "plan"]
+    kind: Literal["tool", "plan", "question"]
+    """May a tool be called, may a plan be carried out, or what does a tool want to know."""
     agent: str
     tool: str = ""
     """The tool to be called; empty for a plan."""
@@ -36,7 +37,7 @@ class Confirmation(Frozen):
     hash: str
     """An approval counts for exactly this content."""
     reason: str = ""
-    """Why a human is asked."""
+    """Why a human is asked; of a question, the question itself."""
     rule: str = ""
     """The rule that asks, with its place in the file."""
     risk: Risk = "medium"
@@ -166,6 +167,8 @@ class RunState(BaseModel):
     output: str = ""
     error: ErrorInfo | None = None
     stopped_by: LimitUse | None = None
+    admitted: bool = False
+    """The hooks that look at the message have let it pass."""
     history: list[Message] = []
     """Earlier turns, as sent to the model."""
     messages: list[Message] = []
@@ -191,6 +194,8 @@ class RunState(BaseModel):
     """How often each tool was called with the same arguments, by their hash."""
     elapsed_ms: float = 0.0
     """Active time, without waiting for a human."""
+    session: dict[str, Any] = {}
+    """What tools keep, in the root's state: the conversation's values, as this run leaves them."""
     seq: int = 0
     """Number of the last event."""
     trace: list[TraceEntry] = []

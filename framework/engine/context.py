@@ -1,0 +1,78 @@
+"""What tools and hooks may know of their run, and how they ask a human."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from itertools import count
+from typing import TYPE_CHECKING
+
+from framework.telemetry import names
+from framework.tools.session import Session
+from framework.tools.tool import ToolContext
+from framework.types.errors import Paused, ToolError
+from framework.types.events import ToolStarted
+from framework.types.messages import ToolCall
+from framework.types.state import Approve, Confirmation, Edit, Reject, Respond, arguments_hash
+
+if TYPE_CHECKING:
+    from framework.engine.run import Run
+
+
+def context_of(run: Run, call: ToolCall) -> ToolContext:
+    """What a tool may know of its run, and do in it; a hook gets the same."""
+
+    async def progress(fraction: float, message: str) -> None:
+        head = {"id": call.id, "tool": call.tool, "arguments": call.arguments}
+        await run.emit(ToolStarted, **head, progress=fraction, message=message)
+
+    asking = count(1)
+
+    async def ask_human(question: str) -> str:
+        return _answer(run, _question(run, call, question, next(asking)))
+
+    def span(name: str) -> AbstractContextManager[object]:
+        return run.span(name, "CHAIN", {names.TOOL_NAME: call.tool})
+
+    return ToolContext(
+        run_id=run.state.run_id,
+        call_id="/".join((*run.state.path, call.id)),
+        agent=run.agent.name,
+        base_path=run.services.base_path,
+        deps=run.services.deps,
+        locale=run.state.locale,
+        user=run.state.user,
+        tenant=run.state.tenant,
+        metadata=run.services.root.metadata,
+        progress=progress,
+        session=Session(run.services.root.session),
+        ask_human=ask_human,
+        span=span,
+    )
+
+
+def _question(run: Run, call: ToolCall, question: str, number: int) -> Confirmation:
+    return Confirmation(
+        id=f"{'/'.join((*run.state.path, call.id))}?{number}",
+        kind="question",
+        agent=run.agent.name,
+        tool=call.tool,
+        arguments=call.arguments,
+        hash=arguments_hash(call.tool, {"question": question}),
+        reason=question,
+        rule="the tool asks",
+    )
+
+
+def _answer(run: Run, question: Confirmation) -> str:
+    """What a human said; raises Paused while nothing was said, ToolError if nothing will be."""
+    match run.decision(question.id):
+        case None:
+            raise Paused([question])
+        case Respond(text=text):
+            return text
+        case Approve():
+            return "yes"
+        case Reject(reason=reason):
+            raise ToolError(f"a human did not answer the question{': ' + reason if reason else ''}")
+        case Edit():
+            raise ToolError("a human edited the call instead of answering the question")

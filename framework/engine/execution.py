@@ -1,0 +1,137 @@
+"""Making one call that was admitted and may be made: in its time, tried again where that is harmless, recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from itertools import count
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.trace import Span
+
+from framework.engine import hooks
+from framework.engine.context import context_of
+from framework.engine.results import finish, plain
+from framework.telemetry import names
+from framework.telemetry.redact import redact
+from framework.telemetry.spans import fail
+from framework.tools.tool import Tool
+from framework.types.errors import Paused, ToolError
+from framework.types.events import ToolStarted
+from framework.types.messages import ToolCall, ToolResult
+from framework.types.state import Confirmation
+
+if TYPE_CHECKING:
+    from framework.engine.run import Run
+
+Confirmations = tuple[Confirmation, ...]
+BACKOFF_SECONDS, MOST_BACKOFF_SECONDS = 0.1, 5.0
+RETRYABLE = "retryable"
+"""In a result's metadata: the tool did not say why it failed, so trying again may help."""
+
+
+async def execute(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> Confirmations:
+    """Make the call, and put down its result.
+
+    Returns:
+        What the tool, or a sub-agent, has to ask a human first; nothing when the call has its result.
+    """
+    run.keep_time()
+    await run.services.throttle.wait(tool)
+    record = run.state.calls[call.id]
+    run.state.calls[call.id] = record.model_copy(update={"started": record.started + 1, "call": call})
+    await run.save()
+    await run.emit(ToolStarted, id=call.id, tool=call.tool, arguments=call.arguments)
+    attributes = {
+        names.OPERATION: "execute_tool",
+        names.TOOL_NAME: tool.name,
+        names.TOOL_CALL_ID: call.id,
+        names.TOOL_TYPE: "function",
+        names.TOOL_SOURCE: tool.source,
+        names.TOOL_RISK: tool.risk,
+    }
+    with run.span(f"execute_tool {tool.name}", "TOOL", attributes) as span:
+        started = perf_counter()
+        try:
+            perform = _delegate if tool.source == "agent" else _try
+            asked, result = await perform(run, call, tool, bound, span)
+        except asyncio.CancelledError:
+            fail(span, "cancelled")
+            raise
+        span.set_attribute(names.TOOL_OUTCOME, "waiting" if asked else result.status)
+        if not asked and result.status != "success":
+            fail(span, str(result.metadata.get("error_type", "tool_error")))
+    if asked:
+        return asked
+    elapsed = (perf_counter() - started) * 1000
+    result = await hooks.after_tool(run, call, result.model_copy(update={"elapsed_ms": elapsed}))
+    return await finish(run, call, result)
+
+
+async def _try(
+    run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any], span: Span
+) -> tuple[Confirmations, ToolResult]:
+    """Call the tool, again if it may be and that may help."""
+    for attempt in count(1):
+        try:
+            result = await _invoke(run, call, tool, bound)
+        except Paused as paused:  # it asks before it acts: to be begun anew, not to be doubted
+            record = run.state.calls[call.id]
+            run.state.calls[call.id] = record.model_copy(update={"started": record.started - 1})
+            return paused.confirmations, ToolResult(status="cancelled")
+        if attempt > tool.retries or RETRYABLE not in result.metadata:
+            break
+        await asyncio.sleep(min(BACKOFF_SECONDS * 2**attempt, MOST_BACKOFF_SECONDS) * random.uniform(0.5, 1))
+    if tool.retries:
+        span.set_attribute(names.TOOL_ATTEMPTS, attempt)
+    return (), result
+
+
+async def _invoke(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> ToolResult:
+    limits = [limit for limit in (tool.timeout, run.budget.limits.tool_timeout) if limit is not None]
+    try:
+        async with asyncio.timeout(min(limits, default=None)) as deadline:
+            output = plain(await tool.invoke(bound, context_of(run, call), run.services.threads))
+    except ToolError as error:
+        return ToolResult(status="error", error=redact(error.message), metadata={"error_type": error.code})
+    except TimeoutError as error:
+        if not deadline.expired():
+            return _failed(error)
+        doubt = "" if tool.idempotent else "; whether it took effect is unknown"
+        message = f"it did not finish within {min(limits):g}s{doubt}"
+        return ToolResult(status="error", error=message, metadata={"error_type": "timeout", RETRYABLE: True})
+    except Exception as error:  # noqa: BLE001 - a tool may raise anything; the model is told, and the run goes on
+        return _failed(error)
+    return ToolResult(status="success", output=output)
+
+
+async def _delegate(
+    run: Run,
+    call: ToolCall,
+    tool: Tool,
+    bound: dict[str, Any],
+    span: Span,  # noqa: ARG001 - as of a tool
+) -> tuple[Confirmations, ToolResult]:
+    """Run a sub-agent: the call's arguments are its message and inputs, its answer is the result."""
+    name = tool.name.removeprefix("agent.")
+    agent = run.services.generation.agents.get(name)
+    if agent is None:
+        return (), ToolResult(status="error", error=f"the agent {name!r} is not there any more")
+    inputs = {key: value for key, value in bound.items() if key != "message"}
+    child = run.child(call.id, agent, bound["message"], inputs)
+    asked = await child.drive()
+    if asked or child.state.status == "completed":
+        return asked, ToolResult(status="success", output=child.state.output)
+    why = child.state.error.message if child.state.error else f"it was stopped by {child.state.finish_reason}"
+    partial = f"; what it has so far: {child.state.output}" if child.state.output else ""
+    return (), ToolResult(status="error", error=why + partial, metadata={"error_type": child.state.finish_reason})
+
+
+def _failed(error: Exception) -> ToolResult:
+    kind = type(error).__name__
+    try:
+        text = f"{kind}: {error}"
+    except Exception:  # noqa: BLE001 - an exception that cannot even say what it is
+        text = kind
+    return ToolResult(status="error", error=redact(text), metadata={"error_type": kind, RETRYABLE: True})

@@ -1,0 +1,93 @@
+"""The functions of plugins that look on before and after a run and each of its calls, and may refuse.
+
+What a hook raises is a refusal, whatever it is: a guard that is broken lets nothing through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from framework.engine.context import context_of
+from framework.tools.extension import Extension
+from framework.types.errors import Refused
+from framework.types.messages import ToolCall, ToolResult
+from framework.types.spec import HookPlace
+
+if TYPE_CHECKING:
+    from framework.engine.run import Run
+
+log = logging.getLogger(__name__)
+
+HOOK_SECONDS = 10.0
+_NO_CALL = ToolCall(id="", tool="")
+
+
+async def before_run(run: Run) -> None:
+    """Once for each run, before its executor begins; raises Refused."""
+    if run.state.admitted:
+        return
+    for hook in _hooks(run, "before_run"):
+        await _call(run, hook, _NO_CALL, run.state.messages[0].content)
+    run.state.admitted = True
+
+
+async def after_run(run: Run, output: str) -> str:
+    """What the caller gets to see of an output; raises Refused."""
+    for hook in _hooks(run, "after_run"):
+        changed = await _call(run, hook, _NO_CALL, output)
+        output = output if changed is None else str(changed)
+    return output
+
+
+async def before_tool(run: Run, call: ToolCall) -> ToolResult | None:
+    """The answer to a call that a hook refuses."""
+    for hook in _hooks(run, "before_tool"):
+        try:
+            await _call(run, hook, call, call)
+        except Refused as refusal:
+            metadata = {"error_type": "policy_denied", "rule": f"hook {hook.name}"}
+            return ToolResult(status="denied", error=refusal.message, metadata=metadata)
+    return None
+
+
+async def after_tool(run: Run, call: ToolCall, result: ToolResult) -> ToolResult:
+    """What is recorded, and told to the model, of a call that was made."""
+    for hook in _hooks(run, "after_tool"):
+        try:
+            changed = await _call(run, hook, call, call, result)
+        except Refused as refusal:
+            error = f"it was carried out, but its result is withheld: {refusal.message}"
+            return ToolResult(status="error", error=error, metadata={"error_type": "withheld", "hook": hook.name})
+        if isinstance(changed, ToolResult):
+            result = changed
+    return result
+
+
+def _hooks(run: Run, place: HookPlace) -> Iterator[Extension]:
+    """The hooks of the version that the run is pinned to, and those that came since: they hold at once."""
+    pinned = run.agent.hooks.get(place, ())
+    yield from pinned
+    current = run.services.current_agent(run.agent.name)
+    if current is not None and current is not run.agent:
+        names = {hook.name for hook in pinned}
+        yield from (hook for hook in current.hooks.get(place, ()) if hook.name not in names)
+
+
+async def _call(run: Run, hook: Extension, call: ToolCall, *arguments: Any) -> Any:
+    """Call a hook in its time; raises Refused, for whatever reason."""
+    context = context_of(run, call)
+    try:
+        async with asyncio.timeout(HOOK_SECONDS):
+            if inspect.iscoroutinefunction(hook.function):
+                return await hook.function(context, *arguments)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(run.services.threads, hook.function, context, *arguments)
+    except Refused:
+        raise
+    except Exception as error:
+        log.exception("run %s: the hook %s failed", run.state.run_id, hook.name)
+        raise Refused(f"the hook {hook.name} failed: {type(error).__name__}") from None

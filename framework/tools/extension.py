@@ -1,0 +1,60 @@
+"""Functions of plugins that the runtime calls by name, besides tools: executors and hooks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from framework.types.errors import ConfigError
+
+ExtensionKind = Literal["executor", "hook"]
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """A registered function. Calling it calls the function itself, as in a unit test."""
+
+    kind: ExtensionKind
+    name: str
+    """`<plugin file>.<function>`."""
+    function: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def named(self, name: str) -> Extension:
+        """The same under a full name."""
+        return replace(self, name=name)
+
+    def takes(self, count: int) -> bool:
+        """Whether it can be called with so many arguments."""
+        try:
+            inspect.signature(self.function).bind(*[None] * count)
+        except TypeError:
+            return False
+        return True
+
+
+def executor(function: Callable[..., Any]) -> Extension:
+    """Register how an agent works: `async def name(run) -> str`, for `executor: PLUGIN.NAME`.
+
+    Everything it does goes through the run it gets: `await run.ask_model()`, `await run.call_tools(calls)`.
+
+    Raises:
+        ConfigError: it is not a coroutine function.
+    """
+    if not inspect.iscoroutinefunction(function):
+        raise ConfigError(f"an executor is a coroutine function: async def {function.__name__}(run) -> str")
+    return Extension("executor", function.__name__, function)
+
+
+def hook(function: Callable[..., Any]) -> Extension:
+    """Register a function for an agent's `hooks`; a coroutine function, or one that is called in a thread.
+
+    before_run(context, message), after_run(context, output), before_tool(context, call) and
+    after_tool(context, call, result): raise Refused to stop the run or the call; after_… may return what is to be taken
+    instead. A hook that fails counts as a refusal.
+    """
+    return Extension("hook", function.__name__, function)
