@@ -70,7 +70,7 @@ def find(text: str, limit: int = 10) -> str:
 """
 HELPER = b"from pydantic import BaseModel\n\nclass Money(BaseModel):\n    cents: int\n"
 PLAIN = b"def f() -> int:\n    return 1\n"
-WARM_UP = 50
+WARM_UP = 100
 """Reloads after which the history is full, and the pools of threads."""
 WITHOUT = nullcontext()
 ORDERS, MONEY = "plugins/orders.py", "plugins/_money.py"
