@@ -611,6 +611,16 @@ def test_helpers_beside_the_plugins_are_no_plugins(tmp_path: Path) -> None:
     assert (project.errors, list(project.catalog.current.tools)) == ([], ["echo"])
 
 
+@pytest.mark.conformance(35)
+def test_a_helper_beside_the_plugins_can_be_imported_and_an_edit_of_it_goes_live(tmp_path: Path) -> None:
+    uses = "from ._rates import RATE\n" + ORDERS + "    assert RATE\n"
+    project = Project(tmp_path, {"plugins/orders.py": uses, "plugins/_rates.py": "RATE = 2"})
+    assert project.errors == []
+    before = project.catalog.current.tools["orders.lookup"]
+    project.reload({"plugins/_rates.py": "RATE = 3"})
+    assert (project.errors, project.catalog.current.tools["orders.lookup"] is before) == ([], False)
+
+
 COLLIDING = ORDERS.replace("@tool", '@tool(name="b__c")')
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +14,9 @@ from framework.tools.tool import Tool
 from framework.tools.toolset import index_tools
 from framework.types.errors import ConfigError
 from framework.types.problem import Problem
+
+LOADS_PER_COLLECTION = 20
+"""Modules are in cycles, and what pydantic keeps for them is large: left to itself the collector comes too late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class PluginShelf:
         self._own_tools = tuple(own_tools)
         self._loader = PluginLoader()
         self._loaded: dict[str, _Loaded] = {}
+        self._loads = 0
 
     @property
     def paths(self) -> list[str]:
@@ -89,6 +94,9 @@ class PluginShelf:
                 self._loaded[plugin.path] = replace(loaded, plugin=None, problems=problems)
 
     def _load(self, path: str, files: Mapping[str, bytes]) -> _Loaded:
+        self._loads += 1
+        if self._loads % LOADS_PER_COLLECTION == 0:
+            gc.collect()
         try:
             plugin = self._loader.load(path, files[path], files)
             return _Loaded(plugin.files, plugin)

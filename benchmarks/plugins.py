@@ -1,0 +1,170 @@
+"""What loading a plugin and holding a generation cost, and what a thousand reloads of a plugin leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+from contextlib import nullcontext
+from pathlib import Path
+from resource import RUSAGE_SELF, getpagesize, getrusage
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+from benchmarks.measure import Row, best, table
+from framework.config.catalog import Catalog
+from framework.config.toolbox import PluginShelf
+from framework.tools.lifetime import Lifetimes
+from framework.tools.modules import PLUGIN_PACKAGE
+from framework.tools.plugins import PluginLoader
+
+PLUGIN = b"""
+from __future__ import annotations
+import logging
+from dataclasses import dataclass
+from functools import lru_cache
+from pydantic import BaseModel
+from framework import tool
+from ._money import Money
+
+log = logging.getLogger("plugins.orders")
+opened = []
+
+async def setup(context):
+    opened.append([context.plugin] * 1000)
+
+def teardown(context):
+    opened.clear()
+
+class Item(BaseModel):
+    name: str
+    price: Money
+
+class Order(BaseModel):
+    items: list[Item]
+
+@dataclass
+class Size:
+    width: int
+
+@lru_cache
+def tax(n: int) -> int:
+    return n * VERSION
+
+@tool
+def total(order: Order) -> int:
+    "Add up an order."
+    return tax(sum(item.price.cents for item in order.items))
+
+@tool
+def fits(size: Size, order: Order | None = None) -> bool:
+    "Does it fit?"
+    log.debug("trying")
+    return size.width < VERSION
+
+@tool
+def find(text: str, limit: int = 10) -> str:
+    "Find an order."
+    return text[:limit]
+"""
+HELPER = b"from pydantic import BaseModel\n\nclass Money(BaseModel):\n    cents: int\n"
+PLAIN = b"def f() -> int:\n    return 1\n"
+WARM_UP = 100
+"""Reloads after which the history is full, and the pools of threads."""
+WITHOUT = nullcontext()
+ORDERS, MONEY = "plugins/orders.py", "plugins/_money.py"
+
+
+def version(number: int) -> dict[str, bytes]:
+    """A plugin with pydantic models, a dataclass, a cache, a logger, three tools and a helper."""
+    return {ORDERS: PLUGIN + b"\nVERSION = %d\n" % number, MONEY: HELPER}
+
+
+def resident() -> float:
+    """Memory of this process in MB: now, where the system tells; else the most there ever was."""
+    gc.collect()
+    pages = Path("/proc/self/statm")
+    if pages.exists():
+        return int(pages.read_text().split()[1]) * getpagesize() / 1e6
+    return getrusage(RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
+
+
+def loading(rounds: int) -> None:
+    """The table of what a load costs, over executing the source by hand."""
+    loader, files = PluginLoader(), version(1)
+    by_hand = best(lambda: exec(compile(PLAIN, "plain", "exec"), {}), rounds=rounds)
+    plain = best(lambda: loader.load("plugins/plain.py", PLAIN), rounds=rounds)
+    whole = best(lambda: loader.load(ORDERS, files[ORDERS], files), rounds=rounds)
+    shelf = PluginShelf([])
+    again = best(lambda: shelf.toolbox(files, {}), rounds=rounds)
+    rows = [
+        Row("compile and exec of one function", by_hand, 1.0),
+        Row("the same as a plugin", plain, plain / by_hand, "a module, a thread with a deadline"),
+        Row("3 tools, 3 models, a helper", whole, whole / by_hand, "mostly pydantic"),
+        Row("the same, unchanged", again, again / by_hand, "in a reload that is about something else"),
+    ]
+    table("Loading a plugin", "µs", rows)
+
+
+AGENT = """\
+version: 1
+name: clerk
+description: Knows the orders.
+model: offline
+instructions: Answer briefly.
+skill_policy: {allow: ["orders.*"]}
+"""
+
+
+async def reloading(root: Path, times: int) -> None:
+    """What many reloads leave behind, each with its setup and teardown; and what holding a generation costs."""
+    for folder in ("agents.d", "plugins"):
+        (root / folder).mkdir()
+    (root / "agents.d/clerk.yaml").write_text(AGENT, "utf-8")
+    lifetimes = Lifetimes()
+    catalog = Catalog(root, tools=(), executors=["react"], models=["offline"], lifetimes=lifetimes)
+
+    async def reload(number: int) -> None:
+        for path, source in version(number).items():
+            await asyncio.to_thread((root / path).write_bytes, source)
+        generation = await catalog.reload()
+        assert not generation.errors
+        assert "orders.total" in generation.agents["clerk"].toolset.offered
+
+    for number in range(WARM_UP):
+        await reload(number)
+    before, threads = resident(), threading.active_count()
+    started = perf_counter()
+    for number in range(WARM_UP, WARM_UP + times):
+        await reload(number)
+    took = (perf_counter() - started) / times * 1e3
+    grown, more = resident() - before, threading.active_count() - threads
+    left = len({name.partition(".")[0] for name in sys.modules if name.startswith(PLUGIN_PACKAGE)})
+
+    def hold() -> None:
+        with catalog.lease():
+            pass
+
+    def nothing() -> None:
+        with WITHOUT:
+            pass
+
+    bare, lease = best(nothing, rounds=7), best(hold, rounds=7)
+    table(
+        "Holding a generation while a run goes on",
+        "µs",
+        [Row("`with` of nothing", bare, 1.0), Row("lease and release", lease, lease / bare, "target: about 1 µs")],
+    )
+    print(
+        f"\n{times} reloads of a plugin file, {took:.1f} ms each: memory {grown:+.1f} MB (target: less than 5), "
+        f"{left} loads in memory ({len(catalog.history)} generations kept), {more} more threads"
+    )
+    await catalog.close()
+
+
+def main(*, quick: bool) -> None:
+    """Print the tables and the line of this part."""
+    loading(rounds=3 if quick else 7)
+    with TemporaryDirectory() as folder:
+        asyncio.run(reloading(Path(folder), 200 if quick else 1000))
