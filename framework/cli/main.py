@@ -21,6 +21,9 @@ COMMANDS = {
     "schema": "Print or write the JSON Schema of the files, for editors.",
     "test": "Run the cases beside the agents, on their scripts or live on a model.",
     "run": "Send one message to an agent.",
+    "explain": "Say what an agent is offered, asked about and denied, and by which line.",
+    "agents": "List a project's agents, or show one as it is in effect.",
+    "tools": "List a project's tools, or call one under an agent's policy.",
     "config": "Compare two versions of a project.",
     "chat": "Talk with an agent; edits of its files go live between messages.",
 }

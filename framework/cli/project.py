@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
+from framework.config.compile import Agent
 from framework.config.generation import Generation
 from framework.config.settings import ReloadSettings, Settings
 from framework.config.snapshot import AGENTS
-from framework.types.errors import RequestError
+from framework.tools.tool import Tool
+from framework.types.errors import AgentNotFound, RequestError, did_you_mean
 from framework.types.problem import Problem
 
 
@@ -56,6 +61,31 @@ def lenient_settings(location: Location) -> Settings:
     """
     settings = Settings.load(location.root if location.root.is_dir() else location.root.parent)
     return settings.model_copy(update={"reload": ReloadSettings()})
+
+
+def find_agent(generation: Generation, name: str) -> Agent:
+    """An agent by its name; raises AgentNotFound."""
+    if name not in generation.agents:
+        raise AgentNotFound(name, sorted(generation.agents), generation.errors)
+    return generation.agents[name]
+
+
+def find_tool(tools: Mapping[str, Tool], name: str) -> Tool:
+    """A tool by its name; raises RequestError."""
+    if name not in tools:
+        raise RequestError(f"there is no tool {name!r}{did_you_mean(name, sorted(tools))}")
+    return tools[name]
+
+
+def arguments_of(text: str | None) -> dict[str, Any]:
+    """Arguments of a tool as written on a command line; raises RequestError unless they are a JSON object."""
+    try:
+        found = json.loads(text or "{}")
+    except json.JSONDecodeError as error:
+        raise RequestError(f'the arguments are not JSON ({error}); write them like \'{{"path": "a.txt"}}\'') from None
+    if not isinstance(found, dict):
+        raise RequestError('the arguments are not a JSON object; write them like \'{"path": "a.txt"}\'')
+    return found
 
 
 def show_problem(problem: Problem) -> None:

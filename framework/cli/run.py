@@ -20,7 +20,7 @@ from framework.telemetry.setup import log_spans
 from framework.types.state import RunResult
 
 
-def _pairs(values: tuple[str, ...]) -> dict[str, Any]:
+def pairs(values: tuple[str, ...]) -> dict[str, Any]:
     """`name=value` options; a value that is JSON is taken as JSON."""
     pairs: dict[str, Any] = {}
     for value in values:
@@ -74,8 +74,8 @@ async def _run(path: str, message: str, given: Mapping[str, Any], *, quiet: bool
                 show_problem(problem)
         options = RunOptions(
             agent=given["agent"] or location.agent(generation),
-            inputs=_pairs(given["inputs"]),
-            limits=_pairs(given["limits"]),
+            inputs=pairs(given["inputs"]),
+            limits=pairs(given["limits"]),
             locale=given["locale"],
         )
         return await answer(runtime, runtime.stream(message, **options), quiet=quiet)

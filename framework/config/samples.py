@@ -43,6 +43,14 @@ def input_samples(inputs: Mapping[str, InputSpec]) -> Iterator[tuple[str, dict[s
         yield f"without {', '.join(left_out)}", samples | left_out
 
 
+def placeholders(inputs: Mapping[str, InputSpec]) -> dict[str, Any]:
+    """Values that show where an input stands: its default, or its name in angle brackets."""
+    return {
+        name: field.default if field.default is not None else f"<{name}>" if field.type == "string" else _sample(field)
+        for name, field in inputs.items()
+    }
+
+
 def runtime_samples(shared: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The runtime's own templates and what it gives them; `shared` is what it gives to all but `error.j2`."""
     steps = tuple(PlanStep(id=f"s{n}", description="text", status=s) for n, s in enumerate(("done", "failed")))

@@ -1,0 +1,73 @@
+"""`agentsd agents`: which agents a project has, and what one of them is in effect."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import click
+import yaml
+
+from framework.cli.project import find_agent, lenient_settings, locate
+from framework.config.compile import Agent
+from framework.engine.project import Project
+
+
+@click.group("agents")
+def command() -> None:
+    """List a project's agents, or show one."""
+
+
+@command.command("list")
+@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+def list_agents(project: str, as_json: bool) -> int:
+    """List the agents that can be used, by name."""
+    read = _read(project)
+    rows = [_row(agent, read.settings.model) for _, agent in sorted(read.catalog.current.agents.items())]
+    if as_json:
+        click.echo(json.dumps(rows, ensure_ascii=False, indent=2))
+        return 0
+    width = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        click.secho(f"{row['name']:<{width}}", bold=True, nl=False)
+        click.echo(f"  {row['executor']}, {row['model']}, {row['tools']} tools  {row['description']}")
+        if row["stale"]:
+            click.secho(f"{'':<{width}}  the last good version; its file cannot be used now", fg="red")
+    if not rows:
+        click.echo("no agent can be used: `agentsd check` says why")
+    return 0
+
+
+@command.command("show")
+@click.argument("agent")
+@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def show(agent: str, project: str, as_json: bool) -> int:
+    """Show AGENT with all that its file leaves out: every key and the value that is in effect."""
+    found = find_agent(_read(project).catalog.current, agent)
+    spec = found.spec.model_dump(mode="json", by_alias=True)
+    if as_json:
+        click.echo(json.dumps({"path": found.path, "digest": found.digest, "spec": spec}, ensure_ascii=False, indent=2))
+    else:
+        click.secho(f"# {found.path}, digest {found.digest}", dim=True)
+        click.echo(yaml.safe_dump(spec, sort_keys=False, allow_unicode=True), nl=False)
+    return 0
+
+
+def _read(project: str) -> Project:
+    location = locate(project)
+    return asyncio.run(Project.read(location.root, lenient_settings(location)))
+
+
+def _row(agent: Agent, default_model: str) -> dict[str, Any]:
+    return {
+        "name": agent.name,
+        "description": agent.spec.description,
+        "path": agent.path,
+        "model": agent.spec.model or default_model,
+        "executor": agent.spec.executor,
+        "tools": len(agent.toolset.offered),
+        "stale": bool(agent.stale),
+    }

@@ -1,0 +1,135 @@
+"""`agentsd explain`: what an agent may do, and which line of which file says so. Nothing is run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import click
+
+from framework.cli.project import arguments_of, find_agent, find_tool, lenient_settings, locate
+from framework.cli.run import pairs
+from framework.config.compile import Agent
+from framework.config.prompts import PromptError
+from framework.engine.explain import Standing, judged, standing, standings, system_prompt
+from framework.engine.policy import VerdictKind
+from framework.engine.project import Project
+from framework.llm.tokens import estimate_tokens
+from framework.types.errors import RequestError
+
+WORDS: dict[VerdictKind, tuple[str, str]] = {
+    "allow": ("allowed", "green"),
+    "ask": ("asks", "yellow"),
+    "deny": ("denied", "red"),
+}
+
+
+@click.command("explain")
+@click.argument("agent")
+@click.argument("tool", required=False)
+@click.argument("arguments", required=False)
+@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help="A variable of the request.")
+@click.option("--locale", help="Language of the prompts, e.g. zh.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def command(agent: str, tool: str | None, arguments: str | None, project: str, as_json: bool, **given: Any) -> int:
+    """Say what AGENT is offered, what a human is asked about, what is denied, and by which line.
+
+    With TOOL only of that one; with ARGUMENTS (a JSON object) of that very call.
+    Exit codes: with TOOL, 0 allowed, 3 a human is asked, 1 denied; else 0.
+    """
+    location = locate(project)
+    read = asyncio.run(Project.read(location.root, lenient_settings(location)))
+    chosen = find_agent(read.catalog.current, agent)
+    if tool is None:
+        locale = given["locale"] or read.settings.locale
+        data = _agent_data(chosen, chosen.spec.model or read.settings.model, _prompt(chosen, locale, given["inputs"]))
+        click.echo(json.dumps(data, ensure_ascii=False, indent=2)) if as_json else _show_agent(chosen, data)
+        return 0
+    found = find_tool(chosen.toolset.tools, tool)
+    wrong: str | None = None
+    if arguments is None:
+        judgement = standing(chosen, found)
+    else:
+        judgement, wrong = judged(chosen, found, arguments_of(arguments))
+    if as_json:
+        click.echo(json.dumps(_tool_data(judgement) | {"invalid_arguments": wrong}, ensure_ascii=False, indent=2))
+    else:
+        _show_tool(judgement, len(tool))
+        if wrong:
+            click.secho(f"  but its arguments are refused: {wrong}", fg="red")
+    return {"allow": 0, "ask": 3, "deny": 1}[judgement.verdict.kind]
+
+
+def _prompt(agent: Agent, locale: str, inputs: tuple[str, ...]) -> str:
+    try:
+        return system_prompt(agent, locale, pairs(inputs))
+    except PromptError as error:
+        raise RequestError(str(error)) from None
+
+
+def _agent_data(agent: Agent, model: str, prompt: str) -> dict[str, Any]:
+    tools = [_tool_data(found) for found in standings(agent)]
+    return {
+        "agent": agent.name,
+        "path": agent.path,
+        "model": model,
+        "executor": agent.spec.executor,
+        "stale": [str(problem) for problem in agent.stale],
+        "tools": tools,
+        "tools_tokens": sum(tool["tokens"] for tool in tools),
+        "limits": agent.spec.runtime_policy.model_dump(mode="json", by_alias=True),
+        "hooks": {place: [hook.name for hook in hooks] for place, hooks in agent.hooks.items()},
+        "system_prompt": prompt,
+        "system_prompt_tokens": estimate_tokens(prompt),
+    }
+
+
+def _tool_data(found: Standing) -> dict[str, Any]:
+    return {
+        "tool": found.tool.name,
+        "offered": found.offered,
+        "verdict": found.verdict.kind,
+        "rule": found.verdict.rule,
+        "place": found.verdict.place,
+        "reason": found.verdict.reason,
+        "conditions": [{"verdict": kind, "when": text} for kind, text in found.conditions],
+        "risk": found.tool.risk,
+        "tokens": found.tokens,
+    }
+
+
+def _show_agent(agent: Agent, data: dict[str, Any]) -> None:
+    click.secho(f"{agent.name}", bold=True, nl=False)
+    click.echo(f" ({agent.path}): model {data['model']}, executor {data['executor']}")
+    for problem in data["stale"]:
+        click.secho(f"the last good version, for: {problem}", fg="red")
+    found = standings(agent)
+    offered = [one for one in found if one.offered]
+    width = max((len(one.tool.name) for one in found), default=0)
+    click.secho(f"\noffered to the model: {len(offered)} tools, about {data['tools_tokens']} tokens", bold=True)
+    for one in offered:
+        _show_tool(one, width)
+    silent = [one.tool.name for one in found if not one.offered and one.verdict.rule == "not in skill_policy.allow"]
+    click.secho("\nnot offered, and denied if asked for", bold=True)
+    for one in found:
+        if not one.offered and one.tool.name not in silent:
+            _show_tool(one, width)
+    if silent:
+        click.echo(f"  not in skill_policy.allow ({agent.place('skill_policy', 'allow')}): {', '.join(silent)}")
+    for place, names in data["hooks"].items():
+        click.echo(f"\n{place}: {', '.join(names)}")
+    click.secho(f"\nsystem prompt, about {data['system_prompt_tokens']} tokens", bold=True)
+    click.echo("\n".join(f"  {line}" for line in data["system_prompt"].splitlines()))
+
+
+def _show_tool(found: Standing, width: int) -> None:
+    word, colour = WORDS[found.verdict.kind]
+    click.echo(f"  {found.tool.name:<{width}}  ", nl=False)
+    click.secho(f"{word:<7}", fg=colour, nl=False)
+    click.echo(f"  {found.verdict}")
+    for kind, text in found.conditions:
+        click.echo(f"  {'':<{width}}  ", nl=False)
+        click.secho(f"{WORDS[kind][0]:<7}", fg=WORDS[kind][1], nl=False)
+        click.echo(f"  {text}")

@@ -1,0 +1,75 @@
+"""`agentsd tools`: which tools a project has, and what one of them answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import click
+
+from framework.cli.project import arguments_of, find_tool, lenient_settings, locate
+from framework.engine.project import Project
+from framework.engine.runtime import Runtime
+from framework.types.messages import ToolResult
+
+OUTCOMES = {"success": 0, "error": 1, "denied": 1, "cancelled": 130}
+
+
+@click.group("tools")
+def command() -> None:
+    """List a project's tools, or call one."""
+
+
+@command.command("list")
+@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON, with their schemas.")
+def list_tools(project: str, as_json: bool) -> int:
+    """List all tools, by name; `agentsd explain AGENT` says who may call them."""
+    location = locate(project)
+    read = asyncio.run(Project.read(location.root, lenient_settings(location)))
+    tools = [tool for _, tool in sorted(read.catalog.current.tools.items())]
+    if as_json:
+        rows: list[dict[str, Any]] = [
+            {**tool.definition.model_dump(), "source": tool.source, "risk": tool.risk, "idempotent": tool.idempotent}
+            for tool in tools
+        ]
+        click.echo(json.dumps(rows, ensure_ascii=False, indent=2))
+        return 0
+    width = max((len(tool.name) for tool in tools), default=0)
+    for tool in tools:
+        click.secho(f"{tool.name:<{width}}", bold=True, nl=False)
+        click.echo(f"  {tool.risk:<8}  {tool.source:<7}  {tool.definition.description.splitlines()[0]}")
+    return 0
+
+
+@command.command("call")
+@click.argument("tool")
+@click.argument("arguments", required=False)
+@click.option("-a", "--agent", required=True, help="Under whose policy.")
+@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+def call(tool: str, arguments: str | None, agent: str, project: str, as_json: bool) -> int:
+    """Call TOOL with ARGUMENTS (a JSON object) as AGENT would, without a model.
+
+    Exit codes: 0 it succeeded, 1 it failed or was denied, 2 it needs a human's approval.
+    """
+    result = asyncio.run(_call(project, agent, tool, arguments_of(arguments)))
+    if as_json:
+        click.echo(result.model_dump_json(indent=2))
+    elif result.status == "success":
+        text = (
+            result.output if isinstance(result.output, str) else json.dumps(result.output, ensure_ascii=False, indent=2)
+        )
+        click.echo(text)
+    else:
+        click.secho(f"{result.status}: ", fg="red", nl=False, err=True)
+        click.echo(result.error, err=True)
+    return OUTCOMES[result.status]
+
+
+async def _call(project: str, agent: str, tool: str, arguments: dict[str, Any]) -> ToolResult:
+    location = locate(project)
+    async with Runtime.open(location.root, settings=lenient_settings(location), watch=False) as runtime:
+        find_tool(runtime.catalog.current.tools, tool)
+        return await runtime.call_tool(agent, tool, arguments)

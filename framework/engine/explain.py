@@ -1,0 +1,72 @@
+"""Why an agent may or may not do something, without running anything: the same judgement as at a call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from framework.config.compile import Agent
+from framework.config.samples import placeholders
+from framework.engine.policy import Verdict, VerdictKind, judge
+from framework.llm.tokens import estimate_tokens
+from framework.tools.arguments import ArgumentsError
+from framework.tools.tool import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the rules say of a tool."""
+
+    tool: Tool
+    offered: bool
+    """The model is told of it."""
+    verdict: Verdict
+    """Of a call for which no condition holds, or of the call that was asked about."""
+    conditions: tuple[tuple[VerdictKind, str], ...] = ()
+    """What arguments change that, and to what."""
+
+    @property
+    def tokens(self) -> int:
+        """About how many tokens each request spends on telling the model of it."""
+        return estimate_tokens(json.dumps(self.tool.definition.model_dump(), ensure_ascii=False)) if self.offered else 0
+
+
+def standings(agent: Agent) -> list[Standing]:
+    """All tools there are, by name."""
+    return [standing(agent, tool) for _, tool in sorted(agent.toolset.tools.items())]
+
+
+def standing(agent: Agent, tool: Tool) -> Standing:
+    """One tool, whatever it is called with."""
+    verdict = judge(agent, tool, {})
+    conditions = tuple(_conditions(agent, tool)) if verdict.kind != "deny" else ()
+    return Standing(tool, tool.name in agent.toolset.offered, verdict, conditions)
+
+
+def judged(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> tuple[Standing, str | None]:
+    """One call, and what is wrong with its arguments, if anything is."""
+    verdict = judge(agent, tool, tool.with_defaults(arguments))
+    try:
+        tool.bind(arguments)
+        wrong = None
+    except ArgumentsError as error:
+        wrong = error.message
+    return Standing(tool, tool.name in agent.toolset.offered, verdict), wrong
+
+
+def system_prompt(agent: Agent, locale: str, inputs: Mapping[str, Any]) -> str:
+    """What a run's first message says; inputs that are not given stand as their names. Raises PromptError."""
+    given = placeholders(agent.spec.inputs) | dict(inputs)
+    guidance = agent.render("react.j2", locale, limits=agent.spec.runtime_policy.model_dump())
+    return f"{agent.instructions(locale, given, None)}\n\n{guidance}"
+
+
+def _conditions(agent: Agent, tool: Tool) -> Iterator[tuple[VerdictKind, str]]:
+    rules = agent.toolset.rules_for(tool.name)
+    for kind, placed in [("deny", rule) for rule in rules.deny] + [("ask", rule) for rule in rules.ask]:
+        if placed.rule.when:
+            when = " and ".join(f"{name} {condition}" for name, condition in placed.rule.when.items())
+            because = f": {placed.rule.reason}" if placed.rule.reason else ""
+            yield ("deny" if kind == "deny" else "ask"), f"when {when} ({placed.place}){because}"

@@ -1,0 +1,20 @@
+"""How many tokens a text is, about, without asking anybody.
+
+Letters and digits of alphabets come to about four a token, Chinese, Japanese and Korean characters to about one and a
+half tokens for two of them. Measured against real tokenizers this is within a third for prose and code.
+"""
+
+from __future__ import annotations
+
+import re
+from math import ceil
+
+_WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]")
+CHARS_A_TOKEN = 4.0
+TOKENS_A_WIDE_CHAR = 0.75
+
+
+def estimate_tokens(text: str) -> int:
+    """About how many tokens."""
+    wide = len(_WIDE.findall(text))
+    return ceil((len(text) - wide) / CHARS_A_TOKEN + wide * TOKENS_A_WIDE_CHAR)
