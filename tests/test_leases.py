@@ -172,6 +172,7 @@ def test_a_paused_run_whose_version_cannot_be_set_up_again_stays_paused(tmp_path
 
     async def body(runtime: Runtime, deps: Deps) -> None:
         paused = await runtime.run("go", agent="asker")
+        write(tmp_path, {"plugins/q.py": plugin("r")})
         await reload(runtime, "2")
         for _ in range(2):
             with pytest.raises(ConfigError, match="generation 1 cannot be set up again") as refused:
@@ -181,9 +182,12 @@ def test_a_paused_run_whose_version_cannot_be_set_up_again_stays_paused(tmp_path
             ]
         with pytest.raises(ConfigError):
             await runtime.catalog.rollback(1)
+        await turns()
+        assert deps.up() == {"2", "r"}  # and nothing of the first generation
         assert runtime.catalog.current.number == 2
         assert len(await runtime.pending(paused.run_id)) == 1
 
+    write(tmp_path, {"plugins/q.py": plugin("q")})
     live(project(tmp_path, more=once), body)
 
 
@@ -217,8 +221,12 @@ def test_a_setup_that_fails_in_one_plugin_leaves_the_others_as_they_are_set_up(t
         write(tmp_path, {"plugins/q.py": plugin("q")})
         await reload(runtime, "2", FAILING)
         assert deps.told == ["up 1", "up q"]
+        write(tmp_path, {"plugins/q.py": plugin("r")})
+        await runtime.reload()
+        await turns()
+        assert deps.told[2:] == ["up r", "down q"]  # the first try does not count
 
-    assert live(project(tmp_path), body).told[2:] == ["down q", "down 1"]
+    assert live(project(tmp_path), body).told[4:] == ["down r", "down 1"]
 
 
 def test_at_a_first_start_a_plugin_whose_setup_fails_gives_no_tools(tmp_path: Path) -> None:

@@ -242,6 +242,25 @@ def test_a_setup_goes_on_when_whoever_waits_is_cancelled_and_what_it_made_is_tor
     assert asyncio.run(main()) == ["up", "is up", "down", "is down"]
 
 
+def test_what_a_second_user_waits_for_is_not_torn_down_for_the_first_that_was_cancelled() -> None:
+    async def main() -> None:
+        deps, gated = Gate(), plugin(GATED)
+        lifetimes = Lifetimes(deps)
+        first = asyncio.create_task(lifetimes.use([gated]))
+        await turns()
+        first.cancel()
+        await turns()  # the teardown waits for the setup to end
+        second = asyncio.create_task(lifetimes.use([gated]))
+        await turns()
+        deps.gate.set()
+        await second
+        await turns()
+        assert deps.told == ["up", "is up"]
+        await lifetimes.close()
+
+    asyncio.run(main())
+
+
 def test_what_is_used_again_while_it_is_torn_down_is_set_up_after_that() -> None:
     async def main() -> list[str]:
         deps, gated = Gate(), plugin(GATED)
