@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,12 @@ def test_what_cannot_be_answered_is_explained(expression: str, data: str | None,
 def test_an_expression_that_explodes_is_stopped(expression: str) -> None:
     with pytest.raises(ToolError, match=r"takes too|more than 100000 characters"):
         ask(expression, '"some text"')
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS has no limit of address space")
+def test_memory_is_limited() -> None:
+    with pytest.raises(ToolError, match="too much memory"):
+        ask("length(join('',[" + ",".join("@" * 900) + "]))", json.dumps("x" * 1_000_000))
 
 
 def test_too_much_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -11,13 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework import Approve, Runtime
+from framework.testing import ScriptedModel
 from framework.tools import rewriting
 from framework.tools.builtin import BUILTIN_TOOLS
 from framework.tools.builtin.files import read_file
 from framework.tools.builtin.writing import edit_file, write_file
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
+from framework.types.messages import ToolCall
 from tests.cases import cases
+from tests.projects import agent, write
 
 
 def context(base: Path) -> ToolContext:
@@ -28,11 +33,32 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_writing_asks_a_human_and_is_only_offered_where_an_agent_raises_its_risk_level() -> None:
-    tools = {tool.name: tool for tool in BUILTIN_TOOLS}
-    for name in ("write_file", "edit_file"):
-        assert (tools[name].risk, tools[name].idempotent) == ("high", False)
-        assert all(spec["description"] for spec in tools[name].definition.parameters["properties"].values())
+@pytest.mark.parametrize("name", ["write_file", "edit_file"])
+def test_tools_that_write_say_that_they_are_risky(name: str) -> None:
+    tool = {tool.name: tool for tool in BUILTIN_TOOLS}[name]
+    assert (tool.risk, tool.idempotent) == ("high", False)
+    assert all(spec["description"] for spec in tool.definition.parameters["properties"].values())
+
+
+@pytest.mark.parametrize(("risk_level", "status"), [("medium", "completed"), ("high", "paused")])
+def test_nothing_is_written_unless_the_agent_may_and_a_human_agrees(
+    tmp_path: Path, risk_level: str, status: str
+) -> None:
+    policy = {"skill_policy": "{allow: [write_file]}", "runtime_policy": f"{{risk_level: {risk_level}}}"}
+    root = write(tmp_path, {"agents.d/one.yaml": agent("one", **policy)})
+    call = ToolCall(id="c", tool="write_file", arguments={"path": "a.txt", "content": "text"})
+
+    async def main() -> None:
+        model = ScriptedModel((call,), "done")
+        async with Runtime.open(root, models={"scripted": model}, watch=False) as runtime:
+            result = await runtime.run("go")
+            assert result.status == status
+            assert not (root / "a.txt").exists()
+            if result.pending:
+                await runtime.resume(result.run_id, {result.pending[0].id: Approve()})
+
+    asyncio.run(main())
+    assert (root / "a.txt").exists() == (status == "paused")
 
 
 def test_a_new_file_is_written_with_its_folders(tmp_path: Path) -> None:

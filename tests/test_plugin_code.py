@@ -123,6 +123,12 @@ def test_what_would_not_end_is_ended_and_told(execute: Tool, code: str, monkeypa
     assert len(error.value.message) <= 45_000
 
 
+def test_memory_is_limited(execute: Tool) -> None:
+    assert execute("len('a' * 10**6)") == "value: 1000000"
+    with pytest.raises(ToolError, match="MemoryError"):
+        execute("len('a' * 2 * 10**8)")
+
+
 @pytest.mark.parametrize("sleep", ["import time\ntime.sleep(10**6)", "import asyncio\nawait asyncio.sleep(10**6)"])
 def test_nobody_waits_for_code_that_sleeps(execute: Tool, sleep: str) -> None:
     assert execute(sleep) == "it ran; it printed nothing, and its last line has no value"
