@@ -50,6 +50,8 @@ class ToolSettings(Frozen):
 
     base_path: str = "."
     """File tools stay below it; relative to the project's root."""
+    unprotected: tuple[str, ...] = ()
+    """Globs, relative to `base_path`: hidden files that file tools may read, and protected ones they may write."""
 
 
 class ReloadSettings(Frozen):

@@ -283,6 +283,7 @@ class Runtime:
             threads=self._threads,
             throttle=self._throttle,
             base_path=base_path.resolve(),
+            unprotected=self.settings.tools.unprotected,
             deps=self._deps,
             listening=listening,
         )

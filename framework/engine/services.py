@@ -42,6 +42,7 @@ class Services:
     """Where tools that are not coroutines run."""
     throttle: Throttle
     base_path: Path
+    unprotected: tuple[str, ...]
     deps: Any
     listening: bool
     """Somebody reads content deltas: ask the provider to stream."""

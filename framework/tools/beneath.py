@@ -47,11 +47,17 @@ def parts_below(base: Path, path: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def folder_below(base: Path, parts: Sequence[str]) -> Iterator[int]:
-    """A descriptor of the folder `parts` below `base`, closed at the end; raises ToolError."""
+def folder_below(base: Path, parts: Sequence[str], *, make: bool = False) -> Iterator[int]:
+    """A descriptor of the folder `parts` below `base`, closed at the end; with `make`, what is missing is made.
+
+    Raises:
+        ToolError: it is not there, or cannot be opened or made.
+    """
     folder = _open_base(base)
     try:
         for depth, name in enumerate(parts, start=1):
+            if make:
+                _make_at(folder, name, parts[:depth])
             inner = _open_at(folder, name, parts[:depth], "folder")
             os.close(folder)
             folder = inner
@@ -70,9 +76,14 @@ def open_file(base: Path, parts: Sequence[str]) -> BinaryIO:
     if not parts:
         raise ToolError("the path names the base folder itself, not a file: list_dir shows what is in it")
     with folder_below(base, parts[:-1]) as folder:
-        descriptor = _open_at(folder, parts[-1], parts, "file")
+        return open_at(folder, parts)
+
+
+def open_at(folder: int, parts: Sequence[str]) -> BinaryIO:
+    """The same, for the file `parts` whose folder is open already."""
+    descriptor = _open_at(folder, parts[-1], parts, "file")
     try:
-        _require_own_file(os.fstat(descriptor), _quoted(parts))
+        _require_own_file(os.fstat(descriptor), quoted(parts))
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -86,9 +97,15 @@ def shown(name: str) -> str:
     return "".join(char if _is_plain(char) else char.encode("unicode_escape").decode() for char in name)
 
 
+def quoted(parts: Sequence[str]) -> str:
+    """A path as it stands in a message: escaped, and not too long."""
+    text = shown("/".join(parts))
+    return f"'{text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + '…'}'"
+
+
 def is_hidden(name: str) -> bool:
-    """Hidden files and folders are left out of listings, searches and suggestions."""
-    return name.startswith(".")
+    """Hidden files and folders, and dot-env files of any name, are left out of listings, searches and suggestions."""
+    return name.startswith(".") or name.lower().endswith(".env")
 
 
 def _is_plain(text: str) -> bool:
@@ -114,13 +131,22 @@ def _open_at(folder: int, name: str, parts: Sequence[str], wanted: Literal["file
         return os.open(name, FOLDER_FLAGS if wanted == "folder" else FILE_FLAGS, dir_fd=folder)
     except FileNotFoundError:
         hint = did_you_mean(shown(name), _visible_names(folder))
-        raise ToolError(f"there is no {wanted} {_quoted(parts)}{hint}") from None
+        raise ToolError(f"there is no {wanted} {quoted(parts)}{hint}") from None
     except OSError as error:
         raise ToolError(_why_not(folder, name, parts, error)) from None
 
 
+def _make_at(folder: int, name: str, parts: Sequence[str]) -> None:
+    try:
+        os.mkdir(name, dir_fd=folder)
+    except FileExistsError:
+        pass  # also when it is no folder: opening it will tell
+    except OSError as error:
+        raise ToolError(f"the folder {quoted(parts)} cannot be made: {error.strerror}") from None
+
+
 def _why_not(folder: int, name: str, parts: Sequence[str], error: OSError) -> str:
-    where = _quoted(parts)
+    where = quoted(parts)
     try:
         mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     except OSError:
@@ -144,8 +170,3 @@ def _require_own_file(status: os.stat_result, where: str) -> None:
 def _visible_names(folder: int) -> list[str]:
     with os.scandir(folder) as entries:
         return sorted(shown(entry.name) for entry in islice(entries, MAX_SUGGESTED_FROM) if not is_hidden(entry.name))
-
-
-def _quoted(parts: Sequence[str]) -> str:
-    text = shown("/".join(parts))
-    return f"'{text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + '…'}'"

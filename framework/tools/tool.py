@@ -51,6 +51,8 @@ class ToolContext:
     agent: str
     base_path: Path
     """File tools stay below it."""
+    unprotected: tuple[str, ...] = ()
+    """Globs, relative to `base_path`: protected places that file tools may use all the same."""
     deps: Any = None
     """The embedding program's own objects, as given to `Runtime.open(deps=…)`."""
     locale: str = "en"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import heapq
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
-from framework.tools.beneath import folder_below, is_hidden, open_file, parts_below, shown
+from framework.tools.beneath import folder_below, is_hidden, open_file, shown
+from framework.tools.protection import parts_to_read
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 
@@ -26,7 +28,7 @@ def list_dir(path: str = ".", *, context: ToolContext) -> str:
         path: The folder, relative to the base folder, such as docs or docs/2026; . is the base folder.
         context: The run.
     """
-    parts = parts_below(context.base_path, path)
+    parts = parts_to_read(context, path)
     with folder_below(context.base_path, parts) as folder:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries if not is_hidden(entry.name)]
@@ -40,7 +42,7 @@ def list_dir(path: str = ".", *, context: ToolContext) -> str:
 def read_file(path: str, start_line: int = 1, max_lines: int = 200, *, context: ToolContext) -> str:
     """Read lines of a text file (UTF-8). A last line in parentheses tells when there is more, and how to get it.
 
-    Only the first MB of a file can be read.
+    Only the first MB of a file can be read; hidden files and dot-env files cannot.
 
     Args:
         path: The file, relative to the base folder, such as docs/notes.txt.
@@ -50,7 +52,7 @@ def read_file(path: str, start_line: int = 1, max_lines: int = 200, *, context: 
     """
     if start_line < 1 or max_lines < 1:
         raise ToolError("start_line and max_lines must be 1 or more")
-    lines, size = _first_lines(context.base_path, path)
+    lines, size = _first_lines(context.base_path, parts_to_read(context, path))
     if not lines:
         return "(the file is empty)"
     if start_line > len(lines):
@@ -88,8 +90,8 @@ def _entry(folder: int, name: str) -> str:
     return f"{shown(name)}  {'link, not followed' if stat.S_ISLNK(status.st_mode) else 'pipe or device'}"
 
 
-def _first_lines(base: Path, path: str) -> tuple[list[str], int]:
-    with open_file(base, parts_below(base, path)) as file:
+def _first_lines(base: Path, parts: Sequence[str]) -> tuple[list[str], int]:
+    with open_file(base, parts) as file:
         content = file.read(MAX_READ)
         size = os.fstat(file.fileno()).st_size
     if is_binary(content):

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, Literal
 
-from framework.tools.beneath import open_file, parts_below
+from framework.tools.beneath import open_file
 from framework.tools.builtin.files import BINARY_CHECK, is_binary, size_text
+from framework.tools.protection import parts_to_read
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 
@@ -92,7 +93,7 @@ def log_transform(
         raise ToolError(f"limit must be between 1 and {MAX_LIMIT}")
     if operation == "grep" and not pattern:
         raise ToolError("grep needs a pattern: the text to look for")
-    with open_file(context.base_path, parts_below(context.base_path, path)) as file:
+    with open_file(context.base_path, parts_to_read(context, path)) as file:
         size = os.fstat(file.fileno()).st_size
         if is_binary(file.read(BINARY_CHECK)):
             raise ToolError("the file is binary (or compressed), not a log in text form")

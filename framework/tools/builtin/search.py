@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from framework.tools.beneath import folder_below, is_hidden, open_file, parts_below, shown
+from framework.tools.beneath import folder_below, is_hidden, open_file, shown
 from framework.tools.builtin.files import is_binary
+from framework.tools.protection import parts_to_read
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 
@@ -49,7 +50,7 @@ def search_files(query: str, root_dir: str = ".", limit: int = 20, *, context: T
         context: The run.
     """
     _check(query, limit)
-    search = _Search(context.base_path, parts_below(context.base_path, root_dir), query, time.monotonic() + MAX_SECONDS)
+    search = _Search(context.base_path, parts_to_read(context, root_dir), query, time.monotonic() + MAX_SECONDS)
     found = list(search.matches())
     if not found:
         return f"No files match '{query}'." + search.unfinished()

@@ -1,0 +1,152 @@
+"""Bringing text and small tables into another form."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from framework.tools.tool import tool
+from framework.types.errors import ToolError
+
+MAX_TEXT = 200_000
+MAX_WIDTH = 1_000
+_RULE = re.compile(r"\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?")
+"""The line below a Markdown table's head."""
+_CELL_END = re.compile(r"(?<!\\)\|")
+
+Rows = list[list[str]]
+"""The first row has the names of the columns."""
+
+
+@tool(risk="low", idempotent=True)
+def format_text(text: str, style: Literal["table", "csv", "json", "list", "wrap"], width: int = 80) -> str:
+    """Bring text into another form.
+
+    table, csv, json: rows as a Markdown table, as CSV, or as JSON; they are given as CSV, as a Markdown table, or as a
+    JSON array of objects or arrays. json also lays out any other JSON. list: each line becomes a bullet point. wrap:
+    breaks long lines between words.
+
+    Args:
+        text: What to format.
+        style: The form to bring it into.
+        width: For wrap: how long a line may be.
+    """
+    if not text.strip() or len(text) > MAX_TEXT:
+        raise ToolError(f"the text must have 1 to {MAX_TEXT} characters")
+    match style:
+        case "table":
+            return _table(_rows(text))
+        case "csv":
+            return _csv(_rows(text))
+        case "json":
+            return _json(text)
+        case "list":
+            return "\n".join(f"- {line}" for raw in text.splitlines() if (line := _bare(raw)))
+        case "wrap":
+            return _wrapped(text, width)
+
+
+def _rows(text: str) -> Rows:
+    text = text.strip("\ufeff\r\n")
+    if text.lstrip()[:1] in ("[", "{"):
+        return _rows_of_json(_parsed(text))
+    lines = text.splitlines()
+    if len(lines) > 1 and "|" in lines[0] and _RULE.fullmatch(lines[1].strip()):
+        return [_cells(line) for index, line in enumerate(lines) if index != 1 and line.strip()]
+    separator = max(",;\t", key=lines[0].count)
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True) if row]
+    except csv.Error as error:
+        raise ToolError(f"the text is not CSV: {error}") from None
+    if len(rows[0]) == 1 and len(rows) > 1 and any(len(row) > 1 for row in rows):
+        raise ToolError("the first line has one column and others have more: begin with the names of the columns")
+    return _checked(rows)
+
+
+def _rows_of_json(data: Any) -> Rows:
+    items = [data] if isinstance(data, dict) else data
+    if items and all(isinstance(item, dict) for item in items):
+        names = list(dict.fromkeys(name for item in items for name in item))
+        return [names, *([_cell(item.get(name)) for name in names] for item in items)]
+    if items and all(isinstance(item, list) for item in items):
+        return _checked([[_cell(value) for value in item] for item in items])
+    raise ToolError("a table is made of a JSON array whose items are all objects, or all arrays")
+
+
+def _checked(rows: Rows) -> Rows:
+    for number, row in enumerate(rows, start=1):
+        if len(row) > len(rows[0]):
+            raise ToolError(f"row {number} has {len(row)} columns, the first row has {len(rows[0])}")
+    return rows
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _cells(line: str) -> list[str]:
+    inner = line.strip().removeprefix("|")
+    inner = inner[:-1] if inner.endswith("|") and not inner.endswith("\\|") else inner
+    return [cell.strip().replace("\\|", "|") for cell in _CELL_END.split(inner)]
+
+
+def _table(rows: Rows) -> str:
+    head, *body = ([_in_one_line(cell) for cell in row] + [""] * (len(rows[0]) - len(row)) for row in rows)
+    return "\n".join(_line(row) for row in (head, ["---"] * len(head), *body))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _in_one_line(cell: str) -> str:
+    return " ".join(cell.split()).replace("|", "\\|")
+
+
+def _csv(rows: Rows) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue().rstrip("\n")
+
+
+def _json(text: str) -> str:
+    try:
+        data = _parsed(text)
+    except ToolError:
+        if text.lstrip()[:1] in ("[", "{"):
+            raise
+        names, *body = _rows(text)
+        if not body:
+            raise
+        data = [dict(zip(names, row, strict=False)) for row in body]
+    return json.dumps(data, ensure_ascii=False, indent=2)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text.strip("\ufeff"))
+    except json.JSONDecodeError as error:
+        message = f"the text is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        raise ToolError(message) from None
+    except RecursionError:
+        raise ToolError("the JSON is nested too deeply") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise ToolError(f"the text is not JSON: {error}") from None
+
+
+def _bare(line: str) -> str:
+    return re.sub(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+", "", line).strip()
+
+
+def _wrapped(text: str, width: int) -> str:
+    if not 10 <= width <= MAX_WIDTH:
+        raise ToolError(f"width must be between 10 and {MAX_WIDTH}")
+    wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(wrapper.fill(line) for line in text.splitlines())

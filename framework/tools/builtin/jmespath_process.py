@@ -1,0 +1,88 @@
+"""A process of its own that evaluates one JMESPath expression; run as a file, never imported.
+
+An expression of a few characters can ask for any amount of memory and time, and a thread that does so cannot be
+stopped. A process can: by the limits it sets itself here, and by who started it.
+
+Reads `{"expression": …, "data": JSON text}` and writes `{"result": JSON text}` or `{"error": …}`.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from contextlib import suppress
+from typing import NoReturn
+
+import jmespath  # type: ignore[import-untyped]  # it has no type hints
+from jmespath.exceptions import (  # type: ignore[import-untyped]  # it has no type hints
+    ArityError,
+    IncompleteExpressionError,
+    JMESPathError,
+    LexerError,
+    ParseError,
+)
+
+MEMORY_BYTES = 512 * 1024 * 1024
+CPU_SECONDS = 2
+MAX_RESULT = 100_000
+"""Characters of JSON."""
+
+
+def main() -> None:
+    """Answer the request on the standard input."""
+    for what, most in ((resource.RLIMIT_AS, MEMORY_BYTES), (resource.RLIMIT_CPU, CPU_SECONDS)):
+        with suppress(OSError, ValueError):  # macOS has no limit of address space
+            resource.setrlimit(what, (most, most))
+    request = json.load(sys.stdin)
+    try:
+        answer = {"result": evaluate(request["expression"], request["data"])}
+    except MemoryError:
+        answer = {"error": "evaluating it takes too much memory"}
+    except RecursionError:
+        answer = {"error": "the data or the expression is nested too deeply"}
+    except JMESPathError as error:
+        answer = {"error": explain(error, request["expression"])}
+    except ValueError as error:
+        answer = {"error": str(error)}
+    json.dump(answer, sys.stdout)
+
+
+def evaluate(expression: str, data: str) -> str:
+    """The result as JSON text; raises ValueError for data that is no JSON and a result that is too large."""
+    compiled = jmespath.compile(expression)
+    try:
+        value = json.loads(data, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        message = f"the data is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        raise ValueError(message) from None
+    result, length = [], 0
+    for chunk in json.JSONEncoder(ensure_ascii=False).iterencode(compiled.search(value)):
+        result.append(chunk)
+        length += len(chunk)
+        if length > MAX_RESULT:
+            raise ValueError(
+                f"the result has more than {MAX_RESULT} characters: choose less, or use a slice like [:10]"
+            )
+    return "".join(result)
+
+
+def explain(error: JMESPathError, expression: str) -> str:
+    """An error of the library in one line."""
+    if isinstance(error, ArityError):
+        return str(error)
+    if isinstance(error, LexerError):
+        return f"the expression is wrong at character {error.lexer_position + 1}: {error.message}"
+    if isinstance(error, IncompleteExpressionError):
+        return f"the expression is not complete: something is missing after character {len(expression)}"
+    if isinstance(error, ParseError):
+        return f"the expression is wrong at character {error.lex_position + 1}, at {error.token_value!r}"
+    return " ".join(str(error).split())
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"the data is not JSON: {constant} is no JSON number")
+
+
+if __name__ == "__main__":
+    main()

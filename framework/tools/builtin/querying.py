@@ -1,0 +1,74 @@
+"""Taking JSON apart with JMESPath."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from framework.tools.beneath import open_file
+from framework.tools.builtin.files import size_text
+from framework.tools.protection import parts_to_read
+from framework.tools.tool import ToolContext, tool
+from framework.types.errors import ToolError
+
+MAX_DATA = 10 * 1024 * 1024
+MAX_EXPRESSION = 2_000
+MAX_SECONDS = 5.0
+WORKER = Path(__file__).with_name("jmespath_process.py")
+
+
+@tool(risk="low", idempotent=True)
+def json_transform(expression: str, data: str | None = None, path: str | None = None, *, context: ToolContext) -> Any:
+    """Pick, filter and reshape JSON with a JMESPath expression. Give the JSON itself as data, or a file as path.
+
+    Args:
+        expression: JMESPath, such as items[?price > `10`].{name: name, cost: price} or length(items) or keys(@).
+        data: The JSON text.
+        path: A JSON file of up to 10 MB, relative to the base folder.
+        context: The run.
+    """
+    if (data is None) == (path is None):
+        raise ToolError("give either data or path")
+    if not expression.strip() or len(expression) > MAX_EXPRESSION:
+        raise ToolError(f"the expression must have 1 to {MAX_EXPRESSION} characters; @ is all of the data")
+    text = data if data is not None else _content(context, path or "")
+    if len(text) > MAX_DATA:
+        raise ToolError(f"the data is larger than {size_text(MAX_DATA)}")
+    answer = _evaluate(expression, text)
+    if "error" in answer:
+        raise ToolError(answer["error"])
+    result = json.loads(answer["result"])
+    return "null: the expression matches nothing in the data" if result is None else result
+
+
+def _content(context: ToolContext, path: str) -> str:
+    with open_file(context.base_path, parts_to_read(context, path)) as file:
+        content = file.read(MAX_DATA + 1)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ToolError(f"the file is not UTF-8 text (at byte {error.start + 1})") from None
+
+
+def _evaluate(expression: str, data: str) -> dict[str, str]:
+    request = json.dumps({"expression": expression, "data": data})
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", str(WORKER)],
+            input=request.encode(),
+            capture_output=True,
+            timeout=MAX_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ToolError("evaluating the expression takes too long") from None
+    if done.returncode < 0:  # killed, by its limit of time
+        raise ToolError("evaluating the expression takes too long")
+    if done.returncode > 0:
+        reason = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise ToolError(f"the expression could not be evaluated: {reason}")
+    answer: dict[str, str] = json.loads(done.stdout)
+    return answer

@@ -1,0 +1,63 @@
+"""How the process that runs the agents is doing, by what the standard library can tell."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+
+from framework import ToolContext, tool
+
+MIB = 1024 * 1024
+
+
+@tool(risk="low", idempotent=True)
+def health_check(*, context: ToolContext) -> dict[str, str | int | None]:
+    """Health of the agent service: versions, uptime in seconds, free disk and memory in MiB. null is unknown."""
+    return {
+        "status": "ok",
+        "agentsd": _version(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "uptime_seconds": _uptime(),
+        "disk_free_mib": shutil.disk_usage(context.base_path).free // MIB,
+        "memory_available_mib": _memory_available(),
+        "memory_peak_mib": _memory_peak(),
+        "cpus": os.cpu_count(),
+    }
+
+
+def _version() -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("agentsd")
+    except PackageNotFoundError:
+        return None
+
+
+def _uptime() -> int | None:
+    """Since the process began, which only Linux tells without a package."""
+    try:
+        after_name = Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()
+        up = float(Path("/proc/uptime").read_text("utf-8").split()[0])
+    except OSError:
+        return None
+    return int(up - int(after_name[19]) / os.sysconf("SC_CLK_TCK"))
+
+
+def _memory_available() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) // 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _memory_peak() -> int:
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak // MIB if sys.platform == "darwin" else peak // 1024
