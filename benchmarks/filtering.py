@@ -7,7 +7,6 @@ from fnmatch import fnmatchcase
 
 from benchmarks.measure import Row, best, table
 from framework import Tool, tool
-from framework.tools.tool import parameters_schema
 from framework.tools.toolset import Toolset, index_tools
 from framework.types.spec import Rule, SkillPolicy
 
@@ -44,7 +43,7 @@ def naive(known: dict[str, Tool]) -> int:
     denied = [rule.tool for rule in POLICY.deny]
     wanted = [*POLICY.allow, *(rule.tool for rule in POLICY.ask)]
     payload = [
-        {"name": one.name, "description": one.definition.description, "parameters": parameters_schema(one.arguments)}
+        {"name": one.name, "description": one.definition.description, "parameters": one.arguments.schema}
         for one in known.values()
         if not any(fnmatchcase(one.name, glob) for glob in denied)
         and any(fnmatchcase(one.name, glob) for glob in wanted)

@@ -15,8 +15,8 @@ from framework.config.document import MAX_BYTES
 TRIES, PAUSE_SECONDS = 5, 0.005
 """How often, and how far apart, a file is read that changes while it is read."""
 HIDDEN_FOLDERS, HIDDEN_FILES = (".", "__"), (".", "_")
-PYTHON = ".py"
-"""A plugin's helpers are files whose names begin with `_`: these are not hidden."""
+SHARED = (".py", ".j2")
+"""Helpers of plugins and parts of templates have names that begin with `_`: these are not hidden."""
 FINE_NS, COARSE_NS = 50_000_000, 2_000_000_000
 """How far apart two changes of a file must be to have different times; coarse where times are whole seconds."""
 
@@ -102,7 +102,7 @@ def _linked(
 
 def _file(entry: os.DirEntry[str], folder: str, suffixes: tuple[str, ...]) -> Iterator[Found]:
     name = entry.name
-    hidden = "." if name.endswith(PYTHON) else HIDDEN_FILES
+    hidden = "." if name.endswith(SHARED) else HIDDEN_FILES
     if not name.endswith(suffixes) or name.startswith(hidden) or name.endswith("~"):
         return
     link = entry.is_symlink()
