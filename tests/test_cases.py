@@ -72,7 +72,7 @@ def attempts(root: Path, *, live: str | None = None, tools: tuple[Tool, ...] = (
         async with Runtime.open(root, tools=tools, watch=False) as runtime:
             generation = runtime.catalog.current
             assert not generation.errors
-            bench = Bench(partial(Runtime.over, root, runtime.settings, None), live)
+            bench = Bench(partial(Runtime.over, root, None), live)
             suite = read_suite(generation)
             return suite, [await bench.attempt(placed, generation) for placed in suite.cases]
 
@@ -292,7 +292,7 @@ def test_a_case_changes_nothing_of_the_generation_it_runs_on(tmp_path: Path) -> 
             clerk = generation.agents["clerk"]
             before = (clerk.spec, dict(clerk.toolset.tools), dict(generation.tools))
             [placed] = read_suite(generation).cases
-            bench = Bench(partial(Runtime.over, root, runtime.settings, None))
+            bench = Bench(partial(Runtime.over, root, None))
             assert (await bench.attempt(placed, generation)).passed
             assert (clerk.spec, dict(clerk.toolset.tools), dict(generation.tools)) == before
             assert await runtime.store.runs() == ()

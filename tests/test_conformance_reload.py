@@ -114,7 +114,6 @@ def strict() -> Settings:
     return Settings(reload=ReloadSettings(mode="strict"))
 
 
-@pytest.mark.conformance(19)
 @pytest.mark.conformance(20)
 def test_in_strict_mode_one_bad_file_keeps_everything_as_it_is(tmp_path: Path) -> None:
     root = write(tmp_path, {ONE: one(instructions="old"), TWO: two()})

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 from framework import RequestError, RunResult, Runtime, Tool, ToolContext, tool
 from framework.config.compile import Agent
-from framework.config.generation import EMPTY, Builder
+from framework.config.effect import SettingsFile
+from framework.config.generation import Builder, nothing
+from framework.config.settings import Settings
 from framework.config.snapshot import Snapshot
 from framework.engine.policy import Policy, holds, judge, matches
 from framework.testing import ScriptedModel, Turn, calls
@@ -44,9 +46,9 @@ ORDERS = [shaped("orders.look", "low"), shaped("orders.refund"), shaped("orders.
 def compiled(text: str, tools: list[Tool] | None = None, name: str = "clerk") -> Agent:
     """An agent out of its file's text; beside it stands an agent `helper`."""
     files = {f"agents.d/{name}.yaml": text, "agents.d/helper.yaml": agent("helper", model="offline")}
-    builder = Builder(ORDERS if tools is None else tools, ["react"], ["offline"])
+    builder = Builder(ORDERS if tools is None else tools, ["react"], ["offline"], SettingsFile(Settings(), fixed=True))
     snapshot = Snapshot({path: source.encode() for path, source in files.items()}, (), "")
-    return builder.build(snapshot, EMPTY).agents[name]
+    return builder.build(snapshot, nothing(Settings())).agents[name]
 
 
 def clerk(policy: str, runtime_policy: str = "{}", tools: list[Tool] | None = None, **keys: str) -> Agent:

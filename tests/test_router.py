@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from framework import AgentNotFound, RequestError, Runtime
 from framework.config.compile import Agent
-from framework.config.generation import EMPTY, Builder
+from framework.config.effect import SettingsFile
+from framework.config.generation import Builder, nothing
+from framework.config.settings import Settings
 from framework.config.snapshot import Snapshot
 from framework.engine.router import Route, route
 from framework.testing import ScriptedModel
@@ -23,7 +25,11 @@ from tests.projects import agent, write
 def made(name: str, **routing: object) -> Agent:
     text = agent(name, model="offline", routing=json.dumps(routing))
     snapshot = Snapshot({f"agents.d/{name}.yaml": text.encode()}, (), "")
-    return Builder([], ["react"], ["offline"]).build(snapshot, EMPTY).agents[name]
+    return (
+        Builder([], ["react"], ["offline"], SettingsFile(Settings(), fixed=True))
+        .build(snapshot, nothing(Settings()))
+        .agents[name]
+    )
 
 
 def all_of(*agents: Agent) -> dict[str, Agent]:

@@ -85,7 +85,7 @@ async def _test(location: Location, agent: str | None, model: str | None, repeat
         suite = read_suite(generation)
         problems = [*generation.errors, *suite.problems]
         chosen = [placed for placed in _chosen(suite, generation, location, agent) if _fits(placed, model)]
-        bench = Bench(partial(Runtime.over, runtime.root, settings, None), live=model)
+        bench = Bench(partial(Runtime.over, runtime.root, None), live=model)
         if not as_json:
             for problem in problems:
                 show_problem(problem)
@@ -100,8 +100,8 @@ async def _test(location: Location, agent: str | None, model: str | None, repeat
 async def _refuse_unusable(model: str | None, settings: Settings) -> None:
     """Raise ConfigError once, for a model without a key, instead of in every case."""
     if model is not None:
-        models = Models({}, settings)
-        models.named(model)
+        models = Models({})
+        models.named(settings, model)
         await models.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from framework.config.diff import diff
+from framework.config.diff import diff, settings_diff
 from framework.config.generation import Generation
 from framework.config.snapshot import Snapshot
 from framework.types.change import Change
@@ -26,7 +26,8 @@ class Candidate:
         """Compare a built generation with the one that is live."""
         old = {name: agent.spec for name, agent in before.agents.items()}
         new = {name: agent.spec for name, agent in generation.agents.items()}
-        return cls(generation, before, tuple(diff(old, new)), snapshot)
+        changes = (*settings_diff(before.settings, generation.settings), *diff(old, new))
+        return cls(generation, before, changes, snapshot)
 
     @property
     def digest(self) -> str:

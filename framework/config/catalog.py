@@ -10,9 +10,11 @@ from pathlib import Path
 from time import perf_counter
 
 from framework.config.candidate import Candidate
-from framework.config.generation import EMPTY, Builder, Generation
+from framework.config.effect import SettingsFile
+from framework.config.generation import Builder, Generation, nothing
 from framework.config.history import History, Trigger
 from framework.config.leases import Lease, Leases
+from framework.config.settings import Settings
 from framework.config.snapshot import Snapshot, single_file, take_snapshot
 from framework.telemetry import names
 from framework.telemetry.metrics import ReloadMetrics
@@ -39,7 +41,8 @@ class Catalog:
         tools: Iterable[Tool],
         executors: Collection[str],
         models: Collection[str],
-        strict: bool = False,
+        settings: Settings | None = None,
+        fixed: bool = True,
         gate: Gate | None = None,
         lifetimes: Lifetimes | None = None,
     ) -> None:
@@ -49,21 +52,23 @@ class Catalog:
             root: the project's folder, or its one file.
             tools: that do not come from its files.
             executors: that agents may name.
-            models: aliases and providers that agents may name.
-            strict: one file that cannot be used keeps all from going live.
-            gate: what else may keep a candidate from going live.
+            models: that agents may name, besides the aliases of the settings.
+            settings: that the process starts with.
+            fixed: what `agentsd.yaml` says changes nothing in them.
+            gate: what else may keep a candidate from going live, if the settings want that.
             lifetimes: sets plugins up; without it nothing may be run, only looked at.
         """
         self.root = root
         self.single = root.is_file()
         """The project is one agent file."""
-        self.current: Generation = EMPTY
+        settings = settings or Settings()
+        self.current: Generation = nothing(settings)
         self.history = History()
         self.problems: tuple[Problem, ...] = ()
         """What is wrong with the files as they were last read, whether or not they went live."""
-        self._strict, self._gate = strict, gate
-        self._builder = Builder(tools, executors, models)
-        self._leases = Leases(lifetimes, EMPTY)
+        self._strict, self._gate = settings.reload.mode == "strict", gate if settings.reload.gate == "tests" else None
+        self._builder = Builder(tools, executors, models, SettingsFile(settings, fixed=fixed))
+        self._leases = Leases(lifetimes, self.current)
         self._metrics = ReloadMetrics()
         self._subscribers: list[Subscriber] = []
         self._changing = asyncio.Lock()
@@ -188,6 +193,8 @@ class Catalog:
         return candidate, lease
 
     async def _objections(self, generation: Generation) -> tuple[Problem, ...]:
+        if generation.refusal:
+            return generation.refusal
         if self._strict and generation.errors:
             return generation.problems
         return tuple(await self._gate(generation)) if self._gate else ()

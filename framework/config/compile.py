@@ -178,7 +178,7 @@ def _reference_problems(spec: AgentSpec, document: Document, world: World) -> It
     if isinstance(spec.instructions, TemplateRef) and not world.prompts.has(spec.instructions.template):
         known = world.prompts.names()
         yield unknown(("instructions", "template"), "template", spec.instructions.template, known)
-    if spec.model is not None and not {spec.model, spec.model.partition("/")[0]}.intersection(world.models):
+    if spec.model is not None and not knows_model(spec, world.models):
         hint = "write provider/model, or an alias from agentsd.yaml"
         provider = spec.model.partition("/")[0]
         message = f"unknown model {spec.model!r}{did_you_mean(provider, sorted(world.models))}"
@@ -190,6 +190,11 @@ def _reference_problems(spec: AgentSpec, document: Document, world: World) -> It
     for index, pattern in enumerate(spec.skill_policy.allow):
         if not _GLOB_SIGNS.intersection(pattern) and pattern not in tools:
             yield unknown(("skill_policy", "allow", index), "tool", pattern, tools)
+
+
+def knows_model(spec: AgentSpec, models: Collection[str]) -> bool:
+    """Whether an agent's model is one of these, or of one of these providers."""
+    return spec.model is None or spec.model in models or spec.model.partition("/")[0] in models
 
 
 def circle_problems(spec: AgentSpec, document: Document, specs: Mapping[str, AgentSpec]) -> Iterator[Problem]:

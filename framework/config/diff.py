@@ -10,6 +10,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args
 
+from framework.config.settings import Settings
+from framework.config.snapshot import SETTINGS
 from framework.types.change import Change, Effect
 from framework.types.spec import RISKS, AgentSpec, HookPlace
 
@@ -27,6 +29,20 @@ def diff(before: Mapping[str, AgentSpec], after: Mapping[str, AgentSpec]) -> Ite
             yield from agent_diff(before[name], after[name])
 
 
+def settings_diff(before: Settings, after: Settings) -> Iterator[Change]:
+    """The changes of `agentsd.yaml`; secrets are told apart, but never shown."""
+    if before == after:
+        return
+    old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
+    for path, was, now in _leaves((), old, new):
+        key = ".".join(path)
+        if key in _SETTINGS_SETS:
+            yield from _set_changes(SETTINGS, key, was or [], now or [], _SETTINGS_SETS[key])
+        else:
+            effect: Effect = "widens" if path[0] == "tools" else "neutral"
+            yield Change(agent=SETTINGS, key=key, before=was, after=now, effect=effect)
+
+
 def agent_diff(before: AgentSpec, after: AgentSpec) -> Iterator[Change]:
     """The changes of one agent."""
     if before == after:
@@ -35,7 +51,7 @@ def agent_diff(before: AgentSpec, after: AgentSpec) -> Iterator[Change]:
     for path, was, now in _leaves((), old, new):
         key = ".".join(path)
         if key in _SETS:
-            yield from _set_changes(before.name, key, was or [], now or [])
+            yield from _set_changes(before.name, key, was or [], now or [], _SETS[key])
         else:
             effect = _EFFECTS.get(key, _neutral)(was, now)
             yield Change(agent=before.name, key=key, before=was, after=now, effect=effect)
@@ -52,9 +68,11 @@ def _leaves(path: tuple[str, ...], was: Any, now: Any) -> Iterator[tuple[tuple[s
         yield path, was, now
 
 
-def _set_changes(agent: str, key: str, was: list[Any], now: list[Any]) -> Iterator[Change]:
+def _set_changes(
+    agent: str, key: str, was: list[Any], now: list[Any], effects: tuple[Effect, Effect]
+) -> Iterator[Change]:
     """Lists of rules and names: what went and what came, without regard to order."""
-    adding, removing = _SETS[key]
+    adding, removing = effects
     old, new = ({json.dumps(item, sort_keys=True): item for item in items} for items in (was, now))
     for text in old.keys() - new.keys():
         yield Change(agent=agent, key=key, before=old[text], effect=removing)
@@ -98,6 +116,7 @@ _SETS: Mapping[str, tuple[Effect, Effect]] = {
     **{f"hooks.{place}": ("tightens", "widens") for place in get_args(HookPlace)},
 }
 """Lists: what adding to them and removing from them means."""
+_SETTINGS_SETS: Mapping[str, tuple[Effect, Effect]] = {"tools.unprotected": ("widens", "tightens")}
 _LIMITS = (
     "max_steps",
     "max_tool_calls",

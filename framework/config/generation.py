@@ -10,13 +10,16 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from framework.config.compile import Agent
+from framework.config.effect import SettingsFile
 from framework.config.link import Linker, Parsed, Surroundings
 from framework.config.parse import ParseError, in_order, parse_agent
 from framework.config.prompts import Prompts
+from framework.config.settings import Settings
 from framework.config.snapshot import AGENTS, PLUGINS, PROMPTS, Cases, Snapshot, digest_of
 from framework.config.toolbox import PluginShelf, Toolbox
 from framework.tools.plugins import Plugin, plugins_of
 from framework.tools.tool import Tool
+from framework.types.errors import ConfigError
 from framework.types.problem import Problem
 
 
@@ -34,6 +37,10 @@ class Generation:
     """The files of cases that lay beside the agents when it was built."""
     serving: tuple[Plugin, ...] = ()
     """The plugin files, each at its last good version."""
+    settings: Settings = field(default_factory=Settings.model_construct)
+    """What holds for the runs that begin on it."""
+    refusal: tuple[Problem, ...] = ()
+    """What is wrong with the settings: a generation that has this never goes live."""
     plugins: tuple[Plugin, ...] = ()
     """All that it uses: those that serve, and the versions whose tools its agents have."""
 
@@ -43,15 +50,20 @@ class Generation:
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
 
-EMPTY = Generation(0, "", {}, {})
+def nothing(settings: Settings) -> Generation:
+    """What is live before anything is."""
+    return Generation(0, "", {}, {}, settings=settings)
 
 
 class Builder:
     """Builds generations, one after the other; remembers what it parsed and loaded, by content."""
 
-    def __init__(self, tools: Iterable[Tool], executors: Collection[str], models: Collection[str]) -> None:
+    def __init__(
+        self, tools: Iterable[Tool], executors: Collection[str], models: Collection[str], settings: SettingsFile
+    ) -> None:
         self._plugins = PluginShelf(tools)
-        self._around = Surroundings(Toolbox({}), Prompts({}), executors, models)
+        self._models, self._settings = models, settings
+        self._around = Surroundings(Toolbox({}), Prompts({}), executors, frozenset())
         self._sources: Mapping[str, str] = {}
         self._parsed: dict[str, tuple[bytes, Parsed | ParseError]] = {}
         self._building = threading.Lock()
@@ -67,7 +79,12 @@ class Builder:
             self._plugins.refuse(failed)
 
     def _build(self, snapshot: Snapshot, previous: Generation) -> Generation:
-        problems = list(snapshot.problems)
+        try:
+            settings = self._settings.settings(snapshot)
+        except ConfigError as error:
+            return replace(previous, number=previous.number + 1, digest=snapshot.digest, refusal=tuple(error.problems))
+        problems = [*snapshot.problems, *self._settings.notices()]
+        models = frozenset({*self._models, *settings.models})
         unreadable = snapshot.unreadable(PLUGINS, self._plugins.paths)
         toolbox = self._plugins.toolbox(snapshot.below(PLUGINS), unreadable, previous.serving)
         prompts = self._templates(snapshot.below(PROMPTS), problems)
@@ -76,8 +93,8 @@ class Builder:
         if (toolbox.tools, toolbox.extensions) != (
             known.tools,
             known.extensions,
-        ) or prompts is not self._around.prompts:
-            self._around = replace(self._around, toolbox=toolbox, prompts=prompts, digests={})
+        ) or (prompts, models) != (self._around.prompts, self._around.models):
+            self._around = replace(self._around, toolbox=toolbox, prompts=prompts, models=models, digests={})
         good = {path: result for path, result in parsed.items() if isinstance(result, Parsed)}
         linker = Linker(self._around, good, previous.agents)
         for path, result in parsed.items():
@@ -95,7 +112,8 @@ class Builder:
             tuple(in_order(problems)),
             snapshot.cases,
             toolbox.plugins,
-            _used(toolbox, agents.values()),
+            plugins=_used(toolbox, agents.values()),
+            settings=settings,
         )
 
     def _templates(self, files: Mapping[str, bytes], problems: list[Problem]) -> Prompts:

@@ -23,6 +23,8 @@ from framework.types.spec import AgentName
 
 FILE = "agentsd.yaml"
 PREFIX = "AGENTSD_"
+NO_FILE = b"{}"
+"""What stands for a missing file: no key at all."""
 _WRITTEN_SECRET = re.compile(r"(?:key|token|secret|password)s?['\"]?\s*+:\s*+(?!['\"]?\$\{)", re.IGNORECASE)
 """A secret that stands in the file itself, instead of the name of a variable."""
 
@@ -52,6 +54,11 @@ class ToolSettings(Frozen):
     """File tools stay below it; relative to the project's root."""
     unprotected: tuple[str, ...] = ()
     """Globs, relative to `base_path`: hidden files that file tools may read, and protected ones they may write."""
+
+    def narrowed_by(self, other: ToolSettings) -> ToolSettings:
+        """The same, but permitting only what the other permits as well."""
+        both = tuple(glob for glob in self.unprotected if glob in other.unprotected)
+        return self if both == self.unprotected else self.model_copy(update={"unprotected": both})
 
 
 class ReloadSettings(Frozen):
@@ -109,14 +116,19 @@ class Settings(BaseSettings):
     @classmethod
     def load(cls, root: Path) -> Settings:
         """Read `agentsd.yaml` below the root, if there is one, and the environment; raises ConfigError."""
-        if unknown := [*_unknown_variables(os.environ)]:
-            raise ConfigError("the environment is wrong", unknown)
         path = root / FILE
         try:
-            source = path.read_bytes() if path.is_file() else b"{}"
-            document = read_document(FILE, source)
+            return cls.parse(path.read_bytes() if path.is_file() else NO_FILE)
         except OSError as error:
             raise ConfigError(f"{FILE} cannot be read: {error.strerror}") from None
+
+    @classmethod
+    def parse(cls, source: bytes) -> Settings:
+        """What `agentsd.yaml` says, and over it the environment; raises ConfigError."""
+        if unknown := [*_unknown_variables(os.environ)]:
+            raise ConfigError("the environment is wrong", unknown)
+        try:
+            document = read_document(FILE, source)
         except DocumentError as error:
             _refuse([error.problem], source)
         data, problems = expand(document, os.environ)

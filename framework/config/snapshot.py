@@ -14,6 +14,7 @@ from framework.config.reading import Fingerprint, Found, files_below, fingerprin
 from framework.types.problem import Problem
 
 AGENTS, PROMPTS, PLUGINS = "agents.d", "prompts", "plugins"
+SETTINGS = "agentsd.yaml"
 FOLDERS: Mapping[str, tuple[str, ...]] = {AGENTS: (".yaml", ".yml"), PROMPTS: (".j2",), PLUGINS: (".py",)}
 """The watched folders, and the files in them that count."""
 TEST_SUFFIXES = (".test.yaml", ".test.yml")
@@ -66,7 +67,7 @@ def _bytes_of(source: bytes | Problem) -> bytes:
 
 def _belongs(path: str, folder: str) -> bool:
     top, below, _ = path.partition("/")
-    return top == folder or (folder == AGENTS and not below and top not in FOLDERS)
+    return top == folder or (folder == AGENTS and not below and top not in FOLDERS and top != SETTINGS)
 
 
 def digest_of(*parts: bytes | str) -> str:
@@ -123,6 +124,9 @@ class Scanner:
 
     def _found(self) -> Iterator[tuple[str, Found]]:
         """What counts, by its path relative to the root."""
+        settings = (self._root.parent if self._single else self._root) / SETTINGS
+        if os.path.lexists(settings):
+            yield SETTINGS, _look(settings)
         if self._single:
             beside = [self._root.with_name(self._root.stem + suffix) for suffix in TEST_SUFFIXES]
             yield from ((path.name, _look(path)) for path in (self._root, *filter(Path.is_file, beside)))

@@ -38,7 +38,7 @@ def context_of(run: Run, call: ToolCall) -> ToolContext:
         call_id="/".join((*run.state.path, call.id)),
         agent=run.agent.name,
         base_path=run.services.base_path,
-        unprotected=run.services.unprotected,
+        unprotected=run.services.tools().unprotected,
         deps=run.services.deps,
         locale=run.state.locale,
         user=run.state.user,

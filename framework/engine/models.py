@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from framework.config.compile import Agent
-from framework.config.settings import Settings
+from framework.config.settings import ModelAlias, Settings
 from framework.llm.client import ModelClient
 from framework.llm.providers import connect
 
@@ -14,22 +14,24 @@ from framework.llm.providers import connect
 class Models:
     """Finds an agent's model: a client of the embedding program, an alias of the settings, or `provider/model`."""
 
-    def __init__(self, clients: Mapping[str, ModelClient], settings: Settings) -> None:
-        self._clients = dict(clients)
-        self._settings = settings
+    def __init__(self, clients: Mapping[str, ModelClient]) -> None:
+        self._own = dict(clients)
+        self._connected: dict[tuple[str, ModelAlias | None], ModelClient] = {}
 
-    def of(self, agent: Agent) -> ModelClient:
+    def of(self, settings: Settings, agent: Agent) -> ModelClient:
         """The client of an agent; raises ConfigError when it has no key."""
-        return self.named(agent.spec.model or self._settings.model)
+        return self.named(settings, agent.spec.model or settings.model)
 
-    def named(self, name: str) -> ModelClient:
+    def named(self, settings: Settings, name: str) -> ModelClient:
         """The client of a name that agent files use; raises ConfigError when it has no key."""
-        if name not in self._clients:
-            self._clients[name] = self._connect(name)
-        return self._clients[name]
+        if name in self._own:
+            return self._own[name]
+        alias = settings.models.get(name)
+        if (name, alias) not in self._connected:
+            self._connected[name, alias] = self._connect(name, alias)
+        return self._connected[name, alias]
 
-    def _connect(self, name: str) -> ModelClient:
-        alias = self._settings.models.get(name)
+    def _connect(self, name: str, alias: ModelAlias | None) -> ModelClient:
         if alias is None:
             return connect(name, environ=os.environ)
         key = alias.api_key.get_secret_value() if alias.api_key else None
@@ -37,5 +39,5 @@ class Models:
 
     async def close(self) -> None:
         """Give all connections back."""
-        for client in self._clients.values():
+        for client in (*self._own.values(), *self._connected.values()):
             await client.close()

@@ -26,8 +26,12 @@ class Project:
 
     root: Path
     """Its folder, or the folder of its one file."""
-    settings: Settings
     catalog: Catalog
+
+    @property
+    def settings(self) -> Settings:
+        """What holds now."""
+        return self.catalog.current.settings
 
     @classmethod
     async def read(
@@ -47,33 +51,34 @@ class Project:
             settings: instead of `agentsd.yaml` and the environment.
             tools: besides the built-in ones and those of `plugins/`.
             models: names that agent files may use besides those of the settings.
-            gate: what may keep an edit from going live.
+            gate: what may keep an edit from going live, if the settings want that.
             lifetimes: sets plugins up.
 
         Raises:
             ConfigError: the settings cannot be used, or nothing may go live.
         """
         path, folder = _places(root)
-        settings = settings or Settings.load(folder)
-        strict = settings.reload.mode == "strict"
+        started = settings or Settings.load(folder)
         catalog = Catalog(
             path,
             tools=[*BUILTIN_TOOLS, *tools],
             executors=EXECUTORS.keys(),
-            models={OFFLINE, *(provider.name for provider in PROVIDERS), *settings.models, *models},
-            strict=strict,
+            models={OFFLINE, *(provider.name for provider in PROVIDERS), *models},
+            settings=started,
+            fixed=settings is not None,
             gate=gate,
             lifetimes=lifetimes,
         )
         try:
             await catalog.reload("startup")
             if not catalog.current.number:
+                strict = started.reload.mode == "strict"
                 needed = "strict mode: nothing is served until all files can be used"
                 raise ConfigError(needed if strict else "nothing is served until every case passes", catalog.problems)
         except BaseException:
             await catalog.close()
             raise
-        return cls(folder, settings, catalog)
+        return cls(folder, catalog)
 
 
 def folder_of(root: str | Path) -> Path:

@@ -46,15 +46,20 @@ class Runtime:
     """Agents that are files, ready to be run. Make one with `Runtime.open`."""
 
     def __init__(self, project: Project, store: Store, models: Mapping[str, ModelClient], deps: Any) -> None:
-        self.root, self.settings, self.catalog, self.store = project.root, project.settings, project.catalog, store
+        self.root, self.catalog, self.store = project.root, project.catalog, store
         self.watcher: Watcher | None = None
         """What keeps the catalog at what the files say, if anything does."""
-        self._models = Models(models, project.settings)
+        self._models = Models(models)
         self._deps = deps
         self._threads = ThreadPoolExecutor(TOOL_THREADS, thread_name_prefix="agentsd-tool")
         self._throttle = Throttle()
         self._running: dict[str, asyncio.Task[RunResult]] = {}
         self._pinned: dict[str, Generation] = {}
+
+    @property
+    def settings(self) -> Settings:
+        """What holds for runs that begin now."""
+        return self.catalog.current.settings
 
     @classmethod
     @asynccontextmanager
@@ -83,16 +88,16 @@ class Runtime:
         Raises:
             ConfigError: the settings cannot be used. Broken agents do not raise: see `catalog.current.problems`.
         """
-        folder = folder_of(root)
-        settings = settings or Settings.load(folder)
         clients = dict(models or {})
-        gate = cases_pass(partial(cls.over, folder, settings, deps)) if settings.reload.gate == "tests" else None
+        gate = cases_pass(partial(cls.over, folder_of(root), deps))
         project = await Project.read(
             root, settings, tools=tools, models=clients.keys(), gate=gate, lifetimes=Lifetimes(deps)
         )
         runtime = cls(project, store or MemoryStore(), clients, deps)
         try:
-            async with watching(project.catalog, settings.reload) if watch else nullcontext() as runtime.watcher:
+            async with (
+                watching(project.catalog, project.settings.reload) if watch else nullcontext() as runtime.watcher
+            ):
                 yield runtime
         finally:
             await runtime._close()
@@ -100,12 +105,12 @@ class Runtime:
     @classmethod
     @asynccontextmanager
     async def over(
-        cls, root: Path, settings: Settings, deps: Any, generation: Generation, models: Mapping[str, ModelClient]
+        cls, root: Path, deps: Any, generation: Generation, models: Mapping[str, ModelClient]
     ) -> AsyncIterator[Runtime]:
         """A runtime on one generation as it is, with a store of its own: no file is read, nothing goes live."""
         catalog = Catalog(root, tools=(), executors=(), models=())
         catalog.serve(generation)
-        runtime = cls(Project(root, settings, catalog), MemoryStore(), models, deps)
+        runtime = cls(Project(root, catalog), MemoryStore(), models, deps)
         try:
             yield runtime
         finally:
@@ -193,7 +198,7 @@ class Runtime:
         call = ToolCall(id=f"call_{uuid4().hex}", tool=name, arguments=dict(arguments))
         with self.catalog.lease() as generation:
             chosen = self._route("", generation, agent, None)
-            state = first_state(f"call {name}", chosen.agent, generation, self.settings.locale, {})
+            state = first_state(f"call {name}", chosen.agent, generation, generation.settings.locale, {})
             channel = Channel()
             channel.close()
             run = Run(state, chosen.agent, self._services(state, generation, channel, listening=False))
@@ -221,7 +226,7 @@ class Runtime:
             if conversation.id and conversation.open_run:
                 await self._refuse_busy(conversation.id, conversation.open_run)
             chosen = self._route(message, generation, options.get("agent"), conversation.agent)
-            state = first_state(message, chosen.agent, generation, self.settings.locale, options)
+            state = first_state(message, chosen.agent, generation, generation.settings.locale, options)
             if conversation.id:
                 state.history, state.session = list(conversation.messages), dict(conversation.session)
                 await self.store.save_conversation(conversation.opened_by(state.run_id))
@@ -229,7 +234,7 @@ class Runtime:
                 yield stream
 
     def _route(self, message: str, generation: Generation, explicit: str | None, last: str | None) -> Route:
-        default = self.settings.routing.default_agent
+        default = generation.settings.routing.default_agent
         if not generation.agents and generation.errors:
             raise ConfigError("no agent can be used", generation.errors)
         try:
@@ -270,20 +275,21 @@ class Runtime:
             names.SESSION: state.conversation_id,
             names.USER: state.user,
         }
-        base_path = Path(state.base_path) if state.base_path else self.root / self.settings.tools.base_path
+        settings = generation.settings
+        base_path = Path(state.base_path) if state.base_path else self.root / settings.tools.base_path
         return Services(
             root=state,
             generation=generation,
             current_agent=lambda name: self.catalog.current.agents.get(name),
             executors=EXECUTORS,
-            model=self._models.of,
+            model=partial(self._models.of, settings),
             store=self.store,
             channel=channel,
             spans=Spans({key: value for key, value in shared.items() if value is not None}),
             threads=self._threads,
             throttle=self._throttle,
             base_path=base_path.resolve(),
-            unprotected=self.settings.tools.unprotected,
+            tools=lambda: settings.tools.narrowed_by(self.catalog.current.settings.tools),
             deps=self._deps,
             listening=listening,
         )

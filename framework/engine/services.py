@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from framework.config.compile import Agent
 from framework.config.generation import Generation
+from framework.config.settings import ToolSettings
 from framework.engine.stream import Channel
 from framework.engine.throttle import Throttle
 from framework.llm.client import ModelClient
@@ -42,7 +43,8 @@ class Services:
     """Where tools that are not coroutines run."""
     throttle: Throttle
     base_path: Path
-    unprotected: tuple[str, ...]
+    tools: Callable[[], ToolSettings]
+    """Ceilings for tools: what was permitted when the run began and still is."""
     deps: Any
     listening: bool
     """Somebody reads content deltas: ask the provider to stream."""

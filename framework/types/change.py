@@ -10,9 +10,10 @@ Effect = Literal["widens", "tightens", "neutral"]
 
 
 class Change(Frozen):
-    """A key of an agent's file that says something else than before."""
+    """A key of an agent's file, or of `agentsd.yaml`, that says something else than before."""
 
     agent: str
+    """The agent's name, or `agentsd.yaml`."""
     key: str
     """Such as `runtime_policy.max_steps`; empty when the whole agent came or went."""
     before: Any = None

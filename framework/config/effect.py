@@ -1,0 +1,74 @@
+"""`agentsd.yaml` while the process runs: what an edit changes at once, with the next run, or at the next start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from pydantic import BaseModel
+
+from framework.config.document import read_document
+from framework.config.settings import NO_FILE, Settings
+from framework.config.snapshot import SETTINGS, Snapshot
+from framework.types.errors import ConfigError
+from framework.types.problem import Problem
+
+Effect = Literal["hot", "next-run", "restart"]
+
+EFFECTS: Mapping[str, Effect] = {
+    "model": "next-run",
+    "models": "next-run",
+    "locale": "next-run",
+    "routing.default_agent": "next-run",
+    "tools.base_path": "next-run",
+    "tools.unprotected": "hot",
+}
+"""When a change of a setting takes effect; of one that is not named here, at the next start. What is `hot` restricts
+tools: a run that goes on may do only what was permitted when it began and still is."""
+
+
+def effect_of(key: str) -> Effect:
+    """Of a setting by its dotted key."""
+    return EFFECTS.get(key, "restart")
+
+
+class SettingsFile:
+    """Follows `agentsd.yaml` from snapshot to snapshot."""
+
+    def __init__(self, started: Settings, *, fixed: bool) -> None:
+        """Take the settings that the process started with; where they are `fixed`, no file changes them."""
+        self._started, self._fixed = started, fixed
+        self._read: tuple[bytes, Settings] | None = None
+
+    def settings(self, snapshot: Snapshot) -> Settings:
+        """What the file says, as far as it takes effect without a new start; raises ConfigError."""
+        if self._fixed:
+            return self._started
+        if problems := [problem for problem in snapshot.problems if problem.path == SETTINGS]:
+            raise ConfigError(f"{SETTINGS} cannot be used", problems)
+        source = snapshot.files.get(SETTINGS, NO_FILE)
+        if self._read is None or self._read[0] != source:
+            self._read = source, Settings.parse(source)
+        return self._read[1].model_copy(update={"reload": self._started.reload})
+
+    def notices(self) -> Iterator[Problem]:
+        """Warnings of what the file, as it was read last, changes that only a new start will bring into effect."""
+        if self._fixed or self._read is None:
+            return
+        source, written = self._read
+        document = read_document(SETTINGS, source)
+        now = dict(leaves(written))
+        for key, value in leaves(self._started):
+            if effect_of(key) == "restart" and now[key] != value:
+                problem = document.problem(tuple(key.split(".")), f"{key} takes effect at the next start", at_key=True)
+                yield problem.model_copy(update={"severity": "warning"})
+
+
+def leaves(settings: BaseModel, above: str = "") -> Iterator[tuple[str, object]]:
+    """All settings by their dotted key; a mapping by names of one's own is one setting."""
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        if isinstance(value, BaseModel):
+            yield from leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
