@@ -18,6 +18,7 @@ from framework.config.environment import expand
 from framework.config.parse import in_order, spec_problems
 from framework.types.errors import ConfigError, did_you_mean
 from framework.types.frozen import Duration, Frozen
+from framework.types.http import HttpLimits
 from framework.types.problem import Problem
 from framework.types.spec import AgentName
 
@@ -52,6 +53,8 @@ class ToolSettings(Frozen):
     """File tools stay below it; relative to the project's root."""
     unprotected: tuple[str, ...] = ()
     """Globs, relative to `base_path`: hidden files that file tools may read, and protected ones they may write."""
+    http: HttpLimits = HttpLimits()
+    """What tools may reach over HTTP; agents only narrow it."""
 
 
 class ReloadSettings(Frozen):

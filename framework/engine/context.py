@@ -40,6 +40,7 @@ def context_of(run: Run, call: ToolCall) -> ToolContext:
         base_path=run.services.base_path,
         unprotected=run.services.unprotected,
         deps=run.services.deps,
+        http=run.services.http,
         locale=run.state.locale,
         user=run.state.user,
         tenant=run.state.tenant,

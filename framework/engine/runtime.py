@@ -284,6 +284,7 @@ class Runtime:
             throttle=self._throttle,
             base_path=base_path.resolve(),
             unprotected=self.settings.tools.unprotected,
+            http=self.settings.tools.http,
             deps=self._deps,
             listening=listening,
         )

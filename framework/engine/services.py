@@ -15,6 +15,7 @@ from framework.engine.throttle import Throttle
 from framework.llm.client import ModelClient
 from framework.memory.store import Store
 from framework.telemetry.spans import Spans
+from framework.types.http import HttpLimits
 from framework.types.state import RunState
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Services:
     throttle: Throttle
     base_path: Path
     unprotected: tuple[str, ...]
+    http: HttpLimits
     deps: Any
     listening: bool
     """Somebody reads content deltas: ask the provider to stream."""
