@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from framework.types.frozen import Duration, Frozen
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
-_NAME = r"(\*\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
+_NAME = r"(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*"
 Domain = Annotated[str, StringConstraints(pattern=rf"^(\*|({_NAME}|\[[0-9a-f:.]+\])(:[0-9]{{1,5}})?)$", max_length=260)]
 
 
