@@ -30,6 +30,8 @@ class Site:
     pages: Pages
     port: int = 0
     requests: list[Request] = field(default_factory=list)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by every request."""
     left: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a client leaves before its answer is complete."""
 
@@ -41,10 +43,18 @@ class Site:
     def url(self) -> str:
         return f"http://{self.host}"
 
+    async def asked(self, times: int) -> None:
+        """Wait for so many more requests."""
+        wanted = len(self.requests) + times
+        while len(self.requests) < wanted:
+            self.arrived.clear()
+            await self.arrived.wait()
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             request = await _read(reader)
             self.requests.append(request)
+            self.arrived.set()
             page = self.pages.get(request.target.partition("?")[0], answer("not here", status="404 Not Found"))
             if isinstance(page, bytes):
                 writer.write(page)

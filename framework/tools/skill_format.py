@@ -74,10 +74,12 @@ def read_listing(reply: HttpReply) -> tuple[dict[str, Skill], list[str]]:
     Raises:
         HttpFailed: it is no list of skills.
     """
+    if reply.status != 200:
+        raise HttpFailed(f"{reply.url} answered {reply.status}, not 200 with its skills")
     data = _json(reply)
     listed = data.get("skills") if isinstance(data, dict) else data
-    if reply.status != 200 or not isinstance(listed, list):
-        raise HttpFailed(f'{reply.url} answered {reply.status} without a list of skills: {{"skills": […]}}')
+    if not isinstance(listed, list):
+        raise HttpFailed(f'{reply.url} answered without a list of skills: {{"skills": […]}}')
     skills: dict[str, Skill] = {}
     faults: list[str] = []
     for entry in listed[:MAX_SKILLS]:
