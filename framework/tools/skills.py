@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,12 +23,10 @@ from framework.tools.tool import Tool, ToolContext
 from framework.tools.urls import UrlRefused, WebUrl, read_url
 from framework.tools.web import HttpClient
 from framework.types.errors import ConfigError, ToolError
-from framework.types.http import HttpLimits
 from framework.types.source import Skill, SkillHost
 
 LOOK_AGAIN = 30.0
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-_ANYWHERE = ("0.0.0.0/0", "::/0")
 
 
 class SkillSource:
@@ -65,14 +64,7 @@ class SkillSource:
         self._wake = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._base = _base(host.url)
-        self._client = HttpClient(
-            HttpLimits(
-                domains=(f"{self._base.bracketed}:{self._base.port}",),
-                methods=("GET", "POST"),
-                private_networks=_ANYWHERE,
-                timeout=host.timeout,
-            )
-        )
+        self._client = HttpClient.to(self._base, timeout=host.timeout)
 
     async def start(self) -> None:
         """Learn what the host can do; it is asked again in the background, more often while it is away."""
@@ -159,8 +151,8 @@ class SkillSource:
             self._wake.set()
         return read_output(skill_id, reply)
 
-    def _url(self, path: str) -> str:
-        return f"{str(self._base).rstrip('/')}/{path}"
+    def _url(self, path: str) -> WebUrl:
+        return replace(self._base, target=f"{self._base.target.rstrip('/')}/{path}")
 
     def _headers(self) -> dict[str, str]:
         return {"accept": "application/json"} | {

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import urljoin
 
 from framework.tools.network import CheckedNetwork, HttpFailed, HttpRefused, Resolve, port_of, resolve
-from framework.tools.urls import UrlRefused, WebUrl, read_url
+from framework.tools.urls import UrlRefused, WebUrl, read_one_spelling, read_url
 from framework.types.http import HttpLimits
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$&'*+.^_`|~-]{1,100}\Z")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]{0,4000}\Z")
 _CHARSET = re.compile(r"charset=[\"']?([A-Za-z0-9_.:-]+)", re.IGNORECASE)
 _MAX_HEADERS = 50
+_EVERYWHERE = ("0.0.0.0/0", "::/0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,17 @@ class HttpClient:
         self._limits = limits
         self._network = CheckedNetwork(limits, resolver)
 
+    @classmethod
+    def to(cls, server: str | WebUrl, *, timeout: float = 20.0) -> HttpClient:
+        """A client of one server that the operator, not a model, has named: it may be on a private network.
+
+        Raises:
+            UrlRefused: the URL is no plain http(s) address.
+        """
+        url = read_url(server) if isinstance(server, str) else server
+        where = (f"{url.bracketed}:{url.port}",)
+        return cls(HttpLimits(domains=where, methods=("GET", "POST"), private_networks=_EVERYWHERE, timeout=timeout))
+
     async def request(
         self,
         method: str,
@@ -108,11 +120,11 @@ class HttpClient:
             follow: redirects, each of which must be allowed as well; otherwise a redirect is the answer.
 
         Raises:
-            UrlRefused: the URL is no plain http(s) address.
+            UrlRefused: the URL is no plain http(s) address, or not in its plain spelling.
             HttpRefused: it is not allowed, with what would allow it.
             HttpFailed: there was no answer, or none that can be read.
         """
-        here = read_url(url) if isinstance(url, str) else url
+        here = read_one_spelling(url) if isinstance(url, str) else url
         sent = checked_headers(headers or {})
         try:
             async with asyncio.timeout(self._limits.timeout):

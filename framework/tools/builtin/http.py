@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from framework.tools.tool import ToolContext, tool
-from framework.tools.urls import read_one_spelling
 from framework.tools.web import HttpClient, HttpReply
 from framework.types.errors import ToolError
 from framework.types.http import Method
@@ -40,9 +39,7 @@ async def http_request(
     """
     content, sent = _content(method, body, data, dict(headers or {}))
     # a redirect is left to the model: the next call is judged by the agent's rules, as this one was
-    reply = await HttpClient(context.http).request(
-        method, read_one_spelling(url), headers=sent, body=content, follow=False
-    )
+    reply = await HttpClient(context.http).request(method, url, headers=sent, body=content, follow=False)
     text = _text(reply)
     return {
         "status": reply.status,
