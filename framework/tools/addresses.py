@@ -37,7 +37,7 @@ def may_connect(text: str, private_networks: Iterable[str] = ()) -> bool:
     if any(address in network or real in network for network in NEVER) or getattr(address, "scope_id", None):
         return False
     listed = [ip_network(network) for network in private_networks]
-    return any(real in network for network in listed) or (_is_public(address) if real is address else _is_public(real))
+    return any(real in network for network in listed) or _is_public(real)
 
 
 def _embedded(address: Address) -> Address:
