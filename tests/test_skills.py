@@ -75,7 +75,7 @@ def host_at(served: Site) -> SkillHost:
 
 @asynccontextmanager
 async def opened(
-    host: SkillHost, changed: Callable[[], None] = nothing, *, look_again: float = 30.0
+    host: SkillHost, changed: Callable[[], None] = nothing, *, look_again: float = 3600.0
 ) -> AsyncIterator[SkillSource]:
     source = SkillSource("files", host, changed, look_again=look_again, first_pause=0.01)
     await source.start()
@@ -380,6 +380,19 @@ def test_a_call_brings_its_key_its_arguments_and_the_hosts_headers() -> None:
             assert (sent.method, json.loads(sent.body)) == ("POST", {"arguments": {"text": "ü"}})
             assert (sent.headers["idempotency-key"], sent.headers["authorization"]) == ("r:c", "Bearer s3cret")
             assert "traceparent" not in sent.headers
+
+    asyncio.run(main())
+
+
+def test_llm02_what_a_vendor_has_put_into_the_trace_stays_here() -> None:
+    async def main() -> None:
+        async with one_skill({"/skills/echo/invoke": result(success=True)}, trace=True) as (served, tool):
+            state = trace.TraceState([("vendor", "s3cret")])
+            here = trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(1), trace_state=state)
+            with trace.use_span(trace.NonRecordingSpan(here)):
+                await call(tool, {"text": "a"})
+            assert served.requests[0].headers["traceparent"] == f"00-{1:032x}-{2:016x}-01"
+            assert "s3cret" not in str(served.requests[0].headers)
 
     asyncio.run(main())
 

@@ -479,6 +479,11 @@ def test_asi02_what_could_be_read_as_another_host_is_refused(url: str) -> None:
     assert refused.value.message.isprintable()
 
 
+def test_asi02_a_user_in_an_address_is_named_as_the_mistake() -> None:
+    with pytest.raises(UrlRefused, match="names a user before its host"):
+        read_url("http://good.example@evil.example/")
+
+
 def test_asi02_a_fragment_is_no_host() -> None:
     assert read_url("http://good.example#@evil.example/") == WebUrl("http", "good.example", 80, "/")
     assert read_url("http://good.example?@evil.example/").host == "good.example"
@@ -659,29 +664,63 @@ def test_an_answer_that_is_none_is_an_error_that_says_so(page: bytes) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificate")
-def test_asi07_a_server_whose_certificate_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
-    made = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-subj",
-        "/CN=a",
-    ]
-    subprocess.run([*made, "-keyout", "key.pem", "-out", "cert.pem"], cwd=tmp_path, check=True, capture_output=True)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate of 127.0.0.1, with its key in the same file, that nobody vouches for."""
+    program = shutil.which("openssl") or pytest.skip("openssl makes the certificate")
+    names = ["-subj", "/CN=a", "-addext", "subjectAltName=IP:127.0.0.1,DNS:service.internal"]
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    command = [program, "req", "-x509", *curve, *names, "-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    return tmp_path / "cert.pem"
 
+
+def served_with(certificate: Path) -> ssl.SSLContext:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, certificate.with_name("key.pem"))
+    return tls
+
+
+def test_asi07_a_server_whose_certificate_nobody_vouches_for_is_refused(certificate: Path) -> None:
     async def main() -> None:
-        async with site({"/": answer("hello")}, tls=tls) as served:
+        async with site({"/": answer("hello")}, tls=served_with(certificate)) as served:
             with pytest.raises(HttpFailed, match="self-signed certificate"):
                 await HttpClient(limits_for(served)).request("GET", f"https://{served.host}/")
             assert served.requests == []
+
+    asyncio.run(main())
+
+
+def test_asi07_a_certificate_is_checked_against_the_name_not_the_address(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+
+    async def main() -> None:
+        async with site({"/": answer("hello")}, tls=served_with(certificate)) as served:
+            right, wrong = f"service.internal:{served.port}", f"other.internal:{served.port}"
+            limits = limits_for(served, domains=(right, wrong), private_networks=("127.0.0.0/8",))
+            resolver = names(**{"service.internal": "127.0.0.1", "other.internal": "127.0.0.1"})
+            client = HttpClient(limits, resolver=resolver)
+            assert (await client.request("GET", f"https://{right}/")).text == "hello"
+            with pytest.raises(HttpFailed, match="Hostname mismatch"):
+                await client.request("GET", f"https://{wrong}/")
+
+    asyncio.run(main())
+
+
+def test_asi07_a_redirect_from_https_to_http_is_refused(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+
+    async def main() -> None:
+        async with site({"/": answer("seen by all")}) as plain:
+            pages = {"/": redirect(f"{plain.url}/"), "/b": redirect("/c"), "/c": answer("safe")}
+            async with site(pages, tls=served_with(certificate)) as served:
+                client = HttpClient(limits_for(served, domains=(served.host, plain.host)))
+                with pytest.raises(HttpRefused, match="from https to http"):
+                    await client.request("GET", f"https://{served.host}/")
+                assert (await client.request("GET", f"https://{served.host}/b")).text == "safe"
+            assert plain.requests == []
 
     asyncio.run(main())
 
