@@ -83,7 +83,11 @@ def convert_units(asked: ConvertUnits) -> float:  # noqa: D103 - its document be
 SKILLS: dict[str, tuple[Callable[[Any], Any], type[BaseModel], dict[str, str]]] = {
     "file_search": (file_search, FileSearch, {"description": "Search the host's files by name."}),
     "text_stats": (text_stats, TextStats, {}),
-    "convert_units": (convert_units, ConvertUnits, {"document": "# Convert a length to another unit\n\nMetric and imperial."}),
+    "convert_units": (
+        convert_units,
+        ConvertUnits,
+        {"document": "# Convert a length to another unit\n\nMetric, mostly."},
+    ),
 }
 """Each with its arguments and what else is known of it; models get the first of description, docstring, document."""
 
