@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from framework.tools.lifetime import PluginContext
     from framework.tools.tool import Tool, ToolContext, tool
     from framework.tools.toolset import filter_tools
+    from framework.tools.web import HttpClient
     from framework.types import events
     from framework.types.errors import (
         AgentNotFound,
@@ -40,6 +41,7 @@ __all__ = [
     "ConfigError",
     "ConversationBusy",
     "Edit",
+    "HttpClient",
     "LimitExceeded",
     "ModelError",
     "PluginContext",
@@ -69,6 +71,7 @@ _MODULES = {
     "PluginContext": "framework.tools.lifetime",
     "Run": "framework.engine.run",
     "Runtime": "framework.engine.runtime",
+    "HttpClient": "framework.tools.web",
     "Tool": "framework.tools.tool",
     "ToolCall": "framework.types.messages",
     "ToolContext": "framework.tools.tool",

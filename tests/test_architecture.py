@@ -17,7 +17,7 @@ FLOORS = (
     {"cli", "testing"},
 )
 FLOOR = {folder: floor for floor, folders in enumerate(FLOORS) for folder in folders}
-HEAVY = {"openai", "instructor", "httpx2", "jsonschema_rs", "mcp", "watchfiles", "opentelemetry.sdk"}
+HEAVY = {"openai", "instructor", "httpcore2", "httpx2", "jsonschema_rs", "mcp", "watchfiles", "opentelemetry.sdk"}
 """What may be imported inside a function: SDKs that not every process needs."""
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

@@ -18,6 +18,7 @@ from framework.tools.plugins import PluginLoader
 from framework.types.case import CaseFile
 from framework.types.events import WIRE_NAMES
 from framework.types.outcome import OUTCOMES
+from framework.types.source import Sources
 from framework.types.state import RunResult
 
 ROOT = Path(__file__).parent.parent
@@ -40,7 +41,8 @@ def test_every_yaml_block_is_valid(place: str, text: str) -> None:
         document = read_document(place, text.encode())
         data, problems = expand(document, {})
         assert not problems
-        Settings(**data)
+        is_source = data.keys() & {"skill_hosts", "mcp_servers"}
+        Sources(**data) if is_source else Settings(**data)
 
 
 @pytest.mark.parametrize(("place", "text"), list(blocks("python")))

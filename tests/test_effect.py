@@ -15,6 +15,7 @@ from framework.config.settings import Settings
 from framework.testing import ScriptedModel, calls
 from framework.tools.tool import ToolContext
 from framework.types.events import ConfigRejected, ConfigReloaded
+from framework.types.http import HttpLimits
 from tests.projects import agent, write
 
 Body = Callable[[Runtime], Awaitable[None]]
@@ -43,14 +44,16 @@ def test_of_every_setting_it_is_known_when_a_change_takes_effect() -> None:
         "reload.widening_grace",
         "reload.reconcile",
     }
-    assert {key for key, effect in known.items() if effect == "hot"} == {"tools.unprotected"}
+    hot = {key for key, effect in known.items() if effect == "hot"}
+    assert hot == {key for key in known if key.startswith("tools.")} - {"tools.base_path"}
     assert effect_of("something.new") == "restart"
 
 
 def test_the_page_about_settings_says_the_same() -> None:
     text = (Path(__file__).parent.parent / "docs/settings.md").read_text("utf-8")
     for key, effect in EFFECTS.items():
-        (row,) = [line for line in text.splitlines() if line.startswith("|") and f"`{key}`" in line]
+        shown = "tools.http.…" if key.startswith("tools.http") else key
+        (row,) = [line for line in text.splitlines() if line.startswith("|") and f"`{shown}`" in line]
         assert effect in row, key
 
 
@@ -196,3 +199,22 @@ def test_an_edit_of_the_settings_goes_live_by_itself(tmp_path: Path) -> None:
             assert runtime.settings.locale == "zh"
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("begun", "now", "both"),
+    [
+        (("a.com", "b.com"), ("b.com", "c.com"), ("b.com",)),
+        (("*",), ("a.com", "*.b.com", "127.0.0.1:80", "c.com:8080", "127.0.0.1"), ("a.com", "*.b.com")),
+        (("*.a.com", "a.com"), ("x.a.com", "a.com", "y.b.com"), ("a.com", "x.a.com")),
+        (("x.a.com",), ("*.a.com",), ("x.a.com",)),
+        (("a.com",), (), ()),
+    ],
+)
+def test_only_what_was_listed_then_and_is_listed_now_can_be_reached(
+    begun: tuple[str, ...], now: tuple[str, ...], both: tuple[str, ...]
+) -> None:
+    then = HttpLimits(domains=begun, methods=("GET", "POST"), timeout=5.0)
+    narrowed = then.narrowed_by(HttpLimits(domains=now, max_bytes=10))
+    assert narrowed.domains == both
+    assert (narrowed.methods, narrowed.timeout, narrowed.max_bytes) == (("GET",), 5.0, 10)

@@ -40,6 +40,8 @@ def settings_diff(before: Settings, after: Settings) -> Iterator[Change]:
             yield from _set_changes(SETTINGS, key, was or [], now or [], _SETTINGS_SETS[key])
         else:
             effect: Effect = "widens" if path[0] == "tools" else "neutral"
+            if key in _SETTINGS_LIMITS:
+                effect = _limit(was, now)
             yield Change(agent=SETTINGS, key=key, before=was, after=now, effect=effect)
 
 
@@ -116,7 +118,11 @@ _SETS: Mapping[str, tuple[Effect, Effect]] = {
     **{f"hooks.{place}": ("tightens", "widens") for place in get_args(HookPlace)},
 }
 """Lists: what adding to them and removing from them means."""
-_SETTINGS_SETS: Mapping[str, tuple[Effect, Effect]] = {"tools.unprotected": ("widens", "tightens")}
+_SETTINGS_SETS: Mapping[str, tuple[Effect, Effect]] = dict.fromkeys(
+    ("tools.unprotected", "tools.http.domains", "tools.http.methods", "tools.http.private_networks"),
+    ("widens", "tightens"),
+)
+_SETTINGS_LIMITS = ("tools.http.max_redirects", "tools.http.max_bytes", "tools.http.timeout")
 _LIMITS = (
     "max_steps",
     "max_tool_calls",

@@ -22,6 +22,12 @@ EFFECTS: Mapping[str, Effect] = {
     "routing.default_agent": "next-run",
     "tools.base_path": "next-run",
     "tools.unprotected": "hot",
+    "tools.http.domains": "hot",
+    "tools.http.methods": "hot",
+    "tools.http.private_networks": "hot",
+    "tools.http.max_redirects": "hot",
+    "tools.http.max_bytes": "hot",
+    "tools.http.timeout": "hot",
 }
 """When a change of a setting takes effect; of one that is not named here, at the next start. What is `hot` restricts
 tools: a run that goes on may do only what was permitted when it began and still is."""

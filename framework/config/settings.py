@@ -18,6 +18,7 @@ from framework.config.environment import expand
 from framework.config.parse import in_order, spec_problems
 from framework.types.errors import ConfigError, did_you_mean
 from framework.types.frozen import Duration, Frozen
+from framework.types.http import HttpLimits
 from framework.types.problem import Problem
 from framework.types.spec import AgentName
 
@@ -54,11 +55,15 @@ class ToolSettings(Frozen):
     """File tools stay below it; relative to the project's root."""
     unprotected: tuple[str, ...] = ()
     """Globs, relative to `base_path`: hidden files that file tools may read, and protected ones they may write."""
+    http: HttpLimits = HttpLimits()
+    """What tools may reach over HTTP; agents only narrow it."""
 
     def narrowed_by(self, other: ToolSettings) -> ToolSettings:
         """The same, but permitting only what the other permits as well."""
+        if self == other:
+            return self
         both = tuple(glob for glob in self.unprotected if glob in other.unprotected)
-        return self if both == self.unprotected else self.model_copy(update={"unprotected": both})
+        return self.model_copy(update={"unprotected": both, "http": self.http.narrowed_by(other.http)})
 
 
 class ReloadSettings(Frozen):

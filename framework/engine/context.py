@@ -33,13 +33,15 @@ def context_of(run: Run, call: ToolCall) -> ToolContext:
     def span(name: str) -> AbstractContextManager[object]:
         return run.span(name, "CHAIN", {names.TOOL_NAME: call.tool})
 
+    tools = run.services.tools()
     return ToolContext(
         run_id=run.state.run_id,
         call_id="/".join((*run.state.path, call.id)),
         agent=run.agent.name,
         base_path=run.services.base_path,
-        unprotected=run.services.tools().unprotected,
+        unprotected=tools.unprotected,
         deps=run.services.deps,
+        http=tools.http,
         locale=run.state.locale,
         user=run.state.user,
         tenant=run.state.tenant,

@@ -21,6 +21,7 @@ from pydantic.errors import PydanticUserError
 from framework.tools.arguments import Arguments, ModelArguments
 from framework.tools.session import Session
 from framework.types.errors import ConfigError, ToolError
+from framework.types.http import HttpLimits
 from framework.types.messages import ToolDefinition
 from framework.types.spec import Risk
 
@@ -55,6 +56,8 @@ class ToolContext:
     """Globs, relative to `base_path`: protected places that file tools may use all the same."""
     deps: Any = None
     """The embedding program's own objects, as given to `Runtime.open(deps=…)`."""
+    http: HttpLimits = field(default_factory=HttpLimits)
+    """What `tools.http` in agentsd.yaml allows: `HttpClient(context.http)` keeps to it."""
     locale: str = "en"
     user: str | None = None
     tenant: str | None = None

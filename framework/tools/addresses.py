@@ -1,0 +1,60 @@
+"""Which network addresses tools may connect to: public ones, and private ones only if the operator listed them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+Address = IPv4Address | IPv6Address
+
+NEVER = tuple(
+    ip_network(text)
+    for text in (
+        "169.254.0.0/16",  # link-local: the metadata service of most clouds, with credentials
+        "168.63.129.16/32",  # of Azure
+        "100.100.100.200/32",  # of Alibaba Cloud
+        "192.0.0.192/32",  # of Oracle Cloud
+        "fd00:ec2::/32",  # of AWS
+        "fd20:ce::/32",  # of Google Cloud
+        "fe80::/10",  # link-local
+    )
+)
+"""Refused even where the operator lists a network around them."""
+_OUTDATED = tuple(ip_network(text) for text in ("2001::/32", "2002::/16", "192.88.99.0/24"))
+"""Teredo and 6to4: tunnels that lead to IPv4 addresses unseen, and that nothing public needs."""
+_PUBLIC_V6 = ip_network("2000::/3")
+_NAT64 = ip_network("64:ff9b::/96")
+_ISATAP = (0x00005EFE, 0x02005EFE)
+
+
+def may_connect(text: str, private_networks: Iterable[str] = ()) -> bool:
+    """Whether tools may connect to an address: it is public, or in a listed network and no metadata service."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return False
+    real = _embedded(address)
+    if any(address in network or real in network for network in NEVER) or getattr(address, "scope_id", None):
+        return False
+    listed = [ip_network(network) for network in private_networks]
+    return any(real in network for network in listed) or _is_public(real)
+
+
+def _embedded(address: Address) -> Address:
+    """The IPv4 address that an IPv6 address stands for, if it does."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address.ipv4_mapped:
+        return address.ipv4_mapped
+    number = int(address)
+    if address in _NAT64 or number >> 32 & 0xFFFFFFFF in _ISATAP:
+        return IPv4Address(number & 0xFFFFFFFF)
+    return address
+
+
+def _is_public(address: Address) -> bool:
+    if any(address in network for network in _OUTDATED):
+        return False
+    if isinstance(address, IPv6Address) and address not in _PUBLIC_V6:
+        return False
+    return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)

@@ -1,0 +1,115 @@
+"""Web addresses, read in one way only: what can be understood in two ways is refused with the spelling that works."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+
+from framework.types.errors import ToolError
+
+MAX_LENGTH = 4000
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_URL = re.compile(r"(https?)://([^/?#]*)([^#]*)(?:#.*)?\Z")
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:]+)(?::([0-9]{1,5}))?\Z")
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*\Z")
+_NUMERIC_END = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\Z")
+_ODD_ESCAPE = re.compile(r"%(?![0-9A-F]{2})|%(?:2[DE]|3[0-9]|[46][1-9A-F]|[57][0-9A]|5F|7E)")
+"""One that is not like `%2F`, or that stands for a letter, a digit or one of `-._~`."""
+_DOTS = re.compile(r"/\.{1,2}(?:[/?]|\Z)")
+
+
+class UrlRefused(ToolError):
+    """An address that is not read, with what is wrong in it."""
+
+    code = "url_refused"
+
+
+@dataclass(frozen=True, slots=True)
+class WebUrl:
+    """An address in its parts."""
+
+    scheme: str
+    host: str
+    """In lower case; an IPv6 address without brackets."""
+    port: int
+    target: str
+    """Path and query."""
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and, if it is not the scheme's own, port."""
+        port = "" if self.port == _DEFAULT_PORTS[self.scheme] else f":{self.port}"
+        return f"{self.scheme}://{self.bracketed}{port}"
+
+    @property
+    def bracketed(self) -> str:
+        """The host as addresses have it."""
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    def __str__(self) -> str:
+        return self.origin + self.target
+
+
+def read_url(text: str) -> WebUrl:
+    """Read an address.
+
+    Raises:
+        UrlRefused: it is not a plain http(s) address, names a user, or could be read as another host.
+    """
+    if len(text) > MAX_LENGTH:
+        raise UrlRefused(f"the URL is longer than {MAX_LENGTH} characters")
+    if not text.isascii():
+        raise UrlRefused("the URL has characters outside ASCII: write its host as xn--…, the rest with %XX")
+    if any(char <= " " or char in '\x7f\\"<>^`{|}' for char in text):
+        raise UrlRefused("the URL has a space, line break, backslash or other character that must be written as %XX")
+    match = _URL.match(text)
+    if match is None:
+        raise UrlRefused("the URL must begin with http:// or https://, in lower case")
+    scheme, authority, target = match.groups()
+    if "@" in authority:
+        raise UrlRefused("the URL names a user before its host: leave everything up to the '@' away")
+    parts = _AUTHORITY.match(authority)
+    if parts is None:
+        raise UrlRefused(
+            f"the URL's host {authority[:80]!r} cannot be read: write it in lower case, as host or host:port"
+        )
+    port = int(parts[2]) if parts[2] else _DEFAULT_PORTS[scheme]
+    if not 0 < port < 65536:
+        raise UrlRefused(f"there is no port {port}")
+    return WebUrl(scheme, _host(parts[1]), port, target if target.startswith("/") else "/" + target)
+
+
+def read_one_spelling(text: str) -> WebUrl:
+    """As `read_url`, for an address that rules with patterns have judged: no other spelling may lead to the same.
+
+    Raises:
+        UrlRefused: also for what every client would rewrite, with the spelling that works.
+    """
+    url = read_url(text)
+    plain = text.partition("#")[0]
+    path = url.target.partition("?")[0]
+    if _DOTS.search(path) or _ODD_ESCAPE.search(url.target):
+        raise UrlRefused("the URL has '.', '..' or an escape that is not needed or not like %2F: write it plainly")
+    if str(url) not in (plain, plain + "/"):
+        raise UrlRefused(f"write the URL as {url}")
+    return url
+
+
+def _host(text: str) -> str:
+    """A name in lower case or an address in its one spelling: `127.1` and `0x7f000001` are addresses too."""
+    if text.startswith("["):
+        try:
+            return str(IPv6Address(text[1:-1]))
+        except AddressValueError:
+            raise UrlRefused(f"{text[:80]!r} is no IPv6 address") from None
+    if _NUMERIC_END.match(text):
+        try:
+            return str(IPv4Address(text))
+        except AddressValueError:
+            raise UrlRefused(f"{text[:80]!r} is no IPv4 address: write four decimal numbers, as in 192.0.2.1") from None
+    if not _NAME.match(text):
+        advice = "leave the dot at its end away" if text.endswith(".") else "names are written in lower case"
+        raise UrlRefused(f"the URL's host {text[:80]!r} is not a plain name: {advice}")
+    return text

@@ -1,0 +1,110 @@
+"""A real HTTP server for tests that says exactly the bytes it is told to, however wrong they are."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+Write = Callable[[asyncio.StreamWriter], Awaitable[None]]
+"""Writes an answer by itself, at its own pace; it is stopped when the test is over."""
+Pages = Mapping[str, bytes | Write]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What arrived."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(slots=True)
+class Site:
+    """What a test sees of the server."""
+
+    pages: Pages
+    port: int = 0
+    requests: list[Request] = field(default_factory=list)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by every request."""
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a client leaves before its answer is complete."""
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}"
+
+    async def asked(self, times: int) -> None:
+        """Wait for so many more requests."""
+        wanted = len(self.requests) + times
+        while len(self.requests) < wanted:
+            self.arrived.clear()
+            await self.arrived.wait()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            request = await _read(reader)
+            self.requests.append(request)
+            self.arrived.set()
+            page = self.pages.get(request.target.partition("?")[0], answer("not here", status="404 Not Found"))
+            if isinstance(page, bytes):
+                writer.write(page)
+            else:
+                await page(writer)
+            await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            self.left.set()
+        finally:
+            writer.close()
+
+
+def answer(body: str | bytes = b"", *headers: str, status: str = "200 OK") -> bytes:
+    """A whole answer: status line, content-length, the headers as they are given, the body."""
+    content = body.encode() if isinstance(body, str) else body
+    lines = [f"HTTP/1.1 {status}", f"content-length: {len(content)}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + content
+
+
+def redirect(location: str, status: str = "302 Found") -> bytes:
+    return answer("", f"location: {location}", status=status)
+
+
+@asynccontextmanager
+async def site(
+    pages: Pages, *, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Site]:
+    """Serve `pages` by path on a free port of loopback."""
+    served = Site(pages)
+    tasks: set[asyncio.Task[None]] = set()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.ensure_future(served.serve(reader, writer)))
+
+    server = await asyncio.start_server(accept, host, port, ssl=tls)
+    served.port = server.sockets[0].getsockname()[1]
+    try:
+        yield served
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+async def _read(reader: asyncio.StreamReader) -> Request:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    first, *lines = head.split("\r\n")
+    method, target, _ = first.split(" ")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    return Request(method, target, headers, body)
