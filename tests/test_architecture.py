@@ -17,8 +17,9 @@ FLOORS = (
     {"cli", "testing"},
 )
 FLOOR = {folder: floor for floor, folders in enumerate(FLOORS) for folder in folders}
-HEAVY = {"openai", "instructor", "httpx2", "jsonschema_rs", "mcp", "watchfiles", "opentelemetry.sdk"}
+HEAVY = {"openai", "instructor", "httpx2", "jsonschema_rs", "watchfiles", "opentelemetry.sdk"}
 """What may be imported inside a function: SDKs that not every process needs."""
+HEAVY |= {"framework.tools.mcp_client", "framework.tools.mcp_connection"}  # with the MCP SDK, an extra
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 

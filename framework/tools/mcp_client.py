@@ -1,0 +1,141 @@
+"""What is asked of an MCP server, each answer checked and turned into plain data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mcp import MCPError
+from mcp import types as wire
+from pydantic import TypeAdapter, ValidationError
+
+from framework.tools.mcp_connection import Lost, McpConnection, Notices, Refused, Unavailable, masked
+from framework.tools.mcp_content import contents_text, cut, prompt_text, result_of
+from framework.types.errors import ToolError
+from framework.types.source import McpServer
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp.shared.dispatcher import ProgressFnT
+
+MAX_TOOLS = 128
+MAX_PAGES = 100
+PATIENCE = 3.0
+"""Seconds a call waits for a connection that is just being made again."""
+OUTWARD = ("file:", "http:", "https:", "ftp:", "data:")
+"""Addresses that mean the same to everybody: a server is asked only for those that it lists itself."""
+
+T = TypeVar("T")
+
+
+class McpClient:
+    """One server's tools, resources and prompts. What fails raises ToolError."""
+
+    def __init__(self, name: str, server: McpServer, notices: Notices) -> None:
+        """Connect with `start`.
+
+        Args:
+            name: what messages call the server.
+            server: where it is.
+            notices: told of the connection.
+        """
+        self._name, self._server = name, server
+        self._connection = McpConnection(server, notices)
+        self.start, self.close, self.drop = self._connection.start, self._connection.close, self._connection.drop
+
+    async def tools(self) -> list[wire.Tool]:
+        """Its tools; it may have more than MAX_TOOLS, of which not all are asked for."""
+        return await self._asked(_list_tools, timeout=self._server.connect_timeout)
+
+    async def call(
+        self, tool: str, arguments: dict[str, Any], progress: ProgressFnT | None, *, repeatable: bool
+    ) -> Any:
+        """Call a tool; a repeatable call is made again if the connection is lost in the middle of it."""
+        _check_text(arguments)
+        params = wire.CallToolRequestParams(name=tool, arguments=arguments)
+        answers: TypeAdapter[wire.CallToolResult | wire.InputRequiredResult] = TypeAdapter(
+            wire.CallToolResult | wire.InputRequiredResult
+        )
+
+        # Not `client.call_tool`: it checks results against the server's own schema, whose patterns may run for ever.
+        async def send(client: Client) -> wire.CallToolResult | wire.InputRequiredResult:
+            request = wire.CallToolRequest(params=params)
+            return await client.session.send_request(request, answers, progress_callback=progress)
+
+        result = await self._asked(send, repeatable=repeatable)
+        if isinstance(result, wire.InputRequiredResult):
+            raise ToolError(f"{self._name} asks for something in return, which it may not: the call is not finished")
+        return result_of(result)
+
+    async def resource(self, uri: str) -> str:
+        """The text of a resource."""
+        if uri.lower().startswith(OUTWARD) and uri not in await self._asked(_list_resources, repeatable=True):
+            raise ToolError(f"{self._name} lists no resource {uri!r}, and is asked for no other of this kind")
+        result = await self._asked(lambda client: client.session.read_resource(uri), repeatable=True)
+        return cut(contents_text(result.contents))
+
+    async def prompt(self, name: str, arguments: Mapping[str, str]) -> str:
+        """The text of a prompt."""
+        _check_text(arguments)
+        result = await self._asked(lambda client: client.session.get_prompt(name, dict(arguments)), repeatable=True)
+        return cut(prompt_text(result.messages))
+
+    async def _asked(
+        self, send: Callable[[Client], Awaitable[T]], *, timeout: float | None = None, repeatable: bool = False
+    ) -> T:
+        patience = timeout or self._server.timeout
+        for again in (True, False):
+            try:
+                return await self._connection.ask(send, wait=PATIENCE, timeout=patience)
+            except Unavailable as error:
+                refused = isinstance(error, Refused)
+                if again and (refused or (repeatable and isinstance(error, Lost))):
+                    continue
+                raise ToolError(self._unavailable(error)) from None
+            except TimeoutError:
+                raise ToolError(f"{self._name} did not answer within {patience:g} s") from None
+            except MCPError as error:
+                raise ToolError(f"{self._name}: {masked(error.message, self._server)}") from None
+            except ValidationError:
+                raise ToolError(f"{self._name} gave an answer that is not MCP") from None
+            except RuntimeError as error:  # the SDK's, of a server that asks back
+                raise ToolError(f"{self._name}: {masked(str(error), self._server)}") from None
+        raise AssertionError("the second time either returns or raises")
+
+    def _unavailable(self, error: Unavailable) -> str:
+        if isinstance(error, Lost):
+            return f"{self._name} was lost in the middle of the call: {error}; whether it took effect is not known"
+        return f"{self._name} is not connected: {error}; try again later, or do without it"
+
+
+async def _list_tools(client: Client) -> list[wire.Tool]:
+    tools: list[wire.Tool] = []
+    cursor = None
+    for _ in range(MAX_PAGES if client.server_capabilities.tools else 0):
+        page = await client.list_tools(cursor=cursor)
+        tools += page.tools
+        cursor = page.next_cursor
+        if cursor is None or len(tools) > MAX_TOOLS:
+            break
+    return tools
+
+
+async def _list_resources(client: Client) -> set[str]:
+    uris: set[str] = set()
+    cursor = None
+    for _ in range(MAX_PAGES if client.server_capabilities.resources else 0):
+        page = await client.list_resources(cursor=cursor)
+        uris |= {resource.uri for resource in page.resources}
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return uris
+
+
+def _check_text(arguments: Mapping[str, Any]) -> None:
+    """Half a character cannot be sent: it would break the connection for everybody."""
+    try:
+        json.dumps(arguments, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ToolError("the arguments hold characters that are not Unicode text: leave them out") from None
