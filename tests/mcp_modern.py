@@ -8,7 +8,7 @@ import sys
 
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.types import ToolAnnotations
+from mcp.types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult, ToolAnnotations
 
 server = MCPServer("modern")
 
@@ -40,6 +40,19 @@ async def meta(ctx: Context) -> str:
     return json.dumps(dict(ctx.request_context.meta or {}), default=str)
 
 
+@server.tool()
+async def ask() -> InputRequiredResult:
+    """Asks back."""
+    form = ElicitRequestFormParams(message="Your password?", requested_schema={"type": "object", "properties": {}})
+    return InputRequiredResult(input_requests={"word": ElicitRequest(params=form)})
+
+
+@server.tool()
+async def later(ctx: Context) -> InputRequiredResult | str:
+    """Is not done at once."""
+    return f"done after {ctx.request_state}" if ctx.request_state else InputRequiredResult(request_state="half")
+
+
 @server.resource("docs://faq")
 def faq() -> str:
     """Questions."""
@@ -56,6 +69,7 @@ if len(sys.argv) == 1:
     server.run()
 else:
     listening = socket.create_server(("127.0.0.1", int(sys.argv[1])))
-    print(listening.getsockname()[1], flush=True)
+    sys.stdout.write(f"{listening.getsockname()[1]}\n")
+    sys.stdout.flush()
     config = uvicorn.Config(server.streamable_http_app(), log_level="critical", timeout_graceful_shutdown=1)
     uvicorn.Server(config).run(sockets=[listening])

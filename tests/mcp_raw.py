@@ -14,8 +14,25 @@ from pathlib import Path
 from typing import Any
 
 TOLD = Path(sys.argv[1])
-TOOLS = ("echo", "env", "meta", "fail", "bad", "unknown", "hang", "cancelled", "die", "line", "stray", "odd", "ask", "storm", "slow")
+TOOLS = (
+    "echo",
+    "env",
+    "meta",
+    "fail",
+    "bad",
+    "unknown",
+    "hang",
+    "cancelled",
+    "die",
+    "line",
+    "stray",
+    "odd",
+    "ask",
+    "storm",
+    "slow",
+)
 BLOB = {"type": "image", "data": "QUJD" * 1000, "mimeType": "image/png"}
+OBJECT = {"type": "object", "properties": {}}
 CANCELLED: list[Any] = []
 
 
@@ -80,19 +97,24 @@ def call(name: str, arguments: dict[str, Any], params: dict[str, Any]) -> dict[s
             return text("said")
         case "ask":
             answers = [
-                ask("elicitation/create", {"message": "Your password?", "requestedSchema": {"type": "object"}}),
+                ask("elicitation/create", {"message": "Your password?", "requestedSchema": OBJECT}),
                 ask("sampling/createMessage", {"messages": [], "maxTokens": 5}),
                 ask("roots/list", {}),
             ]
             return text([answer.get("error", {}).get("message") for answer in answers])
         case "storm":
-            for _ in range(arguments["notices"]):
+            for _ in range(arguments.get("notices", 1)):
                 say({"method": "notifications/tools/list_changed"})
             return text("said")
         case "slow":
             for step in range(5):
                 token = params["_meta"]["progressToken"]
-                say({"method": "notifications/progress", "params": {"progressToken": token, "progress": step, "total": 4}})
+                say(
+                    {
+                        "method": "notifications/progress",
+                        "params": {"progressToken": token, "progress": step, "total": 4},
+                    }
+                )
                 time.sleep(0.11)
             return text("done")
     raise LookupError(name)
@@ -105,6 +127,8 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
             hello = {"protocolVersion": "2025-11-25", "capabilities": capabilities}
             return hello | {"serverInfo": {"name": "raw", "version": "1"}}
         case "tools/list":
+            if told().get("unlisted"):
+                return {"tools": "none"}
             with TOLD.with_suffix(".log").open("a") as log:
                 log.write("listed\n")
             return {"tools": tools()}
@@ -112,9 +136,14 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
             return {"resources": [{"uri": uri, "name": uri} for uri in told().get("resources", [])]}
         case "resources/read":
             uri = params["uri"]
-            return {"contents": [{"uri": uri, "text": f"read {uri}"}, {"uri": uri, "blob": "QUJD", "mimeType": "image/png"}]}
+            return {
+                "contents": [{"uri": uri, "text": f"read {uri}"}, {"uri": uri, "blob": "QUJD", "mimeType": "image/png"}]
+            }
         case "prompts/get":
-            said = {"role": "user", "content": {"type": "text", "text": "{{ 7 * 7 }} " + json.dumps(params["arguments"])}}
+            said = {
+                "role": "user",
+                "content": {"type": "text", "text": "{{ 7 * 7 }} " + json.dumps(params["arguments"])},
+            }
             return {"messages": [said, {"role": "assistant", "content": BLOB}]}
         case "tools/call":
             return call(params["name"], params.get("arguments") or {}, params)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -114,7 +114,7 @@ MODERN = (sys.executable, str(HERE / "mcp_modern.py"))
 @asynccontextmanager
 async def over_http(port: int = 0) -> AsyncIterator[tuple[Process, int]]:
     """The server of the newest protocol over HTTP: its process, and the port it listens on."""
-    process = await asyncio.create_subprocess_exec(*MODERN, str(port), stdout=PIPE)
+    process = await asyncio.create_subprocess_exec(*MODERN, str(port), stdout=PIPE, stderr=DEVNULL)
     try:
         assert process.stdout
         yield process, int(await process.stdout.readline())

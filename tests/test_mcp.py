@@ -63,8 +63,8 @@ def test_the_time_server_of_the_newest_protocol() -> None:
             assert [tool.name for tool in world.source.tools] == ["mcp.time.get_current_time", "mcp.time.convert_time"]
             convert = world.tools["convert_time"]
             assert (convert.risk, convert.idempotent, convert.source, convert.timeout) == ("low", True, "mcp", 30)
-            given = {"source_timezone": "Europe/Paris", "time": "12:00", "target_timezone": "Asia/Tokyo"}
-            result = await world.call("convert_time", **given)
+            zones = {"source_timezone": "Europe/Paris", "target_timezone": "Asia/Tokyo"}
+            result = await world.call("convert_time", None, time="12:00", **zones)
             assert result["target"]["datetime"][11:16] in {"19:00", "20:00"}, "structured data, not its text"
             with pytest.raises(ToolError, match="Nowhere"):
                 await world.call("get_current_time", timezone="Europe/Nowhere")
@@ -158,13 +158,29 @@ def test_the_file_server(tmp_path: Path) -> None:
 # --- what a source is
 
 
-def test_risk_comes_from_hints_unless_the_file_says_otherwise() -> None:
-    async def main(server: McpServer) -> dict[str, str]:
-        async with opened(server) as world:
-            return {name: world.tools[name].risk for name in ("add", "wipe", "learn")}
+@pytest.mark.parametrize(
+    ("hints", "risk", "idempotent"),
+    [
+        (None, "medium", False),
+        ({}, "medium", False),
+        ({"readOnlyHint": True}, "low", True),
+        ({"readOnlyHint": False, "idempotentHint": True}, "medium", True),
+        ({"destructiveHint": False}, "medium", False),
+        ({"destructiveHint": True, "idempotentHint": True}, "high", True),
+        ({"destructiveHint": True, "readOnlyHint": True}, "high", True),
+    ],
+)
+def test_risk_comes_from_hints_unless_the_file_says_otherwise(
+    tmp_path: Path, hints: dict[str, bool] | None, risk: str, idempotent: bool
+) -> None:
+    tool = {"name": "act", "inputSchema": {"type": "object"}} | ({} if hints is None else {"annotations": hints})
 
-    assert asyncio.run(main(McpServer(command=MODERN))) == {"add": "low", "wipe": "high", "learn": "medium"}
-    assert set(asyncio.run(main(McpServer(command=MODERN, risk="critical"))).values()) == {"critical"}
+    async def main(server: McpServer) -> tuple[str, bool]:
+        async with opened(server) as world:
+            return world.tools["act"].risk, world.tools["act"].idempotent
+
+    assert asyncio.run(main(raw(tmp_path, {"tools": [tool]}))) == (risk, idempotent)
+    assert asyncio.run(main(raw(tmp_path, {"tools": [tool]}, risk="critical"))) == ("critical", idempotent)
 
 
 def test_a_new_tool_is_known_when_a_server_of_the_newest_protocol_tells() -> None:
@@ -254,21 +270,18 @@ def test_a_call_carries_the_trace_but_no_baggage(tmp_path: Path, spans: InMemory
 
 def test_a_server_over_http_may_go_and_come_back() -> None:
     async def main() -> None:
-        async with over_http() as (process, port):
-            async with opened(McpServer(url=f"http://127.0.0.1:{port}/mcp")) as world:
-                assert await world.call("add", a=1, b=2) == {"result": 3}
-                assert await world.source.resource("docs://faq") == "Ask nothing."
-                assert await world.source.prompt("greet", {"name": "Ann"}) == "Hello Ann, {{ 7 * 7 }}"
-                tools = world.source.tools
-                process.kill()
-                await world.until(lambda source: bool(source.faults))
-                assert "mcp.docs is not connected: " in world.source.faults[0]
-                with pytest.raises(ToolError, match="is not connected: nothing answers at its `url`"):
-                    await world.call("add", a=1, b=2)
-                async with over_http(port):
-                    await world.connected()
-                    assert await world.call("add", a=2, b=2) == {"result": 4}
-                    assert world.source.tools == tools
+        async with over_http() as (process, port), opened(McpServer(url=f"http://127.0.0.1:{port}/mcp")) as world:
+            assert await world.call("add", a=1, b=2) == {"result": 3}
+            assert await world.source.resource("docs://faq") == "Ask nothing."
+            assert await world.source.prompt("greet", {"name": "Ann"}) == "Hello Ann, {{ 7 * 7 }}"
+            tools = world.source.tools
+            process.kill()
+            await world.until(lambda source: bool(source.faults))
+            assert "mcp.docs is not connected: " in world.source.faults[0]
+            async with over_http(port):
+                await world.connected()
+                assert await world.call("add", a=2, b=2) == {"result": 4}
+                assert world.source.tools == tools
 
     asyncio.run(main())
 
@@ -278,15 +291,14 @@ def test_an_older_server_over_http_may_go_and_come_back() -> None:
     async def main() -> None:
         async with over_http() as (_, port):  # a free port, a moment later
             pass
-        async with older(port) as process:
-            async with opened(McpServer(url=f"http://127.0.0.1:{port}/mcp")) as world:
-                assert await world.call("echo", message="a") == "Echo: a"
-                process.kill()
-                await process.wait()
-                with pytest.raises(ToolError, match="is not connected|was lost"):
-                    await world.call("echo", message="b")
-                async with older(port):
-                    await world.connected()
-                    assert await world.call("echo", message="c") == "Echo: c"
+        async with older(port) as process, opened(McpServer(url=f"http://127.0.0.1:{port}/mcp")) as world:
+            assert await world.call("echo", message="a") == "Echo: a"
+            process.kill()
+            await process.wait()
+            with pytest.raises(ToolError, match=r"is not connected|was lost"):
+                await world.call("echo", message="b")
+            async with older(port):
+                await world.connected()
+                assert await world.call("echo", message="c") == "Echo: c"
 
     asyncio.run(main())

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from framework.tools.tool import Tool
@@ -77,4 +78,5 @@ class Contracts:
             told = "%s cannot be written (%s): what is accepted now is forgotten at the end of this process"
             _log.warning(told, self._path, error)
         finally:
-            fresh.unlink(missing_ok=True)
+            with suppress(OSError):
+                fresh.unlink()

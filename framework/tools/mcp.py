@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,7 @@ class McpSource:
 
     async def close(self) -> None:
         """Disconnect; a server that was started here is gone afterwards."""
+        self._settled.set()
         if self._looking:
             self._looking.cancel()
             await asyncio.wait({self._looking})
@@ -115,13 +117,8 @@ class McpSource:
         while True:
             await self._stale.wait()
             self._stale.clear()
-            client = self._connected()
-            try:
-                listed = await client.tools()
-            except ToolError as error:
-                client.drop(error.message)  # a server that cannot list its tools is asked again, on a new connection
-            else:
-                self._take(listed)
+            with suppress(ToolError):  # they are asked for again, on a new connection
+                self._take(await self._connected().tools())
                 self._settled.set()
             await asyncio.sleep(LIST_PAUSE)
 

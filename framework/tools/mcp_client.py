@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,7 +27,18 @@ PATIENCE = 3.0
 OUTWARD = ("file:", "http:", "https:", "ftp:", "data:")
 """Addresses that mean the same to everybody: a server is asked only for those that it lists itself."""
 
+STATE_PAUSE = 0.25
+"""Seconds until a server that is not done yet is asked again."""
+
 T = TypeVar("T")
+
+
+class AsksBack(Exception):
+    """A server wants a human's answer, a model's or a folder: no policy allows that."""
+
+
+class Useless(ToolError):
+    """There was a connection, but no answer that can be used."""
 
 
 class McpClient:
@@ -42,31 +54,28 @@ class McpClient:
         """
         self._name, self._server = name, server
         self._connection = McpConnection(server, notices)
-        self.start, self.close, self.drop = self._connection.start, self._connection.close, self._connection.drop
+        self.start, self.close = self._connection.start, self._connection.close
 
     async def tools(self) -> list[wire.Tool]:
-        """Its tools; it may have more than MAX_TOOLS, of which not all are asked for."""
-        return await self._asked(_list_tools, timeout=self._server.connect_timeout)
+        """Its tools; it may have more than MAX_TOOLS, of which not all are asked for.
+
+        A connection over which they cannot be listed is given up.
+        """
+        try:
+            return await self._asked(_list_tools, timeout=self._server.connect_timeout)
+        except Useless as error:
+            self._connection.drop(f"its tools cannot be listed: {error.message}")
+            raise
 
     async def call(
         self, tool: str, arguments: dict[str, Any], progress: ProgressFnT | None, *, repeatable: bool
     ) -> Any:
         """Call a tool; a repeatable call is made again if the connection is lost in the middle of it."""
         _check_text(arguments)
-        params = wire.CallToolRequestParams(name=tool, arguments=arguments)
-        answers: TypeAdapter[wire.CallToolResult | wire.InputRequiredResult] = TypeAdapter(
-            wire.CallToolResult | wire.InputRequiredResult
-        )
-
         # Not `client.call_tool`: it checks results against the server's own schema, whose patterns may run for ever.
-        async def send(client: Client) -> wire.CallToolResult | wire.InputRequiredResult:
-            request = wire.CallToolRequest(params=params)
-            return await client.session.send_request(request, answers, progress_callback=progress)
-
-        result = await self._asked(send, repeatable=repeatable)
-        if isinstance(result, wire.InputRequiredResult):
-            raise ToolError(f"{self._name} asks for something in return, which it may not: the call is not finished")
-        return result_of(result)
+        return result_of(
+            await self._asked(lambda client: _call(client, tool, arguments, progress), repeatable=repeatable)
+        )
 
     async def resource(self, uri: str) -> str:
         """The text of a resource."""
@@ -94,19 +103,38 @@ class McpClient:
                     continue
                 raise ToolError(self._unavailable(error)) from None
             except TimeoutError:
-                raise ToolError(f"{self._name} did not answer within {patience:g} s") from None
+                raise Useless(f"{self._name} did not answer within {patience:g} s") from None
             except MCPError as error:
-                raise ToolError(f"{self._name}: {masked(error.message, self._server)}") from None
+                raise Useless(f"{self._name}: {masked(error.message, self._server)}") from None
             except ValidationError:
-                raise ToolError(f"{self._name} gave an answer that is not MCP") from None
-            except RuntimeError as error:  # the SDK's, of a server that asks back
-                raise ToolError(f"{self._name}: {masked(str(error), self._server)}") from None
+                raise Useless(f"{self._name} gave an answer that is not MCP") from None
+            except (AsksBack, RuntimeError):  # the latter is the SDK's word for it
+                raise ToolError(f"{self._name} asks for something in return, which it may not") from None
         raise AssertionError("the second time either returns or raises")
 
     def _unavailable(self, error: Unavailable) -> str:
         if isinstance(error, Lost):
             return f"{self._name} was lost in the middle of the call: {error}; whether it took effect is not known"
         return f"{self._name} is not connected: {error}; try again later, or do without it"
+
+
+async def _call(
+    client: Client, tool: str, arguments: dict[str, Any], progress: ProgressFnT | None
+) -> wire.CallToolResult:
+    answers: TypeAdapter[wire.CallToolResult | wire.InputRequiredResult] = TypeAdapter(
+        wire.CallToolResult | wire.InputRequiredResult
+    )
+    state = None
+    while True:
+        params = wire.CallToolRequestParams(name=tool, arguments=arguments, request_state=state)
+        request = wire.CallToolRequest(params=params)
+        result = await client.session.send_request(request, answers, progress_callback=progress)
+        if isinstance(result, wire.CallToolResult):
+            return result
+        if result.input_requests:
+            raise AsksBack
+        state = result.request_state  # it is not done yet: ask again
+        await asyncio.sleep(STATE_PAUSE)
 
 
 async def _list_tools(client: Client) -> list[wire.Tool]:

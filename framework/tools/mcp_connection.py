@@ -184,8 +184,11 @@ class McpConnection:
                     attempt.deadline = anyio.current_time() + LEAVE
             if attempt.cancelled_caught and not self._gone.is_set():
                 self.drop(f"it did not answer within {self._server.connect_timeout:g} s")
-        except Exception as error:  # noqa: BLE001 - whatever ends a connection, the next one is tried
-            self.drop(self._told(leaf(error)))
+        except Exception as failure:  # noqa: BLE001 - whatever ends a connection, the next one is tried
+            error = leaf(failure)
+            self.drop(self._told(error))
+            if isinstance(error, httpx2.TransportError):  # a call noticed that it is lost, but this is why
+                self._reason = masked(self._told(error), self._server)
         finally:
             self._ready.clear()
             self._client = None
