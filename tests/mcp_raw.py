@@ -131,6 +131,8 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
                 return {"tools": "none"}
             with TOLD.with_suffix(".log").open("a") as log:
                 log.write("listed\n")
+            if told().get("restless"):
+                say({"method": "notifications/tools/list_changed"})
             return {"tools": tools()}
         case "resources/list":
             return {"resources": [{"uri": uri, "name": uri} for uri in told().get("resources", [])]}

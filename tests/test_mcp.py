@@ -245,13 +245,13 @@ def test_resources_and_prompts_are_text_and_no_templates(tmp_path: Path) -> None
 
 def test_a_call_carries_the_trace_but_no_baggage(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     async def main() -> str:
-        async with opened(raw(tmp_path)) as world:
-            with trace.get_tracer("test").start_as_current_span("execute_tool"):
-                token = context.attach(baggage.set_baggage("customer", "c1"))
-                try:
+        with trace.get_tracer("test").start_as_current_span("execute_tool"):
+            token = context.attach(baggage.set_baggage("customer", "c1"))
+            try:
+                async with opened(raw(tmp_path)) as world:
                     return str(await world.call("meta"))
-                finally:
-                    context.detach(token)
+            finally:
+                context.detach(token)
 
     meta = asyncio.run(main())
     finished = {span.name: span for span in spans.get_finished_spans()}
@@ -272,6 +272,9 @@ def test_a_server_over_http_may_go_and_come_back() -> None:
     async def main() -> None:
         async with over_http() as (process, port), opened(McpServer(url=f"http://127.0.0.1:{port}/mcp")) as world:
             assert await world.call("add", a=1, b=2) == {"result": 3}
+            async with asyncio.TaskGroup() as group:
+                calls = [group.create_task(world.call("add", a=1, b=n)) for n in range(50)]
+            assert [call.result()["result"] for call in calls] == list(range(1, 51))
             assert await world.source.resource("docs://faq") == "Ask nothing."
             assert await world.source.prompt("greet", {"name": "Ann"}) == "Hello Ann, {{ 7 * 7 }}"
             tools = world.source.tools

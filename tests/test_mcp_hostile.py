@@ -430,6 +430,16 @@ def test_a_storm_of_notices_is_a_few_looks(tmp_path: Path) -> None:
     assert listings(tmp_path) <= 5
 
 
+def test_a_server_that_always_has_news_is_not_asked_all_the_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(raw(tmp_path, {"restless": True})) as world:
+            for _ in range(200):
+                await world.call("echo")
+
+    asyncio.run(main())
+    assert listings(tmp_path) < 50, "each of them brings a notice"
+
+
 def test_a_changed_description_is_another_contract(tmp_path: Path) -> None:
     async def main() -> None:
         contracts = Contracts(tmp_path / "contracts.json")

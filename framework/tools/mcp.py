@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -78,7 +79,7 @@ class McpSource:
             return
         told = notices(connected=self._stale.set, tools_changed=self._stale.set, lost=self._lost)
         self._client = client(self.name, self._server, told)
-        self._looking = asyncio.create_task(self._look())
+        self._looking = asyncio.create_task(self._look(), context=contextvars.Context())  # belongs to no run's trace
         self._client.start()
         await self._settled.wait()
 

@@ -194,8 +194,6 @@ class McpConnection:
             self._client = None
 
     async def _serve(self, client: Client) -> None:
-        if self._gone.is_set():
-            return
         self._client = client
         self._ready.set()
         self._notices.connected()
@@ -217,7 +215,7 @@ class McpConnection:
                 async with client.listen(tools_list_changed=True) as changes:
                     self._notices.tools_changed()  # what was missed while nobody listened
                     async for _ in changes:
-                        self._notices.tools_changed()
+                        pass
             except SubscriptionLost:
                 pass  # or ended in order: either way it is opened again
             except (MCPError, RuntimeError, anyio.ClosedResourceError):
