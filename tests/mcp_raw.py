@@ -21,6 +21,7 @@ TOOLS = (
     "fail",
     "bad",
     "unknown",
+    "busy",
     "hang",
     "cancelled",
     "die",
@@ -75,6 +76,8 @@ def call(name: str, arguments: dict[str, Any], params: dict[str, Any]) -> dict[s
             return text("no such order") | {"isError": True}
         case "bad":
             return {"content": 5}
+        case "busy":
+            raise BlockingIOError("too busy")
         case "hang":
             return None
         case "cancelled":
@@ -166,6 +169,8 @@ def main() -> None:
             result = answer(method, params)
         except LookupError as error:
             say({"id": message["id"], "error": {"code": -32601, "message": f"unknown: {error}"}})
+        except BlockingIOError as error:
+            say({"id": message["id"], "error": {"code": -32000, "message": str(error)}})
         else:
             if result is not None:
                 say({"id": message["id"], "result": result})

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -292,14 +293,16 @@ def test_a_server_over_http_may_go_and_come_back() -> None:
 @needs_npm
 def test_an_older_server_over_http_may_go_and_come_back() -> None:
     async def main() -> None:
-        async with over_http() as (_, port):  # a free port, a moment later
-            pass
-        async with older(port) as process, opened(McpServer(url=f"http://127.0.0.1:{port}/mcp")) as world:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            port = listening.getsockname()[1]  # free, a moment later
+        async with older(port) as first, opened(McpServer(url=f"http://127.0.0.1:{port}/mcp")) as world:
             assert await world.call("echo", message="a") == "Echo: a"
-            process.kill()
-            await process.wait()
-            with pytest.raises(ToolError, match=r"is not connected|was lost"):
-                await world.call("echo", message="b")
+            first.kill()
+            await first.wait()
+            async with older(port):
+                assert await world.call("echo", message="b") == "Echo: b", "in a new session"
+            with pytest.raises(ToolError, match="was lost in the middle of the call"):
+                await world.call("toggle-simulated-logging")
             async with older(port):
                 await world.connected()
                 assert await world.call("echo", message="c") == "Echo: c"

@@ -38,7 +38,7 @@ def tool(name: str, schema: dict[str, Any] | None = None, **more: Any) -> dict[s
     ("command", "told"),
     [
         (("false",), "it ended with exit code 1"),
-        (("sleep", "30"), "it did not answer within 0.5 s"),
+        (("sleep", "30"), "it did not answer within 0.5 s (its `connect_timeout`)"),
         (("yes",), "it prints what is not MCP to its standard output"),
         (("/nowhere/to/be/found",), "there is no program '/nowhere/to/be/found': install it, or correct `command`"),
         ((str(Path(__file__)),), f"{str(Path(__file__))!r} cannot be executed: correct `command`"),
@@ -260,16 +260,18 @@ def test_errors_are_told_to_the_model(tmp_path: Path) -> None:
     async def main() -> list[str]:
         told = []
         async with opened(raw(tmp_path)) as world:
-            for name in ("fail", "bad", "unknown"):
+            for name in ("fail", "bad", "unknown", "busy"):
                 with pytest.raises(ToolError) as caught:
                     await world.call(name)
                 told.append(caught.value.message)
+            assert world.changes == 1, "the connection is the same"
         return told
 
-    failed, bad, unknown = asyncio.run(main())
+    failed, bad, unknown, busy = asyncio.run(main())
     assert failed == "no such order"
     assert bad == "mcp.docs gave an answer that is not MCP"
     assert unknown == "mcp.docs: unknown: unknown"
+    assert busy == "mcp.docs: too busy"
 
 
 def test_half_characters_do_not_break_the_connection(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class McpSource:
             self._connection_fault = f"{self.name} needs the MCP SDK ({error}): pip install 'agentsd[mcp]'"
             self._changed()
             return
-        told = notices(connected=self._stale.set, tools_changed=self._stale.set, lost=self._lost)
+        told = notices(tools_changed=self._stale.set, lost=self._lost)
         self._client = client(self.name, self._server, told)
         self._looking = asyncio.create_task(self._look(), context=contextvars.Context())  # belongs to no run's trace
         self._client.start()

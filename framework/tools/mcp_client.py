@@ -11,7 +11,7 @@ from mcp import MCPError
 from mcp import types as wire
 from pydantic import TypeAdapter, ValidationError
 
-from framework.tools.mcp_connection import Lost, McpConnection, Notices, Refused, Unavailable, masked
+from framework.tools.mcp_connection import Lost, McpConnection, Notices, Refused, Unavailable
 from framework.tools.mcp_content import contents_text, cut, prompt_text, result_of
 from framework.types.errors import ToolError
 from framework.types.source import McpServer
@@ -105,7 +105,7 @@ class McpClient:
             except TimeoutError:
                 raise Useless(f"{self._name} did not answer within {patience:g} s") from None
             except MCPError as error:
-                raise Useless(f"{self._name}: {masked(error.message, self._server)}") from None
+                raise Useless(f"{self._name}: {self._connection.told(error)}") from None
             except ValidationError:
                 raise Useless(f"{self._name} gave an answer that is not MCP") from None
             except (AsksBack, RuntimeError):  # the latter is the SDK's word for it

@@ -27,8 +27,8 @@ from mcp.client.subscriptions import SubscriptionLost
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from opentelemetry import baggage
 from opentelemetry.context import attach
-from pydantic import ValidationError
 
+from framework.tools.mcp_failure import UNSAID, leaf, masked, told_of
 from framework.tools.mcp_http import MAX_BODY_BYTES, http_client
 from framework.tools.mcp_process import child_streams
 from framework.types.source import McpServer
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 BACKOFF = (0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 30.0)
 STEADY = 30.0
 """Seconds a connection must last for the next one to be tried at once."""
+FORGOTTEN = {400, 404}
+"""HTTP statuses of a server that no longer knows the session."""
 LEAVE = 5.0
 """Seconds for leaving a connection that is lost or no longer wanted."""
 CLIENT = wire.Implementation(name="agentsd", version="1")
@@ -63,9 +65,8 @@ class Refused(Unavailable):
 class Notices:
     """Called in the event loop."""
 
-    connected: Callable[[], None]
     tools_changed: Callable[[], None]
-    """The server says that its tools are not what they were."""
+    """The tools may not be what they were: there is a connection, or the server says so."""
     lost: Callable[[str], None]
     """No connection, with the reason: could not be made, or was lost."""
 
@@ -107,6 +108,10 @@ class McpConnection:
             self._gone.set()
         self._ready.clear()
 
+    def told(self, error: BaseException) -> str:
+        """What to say of an error."""
+        return told_of(error, self._server, self._status)
+
     async def ask(self, send: Callable[[Client], Awaitable[T]], *, wait: float, timeout: float) -> T:
         """Ask the server for something.
 
@@ -126,7 +131,8 @@ class McpConnection:
         except TimeoutError:
             raise Unavailable(self._reason) from None
         client, gone = self._client, self._gone
-        assert client
+        if client is None:  # lost again in the same moment
+            raise Unavailable(self._reason)
         task = asyncio.create_task(_without_baggage(send, client))
         self._calls.add(task)
         task.add_done_callback(self._done)
@@ -143,13 +149,19 @@ class McpConnection:
         if not task.cancelled() and failure is None:
             return task.result()
         error = failure and leaf(failure)
-        refused = isinstance(error, MCPError) and error.message == "Session terminated"
-        closed = isinstance(error, MCPError) and error.code == wire.CONNECTION_CLOSED
-        if error is None or refused or closed or isinstance(error, (httpx2.TransportError, anyio.ClosedResourceError)):
+        refused = self._session_is_forgotten(error)
+        if error is None or refused or _means_closed(error):
             if gone is self._gone:
-                self.drop("the connection was lost" if error is None else self._told(error))
+                self.drop("the connection was lost" if error is None else self.told(error))
             raise (Refused if refused else Lost)(self._reason) from error
         raise error
+
+    def _session_is_forgotten(self, error: BaseException | None) -> bool:
+        """Whether a server over HTTP was started anew: it says so in one of several ways, and did not do anything."""
+        if not isinstance(error, MCPError):
+            return False
+        vague = error.message in UNSAID or error.code == wire.CONNECTION_CLOSED
+        return error.message == "Session terminated" or (vague and self._status in FORGOTTEN)
 
     def _done(self, task: asyncio.Task[object]) -> None:
         self._calls.discard(task)
@@ -183,20 +195,20 @@ class McpConnection:
                     await self._serve(client)
                     attempt.deadline = anyio.current_time() + LEAVE
             if attempt.cancelled_caught and not self._gone.is_set():
-                self.drop(f"it did not answer within {self._server.connect_timeout:g} s")
+                self.drop(f"it did not answer within {self._server.connect_timeout:g} s (its `connect_timeout`)")
         except Exception as failure:  # noqa: BLE001 - whatever ends a connection, the next one is tried
             error = leaf(failure)
-            self.drop(self._told(error))
+            self.drop(self.told(error))
             if isinstance(error, httpx2.TransportError):  # a call noticed that it is lost, but this is why
-                self._reason = masked(self._told(error), self._server)
+                self._reason = self.told(error)
         finally:
             self._ready.clear()
             self._client = None
 
     async def _serve(self, client: Client) -> None:
-        self._client = client
+        self._client, self._status = client, None  # what it refused while the protocol was found out is no matter
         self._ready.set()
-        self._notices.connected()
+        self._notices.tools_changed()
         listening = asyncio.create_task(self._listen(client))
         try:
             await self._gone.wait()
@@ -242,45 +254,17 @@ class McpConnection:
     def _refused(self, status: int) -> None:
         self._status = status
 
-    def _told(self, error: BaseException) -> str:
-        """What to say of an error that ended a connection."""
-        match error:
-            case FileNotFoundError():
-                return f"there is no program {self._server.command[0]!r}: install it, or correct `command`"
-            case PermissionError() if self._server.command:
-                return f"{self._server.command[0]!r} cannot be executed: correct `command`"
-            case httpx2.ConnectError() | httpx2.ConnectTimeout():
-                return f"nothing answers at its `url`: {error}"
-            case ValidationError():
-                return "its answer is not MCP"
-            case MCPError() if self._status in {401, 403}:
-                return f"it answers HTTP {self._status}: check `headers`"
-            case MCPError() if self._status:
-                return f"it answers HTTP {self._status}: check `url`"
-            case MCPError():
-                return error.message
-        return f"{type(error).__name__}: {error}"
+
+def _means_closed(error: BaseException) -> bool:
+    """Whether an error is the connection's. The code alone says nothing: servers use it for errors of theirs."""
+    if isinstance(error, MCPError):
+        return error.code == wire.CONNECTION_CLOSED and error.message == "Connection closed"
+    return isinstance(error, (httpx2.TransportError, anyio.ClosedResourceError))
 
 
 def _delay(failures: int) -> float:
     """Seconds to wait after so many failures; not the same for every connection, or all come back at once."""
     return BACKOFF[min(failures, len(BACKOFF) - 1)] * random.uniform(0.8, 1.2)
-
-
-def leaf(error: BaseException) -> BaseException:
-    """The first error inside groups of groups: what went wrong first."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def masked(text: str, server: McpServer) -> str:
-    """A message without the values of a server's variables and headers, in one line of bearable length."""
-    for secret in (*server.env.values(), *server.headers.values()):
-        for part in {secret.get_secret_value(), *secret.get_secret_value().split()}:
-            text = text.replace(part, "***") if len(part) >= 6 else text
-    line = " ".join(text.split())
-    return line if len(line) <= 300 else line[:299] + "…"
 
 
 async def _without_baggage(send: Callable[[Client], Awaitable[T]], client: Client) -> T:
