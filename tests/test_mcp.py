@@ -235,7 +235,13 @@ def test_resources_and_prompts_are_text_and_no_templates(tmp_path: Path) -> None
             source = world.source
             assert await source.resource("docs://faq") == "read docs://faq\n[image/png, 0.0 kB, not shown]"
             assert (await source.resource("file:///listed")).startswith("read file:///listed")
-            for uri in ("file:///etc/passwd", "FILE:///etc/passwd", "http://169.254.169.254/", "data:text/plain,x"):
+            for uri in (
+                "file:///etc/passwd",
+                "FILE:///etc/passwd",
+                " file:///etc/passwd",
+                "http://169.254.169.254/",
+                "data:text/plain,x",
+            ):
                 with pytest.raises(ToolError, match="lists no resource"):
                     await source.resource(uri)
             text = await source.prompt("any", {"name": "{{ x }}"})

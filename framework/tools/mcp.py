@@ -119,7 +119,7 @@ class McpSource:
             await self._stale.wait()
             self._stale.clear()
             with suppress(ToolError):  # they are asked for again, on a new connection
-                self._take(await self._connected().tools())
+                self._take(await self._connected().tools(MAX_TOOLS))
                 self._settled.set()
             await asyncio.sleep(LIST_PAUSE)
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from mcp import Client
     from mcp.shared.dispatcher import ProgressFnT
 
-MAX_TOOLS = 128
 MAX_PAGES = 100
 PATIENCE = 3.0
 """Seconds a call waits for a connection that is just being made again."""
@@ -30,6 +29,9 @@ OUTWARD = ("file:", "http:", "https:", "ftp:", "data:")
 STATE_PAUSE = 0.25
 """Seconds until a server that is not done yet is asked again."""
 
+_ANSWERS: TypeAdapter[wire.CallToolResult | wire.InputRequiredResult] = TypeAdapter(
+    wire.CallToolResult | wire.InputRequiredResult
+)
 T = TypeVar("T")
 
 
@@ -56,13 +58,13 @@ class McpClient:
         self._connection = McpConnection(server, notices)
         self.start, self.close = self._connection.start, self._connection.close
 
-    async def tools(self) -> list[wire.Tool]:
-        """Its tools; it may have more than MAX_TOOLS, of which not all are asked for.
+    async def tools(self, enough: int) -> list[wire.Tool]:
+        """Its tools; no more are asked for when there are more than `enough`.
 
         A connection over which they cannot be listed is given up.
         """
         try:
-            return await self._asked(_list_tools, timeout=self._server.connect_timeout)
+            return await self._asked(lambda client: _list_tools(client, enough), timeout=self._server.connect_timeout)
         except Useless as error:
             self._connection.drop(f"its tools cannot be listed: {error.message}")
             raise
@@ -79,7 +81,8 @@ class McpClient:
 
     async def resource(self, uri: str) -> str:
         """The text of a resource."""
-        if uri.lower().startswith(OUTWARD) and uri not in await self._asked(_list_resources, repeatable=True):
+        _check_text({"uri": uri})
+        if uri.strip().lower().startswith(OUTWARD) and uri not in await self._asked(_list_resources, repeatable=True):
             raise ToolError(f"{self._name} lists no resource {uri!r}, and is asked for no other of this kind")
         result = await self._asked(lambda client: client.session.read_resource(uri), repeatable=True)
         return cut(contents_text(result.contents))
@@ -121,14 +124,11 @@ class McpClient:
 async def _call(
     client: Client, tool: str, arguments: dict[str, Any], progress: ProgressFnT | None
 ) -> wire.CallToolResult:
-    answers: TypeAdapter[wire.CallToolResult | wire.InputRequiredResult] = TypeAdapter(
-        wire.CallToolResult | wire.InputRequiredResult
-    )
     state = None
     while True:
         params = wire.CallToolRequestParams(name=tool, arguments=arguments, request_state=state)
         request = wire.CallToolRequest(params=params)
-        result = await client.session.send_request(request, answers, progress_callback=progress)
+        result = await client.session.send_request(request, _ANSWERS, progress_callback=progress)
         if isinstance(result, wire.CallToolResult):
             return result
         if result.input_requests:
@@ -137,14 +137,14 @@ async def _call(
         await asyncio.sleep(STATE_PAUSE)
 
 
-async def _list_tools(client: Client) -> list[wire.Tool]:
+async def _list_tools(client: Client, enough: int) -> list[wire.Tool]:
     tools: list[wire.Tool] = []
     cursor = None
     for _ in range(MAX_PAGES if client.server_capabilities.tools else 0):
         page = await client.list_tools(cursor=cursor)
         tools += page.tools
         cursor = page.next_cursor
-        if cursor is None or len(tools) > MAX_TOOLS:
+        if cursor is None or len(tools) > enough:
             break
     return tools
 
