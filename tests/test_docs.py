@@ -35,6 +35,8 @@ def blocks(language: str) -> Iterator[tuple[str, str]]:
 def test_every_yaml_block_is_valid(place: str, text: str) -> None:
     if "cases:" in text:
         parse(place, text.encode(), CaseFile)
+    elif "mcp_servers:" in text:
+        parse(place, text.encode(), Sources)
     elif "\nname:" in text:
         parse_agent(place, text.encode())
     else:
