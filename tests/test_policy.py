@@ -19,6 +19,7 @@ from framework import RequestError, RunResult, Runtime, Tool, ToolContext, tool
 from framework.config.compile import Agent
 from framework.config.effect import SettingsFile
 from framework.config.generation import Builder, nothing
+from framework.config.outside import Outside
 from framework.config.settings import Settings
 from framework.config.snapshot import Snapshot
 from framework.engine.policy import Policy, holds, judge, matches
@@ -48,7 +49,7 @@ def compiled(text: str, tools: list[Tool] | None = None, name: str = "clerk") ->
     files = {f"agents.d/{name}.yaml": text, "agents.d/helper.yaml": agent("helper", model="offline")}
     builder = Builder(ORDERS if tools is None else tools, ["react"], ["offline"], SettingsFile(Settings(), fixed=True))
     snapshot = Snapshot({path: source.encode() for path, source in files.items()}, (), "")
-    return builder.build(snapshot, nothing(Settings())).agents[name]
+    return builder.build(snapshot, nothing(Settings()), Outside()).agents[name]
 
 
 def clerk(policy: str, runtime_policy: str = "{}", tools: list[Tool] | None = None, **keys: str) -> Agent:

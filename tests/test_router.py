@@ -14,6 +14,7 @@ from framework import AgentNotFound, RequestError, Runtime
 from framework.config.compile import Agent
 from framework.config.effect import SettingsFile
 from framework.config.generation import Builder, nothing
+from framework.config.outside import Outside
 from framework.config.settings import Settings
 from framework.config.snapshot import Snapshot
 from framework.engine.router import Route, route
@@ -27,7 +28,7 @@ def made(name: str, **routing: object) -> Agent:
     snapshot = Snapshot({f"agents.d/{name}.yaml": text.encode()}, (), "")
     return (
         Builder([], ["react"], ["offline"], SettingsFile(Settings(), fixed=True))
-        .build(snapshot, nothing(Settings()))
+        .build(snapshot, nothing(Settings()), Outside())
         .agents[name]
     )
 

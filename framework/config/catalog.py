@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextvars import Context
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -14,17 +15,22 @@ from framework.config.effect import SettingsFile
 from framework.config.generation import Builder, Generation, nothing
 from framework.config.history import History, Trigger
 from framework.config.leases import Lease, Leases
+from framework.config.outside import look_outside
 from framework.config.settings import Settings
 from framework.config.snapshot import Snapshot, single_file, take_snapshot
 from framework.telemetry import names
 from framework.telemetry.metrics import ReloadMetrics
 from framework.telemetry.spans import Spans
+from framework.tools.contracts import Contracts
 from framework.tools.lifetime import Lifetimes, Use
+from framework.tools.pool import SourcePool
 from framework.tools.tool import Tool
 from framework.types.events import ConfigRejected, ConfigReloaded
 from framework.types.problem import Problem
 
 log = logging.getLogger(__name__)
+
+CONTRACTS = ".agentsd/contracts.json"
 
 Subscriber = Callable[[ConfigReloaded | ConfigRejected], None]
 Gate = Callable[[Generation], Awaitable[Sequence[Problem]]]
@@ -45,6 +51,7 @@ class Catalog:
         fixed: bool = True,
         gate: Gate | None = None,
         lifetimes: Lifetimes | None = None,
+        connect: bool = False,
     ) -> None:
         """Nothing is read yet.
 
@@ -57,6 +64,7 @@ class Catalog:
             fixed: what `agentsd.yaml` says changes nothing in them.
             gate: what else may keep a candidate from going live, if the settings want that.
             lifetimes: sets plugins up; without it nothing may be run, only looked at.
+            connect: to the tool servers that the files declare.
         """
         self.root = root
         self.single = root.is_file()
@@ -68,13 +76,20 @@ class Catalog:
         """What is wrong with the files as they were last read, whether or not they went live."""
         self._strict, self._gate = settings.reload.mode == "strict", gate if settings.reload.gate == "tests" else None
         self._builder = Builder(tools, executors, models, SettingsFile(settings, fixed=fixed))
-        self._leases = Leases(lifetimes, self.current)
+        self._leases = Leases(lifetimes, self.current, self._close_unused)
+        self._pool = SourcePool(self._sources_changed) if connect else None
+        self._contracts = Contracts((root.parent if self.single else root) / CONTRACTS)
+        self._seen: Snapshot | None = None
+        """The files that were dealt with last, live or refused; none after a rollback."""
+        self._refreshing: asyncio.Task[Generation] | None = None
         self._metrics = ReloadMetrics()
         self._subscribers: list[Subscriber] = []
         self._changing = asyncio.Lock()
         self._published = asyncio.Condition()
-        self._refused: str | None = None
-        """Digest of files that were rejected, or that a rollback holds back: they are not tried again."""
+        self._refused: tuple[str, str] | None = None
+        """Digests of files and of what tool servers gave that were rejected: they are not tried again."""
+        self._held: str | None = None
+        """Digest of the files that a rollback holds back."""
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call `subscriber` after every reload that changed or refused something; returns how to stop that."""
@@ -92,6 +107,17 @@ class Catalog:
             snapshot = await asyncio.to_thread(self.snapshot)
             candidate = await self._prepare(snapshot)
             return await self._publish(candidate, trigger) if candidate else self.current
+
+    async def refresh(self) -> Generation:
+        """Build anew from the same files, since a tool server has other tools, or other faults, than before."""
+        async with self._changing:
+            candidate = await self._prepare(self._seen) if self._seen else None
+            return await self._publish(candidate, "source") if candidate else self.current
+
+    async def accept(self, names: Sequence[str]) -> Generation:
+        """Take tools of servers as they are now, whatever they said of themselves; raises ConfigError."""
+        await asyncio.to_thread(self._contracts.accept, names)
+        return await self.refresh()
 
     async def prepare(self, snapshot: Snapshot) -> Candidate | None:
         """Build what a snapshot would make live; none if that is nothing new, or was refused before."""
@@ -115,7 +141,7 @@ class Catalog:
         async with self._changing:
             earlier = replace(self.history.generation(number), number=self.current.number + 1)
             on_disk = await asyncio.to_thread(self.snapshot)
-            self._refused = on_disk.digest
+            self._held, self._seen = on_disk.digest, None
             lease = await self._leases.again(earlier)
             with lease:
                 await self._swap(Candidate.of(earlier, self.current), lease, "rollback")
@@ -135,8 +161,13 @@ class Catalog:
         self._leases.go_live(Lease(generation, Use(), lambda _: None))
 
     async def close(self) -> None:
-        """Tear down all plugins, whoever holds them."""
+        """Tear down all plugins, and disconnect from all tool servers, whoever holds them."""
+        if self._refreshing:
+            self._refreshing.cancel()
+            await asyncio.wait([self._refreshing])
         await self._leases.close()
+        if self._pool:
+            await self._pool.close()
 
     async def wait_generation(self, number: int) -> Generation:
         """Wait until a generation of at least this number is live."""
@@ -145,12 +176,18 @@ class Catalog:
             return self.current
 
     async def _prepare(self, snapshot: Snapshot) -> Candidate | None:
-        if snapshot.digest == self.current.digest:
+        if snapshot.digest == self._held and snapshot.digest != self.current.digest:
+            return None
+        self._held, self._seen = None, snapshot
+        outside = await look_outside(
+            await asyncio.to_thread(self._builder.sources, snapshot), self._pool, self._contracts
+        )
+        if (snapshot.digest, outside.digest) == (self.current.digest, self.current.outside.digest):
             self._refused, self.problems = None, self.current.problems
             return None
-        if snapshot.digest == self._refused:
+        if (snapshot.digest, outside.digest) == self._refused:
             return None
-        built = await asyncio.to_thread(self._builder.build, snapshot, self.current)
+        built = await asyncio.to_thread(self._builder.build, snapshot, self.current, outside)
         return Candidate.of(built, self.current, snapshot)
 
     async def _publish(self, candidate: Candidate, trigger: Trigger) -> Generation:
@@ -187,7 +224,8 @@ class Catalog:
             assert candidate.snapshot is not None
             with lease:  # so that what the next try uses as well stays set up
                 await asyncio.to_thread(self._builder.refuse, lease.failed)
-                built = await asyncio.to_thread(self._builder.build, candidate.snapshot, self.current)
+                outside = candidate.generation.outside
+                built = await asyncio.to_thread(self._builder.build, candidate.snapshot, self.current, outside)
                 candidate = Candidate.of(built, self.current, candidate.snapshot)
                 lease = await self._leases.begin(candidate.generation)
         return candidate, lease
@@ -200,7 +238,8 @@ class Catalog:
         return tuple(await self._gate(generation)) if self._gate else ()
 
     def _reject(self, candidate: Candidate, problems: tuple[Problem, ...]) -> None:
-        self._refused, self.problems = candidate.digest, problems
+        self._refused = candidate.digest, candidate.generation.outside.digest
+        self.problems = problems
         self._tell(ConfigRejected(generation=self.current.number, problems=problems))
         for problem in problems:
             log.error("%s (still serving generation %d)", problem, self.current.number)
@@ -218,6 +257,16 @@ class Catalog:
         agents, tools = len(self.current.agents), len(self.current.tools)
         log.info("generation %d is live: %d agents, %d tools", self.current.number, agents, tools)
         self._tell(candidate.event())
+
+    def _sources_changed(self) -> None:
+        """Several at once are one generation: the first waits for the lock, and sees what all of them say."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self.refresh(), context=Context())  # part of nobody's trace
+
+    def _close_unused(self) -> None:
+        if self._pool:
+            used = [*self._leases.generations(), self.current]
+            self._pool.keep({opened for generation in used for opened in generation.outside.sources.values()})
 
     def _tell(self, event: ConfigReloaded | ConfigRejected) -> None:
         for subscriber in tuple(self._subscribers):

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from framework.config.compile import Agent
 from framework.config.effect import SettingsFile
 from framework.config.link import Linker, Parsed, Surroundings
+from framework.config.outside import Outside
 from framework.config.parse import ParseError, in_order, parse_agent
 from framework.config.prompts import Prompts
 from framework.config.settings import Settings
 from framework.config.snapshot import AGENTS, PLUGINS, PROMPTS, Cases, Snapshot, digest_of
+from framework.config.sources import SourceFiles, SourceShelf
 from framework.config.toolbox import PluginShelf, Toolbox
 from framework.tools.plugins import Plugin, plugins_of
 from framework.tools.tool import Tool
@@ -41,6 +43,8 @@ class Generation:
     """What holds for the runs that begin on it."""
     refusal: tuple[Problem, ...] = ()
     """What is wrong with the settings: a generation that has this never goes live."""
+    outside: Outside = field(default_factory=Outside)
+    """What tool servers gave when it was built."""
     plugins: tuple[Plugin, ...] = ()
     """All that it uses: those that serve, and the versions whose tools its agents have."""
 
@@ -62,38 +66,46 @@ class Builder:
         self, tools: Iterable[Tool], executors: Collection[str], models: Collection[str], settings: SettingsFile
     ) -> None:
         self._plugins = PluginShelf(tools)
-        self._models, self._settings = models, settings
+        self._models, self._settings, self._sources = models, settings, SourceShelf()
         self._around = Surroundings(Toolbox({}), Prompts({}), executors, frozenset())
-        self._sources: Mapping[str, str] = {}
+        self._templates: Mapping[str, str] = {}
         self._parsed: dict[str, tuple[bytes, Parsed | ParseError]] = {}
         self._building = threading.Lock()
 
-    def build(self, snapshot: Snapshot, previous: Generation) -> Generation:
+    def sources(self, snapshot: Snapshot) -> SourceFiles:
+        """The tool servers that a snapshot declares."""
+        with self._building:
+            return self._sources.sources(snapshot.below(PLUGINS), snapshot.unreadable(PLUGINS, ()))
+
+    def build(self, snapshot: Snapshot, previous: Generation, outside: Outside) -> Generation:
         """Build the generation after `previous`; its problems say what of the snapshot could not be used."""
         with self._building:  # a reload that was cancelled leaves its build going on in a thread
-            return self._build(snapshot, previous)
+            return self._build(snapshot, previous, outside)
 
     def refuse(self, failed: Mapping[Plugin, tuple[Problem, ...]]) -> None:
         """Build with the last good versions of these plugins from now on, until their files change."""
         with self._building:
             self._plugins.refuse(failed)
 
-    def _build(self, snapshot: Snapshot, previous: Generation) -> Generation:
+    def _build(self, snapshot: Snapshot, previous: Generation, outside: Outside) -> Generation:
         try:
             settings = self._settings.settings(snapshot)
         except ConfigError as error:
-            return replace(previous, number=previous.number + 1, digest=snapshot.digest, refusal=tuple(error.problems))
+            number, refusal = previous.number + 1, tuple(error.problems)
+            return replace(previous, number=number, digest=snapshot.digest, outside=outside, refusal=refusal)
         problems = [*snapshot.problems, *self._settings.notices()]
         models = frozenset({*self._models, *settings.models})
         unreadable = snapshot.unreadable(PLUGINS, self._plugins.paths)
-        toolbox = self._plugins.toolbox(snapshot.below(PLUGINS), unreadable, previous.serving)
-        prompts = self._templates(snapshot.below(PROMPTS), problems)
+        own = self._plugins.toolbox(snapshot.below(PLUGINS), unreadable, previous.serving)
+        toolbox = own.with_outside(outside)
+        prompts = self._prompts(snapshot.below(PROMPTS), problems)
         parsed = self._parse_all(snapshot.below(AGENTS))
         known = self._around.toolbox
-        if (toolbox.tools, toolbox.extensions) != (
-            known.tools,
-            known.extensions,
-        ) or (prompts, models) != (self._around.prompts, self._around.models):
+        same = (toolbox.tools, toolbox.extensions, toolbox.outside.digest)
+        if same != (known.tools, known.extensions, known.outside.digest) or (prompts, models) != (
+            self._around.prompts,
+            self._around.models,
+        ):
             self._around = replace(self._around, toolbox=toolbox, prompts=prompts, models=models, digests={})
         good = {path: result for path, result in parsed.items() if isinstance(result, Parsed)}
         linker = Linker(self._around, good, previous.agents)
@@ -114,9 +126,10 @@ class Builder:
             toolbox.plugins,
             plugins=_used(toolbox, agents.values()),
             settings=settings,
+            outside=outside,
         )
 
-    def _templates(self, files: Mapping[str, bytes], problems: list[Problem]) -> Prompts:
+    def _prompts(self, files: Mapping[str, bytes], problems: list[Problem]) -> Prompts:
         sources = {}
         for path, source in files.items():
             try:
@@ -124,8 +137,8 @@ class Builder:
             except UnicodeDecodeError as error:
                 line = source.count(b"\n", 0, error.start) + 1
                 problems.append(Problem(path=path, line=line, message=f"not UTF-8: byte 0x{source[error.start]:02x}"))
-        if sources != self._sources:
-            self._sources = sources
+        if sources != self._templates:
+            self._templates = sources
             return Prompts(sources, self._around.prompts)
         return self._around.prompts
 

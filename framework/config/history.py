@@ -13,7 +13,7 @@ from framework.types.change import Change
 from framework.types.errors import RequestError
 
 KEPT = 20
-Trigger = Literal["startup", "watch", "api", "rollback"]
+Trigger = Literal["startup", "watch", "api", "rollback", "source"]
 
 
 @dataclass(frozen=True, slots=True)

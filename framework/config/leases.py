@@ -43,8 +43,11 @@ class Lease:
 class Leases:
     """The generations in use; one of them is live."""
 
-    def __init__(self, lifetimes: Lifetimes | None, first: Generation) -> None:
-        self._lifetimes = lifetimes
+    def __init__(
+        self, lifetimes: Lifetimes | None, first: Generation, on_unused: Callable[[], None] = lambda: None
+    ) -> None:
+        """Begin with a generation; `on_unused` is called whenever one is used no more."""
+        self._lifetimes, self._on_unused = lifetimes, on_unused
         self._used: dict[int, Lease] = {}
         self.live = Lease(first, Use(), self._forget)
         self.live.__enter__()
@@ -87,3 +90,8 @@ class Leases:
     def _forget(self, lease: Lease) -> None:
         if self._used.get(lease.generation.number) is lease:
             del self._used[lease.generation.number]
+            self._on_unused()
+
+    def generations(self) -> list[Generation]:
+        """Those in use."""
+        return [lease.generation for lease in self._used.values()]

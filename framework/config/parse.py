@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import groupby
@@ -32,6 +33,12 @@ _WANTED: Mapping[str, str] = {
 _ALLOW_ALL = 'say which tools are allowed, for instance `allow: ["*"]` for all of them'
 
 
+_WRITTEN_SECRET = re.compile(
+    r"(?:key|token|secret|password|authorization|cookie)s?['\"]?\s*+:\s*+(?!['\"]?(?:Bearer |Basic )?\$\{)",
+    re.IGNORECASE,
+)
+
+
 class ParseError(Exception):
     """A file that is not what it should be; `problems` lists everything found."""
 
@@ -60,6 +67,13 @@ def parse(path: str, source: bytes, model: type[M]) -> tuple[M, Document]:
 def in_order(problems: Iterable[Problem]) -> list[Problem]:
     """Problems by file, line and column, each once; those without a line come last in their file."""
     return sorted(dict.fromkeys(problems), key=lambda p: (p.path, p.line or inf, p.column or 0))
+
+
+def without_secrets(problems: Iterable[Problem], source: bytes) -> list[Problem]:
+    """The same problems, without any line of a file in which a secret stands itself, not the name of its variable."""
+    if not _WRITTEN_SECRET.search(source.decode("utf-8", "replace")):
+        return list(problems)
+    return [problem.model_copy(update={"excerpt": None}) for problem in problems]
 
 
 def spec_problems(details: Sequence[ErrorDetails], document: Document, model: type[BaseModel]) -> Iterator[Problem]:

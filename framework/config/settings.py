@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from framework.config.document import Document, DocumentError, read_document
 from framework.config.environment import expand
-from framework.config.parse import in_order, spec_problems
+from framework.config.parse import in_order, spec_problems, without_secrets
 from framework.types.errors import ConfigError, did_you_mean
 from framework.types.frozen import Duration, Frozen
 from framework.types.http import HttpLimits
@@ -26,8 +25,6 @@ FILE = "agentsd.yaml"
 PREFIX = "AGENTSD_"
 NO_FILE = b"{}"
 """What stands for a missing file: no key at all."""
-_WRITTEN_SECRET = re.compile(r"(?:key|token|secret|password)s?['\"]?\s*+:\s*+(?!['\"]?\$\{)", re.IGNORECASE)
-"""A secret that stands in the file itself, instead of the name of a variable."""
 
 
 class ModelAlias(Frozen):
@@ -160,9 +157,7 @@ class Settings(BaseSettings):
 
 def _refuse(problems: Iterable[Problem], source: bytes) -> NoReturn:
     """Raise ConfigError; where the file holds a secret, its lines are not shown."""
-    found = in_order(problems)
-    if _WRITTEN_SECRET.search(source.decode("utf-8", "replace")):
-        found = [problem.model_copy(update={"excerpt": None}) for problem in found]
+    found = without_secrets(in_order(problems), source)
     from_file = any(problem.path == FILE for problem in found)
     raise ConfigError(f"{FILE} cannot be used" if from_file else "the environment is wrong", found)
 

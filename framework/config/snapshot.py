@@ -15,7 +15,11 @@ from framework.types.problem import Problem
 
 AGENTS, PROMPTS, PLUGINS = "agents.d", "prompts", "plugins"
 SETTINGS = "agentsd.yaml"
-FOLDERS: Mapping[str, tuple[str, ...]] = {AGENTS: (".yaml", ".yml"), PROMPTS: (".j2",), PLUGINS: (".py",)}
+FOLDERS: Mapping[str, tuple[str, ...]] = {
+    AGENTS: (".yaml", ".yml"),
+    PROMPTS: (".j2",),
+    PLUGINS: (".py", ".yaml", ".yml"),
+}
 """The watched folders, and the files in them that count."""
 TEST_SUFFIXES = (".test.yaml", ".test.yml")
 """Of the files of cases beside agents. They are kept apart: what is served does not depend on them."""

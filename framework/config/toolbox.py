@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from framework.config.outside import Outside
 from framework.config.snapshot import digest_of
 from framework.tools.extension import Extension
 from framework.tools.plugins import Plugin, PluginError, PluginLoader
@@ -45,6 +46,23 @@ class Toolbox:
     problems: tuple[Problem, ...] = ()
     plugins: tuple[Plugin, ...] = ()
     """Those that serve, with tools or without."""
+    outside: Outside = field(default_factory=Outside)
+    """What tool servers give."""
+
+    def with_outside(self, outside: Outside) -> Toolbox:
+        """The same, and the tools of servers; of one whose name is taken on the wire, a problem."""
+        tools, problems = dict(self.tools), list(self.problems)
+        taken = {tool.definition.wire_name: tool.name for tool in tools.values()}
+        for tool in outside.tools:
+            wire = tool.definition.wire_name
+            if wire in taken:
+                message = f"{tool.name} cannot be used: to models its name is the same as that of {taken[wire]}"
+                problems.append(Problem(path="plugins", message=message, severity="warning"))
+            else:
+                tools[tool.name], taken[wire] = tool, tool.name
+        digests = {**self.digests, **outside.digests}
+        problems.extend(outside.problems)
+        return replace(self, tools=tools, digests=digests, problems=tuple(problems), outside=outside)
 
 
 class PluginShelf:

@@ -43,6 +43,7 @@ class Project:
         models: Collection[str] = (),
         gate: Gate | None = None,
         lifetimes: Lifetimes | None = None,
+        connect: bool = False,
     ) -> Project:
         """Read a project folder, or a single agent file. Without `lifetimes` nothing of it may be run.
 
@@ -53,6 +54,7 @@ class Project:
             models: names that agent files may use besides those of the settings.
             gate: what may keep an edit from going live, if the settings want that.
             lifetimes: sets plugins up.
+            connect: to the tool servers that its files declare; then it must be closed.
 
         Raises:
             ConfigError: the settings cannot be used, or nothing may go live.
@@ -68,6 +70,7 @@ class Project:
             fixed=settings is not None,
             gate=gate,
             lifetimes=lifetimes,
+            connect=connect,
         )
         try:
             await catalog.reload("startup")

@@ -91,7 +91,7 @@ class Runtime:
         clients = dict(models or {})
         gate = cases_pass(partial(cls.over, folder_of(root), deps))
         project = await Project.read(
-            root, settings, tools=tools, models=clients.keys(), gate=gate, lifetimes=Lifetimes(deps)
+            root, settings, tools=tools, models=clients.keys(), gate=gate, lifetimes=Lifetimes(deps), connect=True
         )
         runtime = cls(project, store or MemoryStore(), clients, deps)
         try:

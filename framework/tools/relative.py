@@ -14,7 +14,7 @@ INIT = "__init__.py"
 
 def is_plugin(path: str) -> bool:
     """Is the file loaded by itself, for its tools?"""
-    return not any(part.startswith("_") for part in PurePosixPath(path).parts)
+    return path.endswith(".py") and not any(part.startswith("_") for part in PurePosixPath(path).parts)
 
 
 def is_helper(path: str) -> bool:

@@ -1,0 +1,84 @@
+"""What tool servers give a generation: the tools they have now, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from framework.config.snapshot import digest_of
+from framework.config.sources import Declared, SourceFiles
+from framework.tools.contracts import Contracts
+from framework.tools.pool import Opened, SourcePool
+from framework.tools.tool import Tool
+from framework.types.problem import Problem
+
+MCP = "mcp."
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Seen at one moment: a generation keeps it, whatever the servers say later."""
+
+    declared: frozenset[str] = frozenset()
+    """All sources by name, such as `mcp.docs`."""
+    sources: Mapping[str, Opened] = field(default_factory=dict)
+    """Those that were started."""
+    tools: tuple[Tool, ...] = ()
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """By tool: whose it is and what it says of itself."""
+    silent: frozenset[str] = frozenset()
+    """Sources that cannot say which tools they have."""
+    altered: frozenset[str] = frozenset()
+    """Tools that say something else of themselves than when they were accepted."""
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Equal as long as agents are given the same."""
+        tools = (part for name, digest in sorted(self.digests.items()) for part in (name, digest))
+        faults = (str(problem) for problem in self.problems)
+        return digest_of(*tools, *sorted(self.silent), *sorted(self.altered), *faults)
+
+
+async def look_outside(files: SourceFiles, pool: SourcePool | None, contracts: Contracts) -> Outside:
+    """Connect to what is declared, and see what is there. Without a pool nothing is connected to."""
+    declared = frozenset(files.declared)
+    if pool is None:
+        return Outside(declared, silent=declared, problems=files.problems)
+    opened = await pool.open({name: source.config for name, source in files.declared.items()})
+    tools = [tool for one in opened for tool in one.source.tools]
+    altered = contracts.changed(tool for tool in tools if tool.name.startswith(MCP)) if tools else []
+    faulty = {one.name for one in opened if one.source.faults and not one.source.tools}
+    return Outside(
+        declared,
+        {one.name: one for one in opened},
+        tuple(tools),
+        dict(_digests(opened)),
+        frozenset({*pool.refused, *faulty, *(one.name for one in opened if not _has_said(one))}),
+        frozenset(tool.name for tool in altered),
+        (*files.problems, *_problems(files.declared, opened, pool.refused, altered)),
+    )
+
+
+def _has_said(one: Opened) -> bool:
+    return bool(one.source.tools or one.source.faults or one.is_started)
+
+
+def _digests(opened: Iterable[Opened]) -> Iterator[tuple[str, str]]:
+    for one in opened:
+        for tool in one.source.tools:
+            yield tool.name, f"{one.number} {tool.contract} {tool.risk} {tool.idempotent} {tool.timeout}"
+
+
+def _problems(
+    declared: Mapping[str, Declared], opened: Iterable[Opened], refused: Mapping[str, str], altered: Iterable[Tool]
+) -> Iterator[Problem]:
+    for name, why in refused.items():
+        yield declared[name].problem(f"{name} cannot be used: {why}")
+    for one in opened:
+        for fault in one.source.faults:
+            yield declared[one.name].problem(fault)
+    for tool in altered:
+        source = ".".join(tool.name.split(".")[:2])
+        message = f"{tool.name} says something else of itself than when it was accepted; see what, then: "
+        yield declared[source].problem(f"{message}agentsd tools accept {tool.name}")
