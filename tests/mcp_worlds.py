@@ -83,14 +83,6 @@ def children() -> set[int]:
     return found
 
 
-def alive(process: int) -> bool:
-    """Whether a process of this id runs."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def raw(tmp_path: Path, told: dict[str, Any] | None = None, **settings: Any) -> McpServer:
     """The server written by hand, told what to do by `told.json` in the folder."""
     tell(tmp_path, told or {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -22,7 +23,7 @@ from framework.tools.mcp_content import MAX_RESULT_CHARS
 from framework.tools.mcp_process import INHERITED
 from framework.types.errors import ToolError
 from framework.types.source import McpServer
-from tests.mcp_worlds import MODERN, World, alive, children, listings, opened, raw, tell
+from tests.mcp_worlds import MODERN, PATIENCE, World, children, listings, opened, raw, tell
 
 OBJECT = {"type": "object"}
 
@@ -306,6 +307,12 @@ def test_a_server_that_does_not_want_to_end_is_made_to(tmp_path: Path) -> None:
     asyncio.run(main())  # `opened` looks for what is left
 
 
+needs_pidfd = pytest.mark.skipif(
+    not hasattr(os, "pidfd_open"), reason="no way to wait for a process that is not a child"
+)
+
+
+@needs_pidfd
 def test_what_a_server_started_ends_with_it(tmp_path: Path) -> None:
     script = f'sleep 1000 & echo $! > {tmp_path}/pid; exec "$0" "$@"'
     server = McpServer(command=("sh", "-c", script, *raw(tmp_path).command))
@@ -313,24 +320,26 @@ def test_what_a_server_started_ends_with_it(tmp_path: Path) -> None:
     async def main() -> int:
         async with opened(server) as world:
             assert await world.call("echo") == "{}"
-            process = int((tmp_path / "pid").read_text("utf-8"))
-            assert alive(process)
-        return process
+            return os.pidfd_open(int((tmp_path / "pid").read_text("utf-8")))
 
-    process = asyncio.run(main())
-    assert not alive(process)
+    ended = asyncio.run(main())
+    assert select.select([ended], [], [], PATIENCE)[0] == [ended], "readable once it has ended"
+    os.close(ended)
 
 
+@needs_pidfd
 def test_a_program_that_ends_without_closing_leaves_no_process(tmp_path: Path) -> None:
     before = children()
 
-    async def main() -> None:
+    async def main() -> int:
         world = World("docs", raw(tmp_path, {"ignore_eof": True}))
         await world.source.start()
-        assert children() - before
+        (process,) = children() - before
+        return os.pidfd_open(process)
 
-    asyncio.run(main())  # which cancels all tasks natively
-    assert children() <= before
+    ended = asyncio.run(main())  # which cancels all tasks natively
+    assert select.select([ended], [], [], PATIENCE)[0] == [ended]
+    os.close(ended)
 
 
 def test_a_source_that_was_never_started_can_be_closed() -> None:
