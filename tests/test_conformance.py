@@ -49,12 +49,13 @@ CASES = {
     39: "words that older YAML reads as something else",
     40: "variables: unset, default, escaped, hostile; secrets",
     41: "links out of the root, unreadable files, FIFOs, folders named like files",
+    42: "schemas that come from tool servers: hostile ones are left out",
     43: "a rollback holds until the files change",
     44: "stopping during a reload, and while idle, fifty times",
     45: "unknown versions and fields",
     46: "any sequence of edits: live is a function of files and history",
 }
-"""42 (schemas that come from tool servers) belongs to where those servers are."""
+
 
 HERE = Path(__file__).parent
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from framework.cli.project import arguments_of, find_agent, find_tool, lenient_settings, locate
+from framework.cli.project import Location, arguments_of, find_agent, find_tool, lenient_settings, locate
 from framework.cli.run import pairs
 from framework.config.compile import Agent
 from framework.config.prompts import PromptError
@@ -32,15 +32,18 @@ WORDS: dict[VerdictKind, tuple[str, str]] = {
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help="A variable of the request.")
 @click.option("--locale", help="Language of the prompts, e.g. zh.")
+@click.option("--connect", is_flag=True, help="Connect to the tool servers, to know their tools.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-def command(agent: str, tool: str | None, arguments: str | None, project: str, as_json: bool, **given: Any) -> int:
+def command(
+    agent: str, tool: str | None, arguments: str | None, project: str, connect: bool, as_json: bool, **given: Any
+) -> int:
     """Say what AGENT is offered, what a human is asked about, what is denied, and by which line.
 
     With TOOL only of that one; with ARGUMENTS (a JSON object) of that very call.
     Exit codes: with TOOL, 0 allowed, 3 a human is asked, 1 denied; else 0.
     """
     location = locate(project)
-    read = asyncio.run(Project.read(location.root, lenient_settings(location)))
+    read = asyncio.run(_read(location, connect=connect))
     chosen = find_agent(read.catalog.current, agent)
     if tool is None:
         locale = given["locale"] or read.settings.locale
@@ -60,6 +63,12 @@ def command(agent: str, tool: str | None, arguments: str | None, project: str, a
         if wrong:
             click.secho(f"  but its arguments are refused: {wrong}", fg="red")
     return {"allow": 0, "ask": 3, "deny": 1}[judgement.verdict.kind]
+
+
+async def _read(location: Location, *, connect: bool) -> Project:
+    read = await Project.read(location.root, lenient_settings(location), connect=connect)
+    await read.catalog.close()
+    return read
 
 
 def _prompt(agent: Agent, locale: str, inputs: tuple[str, ...]) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from framework.cli.project import arguments_of, find_tool, lenient_settings, locate
+from framework.cli.project import arguments_of, find_tool, lenient_settings, locate, show_problem
+from framework.config.generation import Generation
 from framework.engine.project import Project
 from framework.engine.runtime import Runtime
 from framework.types.messages import ToolResult
@@ -23,12 +24,14 @@ def command() -> None:
 
 @command.command("list")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("--offline", is_flag=True, help="Connect to no tool server.")
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON, with their schemas.")
-def list_tools(project: str, as_json: bool) -> int:
+def list_tools(project: str, offline: bool, as_json: bool) -> int:
     """List all tools, by name; `agentsd explain AGENT` says who may call them."""
-    location = locate(project)
-    read = asyncio.run(Project.read(location.root, lenient_settings(location)))
-    tools = [tool for _, tool in sorted(read.catalog.current.tools.items())]
+    generation = asyncio.run(_load(project, connect=not offline))
+    tools = [tool for _, tool in sorted(generation.tools.items())]
+    for problem in generation.outside.problems:
+        show_problem(problem)
     if as_json:
         rows: list[dict[str, Any]] = [
             {**tool.definition.model_dump(), "source": tool.source, "risk": tool.risk, "idempotent": tool.idempotent}
@@ -41,6 +44,13 @@ def list_tools(project: str, as_json: bool) -> int:
         click.secho(f"{tool.name:<{width}}", bold=True, nl=False)
         click.echo(f"  {tool.risk:<8}  {tool.source:<7}  {tool.definition.description.splitlines()[0]}")
     return 0
+
+
+async def _load(project: str, *, connect: bool) -> Generation:
+    location = locate(project)
+    read = await Project.read(location.root, lenient_settings(location), connect=connect)
+    await read.catalog.close()
+    return read.catalog.current
 
 
 @command.command("call")
@@ -66,6 +76,26 @@ def call(tool: str, arguments: str | None, agent: str, project: str, as_json: bo
         click.secho(f"{result.status}: ", fg="red", nl=False, err=True)
         click.echo(result.error, err=True)
     return OUTCOMES[result.status]
+
+
+@command.command("accept")
+@click.argument("tools", nargs=-1, required=True)
+@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+def accept(tools: tuple[str, ...], project: str) -> int:
+    """Take TOOLS of MCP servers as they are now, although they say something else of themselves than before."""
+    asyncio.run(_accept(project, tools))
+    for tool in tools:
+        click.echo(f"accepted {tool}")
+    return 0
+
+
+async def _accept(project: str, tools: tuple[str, ...]) -> None:
+    location = locate(project)
+    read = await Project.read(location.root, lenient_settings(location), connect=True)
+    try:
+        await read.catalog.accept(tools)
+    finally:
+        await read.catalog.close()
 
 
 async def _call(project: str, agent: str, tool: str, arguments: dict[str, Any]) -> ToolResult:

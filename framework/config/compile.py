@@ -18,6 +18,7 @@ from framework.config.samples import input_samples, runtime_samples
 from framework.config.toolbox import Toolbox
 from framework.tools.arguments import ModelArguments
 from framework.tools.extension import Extension
+from framework.tools.source import source_of
 from framework.tools.tool import Tool
 from framework.tools.toolset import Toolset
 from framework.types.errors import ToolError, did_you_mean
@@ -118,6 +119,7 @@ def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World
         spec.skill_policy,
         risk_level=spec.runtime_policy.risk_level,
         place=lambda kind, index: document.place(("skill_policy", kind, index)),
+        blocked=[name for name in world.toolbox.outside.altered if _is_pinned(spec, name)],
     )
     agent = Agent(
         spec,
@@ -132,7 +134,8 @@ def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World
     )
     if problems := list(_prompt_problems(agent)):
         raise ParseError(problems)
-    warnings = tuple(in_order(lint(spec, document, toolset, world.prompts)))
+    odd = lint(spec, document, toolset, world.prompts, world.toolbox.outside.silent)
+    warnings = tuple(in_order(odd))
     return replace(agent, warnings=warnings), warnings
 
 
@@ -186,10 +189,21 @@ def _reference_problems(spec: AgentSpec, document: Document, world: World) -> It
     for index, name in enumerate(spec.sub_agents):
         if name not in world.specs:
             yield unknown(("sub_agents", index), "usable agent", name, world.specs)
+    servers = {name.removeprefix("mcp.") for name in world.toolbox.outside.declared if name.startswith("mcp.")}
+    declare = None if servers else "declare it in a file plugins/NAME.yaml, under mcp_servers"
+    for name in spec.mcp_policy.keys() - servers:
+        yield unknown(("mcp_policy", name), "MCP server", name, servers, declare)
     tools = world.toolbox.tools.keys() | {f"agent.{name}" for name in spec.sub_agents}
     for index, pattern in enumerate(spec.skill_policy.allow):
-        if not _GLOB_SIGNS.intersection(pattern) and pattern not in tools:
+        silent = source_of(pattern) in world.toolbox.outside.silent
+        if not _GLOB_SIGNS.intersection(pattern) and pattern not in tools and not silent:
             yield unknown(("skill_policy", "allow", index), "tool", pattern, tools)
+
+
+def _is_pinned(spec: AgentSpec, tool: str) -> bool:
+    """Whether an agent refuses a tool of an MCP server that says something else of itself than before."""
+    policy = spec.mcp_policy.get(tool.split(".")[1])
+    return policy is None or policy.pin == "block"
 
 
 def knows_model(spec: AgentSpec, models: Collection[str]) -> bool:

@@ -100,6 +100,16 @@ def _approval(was: Any, now: Any) -> Effect:
     return "widens" if _approval_rank(now) > _approval_rank(was) else "tightens"
 
 
+def _servers(was: dict[str, Any], now: dict[str, Any]) -> Effect:
+    """More context is no right; a server whose changed tools are no longer refused widens."""
+    loose = [name for name, policy in now.items() if policy["pin"] == "warn"]
+    if any(was.get(name, {}).get("pin", "block") == "block" for name in loose):
+        return "widens"
+    return (
+        "tightens" if any(policy["pin"] == "warn" and name not in loose for name, policy in was.items()) else "neutral"
+    )
+
+
 def _rank(risk: str) -> int:
     return _NEVER if risk == "never" else RISKS.index(risk)
 
@@ -141,4 +151,5 @@ _EFFECTS: Mapping[str, Callable[[Any, Any], Effect]] = {
     "runtime_policy.confirm.from": _risk,
     "plan.approval": _approval,
     "plan.max_plan_steps": _limit,
+    "mcp_policy": _servers,
 }

@@ -56,8 +56,18 @@ class Surroundings:
                 *(part for name, source in sorted(templates.items()) for part in (name, source)),
                 *(part for name in names for part in (name, self.toolbox.digests.get(name, ""))),
                 str(knows_model(own.spec, self.models)),
+                *self._outside_for(own.spec, names),
             )
         return self.digests[own.digest]
+
+    def _outside_for(self, spec: AgentSpec, tools: Iterable[str]) -> list[str]:
+        """What of tool servers decides whether an agent can be used, and what it is offered."""
+        if not spec.mcp_policy and not any(
+            pattern.startswith(("mcp.", "skill.")) for pattern in spec.skill_policy.allow
+        ):
+            return sorted(self.toolbox.outside.altered.intersection(tools))
+        outside = self.toolbox.outside
+        return [*sorted(outside.declared), *sorted(outside.silent), *sorted(outside.altered.intersection(tools))]
 
 
 class Linker:

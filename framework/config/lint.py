@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from framework.config.document import Document, Path
 from framework.config.prompts import Prompts
+from framework.tools.source import source_of
 from framework.tools.toolset import Toolset
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, TemplateRef
@@ -13,14 +14,18 @@ from framework.types.spec import AgentSpec, TemplateRef
 ONLY_TEMPLATES = "only a template can say it: instructions: {template: …}"
 
 
-def lint(spec: AgentSpec, document: Document, toolset: Toolset, prompts: Prompts) -> Iterator[Problem]:
-    """Warnings about an agent that can be used as it is."""
-    yield from _unused_rules(toolset)
+def lint(
+    spec: AgentSpec, document: Document, toolset: Toolset, prompts: Prompts, silent: Collection[str] = ()
+) -> Iterator[Problem]:
+    """Warnings about an agent that can be used as it is; nothing is said about tools of `silent` sources."""
+    yield from _unused_rules(toolset, silent)
     yield from _unused_variables(spec, document, prompts)
 
 
-def _unused_rules(toolset: Toolset) -> Iterator[Problem]:
+def _unused_rules(toolset: Toolset, silent: Collection[str]) -> Iterator[Problem]:
     for rule in toolset.unused_rules():
+        if source_of(rule.rule.tool) in silent:
+            continue
         path, _, line = rule.place.rpartition(":")
         message = f"the {rule.kind} rule {rule.rule.tool!r} matches no tool there is"
         yield Problem(path=path, line=int(line), message=message, severity="warning")

@@ -9,6 +9,7 @@ from framework.config.snapshot import digest_of
 from framework.config.sources import Declared, SourceFiles
 from framework.tools.contracts import Contracts
 from framework.tools.pool import Opened, SourcePool
+from framework.tools.source import source_of
 from framework.tools.tool import Tool
 from framework.types.problem import Problem
 
@@ -79,6 +80,5 @@ def _problems(
         for fault in one.source.faults:
             yield declared[one.name].problem(fault)
     for tool in altered:
-        source = ".".join(tool.name.split(".")[:2])
         message = f"{tool.name} says something else of itself than when it was accepted; see what, then: "
-        yield declared[source].problem(f"{message}agentsd tools accept {tool.name}")
+        yield declared[source_of(tool.name)].problem(f"{message}agentsd tools accept {tool.name}")

@@ -103,6 +103,10 @@ def judge(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict:
 
 
 def _denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict | None:
+    if tool.name in agent.toolset.blocked:
+        server = tool.name.split(".")[1]
+        why = f"its server says something else of it than when it was accepted: agentsd tools accept {tool.name}"
+        return Verdict("deny", "pin: block", agent.place("mcp_policy", server, "pin"), why)
     for rule in agent.toolset.rules_for(tool.name).deny:
         if matches(rule.rule, arguments):
             return Verdict("deny", f"deny {rule.rule.tool}", rule.place, rule.rule.reason)

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from framework.config.prompts import PromptError
 from framework.types.events import ToolFinished, Warned
 from framework.types.messages import Message, ToolCall, ToolResult
-from framework.types.state import Action, Confirmation, ToolStat, TraceEntry
+from framework.types.state import Action, Confirmation, RunState, ToolStat, TraceEntry
 
 if TYPE_CHECKING:
     from framework.engine.run import Run
@@ -58,6 +58,14 @@ def answer(run: Run, requested: Sequence[ToolCall]) -> None:
         run.budget.spend_correction()
     else:
         state.corrections = 0
+
+
+def partial_output(state: RunState) -> str:
+    """What a run that could not finish has to show: done plan steps, else the last thing the model said."""
+    if state.plan is not None:
+        return "\n".join(step.result for step in state.plan.steps if step.status == "done" and step.result)
+    said = (message.content for message in reversed(state.messages) if message.role == "assistant")
+    return next((text for text in said if text), "")
 
 
 def close_turn(run: Run) -> None:

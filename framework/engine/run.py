@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from framework.config.compile import Agent
 from framework.config.prompts import PromptError
 from framework.engine import calls, hooks, results, turns
+from framework.engine.background import read_background
 from framework.engine.budget import Budget
 from framework.engine.policy import Policy
 from framework.engine.services import Executor, Services
@@ -224,6 +225,7 @@ class Run:
             async with asyncio.timeout(self.budget.time_left()) as self._deadline:
                 self._began = asyncio.get_running_loop().time()
                 await hooks.before_run(self)
+                await read_background(self)
                 self._end("final", await executor(self))
         except Paused as paused:
             self._end("confirmation")
@@ -236,15 +238,15 @@ class Run:
             if self._deadline and self._deadline.expired():
                 self._stop(self.budget.timed_out())
             else:
-                self._end("internal_error", self._partial_output(), error)
+                self._end("internal_error", results.partial_output(self.state), error)
         except asyncio.CancelledError:
-            self._end("cancelled", "" if self.is_guarded else self._partial_output())
+            self._end("cancelled", "" if self.is_guarded else results.partial_output(self.state))
             raise
         except (AgentsdError, PromptError) as error:
-            self._end(getattr(error, "code", ConfigError.code), self._partial_output(), error)
+            self._end(getattr(error, "code", ConfigError.code), results.partial_output(self.state), error)
         except Exception as error:  # an executor may be a plugin's: whatever it raises ends this run only
             log.exception("run %s: the executor %r failed", self.state.run_id, self.agent.spec.executor)
-            self._end("internal_error", self._partial_output(), error)
+            self._end("internal_error", results.partial_output(self.state), error)
         return ()
 
     @property
@@ -288,15 +290,8 @@ class Run:
             state.error = ErrorInfo(code=finish_reason, message=message, retryable=getattr(error, "retryable", False))
 
     def _stop(self, limit: LimitExceeded) -> None:
-        self._end(limit.limit, self._partial_output())
+        self._end(limit.limit, results.partial_output(self.state))
         self.state.stopped_by = LimitUse(limit=limit.limit, used=limit.used, allowed=limit.allowed, place=limit.place)
-
-    def _partial_output(self) -> str:
-        """What a run that could not finish has to show: done plan steps, else the last thing the model said."""
-        if self.state.plan is not None:
-            return "\n".join(step.result for step in self.state.plan.steps if step.status == "done" and step.result)
-        said = (message.content for message in reversed(self.state.messages) if message.role == "assistant")
-        return next((text for text in said if text), "")
 
     def _agent_attributes(self) -> dict[str, Any]:
         return {

@@ -14,6 +14,7 @@ from typing import Any
 
 from framework.config.compile import Agent
 from framework.config.generation import Generation
+from framework.config.outside import Outside
 from framework.tools.tool import Tool, ToolContext
 from framework.types.case import Failure
 from framework.types.errors import ToolError
@@ -50,7 +51,7 @@ def isolate(generation: Generation, agent: str, model: str, results: Mapping[str
     """
     tools = {name: safe(tool, results.get(name)) for name, tool in generation.tools.items()}
     agents = {name: _isolated(generation.agents[name], model, tools) for name in _reached(generation, agent)}
-    return replace(generation, agents=agents, tools=tools)
+    return replace(generation, agents=agents, tools=tools, outside=Outside())
 
 
 def safe(tool: Tool, answers: Answers | None) -> Tool:

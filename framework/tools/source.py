@@ -52,6 +52,11 @@ Changed = Callable[[], None]
 """Called by a source, in the event loop, whenever its tools or faults are not what they were."""
 
 
+def source_of(tool: str) -> str:
+    """The source that a tool's name begins with, such as `mcp.docs` of `mcp.docs.search` or of `mcp.docs.*`."""
+    return ".".join(tool.split(".")[:2])
+
+
 def outside_tool(
     name: str,
     description: str,

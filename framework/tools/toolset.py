@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from typing import Literal
@@ -69,16 +69,27 @@ class Toolset:
         *,
         risk_level: Risk,
         place: Callable[[RuleKind, int], str] = lambda kind, index: f"skill_policy.{kind}[{index}]",
+        blocked: Collection[str] = (),
     ) -> None:
+        """Match a policy with all tools there are.
+
+        Args:
+            tools: by name.
+            policy: which of them.
+            risk_level: tools above it are not offered.
+            place: of a rule in its file.
+            blocked: tools that are not offered whatever the rules say.
+        """
         rules = {kind: _placed(kind, policy, place) for kind in ("deny", "ask", "allow")}
         self._deny, self._ask, self._allow = (Patterns(rules[kind]) for kind in ("deny", "ask", "allow"))
         always_denied = Patterns([rule for rule in rules["deny"] if not rule.rule.when])
         ceiling = RISKS.index(risk_level)
-        self.tools = tools
+        self.tools, self.blocked = tools, frozenset(blocked)
         self.offered: Mapping[str, Tool] = {
             name: tool
             for name, tool in tools.items()
-            if (tool.source == "agent" or self._allow.match(name) or self._ask.match(name))
+            if name not in blocked
+            and (tool.source == "agent" or self._allow.match(name) or self._ask.match(name))
             and not always_denied.match(name)
             and RISKS.index(tool.risk) <= ceiling
         }

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field, SecretStr, StringConstraints, model_validator
 
 from framework.types.frozen import Duration, Frozen
-from framework.types.spec import Risk
+from framework.types.spec import Risk, SourceName
 
-SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 SkillId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
 HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+", max_length=2000)]
 

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Stri
 from framework.types.frozen import Duration, Frozen
 
 AgentName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
+SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 ToolPattern = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Risk = Literal["low", "medium", "high", "critical"]
 RISKS: tuple[Risk, ...] = ("low", "medium", "high", "critical")
@@ -202,6 +203,30 @@ class ConversationSettings(Frozen):
     """Messages of history sent with a request."""
 
 
+class PromptRef(Frozen):
+    """A prompt of an MCP server."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+    """The server's name for it."""
+    arguments: dict[str, str] = {}
+    """What it is to be filled with."""
+
+
+def _prompt(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class McpPolicy(Frozen):
+    """What comes from one MCP server into an agent's context. Which of its tools: see `skill_policy`."""
+
+    resources: tuple[Annotated[str, StringConstraints(min_length=1, max_length=2000)], ...] = ()
+    """Resources by URI, whose text the model gets when a run begins."""
+    prompts: tuple[Annotated[PromptRef, BeforeValidator(_prompt, json_schema_input_type=str | PromptRef)], ...] = ()
+    """Prompts by name, or `{name: …, arguments: {…}}`, whose text the model gets when a run begins."""
+    pin: Literal["warn", "block"] = "block"
+    """What to do about a tool that says something else of itself than when it was accepted: refuse it, or say so."""
+
+
 HookPlace = Literal["before_run", "before_tool", "after_tool", "after_run"]
 ExtensionName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
@@ -245,6 +270,8 @@ class AgentSpec(Frozen):
     """`react` thinks and acts turn by turn; `plan` makes a plan first and works it off; or a plugin's, by its name."""
     skill_policy: SkillPolicy = SkillPolicy(allow=())
     """Which tools; missing: none."""
+    mcp_policy: dict[SourceName, McpPolicy] = {}
+    """By server: what comes from it into the context, and whether its tools may change."""
     runtime_policy: RuntimePolicy = RuntimePolicy()
     plan: PlanSettings = PlanSettings()
     sub_agents: tuple[AgentName, ...] = ()

@@ -169,6 +169,8 @@ class RunState(BaseModel):
     stopped_by: LimitUse | None = None
     admitted: bool = False
     """The hooks that look at the message have let it pass."""
+    background: list[str] | None = None
+    """What MCP servers gave for the context when the run began; none before that."""
     history: list[Message] = []
     """Earlier turns, as sent to the model."""
     messages: list[Message] = []

@@ -1,0 +1,55 @@
+"""What an agent is told besides its instructions: texts of MCP servers, read once when its run begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from framework.types.errors import ToolError
+from framework.types.events import Warned
+from framework.types.spec import McpPolicy, PromptRef
+
+if TYPE_CHECKING:
+    from framework.engine.run import Run
+
+MAX_CHARS = 64 * 1024
+"""Of all texts together."""
+
+
+class _Readable(Protocol):
+    async def resource(self, uri: str) -> str: ...
+
+    async def prompt(self, name: str, arguments: dict[str, str]) -> str: ...
+
+
+async def read_background(run: Run) -> None:
+    """Read what the agent's `mcp_policy` names. What cannot be read is left out, with a warning."""
+    if run.state.background is not None:
+        return
+    texts: list[str] = []
+    left = MAX_CHARS
+    for server, policy in run.agent.spec.mcp_policy.items():
+        for title, wanted in _wanted(policy):
+            try:
+                text = await _read(run, server, wanted)
+            except ToolError as error:
+                await run.emit(Warned, code="background", message=f"{title} of {server}: {error.message}")
+                continue
+            texts.append(f"[{title}, from {server}]\n{text[:left]}")
+            left = max(0, left - len(text))
+    run.state.background = texts
+
+
+def _wanted(policy: McpPolicy) -> Iterator[tuple[str, str | PromptRef]]:
+    yield from ((uri, uri) for uri in policy.resources)
+    yield from ((prompt.name, prompt) for prompt in policy.prompts)
+
+
+async def _read(run: Run, server: str, wanted: str | PromptRef) -> str:
+    opened = run.services.generation.outside.sources.get(f"mcp.{server}")
+    if opened is None:
+        raise ToolError("the server is not connected here")
+    source = cast("_Readable", cast("Any", opened.source))
+    if isinstance(wanted, str):
+        return await source.resource(wanted)
+    return await source.prompt(wanted.name, dict(wanted.arguments))
