@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -258,6 +260,42 @@ def test_two_files_cannot_declare_one_server_and_agents_cannot_name_one_that_is_
         assert "there is no MCP server 'dogs'; did you mean docs" in found["agents.d/b.yaml"]
 
     live(root, body)
+
+
+def test_a_server_nobody_here_wrote_that_is_killed_in_mid_run_is_there_again_for_the_next_call(tmp_path: Path) -> None:
+    command = json.dumps([sys.executable, "-m", "mcp_server_time", "--local-timezone", "UTC"])
+    files = {
+        "plugins/time.yaml": f"version: 1\nmcp_servers: {{time: {{command: {command}, risk: low}}}}\n",
+        "agents.d/a.yaml": agent("a", skill_policy='{allow: ["mcp.time.*", kill]}'),
+    }
+    ask = {"timezone": "UTC"}
+    held: list[Runtime] = []
+    script = [
+        calls(("mcp.time.get_current_time", ask)),
+        calls(("kill", {}), prefix="k"),
+        calls(("mcp.time.get_current_time", ask), prefix="d"),
+        "done",
+    ]
+
+    @tool(risk="low")
+    async def kill() -> str:
+        """Kill the server, and wait until it is there again."""
+        (victim,) = children()
+        os.kill(victim, signal.SIGKILL)
+        source = held[0].catalog.current.outside.sources["mcp.time"].source
+        async with asyncio.timeout(PATIENCE):
+            while source.faults or children() in (set(), {victim}):
+                await asyncio.to_thread(lambda: None)
+        return "it is back"
+
+    async def body(runtime: Runtime) -> None:
+        held.append(runtime)
+        assert runtime.catalog.problems == ()
+        result = await runtime.run("what time is it")
+        assert [call.status for call in result.tool_calls] == ["success"] * 3, result.tool_calls
+        assert all("datetime" in str(call.result) for call in (result.tool_calls[0], result.tool_calls[2]))
+
+    live(write(tmp_path, files), body, *script, tools=[kill])
 
 
 # --- context
