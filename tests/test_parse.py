@@ -250,7 +250,7 @@ agents.d/bad.yaml:15:1: unknown key 'colour'
    15 | colour: red
       | ^
       = known here: version, name, description, model, model_settings, instructions, inputs, examples, routing, \
-executor, skill_policy, mcp_policy, runtime_policy, plan, sub_agents, conversation, hooks"""
+executor, skill_policy, mcp_policy, runtime_policy, plan, sub_agents, conversation, output_schema, hooks"""
 
 
 def test_a_bad_file_is_printed_with_all_its_mistakes_in_order() -> None:

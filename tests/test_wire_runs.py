@@ -94,3 +94,24 @@ def test_a_provider_that_fails_ends_the_run_with_a_typed_error_and_no_key(tmp_pa
         assert "sk-test" not in result.model_dump_json()
 
     asyncio.run(main())
+
+
+def test_an_answer_of_a_type_comes_through_instructor_as_tool_arguments(tmp_path: Path) -> None:
+    schema = "{type: object, properties: {city: {type: string}, people: {type: integer}}, required: [city, people]}"
+    whole = {"city": "Rome", "people": 3}
+
+    async def main() -> None:
+        answers = [
+            says("Rome has three."),
+            calls(("Answer", {"city": "Rome", "people": "3"})),
+            calls(("Answer", whole)),
+        ]
+        async with wire_server(answers) as server:
+            result = await run_once(project(tmp_path, server.url, output_schema=schema))
+        assert (result.output, result.data, result.steps) == ("Rome has three.", whole, 3)
+        asked = server.requests[1]
+        assert [tool["function"]["name"] for tool in asked["tools"]] == ["Answer"]
+        assert asked["tools"][0]["function"]["parameters"]["required"] == ["city", "people"]
+        assert "people" in json.dumps(server.requests[2]["messages"][-1]), "the re-ask says what was wrong"
+
+    asyncio.run(main())

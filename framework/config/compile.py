@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from framework.config.document import Document, Path
 from framework.config.extensions import extension_problems, hooks_of
-from framework.config.inputs import input_fields, input_problems, inputs_model
+from framework.config.inputs import input_fields, input_problems, inputs_model, output_problems
 from framework.config.lint import lint
 from framework.config.parse import ParseError, in_order
 from framework.config.prompts import PromptError, Prompts
@@ -108,6 +108,7 @@ def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World
     """
     found = [
         *input_problems(spec, document),
+        *output_problems(spec, document),
         *_reference_problems(spec, document, world),
         *extension_problems(spec, document, world.toolbox.extensions, world.executors),
     ]

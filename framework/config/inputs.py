@@ -1,4 +1,4 @@
-"""The variables that requests bring for an agent's templates: checked at load, and with each request."""
+"""What an agent takes and gives as data: the variables of a request, the type of its answer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from framework.config.document import Document, Path
+from framework.tools.arguments import SchemaArguments
+from framework.types.errors import ConfigError
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, InputSpec
 
@@ -60,6 +62,15 @@ def input_problems(spec: AgentSpec, document: Document) -> Iterator[Problem]:
             yield document.problem(path, message, at_key=True)
         elif field.default is not None and not _fits(field):
             yield document.problem((*path, "default"), f"the default is not of type {field.type}")
+
+
+def output_problems(spec: AgentSpec, document: Document) -> Iterator[Problem]:
+    """An `output_schema` that cannot be used."""
+    if spec.output_schema is not None:
+        try:
+            SchemaArguments(spec.output_schema)
+        except ConfigError as error:
+            yield document.problem(("output_schema",), error.message, at_key=True)
 
 
 def _fits(field: InputSpec) -> bool:

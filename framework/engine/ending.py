@@ -85,6 +85,7 @@ def result_of(state: RunState, trace: str | None = None) -> RunResult:
         status=state.status,
         finish_reason=state.finish_reason,
         output=state.output,
+        data=state.data,
         messages=(*state.history, *state.messages),
         steps=state.steps,
         tool_calls=tuple(_call_summaries(state)),

@@ -122,7 +122,8 @@ async def _delegate(
     child = run.child(call.id, agent, bound["message"], inputs)
     asked = await child.drive()
     if asked or child.state.status == "completed":
-        return asked, ToolResult(status="success", output=child.state.output)
+        said = child.state.output if child.state.data is None else child.state.data
+        return asked, ToolResult(status="success", output=said)
     why = child.state.error.message if child.state.error else f"it was stopped by {child.state.finish_reason}"
     partial = f"; what it has so far: {child.state.output}" if child.state.output else ""
     return (), ToolResult(status="error", error=why + partial, metadata={"error_type": child.state.finish_reason})

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from framework.engine.react import react
 from framework.engine.results import observation
 from framework.engine.run import Confirmations, Run
+from framework.engine.together import together
 from framework.telemetry import names
 from framework.telemetry.spans import fail
 from framework.tools.arguments import ArgumentsError
@@ -32,7 +33,7 @@ async def plan(run: Run) -> str:
         return rejected
     while ready := _plan(run).ready():
         batch = ready[: run.agent.spec.plan.max_parallel]
-        await run.together(_work_off(run, step) for step in batch)
+        await together(_work_off(run, step) for step in batch)
         await _skip_blocked(run)
     return await _summarize(run)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from framework.config.compile import Agent
 from framework.config.generation import Generation
@@ -43,6 +43,8 @@ class RunOptions(TypedDict, total=False):
     tenant: str | None
     metadata: Mapping[str, Any] | None
     """Passed to tools as it is."""
+    output_type: type[BaseModel] | None
+    """What the answer's data must be; otherwise the agent's `output_schema`."""
 
 
 def first_state(message: str, agent: Agent, generation: Generation, locale: str, options: RunOptions) -> RunState:
@@ -54,7 +56,7 @@ def first_state(message: str, agent: Agent, generation: Generation, locale: str,
     history = options.get("history")
     if history and options.get("conversation"):
         raise RequestError("give either history or a conversation, not both")
-    base_path = options.get("base_path")
+    base_path, output_type = options.get("base_path"), options.get("output_type")
     return RunState(
         agent=agent.name,
         generation=generation.number,
@@ -70,6 +72,7 @@ def first_state(message: str, agent: Agent, generation: Generation, locale: str,
         model_settings=_changed(
             agent.spec.model_settings, ModelSettings, options.get("model_settings") or {}, "model_settings"
         ),
+        output_schema=output_type.model_json_schema() if output_type else agent.spec.output_schema,
         history=[m for m in _messages(history or ()) if m.role != "system"],
         messages=[Message(role="user", content=message)],
     )

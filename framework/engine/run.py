@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from time import perf_counter
@@ -21,10 +21,12 @@ from pydantic import BaseModel
 from framework.config.compile import Agent
 from framework.config.prompts import PromptError
 from framework.engine import calls, hooks, results, turns
+from framework.engine.answers import typed_answer
 from framework.engine.background import read_background
 from framework.engine.budget import Budget
 from framework.engine.policy import Policy
 from framework.engine.services import Executor, Services
+from framework.engine.together import together
 from framework.llm.structured import ask_typed
 from framework.telemetry import names
 from framework.telemetry.redact import redact
@@ -107,7 +109,7 @@ class Run:
                 return await calls.perform(self, call)
 
         with self.services.spans.inside(self._step_span):
-            await self.together(one(call) for call in requested)
+            await together(one(call) for call in requested)
         results.answer(self, requested)
         await self.save()
 
@@ -115,32 +117,6 @@ class Run:
         """Carry out one call that no message asked for, such as a plan's; its result stays in `state.calls`."""
         calls.admit(self, [call])
         return await calls.perform(self, call)
-
-    async def together(self, jobs: Iterable[Coroutine[Any, Any, Confirmations]]) -> None:
-        """Run jobs side by side. All of them finish before one that pauses, or hits a limit, makes itself felt.
-
-        Raises:
-            Paused: with everything that the jobs ask.
-            LimitExceeded: of the first job that met one.
-        """
-        limits: list[LimitExceeded] = []
-
-        async def guarded(job: Coroutine[Any, Any, Confirmations]) -> Confirmations:
-            try:
-                return await job
-            except LimitExceeded as limit:
-                limits.append(limit)
-                return ()
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(guarded(job)) for job in jobs]
-        except BaseExceptionGroup as errors:
-            raise _first(errors) from None
-        if limits:
-            raise limits[0]
-        if asked := [confirmation for task in tasks for confirmation in task.result()]:
-            raise Paused(asked)
 
     def child(self, key: str, agent: Agent, message: str, inputs: Mapping[str, Any] | None = None) -> Run:
         """The sub-run of that key: a new one, or the one that a pause or a crash has left."""
@@ -157,6 +133,7 @@ class Run:
                 locale=self.state.locale,
                 inputs=dict(inputs or {}),
                 limits=agent.spec.runtime_policy,
+                output_schema=agent.spec.output_schema,
                 model_settings=agent.spec.model_settings,
                 messages=[Message(role="user", content=message)],
             )
@@ -226,7 +203,9 @@ class Run:
                 self._began = asyncio.get_running_loop().time()
                 await hooks.before_run(self)
                 await read_background(self)
-                self._end("final", await executor(self))
+                output = await executor(self)
+                self.state.data = await typed_answer(self, output)
+                self._end("final", output)
         except Paused as paused:
             self._end("confirmation")
             return paused.confirmations
@@ -257,10 +236,13 @@ class Run:
     async def _guard_output(self) -> None:
         if not self.is_guarded:
             return
+        output = self.state.output
         try:
-            self.state.output = await hooks.after_run(self, self.state.output)
+            self.state.output = await hooks.after_run(self, output)
         except Refused as refusal:
             self._end("refused", refusal.message)
+        if self.state.output != output:
+            self.state.data = None
         results.replace_answer(self, self.state.output)
         await self.emit(ContentReceived, message_id=turns.message_id(self), text=self.state.output)
 
@@ -307,8 +289,3 @@ class Run:
         span.set_attribute(names.TOTAL_OUTPUT_TOKENS, usage.completion_tokens)
         if error_type := outcome(self.state.finish_reason).span_error:
             fail(span, error_type)
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    error = errors.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error

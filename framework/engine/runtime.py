@@ -7,10 +7,13 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 from uuid import uuid4
+
+from pydantic import BaseModel
 
 from framework.config.catalog import Catalog
 from framework.config.generation import Generation
@@ -230,7 +233,8 @@ class Runtime:
             if conversation.id:
                 state.history, state.session = list(conversation.messages), dict(conversation.session)
                 await self.store.save_conversation(conversation.opened_by(state.run_id))
-            async with self._launch(state, generation, chosen, listening=listening) as stream:
+            output_type = options.get("output_type")
+            async with self._launch(state, generation, chosen, output_type, listening=listening) as stream:
                 yield stream
 
     def _route(self, message: str, generation: Generation, explicit: str | None, last: str | None) -> Route:
@@ -244,12 +248,18 @@ class Runtime:
 
     @asynccontextmanager
     async def _launch(
-        self, state: RunState, generation: Generation, chosen: Route | None, *, listening: bool
+        self,
+        state: RunState,
+        generation: Generation,
+        chosen: Route | None,
+        output_type: type[BaseModel] | None = None,
+        *,
+        listening: bool,
     ) -> AsyncIterator[RunStream]:
         channel = Channel()
         agent = chosen.agent if chosen else route("", generation.agents, explicit=state.agent).agent
         services = self._services(state, generation, channel, listening=listening)
-        run = Run(state, agent, services)
+        run = Run(state, agent, replace(services, output_type=output_type))
         self._pinned[state.run_id] = generation
         task = asyncio.create_task(self._drive(run, chosen), name=state.run_id)
         self._running[state.run_id] = task

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
 from framework.config.compile import Agent
 from framework.config.generation import Generation
 from framework.config.settings import ToolSettings
@@ -48,3 +50,5 @@ class Services:
     deps: Any
     listening: bool
     """Somebody reads content deltas: ask the provider to stream."""
+    output_type: type[BaseModel] | None = None
+    """What the caller wants the answer's data to be."""

@@ -277,6 +277,8 @@ class AgentSpec(Frozen):
     sub_agents: tuple[AgentName, ...] = ()
     """Agents this one may call, offered to the model as tools `agent.NAME`."""
     conversation: ConversationSettings = ConversationSettings()
+    output_schema: dict[str, Any] | None = None
+    """JSON Schema of an object: the answer's data, beside its text. Missing: only text."""
     hooks: Hooks = Hooks()
 
     @field_validator("description")

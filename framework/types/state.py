@@ -165,6 +165,10 @@ class RunState(BaseModel):
     status: Status = "running"
     finish_reason: str = ""
     output: str = ""
+    output_schema: dict[str, Any] | None = None
+    """What the answer's data must fit, if it is to have any."""
+    data: Any = None
+    """The answer as data."""
     error: ErrorInfo | None = None
     stopped_by: LimitUse | None = None
     admitted: bool = False
@@ -228,6 +232,8 @@ class RunResult(Frozen):
     finish_reason: str
     """`final`, `confirmation`, `cancelled`, the key of a limit, or an error's code."""
     output: str
+    data: Any = None
+    """The answer as JSON data, where `output_schema` or `output_type` asks for it."""
     messages: tuple[Message, ...]
     """History and this run's messages; feed them to the next call as `history`."""
     steps: int

@@ -1,0 +1,69 @@
+"""Answers of a type: the text a run ends with as data, asked for once more only if it is not the data already."""
+
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from framework.tools.arguments import ArgumentsError, SchemaArguments
+
+if TYPE_CHECKING:
+    from framework.engine.run import Run
+
+INSTRUCTION = "Give your answer once more, complete, as the arguments of {name}. Take everything from what was said."
+_FENCED = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
+
+
+async def typed_answer(run: Run, text: str) -> Any:
+    """The answer as JSON data of the type that is wanted; None if none is.
+
+    Raises:
+        ModelError: the model could not be brought to give it.
+        LimitExceeded: a limit is used up.
+    """
+    output = _wanted(run)
+    if output is None:
+        return None
+    fenced = _FENCED.fullmatch(text.strip())
+    try:
+        answer = output.model_validate_json(fenced[1] if fenced else text)
+    except ValidationError:
+        answer = await run.ask_typed(output, INSTRUCTION.format(name=output.__name__))
+    return answer.model_dump(mode="json")
+
+
+def _wanted(run: Run) -> type[BaseModel] | None:
+    asked_for = run.services.output_type
+    if asked_for is not None and run.parent is None:
+        return asked_for
+    schema = run.state.output_schema
+    return None if schema is None else model_of(schema)
+
+
+def model_of(schema: dict[str, Any]) -> type[BaseModel]:
+    """A model that takes what a JSON Schema of an object takes; raises ConfigError if the schema cannot be used."""
+    checked = SchemaArguments(schema)
+
+    class Answer(BaseModel):
+        """The answer."""
+
+        model_config = ConfigDict(extra="allow")
+
+        @model_validator(mode="before")
+        @classmethod
+        def _fits(cls, data: Any) -> Any:
+            if not isinstance(data, dict):
+                raise ValueError("an object is expected")
+            try:
+                return checked.bind(data)
+            except ArgumentsError as error:
+                raise ValueError(error.message) from None
+
+        @classmethod
+        def model_json_schema(cls, *_: Any, **__: Any) -> dict[str, Any]:
+            return {"title": cls.__name__, **deepcopy(checked.schema)}
+
+    return Answer
