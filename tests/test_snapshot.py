@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -129,6 +130,24 @@ def test_a_file_that_never_stops_changing_while_it_is_read_is_told(tmp_path: Pat
     found = take_snapshot(tmp_path)
     assert found.files == {"agents.d/b.yaml": b"b"}
     assert [str(problem) for problem in found.problems] == [f"{A}: cannot be read: it is being written"]
+
+
+def test_folders_may_be_nested_deeper_than_calls_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "agents.d"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    deep = sys.getrecursionlimit() + 10
+    for _ in range(deep):
+        os.mkdir("d")  # noqa: PTH102 - a Path of that many parts takes its time
+        os.chdir("d")
+    Path("a.yaml").write_text("a")
+    try:
+        assert take_snapshot(tmp_path).files == {"agents.d/" + "d/" * deep + "a.yaml": b"a"}
+    finally:  # shutil.rmtree cannot
+        Path("a.yaml").unlink()
+        for _ in range(deep):
+            os.chdir("..")
+            os.rmdir("d")  # noqa: PTH106 - as above
 
 
 def link(path: Path, target: str) -> None:

@@ -63,6 +63,10 @@ class Settling:
         """Something was seen that is neither live nor refused."""
         return self._seen is not None and self._seen.digest != self._answered
 
+    def touched(self, folder: str) -> bool:
+        """Whether files below a folder may be others than those that were dealt with last."""
+        return self._settled is None or any(path.startswith(folder + "/") for path in self._touched)
+
     def look(self, seen: Snapshot, live: str, ended: float) -> None:
         """Tell what a look at the files showed.
 

@@ -17,16 +17,17 @@ from framework.config.catalog import Catalog
 from framework.config.roots import Roots
 from framework.config.settings import ReloadSettings
 from framework.config.settle import Graces, Settling
-from framework.config.snapshot import FOLDERS, Scanner, Snapshot
+from framework.config.snapshot import FOLDERS, PLUGINS, Scanner, Snapshot
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-STEP_MS, DEBOUNCE_MS = 20, 400
-TICK_MS = 200
+STEP_MS, DEBOUNCE_MS = 10, 400
+TICK_SECONDS = 0.2
 """How often the folders themselves are looked at."""
 RETRY_SECONDS, RETRY_MOST_SECONDS = 0.1, 30.0
+"""The pauses after failures: each is twice the one before."""
 STOP_SECONDS = 0.1
 """How long a watcher that is stopped waits for its threads; they end by themselves."""
 
@@ -86,22 +87,25 @@ class Watcher:
             with closing(Roots(self._folders())) as roots:
                 try:
                     await self._in_thread(threads, partial(self._watch, roots, lambda: self._hint(loop)))
-                    continue
-                except Exception as error:  # noqa: BLE001 - what the watch stumbles over may be gone next time
+                except _WatchError as error:
                     if not roots.changed():
                         self.restarts += 1
-                        log.warning(
-                            "the file watcher failed and is started again: %s", str(error) or type(error).__name__
-                        )
-            self._hinted.set()
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_MOST_SECONDS) if loop.time() - began < 2 * pause else RETRY_SECONDS
+                        log.warning("the file watcher failed and is started again: %s", error)
+                    self._hinted.set()
+                    pause = min(2 * pause, RETRY_MOST_SECONDS) if loop.time() - began < 2 * pause else RETRY_SECONDS
+                    await _pause(pause, roots)
 
     def _folders(self) -> list[Path]:
         return [self._home] if self._catalog.single else [self._home / name for name in FOLDERS]
 
     def _watch(self, roots: Roots, hint: Callable[[], None]) -> None:
-        """Pass on hints until the folders are no longer the same, in a thread."""
+        """Pass on hints until the folders are no longer the same, in a thread; raises _WatchError."""
+        try:
+            self._pass_on(roots, hint)
+        except BaseException as error:  # a panic of the watcher's Rust code is no Exception
+            raise _WatchError(str(error) or type(error).__name__) from error
+
+    def _pass_on(self, roots: Roots, hint: Callable[[], None]) -> None:
         from watchfiles import watch  # not needed by a process that does not watch
 
         changes = watch(
@@ -109,7 +113,7 @@ class Watcher:
             watch_filter=None,  # the scan decides what counts; a filter here would miss swapped folders
             step=STEP_MS,
             debounce=DEBOUNCE_MS,
-            rust_timeout=TICK_MS,
+            rust_timeout=int(TICK_SECONDS * 1000),
             yield_on_timeout=True,
             stop_event=self._stop,
             recursive=bool(roots.folders) and not self._catalog.single,  # what else lies there may be huge
@@ -131,14 +135,19 @@ class Watcher:
     # --- looks
 
     async def _look_again_and_again(self, threads: ThreadPoolExecutor) -> None:
+        pause = RETRY_SECONDS
         while True:
             self._hinted.clear()
             try:
                 due = await self._look(threads)
-            except Exception:
+            except (Exception, asyncio.CancelledError) as error:
+                if _is_cancelled(error):
+                    raise
                 log.exception("a look at the project's files failed")
-                await asyncio.sleep(self._reconcile)
+                await asyncio.sleep(min(pause, self._reconcile))
+                pause = min(2 * pause, RETRY_MOST_SECONDS)
                 continue
+            pause = RETRY_SECONDS
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._hinted.wait()
@@ -148,7 +157,10 @@ class Watcher:
         now, settling = asyncio.get_running_loop().time, self._settling
         began = now()
         seen = await self._in_thread(threads, self._scan)
+        was_pending = settling.pending
         settling.look(seen, self._catalog.current.digest, now())
+        if settling.pending and not was_pending and not settling.touched(PLUGINS):
+            await self._built(seen)  # while it is waited: most edits are saved at once; no half of a plugin is run
         while settling.pending:
             if wait := settling.quiet(began).wait:
                 return began + wait
@@ -201,3 +213,23 @@ class Watcher:
 
     def _counted(self, snapshot: Snapshot) -> Snapshot:
         return snapshot.with_cases_counted() if self._count_cases else snapshot
+
+
+class _WatchError(Exception):
+    """The operating system's watch failed."""
+
+
+async def _pause(seconds: float, roots: Roots) -> None:
+    """Wait; less if there are other folders meanwhile."""
+    now = asyncio.get_running_loop().time
+    ends = now() + seconds
+    while (left := ends - now()) > 0:
+        await asyncio.sleep(min(left, TICK_SECONDS))
+        if roots.changed():
+            return
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether it is this task that is to end; what the task calls may raise CancelledError on its own."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
