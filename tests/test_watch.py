@@ -244,14 +244,16 @@ def test_a_look_that_fails_is_done_again_soon_without_a_hint(
 def test_a_project_that_is_gone_and_back_is_watched_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the pause has become by then."""
     root = tmp_path / "project"
+    monkeypatch.setattr(watch, "RETRY_MOST_SECONDS", 1000.0)
+    monkeypatch.setattr(watch, "RETRY_SECONDS", 1000.0)
 
     async def scene() -> None:
         async with opened(write(root, {"agents.d/a.yaml": one("a")})) as runtime:
-            assert runtime.watcher is not None
-            monkeypatch.setattr(watch, "RETRY_MOST_SECONDS", 1000.0)
-            monkeypatch.setattr(watch, "RETRY_SECONDS", 1000.0)
             root.rename(tmp_path / "away")
             await live(runtime, "a", None)
+            assert runtime.watcher is not None
+            while not runtime.watcher.restarts:
+                await asyncio.sleep(0)
             (tmp_path / "away").rename(root)
             await live(runtime, "a", "Old.")
             _replace(root / "agents.d/a.yaml", one("a", "New."))
