@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -232,3 +233,19 @@ def test_a_folder_that_comes_to_be_is_noticed(tmp_path: Path) -> None:
     assert not roots.changed()
     (tmp_path / "agents.d").mkdir()
     assert roots.changed()
+
+
+def test_a_folder_that_cannot_be_looked_at_is_none_and_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> os.stat_result:
+        raise OSError(errno.ESTALE, "stale file handle")
+
+    before = set(Path("/dev/fd").iterdir())
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", refuse)
+        roots = Roots([tmp_path])
+    assert not roots.folders
+    assert roots.changed()
+    roots.close()
+    assert set(Path("/dev/fd").iterdir()) == before

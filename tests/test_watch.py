@@ -18,6 +18,7 @@ from framework import Runtime
 from framework.config import watch
 from framework.config.candidate import Candidate
 from framework.config.catalog import Catalog
+from framework.config.roots import Roots
 from framework.config.settings import Settings
 from framework.config.settle import Settling
 from framework.config.snapshot import Snapshot
@@ -243,7 +244,13 @@ def test_a_look_that_fails_is_done_again_soon_without_a_hint(
 
 def test_a_project_that_is_gone_and_back_is_watched_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the pause has become by then."""
-    root = tmp_path / "project"
+    root, failed, until_changed = tmp_path / "project", asyncio.Event(), Roots.until_changed
+
+    async def noted(roots: Roots, seconds: float) -> None:
+        failed.set()
+        await until_changed(roots, seconds)
+
+    monkeypatch.setattr(Roots, "until_changed", noted)
     monkeypatch.setattr(watch, "RETRY_MOST_SECONDS", 1000.0)
     monkeypatch.setattr(watch, "RETRY_SECONDS", 1000.0)
 
@@ -251,9 +258,7 @@ def test_a_project_that_is_gone_and_back_is_watched_at_once(tmp_path: Path, monk
         async with opened(write(root, {"agents.d/a.yaml": one("a")})) as runtime:
             root.rename(tmp_path / "away")
             await live(runtime, "a", None)
-            assert runtime.watcher is not None
-            while not runtime.watcher.restarts:
-                await asyncio.sleep(0)
+            await failed.wait()
             (tmp_path / "away").rename(root)
             await live(runtime, "a", "Old.")
             _replace(root / "agents.d/a.yaml", one("a", "New."))

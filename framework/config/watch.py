@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from framework.config.candidate import Candidate
 from framework.config.catalog import Catalog
-from framework.config.roots import Roots
+from framework.config.roots import TICK_SECONDS, Roots
 from framework.config.settings import ReloadSettings
 from framework.config.settle import Graces, Settling
 from framework.config.snapshot import FOLDERS, PLUGINS, Scanner, Snapshot
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STEP_MS, DEBOUNCE_MS = 10, 400
-TICK_SECONDS = 0.2
-"""How often the folders themselves are looked at."""
 RETRY_SECONDS, RETRY_MOST_SECONDS = 0.1, 30.0
 """The pauses after failures: each is twice the one before."""
+FEW = 10
+"""So many files are saved at once; more are in the middle of being written when the first of them are seen."""
 STOP_SECONDS = 0.1
 """How long a watcher that is stopped waits for its threads; they end by themselves."""
 
@@ -86,26 +86,21 @@ class Watcher:
             began = loop.time()
             with closing(Roots(self._folders())) as roots:
                 try:
-                    await self._in_thread(threads, partial(self._watch, roots, lambda: self._hint(loop)))
-                except _WatchError as error:
+                    await self._in_thread(threads, _safe(partial(self._watch, roots, lambda: self._hint(loop))))
+                except Exception as error:  # noqa: BLE001 - what the watch stumbles over may be gone next time
                     if not roots.changed():
                         self.restarts += 1
-                        log.warning("the file watcher failed and is started again: %s", error)
+                        why = str(error) or type(error).__name__
+                        log.warning("the file watcher failed and is started again: %s", why)
                     self._hinted.set()
                     pause = min(2 * pause, RETRY_MOST_SECONDS) if loop.time() - began < 2 * pause else RETRY_SECONDS
-                    await _pause(pause, roots)
+                    await roots.until_changed(pause)
 
     def _folders(self) -> list[Path]:
         return [self._home] if self._catalog.single else [self._home / name for name in FOLDERS]
 
     def _watch(self, roots: Roots, hint: Callable[[], None]) -> None:
-        """Pass on hints until the folders are no longer the same, in a thread; raises _WatchError."""
-        try:
-            self._pass_on(roots, hint)
-        except BaseException as error:  # a panic of the watcher's Rust code is no Exception
-            raise _WatchError(str(error) or type(error).__name__) from error
-
-    def _pass_on(self, roots: Roots, hint: Callable[[], None]) -> None:
+        """Pass on hints until the folders are no longer the same, in a thread."""
         from watchfiles import watch  # not needed by a process that does not watch
 
         changes = watch(
@@ -159,8 +154,8 @@ class Watcher:
         seen = await self._in_thread(threads, self._scan)
         was_pending = settling.pending
         settling.look(seen, self._catalog.current.digest, now())
-        if settling.pending and not was_pending and not settling.touched(PLUGINS):
-            await self._built(seen)  # while it is waited: most edits are saved at once; no half of a plugin is run
+        if settling.pending and not was_pending and _may_be_whole(settling.touched):
+            await self._built(seen)  # meanwhile it settles
         while settling.pending:
             if wait := settling.quiet(began).wait:
                 return began + wait
@@ -215,18 +210,23 @@ class Watcher:
         return snapshot.with_cases_counted() if self._count_cases else snapshot
 
 
-class _WatchError(Exception):
-    """The operating system's watch failed."""
+def _may_be_whole(touched: frozenset[str] | None) -> bool:
+    """Whether an edit may be built before it has settled: it is small, and no half of a plugin would be run."""
+    return touched is not None and len(touched) <= FEW and not any(path.startswith(PLUGINS + "/") for path in touched)
 
 
-async def _pause(seconds: float, roots: Roots) -> None:
-    """Wait; less if there are other folders meanwhile."""
-    now = asyncio.get_running_loop().time
-    ends = now() + seconds
-    while (left := ends - now()) > 0:
-        await asyncio.sleep(min(left, TICK_SECONDS))
-        if roots.changed():
-            return
+def _safe(function: Callable[[], T]) -> Callable[[], T]:
+    """The same, but what it raises is an Exception: a panic of watchfiles' Rust code is none, and would end all."""
+
+    def call() -> T:
+        try:
+            return function()
+        except Exception:
+            raise
+        except BaseException as error:
+            raise RuntimeError(str(error) or type(error).__name__) from error
+
+    return call
 
 
 def _is_cancelled(error: BaseException) -> bool:
