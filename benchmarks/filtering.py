@@ -1,4 +1,4 @@
-"""Choosing an agent's tools: matched anew for every model call, compiled once a generation, and looked up."""
+"""Choosing an agent's tools: matched anew for every model call, built once a generation, and looked up."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def measure(count: int, rounds: int) -> float:
     lookup = best(lambda: (toolset.definitions, toolset.offered.get(asked), toolset.rules_for(asked)), rounds=rounds)
     rows = [
         Row("globs and schemas for every call", each_call, 1),
-        Row("compiled, uncached (once a generation)", build, build / each_call),
-        Row("compiled, looked up (every call)", lookup, lookup / each_call),
+        Row("built, uncached (once a generation)", build, build / each_call),
+        Row("looked up (every call)", lookup, lookup / each_call),
     ]
     table(f"Filtering {count:,} tools, {len(toolset.offered):,} offered", "µs", rows)
     return build

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from framework.config.catalog import Catalog
 from framework.config.compile import Agent
 from framework.config.generation import Generation
+from framework.config.link import Parsed, Surroundings
 from framework.tools.tool import Tool, tool
 from framework.types.events import ConfigRejected, ConfigReloaded
 from tests.cases import cases
@@ -900,3 +901,21 @@ def test_what_is_live_is_the_last_good_version_of_every_file(batches: list[list[
             for name, agent in generation.agents.items():
                 same = name in before.agents and before.agents[name].digest == agent.digest
                 assert not (same and agent.stale == before.agents[name].stale) or agent is before.agents[name]
+
+
+def test_what_was_known_of_earlier_versions_of_a_file_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Surroundings] = []
+    digest_for = Surroundings.digest_for
+
+    def noted(surroundings: Surroundings, own: Parsed) -> str:
+        asked.append(surroundings)
+        return digest_for(surroundings, own)
+
+    monkeypatch.setattr(Surroundings, "digest_for", noted)
+    project = Project(tmp_path, {"agents.d/a.yaml": agent("a"), "agents.d/b.yaml": agent("b")})
+    for number in range(5):
+        project.reload({"agents.d/a.yaml": agent("a", description=f"Version {number}.")})
+    assert asked[0] is asked[-1]
+    assert len(asked[-1].digests) == 2

@@ -180,12 +180,14 @@ def test_a_paused_run_whose_version_cannot_be_set_up_again_stays_paused(tmp_path
             assert [problem.message for problem in refused.value.problems] == [
                 "ConnectionError in setup(): no database"
             ]
+        write(tmp_path, {"agents.d/late.yaml": agent("late", model="offline")})
         with pytest.raises(ConfigError):
             await runtime.catalog.rollback(1)
         await turns()
         assert deps.up() == {"2", "r"}  # and nothing of the first generation
         assert runtime.catalog.current.number == 2
         assert len(await runtime.pending(paused.run_id)) == 1
+        assert "late" in (await runtime.reload()).agents, "a rollback that failed holds nothing back"
 
     write(tmp_path, {"plugins/q.py": plugin("q")})
     live(project(tmp_path, more=once), body)

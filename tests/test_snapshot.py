@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -131,6 +133,24 @@ def test_a_file_that_never_stops_changing_while_it_is_read_is_told(tmp_path: Pat
     assert [str(problem) for problem in found.problems] == [f"{A}: cannot be read: it is being written"]
 
 
+def test_folders_may_be_nested_deeper_than_calls_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "agents.d"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    deep = sys.getrecursionlimit() + 10
+    for _ in range(deep):
+        os.mkdir("d")  # noqa: PTH102 - a Path of that many parts takes its time
+        os.chdir("d")
+    Path("a.yaml").write_text("a")
+    try:
+        assert take_snapshot(tmp_path).files == {"agents.d/" + "d/" * deep + "a.yaml": b"a"}
+    finally:  # shutil.rmtree cannot
+        Path("a.yaml").unlink()
+        for _ in range(deep):
+            os.chdir("..")
+            os.rmdir("d")  # noqa: PTH106 - as above
+
+
 def link(path: Path, target: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(target)
@@ -213,3 +233,19 @@ def test_a_folder_that_comes_to_be_is_noticed(tmp_path: Path) -> None:
     assert not roots.changed()
     (tmp_path / "agents.d").mkdir()
     assert roots.changed()
+
+
+def test_a_folder_that_cannot_be_looked_at_is_none_and_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> os.stat_result:
+        raise OSError(errno.ESTALE, "stale file handle")
+
+    before = set(Path("/dev/fd").iterdir())
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", refuse)
+        roots = Roots([tmp_path])
+    assert not roots.folders
+    assert roots.changed()
+    roots.close()
+    assert set(Path("/dev/fd").iterdir()) == before

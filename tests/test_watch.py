@@ -6,18 +6,21 @@ import asyncio
 import logging
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import watchfiles
 
 from framework import Runtime
+from framework.config import watch
 from framework.config.candidate import Candidate
 from framework.config.catalog import Catalog
+from framework.config.roots import Roots
 from framework.config.settings import Settings
+from framework.config.settle import Settling
 from framework.config.snapshot import Snapshot
 from framework.types.events import ConfigRejected
 from tests.projects import agent, write
@@ -188,22 +191,136 @@ def test_where_nothing_can_be_watched_the_next_look_finds_what_changed(
     assert "the file watcher failed and is started again: no space left on device" in caplog.messages
 
 
-def test_a_look_that_fails_does_not_end_the_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Panic(BaseException):
+    """As code in Rust raises it."""
+
+
+@pytest.mark.parametrize("error", [OSError("no space left on device"), Panic("unwrapped nothing")])
+def test_a_watch_that_fails_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    failures = [error]
+    begin = watchfiles.watch
+
+    def fail_once(*paths: Path, **options: Any) -> Generator[set[tuple[watchfiles.Change, str]], None, None]:
+        if failures:
+            raise failures.pop()
+        return begin(*paths, **options)
+
+    monkeypatch.setattr(watchfiles, "watch", fail_once)
+
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
+            write(tmp_path, {"agents.d/a.yaml": one("a", "New.")})
+            await live(runtime, "a", "New.")
+            assert runtime.watcher is not None
+            assert runtime.watcher.restarts == 1
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("error", [RuntimeError("lost"), asyncio.CancelledError()])
+def test_a_look_that_fails_is_done_again_soon_without_a_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
     failures: list[Snapshot] = []
     prepare = Catalog.prepare
 
-    async def fail_once(catalog: Catalog, snapshot: Snapshot) -> Candidate | None:
-        if not failures:
+    async def fail_twice(catalog: Catalog, snapshot: Snapshot) -> Candidate | None:
+        if len(failures) < 2:
             failures.append(snapshot)
-            raise RuntimeError("lost")
+            raise error
         return await prepare(catalog, snapshot)
 
     async def scene() -> None:
-        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")}), reconcile="50ms") as runtime:
-            monkeypatch.setattr(Catalog, "prepare", fail_once)
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
+            monkeypatch.setattr(Catalog, "prepare", fail_twice)
             write(tmp_path, {"agents.d/a.yaml": one("a", "New.")})
             await live(runtime, "a", "New.")
-            assert failures
+            assert len(failures) == 2
+
+    asyncio.run(scene())
+
+
+def test_a_project_that_is_gone_and_back_is_watched_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the pause has become by then."""
+    root, failed, until_changed = tmp_path / "project", asyncio.Event(), Roots.until_changed
+
+    async def noted(roots: Roots, seconds: float) -> None:
+        failed.set()
+        await until_changed(roots, seconds)
+
+    monkeypatch.setattr(Roots, "until_changed", noted)
+    monkeypatch.setattr(watch, "RETRY_MOST_SECONDS", 1000.0)
+    monkeypatch.setattr(watch, "RETRY_SECONDS", 1000.0)
+
+    async def scene() -> None:
+        async with opened(write(root, {"agents.d/a.yaml": one("a")})) as runtime:
+            root.rename(tmp_path / "away")
+            await live(runtime, "a", None)
+            await failed.wait()
+            (tmp_path / "away").rename(root)
+            await live(runtime, "a", "Old.")
+            _replace(root / "agents.d/a.yaml", one("a", "New."))
+            await live(runtime, "a", "New.")
+
+    asyncio.run(scene())
+
+
+@asynccontextmanager
+async def hurried(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Runtime, asyncio.Queue[Snapshot]]]:
+    """A runtime that waits for ever, and what its watcher sees."""
+    looks = asyncio.Queue[Snapshot]()
+    look = Settling.look
+
+    def noted(settling: Settling, seen: Snapshot, live: str, ended: float) -> None:
+        look(settling, seen, live, ended)
+        looks.put_nowait(seen)
+
+    monkeypatch.setattr(Settling, "look", noted)
+    settings = Settings.model_validate({"reload": {"quiet": "1h"}})
+    async with asyncio.timeout(30), Runtime.open(root, settings=settings) as runtime:
+        await looks.get()
+        yield runtime, looks
+
+
+def test_an_edit_is_built_while_it_is_not_live_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = asyncio.Queue[Candidate | None]()
+    prepare = Catalog.prepare
+
+    async def noted(catalog: Catalog, snapshot: Snapshot) -> Candidate | None:
+        candidate = await prepare(catalog, snapshot)
+        built.put_nowait(candidate)
+        return candidate
+
+    monkeypatch.setattr(Catalog, "prepare", noted)
+
+    async def scene() -> None:
+        async with hurried(write(tmp_path, {"agents.d/a.yaml": one("a")}), monkeypatch) as (runtime, _):
+            write(tmp_path, {"agents.d/a.yaml": one("a", "New.")})
+            candidate = await built.get()
+            assert candidate is not None
+            assert candidate.generation.agents["a"].spec.description == "New."
+            assert _description(runtime, "a") == "Old."
+
+    asyncio.run(scene())
+
+
+def test_a_plugin_is_not_run_before_it_was_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = f"from pathlib import Path\n\nPath({str(tmp_path / 'ran')!r}).write_text('')\n"
+
+    async def scene() -> None:
+        async with hurried(write(tmp_path, {"agents.d/a.yaml": one("a")}), monkeypatch) as (_, looks):
+            write(tmp_path, {"plugins/p.py": plugin})
+            while "plugins/p.py" not in (await looks.get()).files:
+                pass
+            for number in range(3):  # what a look before these had begun is done by then
+                write(tmp_path, {"agents.d/a.yaml": one("a", f"Version {number}.")})
+                while (await looks.get()).files["agents.d/a.yaml"] != one("a", f"Version {number}.").encode():
+                    pass
+            assert not (tmp_path / "ran").exists()
 
     asyncio.run(scene())
 

@@ -85,7 +85,8 @@ class Catalog:
         self._metrics = ReloadMetrics()
         self._subscribers: list[Subscriber] = []
         self._changing = asyncio.Lock()
-        self._published = asyncio.Condition()
+        self._published = asyncio.Event()
+        """Of the generation after the current one."""
         self._refused: tuple[str, str] | None = None
         """Digests of files and of what tool servers gave that were rejected: they are not tried again."""
         self._held: str | None = None
@@ -141,10 +142,10 @@ class Catalog:
         async with self._changing:
             earlier = replace(self.history.generation(number), number=self.current.number + 1)
             on_disk = await asyncio.to_thread(self.snapshot)
-            self._held, self._seen = on_disk.digest, None
             lease = await self._leases.again(earlier)
             with lease:
-                await self._swap(Candidate.of(earlier, self.current), lease, "rollback")
+                self._held, self._seen = on_disk.digest, None
+                self._swap(Candidate.of(earlier, self.current), lease, "rollback")
             return self.current
 
     def lease(self) -> Lease:
@@ -171,9 +172,9 @@ class Catalog:
 
     async def wait_generation(self, number: int) -> Generation:
         """Wait until a generation of at least this number is live."""
-        async with self._published:
-            await self._published.wait_for(lambda: self.current.number >= number)
-            return self.current
+        while self.current.number < number:
+            await self._published.wait()
+        return self.current
 
     async def _prepare(self, snapshot: Snapshot) -> Candidate | None:
         if snapshot.digest == self._held and snapshot.digest != self.current.digest:
@@ -204,7 +205,7 @@ class Catalog:
                     self._reject(candidate, refused)
                 else:
                     self._refused = None
-                    await self._swap(candidate, lease, trigger)
+                    self._swap(candidate, lease, trigger)
             span.set_attribute(names.GENERATION, self.current.number)
         agents = self.current.agents.values()
         self._metrics.record(
@@ -244,13 +245,13 @@ class Catalog:
         for problem in problems:
             log.error("%s (still serving generation %d)", problem, self.current.number)
 
-    async def _swap(self, candidate: Candidate, lease: Lease, trigger: Trigger) -> None:
+    def _swap(self, candidate: Candidate, lease: Lease, trigger: Trigger) -> None:
         before, self.current = self.current, candidate.generation
         self._leases.go_live(lease)
         self.problems = self.current.problems
         self.history.add(self.current, trigger, candidate.changes)
-        async with self._published:
-            self._published.notify_all()
+        published, self._published = self._published, asyncio.Event()
+        published.set()
         for problem in self.current.errors:
             if problem not in before.errors:
                 log.error("%s", problem)

@@ -40,8 +40,6 @@ class Agent:
     prompts: Prompts
     inputs: type[BaseModel]
     """Checks the variables of a request."""
-    variables: Mapping[str, Any]
-    """What every template may use besides `vars` and `inputs`."""
     hooks: Mapping[HookPlace, tuple[Extension, ...]] = field(default_factory=dict)
     executor: Extension | None = None
     """How it works, if that is a plugin's."""
@@ -63,6 +61,15 @@ class Agent:
     def place(self, *path: str | int) -> str:
         """`file:line` of a key of the agent's file."""
         return self.document.place(path)
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """What every template may use besides `vars` and `inputs`; made when asked for: few agents need it."""
+        return {
+            "agent": {"name": self.spec.name, "description": self.spec.description},
+            "tools": [definition.model_dump() for definition in self.toolset.definitions],
+            "limits": self.spec.runtime_policy.model_dump(),
+        }
 
     def functions(self) -> Iterator[Callable[..., Any]]:
         """Whatever of plugins it may call."""
@@ -115,11 +122,12 @@ def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World
     if found:
         raise ParseError(found)
     agents = [agent_tool(world.specs[name]) for name in spec.sub_agents]
+    tools = world.toolbox.tools
     toolset = Toolset(
-        {**world.toolbox.tools, **{tool.name: tool for tool in agents}},
+        {**tools, **{tool.name: tool for tool in agents}} if agents else tools,
         spec.skill_policy,
         risk_level=spec.runtime_policy.risk_level,
-        place=lambda kind, index: document.place(("skill_policy", kind, index)),
+        place=document.place,
         blocked=[name for name in world.toolbox.outside.altered if _is_pinned(spec, name)],
     )
     agent = Agent(
@@ -129,7 +137,6 @@ def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World
         toolset,
         world.prompts,
         inputs_model(spec),
-        _variables(spec, toolset),
         {place: tuple(world.toolbox.extensions[name] for name in names) for place, names in hooks_of(spec) if names},
         world.toolbox.extensions.get(spec.executor),
     )
@@ -165,14 +172,6 @@ def agent_tool(spec: AgentSpec) -> Tool:
 
 async def _delegate(**arguments: Any) -> str:
     raise ToolError(f"a sub-agent is run by the engine, not called: {sorted(arguments)}")
-
-
-def _variables(spec: AgentSpec, toolset: Toolset) -> Mapping[str, Any]:
-    return {
-        "agent": {"name": spec.name, "description": spec.description},
-        "tools": [definition.model_dump() for definition in toolset.definitions],
-        "limits": spec.runtime_policy.model_dump(),
-    }
 
 
 def _reference_problems(spec: AgentSpec, document: Document, world: World) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from typing import Any
 
@@ -71,6 +71,10 @@ class Document:
     """Where each key, or list item, begins."""
     values: dict[Path, Mark]
     """Where each value begins."""
+
+    def without_data(self) -> Document:
+        """Only the places: what is kept when the data has become a model."""
+        return replace(self, data={})
 
     def place(self, path: Path) -> str:
         """`file:line` of a key, or of the closest thing around it that is written down."""

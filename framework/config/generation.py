@@ -115,6 +115,7 @@ class Builder:
         for path, problem in snapshot.unreadable(AGENTS, [agent.path for agent in previous.agents.values()]).items():
             linker.refuse(path, [problem])
         agents = linker.link()
+        self._around.keep_digests(good.values())
         problems += [*toolbox.problems, *prompts.problems(), *linker.problems]
         return Generation(
             previous.number + 1,

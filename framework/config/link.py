@@ -69,6 +69,11 @@ class Surroundings:
         outside = self.toolbox.outside
         return [*sorted(outside.declared), *sorted(outside.silent), *sorted(outside.altered.intersection(tools))]
 
+    def keep_digests(self, used: Iterable[Parsed]) -> None:
+        """Let go of those of files that are no more as they were."""
+        for digest in self.digests.keys() - {own.digest for own in used}:
+            del self.digests[digest]
+
 
 class Linker:
     """Links the agents of one generation; after `link`, `problems` says what could not be used."""

@@ -59,7 +59,7 @@ def parse(path: str, source: bytes, model: type[M]) -> tuple[M, Document]:
     except DocumentError as error:
         raise ParseError([error.problem]) from None
     try:
-        return model.model_validate(document.data), document
+        return model.model_validate(document.data), document.without_data()
     except ValidationError as error:
         raise ParseError(in_order(spec_problems(error.errors(include_url=False), document, model))) from None
 

@@ -56,48 +56,46 @@ def files_below(folder: str, suffixes: tuple[str, ...]) -> Iterator[Found]:
     Hidden and private names are passed over. A link must not lead out of the folder. One to another folder is followed
     only into what is hidden, as Kubernetes mounts its files: what it shows is otherwise there already.
     """
-    yield from _files(folder, folder, suffixes, ())
+    waiting: list[tuple[str, tuple[Path, ...]]] = [(folder, ())]
+    while waiting:  # no recursion: folders may be nested deeper than calls can be
+        where, followed = waiting.pop()
+        try:
+            entries = _listed(where)
+        except OSError as error:
+            yield Found(where, error=error)
+            continue
+        for entry in entries:
+            if not _is_folder(entry):
+                yield from _file(entry, folder, suffixes)
+            elif not entry.name.startswith(HIDDEN_FOLDERS):
+                try:
+                    target = _target(entry.path, folder) if entry.is_symlink() else None
+                except OSError as error:
+                    yield Found(entry.path, link=True, error=error)
+                    continue
+                if target is None:
+                    waiting.append((entry.path, followed))
+                elif _is_hidden(target) and target not in followed:
+                    waiting.append((entry.path, (*followed, target)))
 
 
-def _files(where: str, folder: str, suffixes: tuple[str, ...], followed: tuple[Path, ...]) -> Iterator[Found]:
+def _listed(folder: str) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(where) as listed:
-            entries = list(listed)
+        with os.scandir(folder) as listed:
+            return list(listed)
     except FileNotFoundError:
-        return  # never made, or deleted just now
-    except OSError as error:
-        yield Found(where, error=error)
-        return
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            if not entry.name.startswith(HIDDEN_FOLDERS):
-                yield from _files(entry.path, folder, suffixes, followed)
-        elif entry.is_symlink() and _leads_to_folder(entry):
-            yield from _linked(entry, folder, suffixes, followed)
-        else:
-            yield from _file(entry, folder, suffixes)
+        return []  # never made, or deleted just now
 
 
-def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
+def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:  # a link that leads to itself
         return False
 
 
-def _linked(
-    entry: os.DirEntry[str], folder: str, suffixes: tuple[str, ...], followed: tuple[Path, ...]
-) -> Iterator[Found]:
-    if entry.name.startswith(HIDDEN_FOLDERS):
-        return
-    try:
-        target = _target(entry.path, folder)
-    except OSError as error:
-        yield Found(entry.path, link=True, error=error)
-        return
-    hidden = any(part.startswith(HIDDEN_FOLDERS) for part in target.parts)
-    if hidden and target not in followed:
-        yield from _files(entry.path, folder, suffixes, (*followed, target))
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(HIDDEN_FOLDERS) for part in path.parts)
 
 
 def _file(entry: os.DirEntry[str], folder: str, suffixes: tuple[str, ...]) -> Iterator[Found]:

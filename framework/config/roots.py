@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterable
 from pathlib import Path
+
+TICK_SECONDS = 0.2
+"""How often the folders themselves are looked at."""
 
 Identity = tuple[str, int, int]
 """Where a path really leads, and the device and inode of what is there."""
@@ -32,6 +36,15 @@ class Roots:
         now.close()
         return now._identities != self._identities
 
+    async def until_changed(self, seconds: float) -> None:
+        """Wait until other folders stand there, but no longer than so many seconds."""
+        now = asyncio.get_running_loop().time
+        ends = now() + seconds
+        while (left := ends - now()) > 0:
+            await asyncio.sleep(min(left, TICK_SECONDS))
+            if self.changed():
+                return
+
     def close(self) -> None:
         """Let go of the folders."""
         while self._descriptors:
@@ -40,8 +53,8 @@ class Roots:
     def _open(self, path: Path) -> Identity | None:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._descriptors.append(descriptor)
+            status = os.fstat(descriptor)  # fails on network mounts whose folder is gone
         except OSError:
             return None
-        self._descriptors.append(descriptor)
-        status = os.fstat(descriptor)
         return os.path.realpath(path), status.st_dev, status.st_ino

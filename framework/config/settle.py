@@ -63,6 +63,11 @@ class Settling:
         """Something was seen that is neither live nor refused."""
         return self._seen is not None and self._seen.digest != self._answered
 
+    @property
+    def touched(self) -> frozenset[str] | None:
+        """The files that may be others than those that were dealt with last; None while these are not known."""
+        return None if self._settled is None else frozenset(self._touched)
+
     def look(self, seen: Snapshot, live: str, ended: float) -> None:
         """Tell what a look at the files showed.
 
@@ -79,7 +84,7 @@ class Settling:
             self._changed = ended
             self._touched |= dict.fromkeys(_differences(before, seen), ended)
         if seen.digest == live:
-            self._settled = seen
+            self._settled, self._touched = seen, {}
         if not was_pending:
             self._since = ended
 

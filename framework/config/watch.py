@@ -14,19 +14,20 @@ from typing import Any, TypeVar
 
 from framework.config.candidate import Candidate
 from framework.config.catalog import Catalog
-from framework.config.roots import Roots
+from framework.config.roots import TICK_SECONDS, Roots
 from framework.config.settings import ReloadSettings
 from framework.config.settle import Graces, Settling
-from framework.config.snapshot import FOLDERS, Scanner, Snapshot
+from framework.config.snapshot import FOLDERS, PLUGINS, Scanner, Snapshot
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-STEP_MS, DEBOUNCE_MS = 20, 400
-TICK_MS = 200
-"""How often the folders themselves are looked at."""
+STEP_MS, DEBOUNCE_MS = 10, 400
 RETRY_SECONDS, RETRY_MOST_SECONDS = 0.1, 30.0
+"""The pauses after failures: each is twice the one before."""
+FEW = 10
+"""So many files are saved at once; more are in the middle of being written when the first of them are seen."""
 STOP_SECONDS = 0.1
 """How long a watcher that is stopped waits for its threads; they end by themselves."""
 
@@ -85,17 +86,15 @@ class Watcher:
             began = loop.time()
             with closing(Roots(self._folders())) as roots:
                 try:
-                    await self._in_thread(threads, partial(self._watch, roots, lambda: self._hint(loop)))
-                    continue
+                    await self._in_thread(threads, _safe(partial(self._watch, roots, lambda: self._hint(loop))))
                 except Exception as error:  # noqa: BLE001 - what the watch stumbles over may be gone next time
                     if not roots.changed():
                         self.restarts += 1
-                        log.warning(
-                            "the file watcher failed and is started again: %s", str(error) or type(error).__name__
-                        )
-            self._hinted.set()
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_MOST_SECONDS) if loop.time() - began < 2 * pause else RETRY_SECONDS
+                        why = str(error) or type(error).__name__
+                        log.warning("the file watcher failed and is started again: %s", why)
+                    self._hinted.set()
+                    pause = min(2 * pause, RETRY_MOST_SECONDS) if loop.time() - began < 2 * pause else RETRY_SECONDS
+                    await roots.until_changed(pause)
 
     def _folders(self) -> list[Path]:
         return [self._home] if self._catalog.single else [self._home / name for name in FOLDERS]
@@ -109,7 +108,7 @@ class Watcher:
             watch_filter=None,  # the scan decides what counts; a filter here would miss swapped folders
             step=STEP_MS,
             debounce=DEBOUNCE_MS,
-            rust_timeout=TICK_MS,
+            rust_timeout=int(TICK_SECONDS * 1000),
             yield_on_timeout=True,
             stop_event=self._stop,
             recursive=bool(roots.folders) and not self._catalog.single,  # what else lies there may be huge
@@ -131,14 +130,19 @@ class Watcher:
     # --- looks
 
     async def _look_again_and_again(self, threads: ThreadPoolExecutor) -> None:
+        pause = RETRY_SECONDS
         while True:
             self._hinted.clear()
             try:
                 due = await self._look(threads)
-            except Exception:
+            except (Exception, asyncio.CancelledError) as error:
+                if _is_cancelled(error):
+                    raise
                 log.exception("a look at the project's files failed")
-                await asyncio.sleep(self._reconcile)
+                await asyncio.sleep(min(pause, self._reconcile))
+                pause = min(2 * pause, RETRY_MOST_SECONDS)
                 continue
+            pause = RETRY_SECONDS
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._hinted.wait()
@@ -148,7 +152,10 @@ class Watcher:
         now, settling = asyncio.get_running_loop().time, self._settling
         began = now()
         seen = await self._in_thread(threads, self._scan)
+        was_pending = settling.pending
         settling.look(seen, self._catalog.current.digest, now())
+        if settling.pending and not was_pending and _may_be_whole(settling.touched):
+            await self._built(seen)  # meanwhile it settles
         while settling.pending:
             if wait := settling.quiet(began).wait:
                 return began + wait
@@ -201,3 +208,28 @@ class Watcher:
 
     def _counted(self, snapshot: Snapshot) -> Snapshot:
         return snapshot.with_cases_counted() if self._count_cases else snapshot
+
+
+def _may_be_whole(touched: frozenset[str] | None) -> bool:
+    """Whether an edit may be built before it has settled: it is small, and no half of a plugin would be run."""
+    return touched is not None and len(touched) <= FEW and not any(path.startswith(PLUGINS + "/") for path in touched)
+
+
+def _safe(function: Callable[[], T]) -> Callable[[], T]:
+    """The same, but what it raises is an Exception: a panic of watchfiles' Rust code is none, and would end all."""
+
+    def call() -> T:
+        try:
+            return function()
+        except Exception:
+            raise
+        except BaseException as error:
+            raise RuntimeError(str(error) or type(error).__name__) from error
+
+    return call
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether it is this task that is to end; what the task calls may raise CancelledError on its own."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

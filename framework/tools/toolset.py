@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import translate
-from typing import Literal
+from fnmatch import fnmatchcase
+from typing import Literal, get_args
 
 from framework.tools.tool import Tool
 from framework.types.errors import ConfigError
@@ -14,6 +13,7 @@ from framework.types.messages import ToolDefinition
 from framework.types.spec import RISKS, Risk, Rule, SkillPolicy
 
 RuleKind = Literal["deny", "ask", "allow"]
+KINDS: tuple[RuleKind, ...] = get_args(RuleKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +38,13 @@ class ToolRules:
     allow: PlacedRule | None
 
 
-class Patterns:
-    """Globs compiled into one expression, and singly to find the one that matched."""
-
-    def __init__(self, rules: Sequence[PlacedRule]) -> None:
-        self._rules = tuple((re.compile(translate(rule.rule.tool)).match, rule) for rule in rules)
-        self._any = re.compile("|".join(translate(rule.rule.tool) for rule in rules) or r"(?!)").match
-
-    def match(self, name: str) -> bool:
-        """Does any of them match?"""
-        return self._any(name) is not None
-
-    def matching(self, name: str) -> tuple[PlacedRule, ...]:
-        """All that match."""
-        return tuple(rule for matches, rule in self._rules if matches(name))
-
-    def unused(self, names: Iterable[str]) -> list[PlacedRule]:
-        """Rules that match none of the names: they can never fire."""
-        names = tuple(names)
-        return [rule for matches, rule in self._rules if not any(matches(name) for name in names)]
-
-
 class Toolset:
-    """The tools of one agent. `offered` is what the model sees; everything else is denied if it is asked for."""
+    """The tools of one agent. `offered` is what the model sees; everything else is denied if it is asked for.
+
+    It holds little: projects have thousands, and all of it is looked through by each garbage collection.
+    """
+
+    __slots__ = ("_place", "_policy", "_rules", "blocked", "definitions", "offered", "tools")
 
     def __init__(
         self,
@@ -68,7 +52,7 @@ class Toolset:
         policy: SkillPolicy,
         *,
         risk_level: Risk,
-        place: Callable[[RuleKind, int], str] = lambda kind, index: f"skill_policy.{kind}[{index}]",
+        place: Callable[[tuple[str | int, ...]], str] = lambda path: f"{path[0]}.{path[1]}[{path[2]}]",
         blocked: Collection[str] = (),
     ) -> None:
         """Match a policy with all tools there are.
@@ -77,60 +61,64 @@ class Toolset:
             tools: by name.
             policy: which of them.
             risk_level: tools above it are not offered.
-            place: of a rule in its file.
+            place: where a key of the agent's file stands, such as `("skill_policy", "deny", 0)`.
             blocked: tools that are not offered whatever the rules say.
         """
-        rules = {kind: _placed(kind, policy, place) for kind in ("deny", "ask", "allow")}
-        self._deny, self._ask, self._allow = (Patterns(rules[kind]) for kind in ("deny", "ask", "allow"))
-        always_denied = Patterns([rule for rule in rules["deny"] if not rule.rule.when])
+        always_denied = [rule.tool for rule in policy.deny if not rule.when]
+        wanted = [*policy.allow, *(rule.tool for rule in policy.ask)]
         ceiling = RISKS.index(risk_level)
+        self._policy, self._place = policy, place
+        self._rules: dict[str, ToolRules] = {}
+        """Of the tools that were asked about."""
         self.tools, self.blocked = tools, frozenset(blocked)
         self.offered: Mapping[str, Tool] = {
             name: tool
             for name, tool in tools.items()
             if name not in blocked
-            and (tool.source == "agent" or self._allow.match(name) or self._ask.match(name))
-            and not always_denied.match(name)
+            and (tool.source == "agent" or _matches_any(name, wanted))
+            and not _matches_any(name, always_denied)
             and RISKS.index(tool.risk) <= ceiling
         }
         self.definitions: tuple[ToolDefinition, ...] = tuple(tool.definition for tool in self.offered.values())
-        self._rules = {name: self._rules_of(name) for name in self.offered}
 
     def rules_for(self, name: str) -> ToolRules:
         """The rules that match this tool, offered or not."""
-        return self._rules.get(name) or self._rules_of(name)
+        known = self._rules.get(name)
+        if known is None:
+            deny, ask, allow = (
+                tuple(rule for rule in self._placed(kind) if fnmatchcase(name, rule.rule.tool)) for kind in KINDS
+            )
+            self._rules[name] = known = ToolRules(deny, ask, allow[0] if allow else None)
+        return known
 
     def unused_rules(self) -> list[PlacedRule]:
         """Rules that match no tool there is."""
-        return [rule for patterns in (self._deny, self._ask, self._allow) for rule in patterns.unused(self.tools)]
+        placed = [rule for kind in KINDS for rule in self._placed(kind)]
+        return [rule for rule in placed if not any(fnmatchcase(name, rule.rule.tool) for name in self.tools)]
 
-    def _rules_of(self, name: str) -> ToolRules:
-        allow = self._allow.matching(name)
-        return ToolRules(self._deny.matching(name), self._ask.matching(name), allow[0] if allow else None)
-
-
-def _placed(kind: RuleKind, policy: SkillPolicy, place: Callable[[RuleKind, int], str]) -> list[PlacedRule]:
-    if kind == "allow":
-        rules: Sequence[Rule] = [Rule(tool=pattern) for pattern in policy.allow]
-    else:
-        rules = policy.deny if kind == "deny" else policy.ask
-    return [PlacedRule(kind, rule, place(kind, index)) for index, rule in enumerate(rules)]
+    def _placed(self, kind: RuleKind) -> list[PlacedRule]:
+        policy = self._policy
+        if kind == "allow":
+            rules: Sequence[Rule] = [Rule(tool=pattern) for pattern in policy.allow]
+        else:
+            rules = policy.deny if kind == "deny" else policy.ask
+        return [PlacedRule(kind, rule, self._place(("skill_policy", kind, index))) for index, rule in enumerate(rules)]
 
 
 def filter_tools(
     tools: Iterable[Tool], allow: str | Iterable[str] | None = None, deny: str | Iterable[str] = ()
 ) -> list[Tool]:
     """Pick tools by name or glob: `allow=None` (or empty) means all, a deny beats an allow."""
-    allowed, denied = _globs(_listed(allow) or ("*",)), _globs(_listed(deny))
-    return [tool for tool in tools if allowed.match(tool.name) and not denied.match(tool.name)]
+    allowed, denied = _listed(allow) or ("*",), _listed(deny)
+    return [tool for tool in tools if _matches_any(tool.name, allowed) and not _matches_any(tool.name, denied)]
+
+
+def _matches_any(name: str, globs: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)
 
 
 def _listed(patterns: str | Iterable[str] | None) -> tuple[str, ...]:
     return (patterns,) if isinstance(patterns, str) else tuple(patterns or ())
-
-
-def _globs(patterns: Iterable[str]) -> Patterns:
-    return Patterns([PlacedRule("allow", Rule(tool=pattern), "") for pattern in patterns])
 
 
 def index_tools(tools: Iterable[Tool]) -> dict[str, Tool]:
