@@ -84,6 +84,8 @@ class CallRecord(Frozen):
     """Which time in this run the tool is called with these very arguments."""
     contract: str = ""
     """Of the tool as a human was asked about it; with another, they are asked again."""
+    asked: str = ""
+    """Hash of the arguments a human was asked about; with others, they are asked again."""
 
 
 class Action(Frozen):
