@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from framework.config.document import Document, Path
 from framework.config.prompts import Prompts
+from framework.config.rules import rule_warnings
 from framework.tools.toolset import Toolset
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, TemplateRef
@@ -15,15 +16,8 @@ ONLY_TEMPLATES = "only a template can say it: instructions: {template: …}"
 
 def lint(spec: AgentSpec, document: Document, toolset: Toolset, prompts: Prompts) -> Iterator[Problem]:
     """Warnings about an agent that can be used as it is."""
-    yield from _unused_rules(toolset)
+    yield from rule_warnings(spec, toolset)
     yield from _unused_variables(spec, document, prompts)
-
-
-def _unused_rules(toolset: Toolset) -> Iterator[Problem]:
-    for rule in toolset.unused_rules():
-        path, _, line = rule.place.rpartition(":")
-        message = f"the {rule.kind} rule {rule.rule.tool!r} matches no tool there is"
-        yield Problem(path=path, line=int(line), message=message, severity="warning")
 
 
 def _unused_variables(spec: AgentSpec, document: Document, prompts: Prompts) -> Iterator[Problem]:

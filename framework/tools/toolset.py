@@ -53,10 +53,10 @@ class Patterns:
         """All that match."""
         return tuple(rule for matches, rule in self._rules if matches(name))
 
-    def unused(self, names: Iterable[str]) -> list[PlacedRule]:
-        """Rules that match none of the names: they can never fire."""
+    def reach(self, names: Iterable[str]) -> list[tuple[PlacedRule, tuple[str, ...]]]:
+        """Each rule, with those of the names that it matches."""
         names = tuple(names)
-        return [rule for matches, rule in self._rules if not any(matches(name) for name in names)]
+        return [(rule, tuple(name for name in names if matches(name))) for matches, rule in self._rules]
 
 
 class Toolset:
@@ -89,9 +89,13 @@ class Toolset:
         """The rules that match this tool, offered or not."""
         return self._rules.get(name) or self._rules_of(name)
 
-    def unused_rules(self) -> list[PlacedRule]:
-        """Rules that match no tool there is."""
-        return [rule for patterns in (self._deny, self._ask, self._allow) for rule in patterns.unused(self.tools)]
+    def reach(self) -> list[tuple[PlacedRule, tuple[str, ...]]]:
+        """Each rule, with the tools there are that it matches, offered or not."""
+        return [pair for patterns in (self._deny, self._ask, self._allow) for pair in patterns.reach(self.tools)]
+
+    def always_denying(self, name: str) -> PlacedRule | None:
+        """The rule that denies a tool whatever its arguments."""
+        return next((rule for rule in self._deny.matching(name) if not rule.rule.when), None)
 
     def _rules_of(self, name: str) -> ToolRules:
         allow = self._allow.matching(name)
