@@ -139,8 +139,10 @@ async def _decide(
     decision: Decision | None = run.decision(question.id)
     match decision:
         case None:
-            about = {"contract": tool.contract, "asked": question.hash}
-            run.state.calls[call.id] = run.state.calls[call.id].model_copy(update=about)
+            record = run.state.calls[call.id]
+            if not record.contract:  # what was asked about first keeps the plain id: its approval is for that alone
+                about = {"contract": tool.contract, "asked": question.hash}
+                run.state.calls[call.id] = record.model_copy(update=about)
             await run.emit(ToolRequested, id=call.id, tool=call.tool, arguments=redact_data(call.arguments))
             return (question,)
         case Approve():
