@@ -148,7 +148,8 @@ class Prompts:
             call_within(MAX_SECONDS, render, excused=lambda _: False, patience=MAX_SECONDS).result()
         except TookTooLongError as error:
             inside = [(path.removeprefix(FOLDER + "/"), line) for path, line in error.stack]
-            name, line = next((place for place in reversed(inside) if place[0] in self._sources), (name, None))
+            name, line = next((place for place in reversed(inside) if place[0] in self._sources), (name, 0))
+            line = self._environment.get_template(name).get_corresponding_lineno(line)
             raise PromptError(self._problem_at(name, line, f"{error} with sample values", None)) from None
 
     def _rendered(self, name: str, variables: Mapping[str, Any]) -> str:
