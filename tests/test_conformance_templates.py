@@ -230,6 +230,8 @@ def test_an_approval_does_not_count_for_a_tool_that_says_something_else_than_whe
                 (again,) = result.pending
                 assert "not what it was" in again.reason
                 assert again.id != paused.pending[0].id
+                still = await runtime.resume(paused.run_id, {})
+                assert [asked.id for asked in still.pending] == [again.id], "the first approval was for another tool"
                 result = await runtime.resume(paused.run_id, {again.id: Approve()})
         return result
 

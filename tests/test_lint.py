@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
-from framework import Runtime
+import pytest
+
+from framework import Runtime, Tool, tool
 from framework.types.problem import Problem
 from tests.projects import agent, write
 
 
-def warnings(root: Path, files: dict[str, str]) -> list[tuple[str, str]]:
+def warnings(root: Path, files: dict[str, str], tools: list[Tool] | None = None) -> list[tuple[str, str]]:
     async def main() -> tuple[Problem, ...]:
-        async with Runtime.open(write(root, files), watch=False) as runtime:
+        async with Runtime.open(write(root, files), tools=tools or [], watch=False) as runtime:
             assert "a" in runtime.catalog.current.agents
             return runtime.catalog.current.problems
 
@@ -54,3 +57,111 @@ def test_a_rule_that_no_tool_matches_is_told(tmp_path: Path) -> None:
     files = {"agents.d/a.yaml": agent("a", model="offline", skill_policy='{deny: [{tool: "orders.*"}], allow: [echo]}')}
     ((_, message),) = warnings(tmp_path, files)
     assert message == "the deny rule 'orders.*' matches no tool there is"
+
+
+@tool(risk="low")
+def order(number: str, amount: int = 1) -> str:
+    """Work on an order."""
+    return f"{number} {amount}"
+
+
+@tool(risk="low")
+def anything(number: str) -> str:
+    """Take whatever it is given."""
+    return number
+
+
+OPEN = replace(
+    anything.named("out.anything", "mcp"),
+    definition=anything.definition.model_copy(
+        update={"name": "out.anything", "parameters": {"type": "object", "additionalProperties": True}}
+    ),
+)
+ORDERS = [
+    order.named("orders.look", "plugin"),
+    replace(order.named("orders.refund", "plugin"), risk="high"),
+    replace(order.named("orders.delete", "plugin"), risk="critical"),
+    anything.named("bank.pay", "plugin"),
+    OPEN,
+]
+
+
+def rule_warnings(root: Path, policy: str, risk_level: str = "high") -> list[str]:
+    text = agent("a", model="offline", skill_policy=policy, runtime_policy=f"{{risk_level: {risk_level}}}")
+    files = {"agents.d/a.yaml": text + "sub_agents: [b]\n", "agents.d/b.yaml": agent("b", model="offline")}
+    return [message for _, message in warnings(root, files, ORDERS)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (
+            "{deny: [orders.look], allow: [orders.look, echo]}",
+            "the allow rule 'orders.look' never fires: what it matches is denied by 'orders.look' in line 6",
+        ),
+        (
+            '{deny: ["orders.*"], ask: [{tool: "orders.look", when: {amount: "> 5"}}], allow: [echo]}',
+            "the ask rule 'orders.look' never fires: what it matches is denied by 'orders.*' in line 6",
+        ),
+        (
+            "{deny: [orders.look, orders.refund, orders.delete], ask: ['orders.*'], allow: [echo]}",
+            "the ask rule 'orders.*' never fires: what it matches is denied by 'orders.look' in line 6",
+        ),
+        (
+            "{ask: [orders.delete], allow: [echo]}",
+            "the ask rule 'orders.delete' never fires: orders.delete has the risk critical, and risk_level is high",
+        ),
+        (
+            "{deny: [orders.look, orders.refund], allow: ['orders.*', echo]}",
+            "the allow rule 'orders.*' never fires: orders.delete has the risk critical, and risk_level is high",
+        ),
+        (
+            '{deny: [{tool: orders.look, when: {amout: "> 5"}}], allow: ["*"]}',
+            "the deny rule 'orders.look' never fires: orders.look has no argument 'amout'; did you mean amount?",
+        ),
+        (
+            '{ask: [{tool: "orders.*", when: {nmuber: "7*"}}], allow: ["*"]}',
+            "the ask rule 'orders.*' never fires: no tool that it matches has an argument 'nmuber'",
+        ),
+        (
+            '{deny: [{tool: "[be]*", when: {number: "1", text: "2"}}], allow: ["*"]}',
+            "the deny rule '[be]*' never fires: no tool that it matches has all the arguments it looks at",
+        ),
+        (
+            "{deny: [agent.b], allow: [agent.b, echo]}",
+            "the allow rule 'agent.b' never fires: ",
+        ),
+        (
+            "{deny: [echo, {tool: echo, reason: no}], allow: ['*']}",
+            "the deny rule 'echo' says what line 6 says already",
+        ),
+        ("{allow: [echo, 'orders.*', echo]}", "the allow rule 'echo' says what line 6 says already"),
+    ],
+)
+def test_a_rule_that_can_never_fire_is_told_with_why(tmp_path: Path, policy: str, message: str) -> None:
+    (told,) = rule_warnings(tmp_path, policy)
+    assert told.startswith(message)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        '{deny: ["orders.delete"], ask: ["orders.*"], allow: ["*"]}',
+        '{deny: [{tool: orders.look, when: {amount: "> 5"}}], ask: [orders.look], allow: [orders.look]}',
+        '{deny: [{tool: "*", when: {amount: "> 5"}}], allow: ["*"]}',
+        '{ask: [{tool: "out.*", when: {whatever: "1"}}], allow: ["*"]}',
+        '{ask: [orders.look, {tool: orders.look, when: {amount: "> 5"}}], allow: ["orders.*", orders.look]}',
+        '{ask: ["orders.*"], allow: ["orders.*"]}',
+        '{deny: [orders.delete], allow: ["*"]}',
+        '{deny: ["*"], allow: []}',
+        "{allow: [agent.b]}",
+    ],
+)
+def test_a_rule_that_may_fire_is_not_complained_about(tmp_path: Path, policy: str) -> None:
+    assert rule_warnings(tmp_path, policy) == []
+
+
+@pytest.mark.parametrize("risk_level", ["medium", "high", "critical"])
+def test_a_risk_is_too_high_only_above_the_level(tmp_path: Path, risk_level: str) -> None:
+    told = rule_warnings(tmp_path, "{ask: [orders.refund], allow: [echo]}", risk_level)
+    assert len(told) == (1 if risk_level == "medium" else 0)

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from framework.cli.show import shown, visible
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
 
 CHOICES = ("a", "e", "r", "s")
@@ -15,7 +16,7 @@ def ask_human(asked: Confirmation) -> Decision:
     """Show one question and read the decision; the end of input means no."""
     try:
         if asked.kind == "question":
-            click.secho(f"\n{asked.agent} asks, for {asked.tool}: {asked.reason}", bold=True, err=True)
+            click.secho(f"\n{asked.agent} asks, for {asked.tool}: {visible(asked.reason)}", bold=True, err=True)
             return Respond(text=click.prompt("the answer", err=True))
         _show(asked)
         while True:
@@ -33,10 +34,10 @@ def _show(asked: Confirmation) -> None:
     )
     if asked.plan is not None:
         for step in asked.plan.steps:
-            call = f"  {step.tool} {json.dumps(step.parameters, ensure_ascii=False)}" if step.tool else ""
-            click.echo(f"  {step.id}. {step.description}{call}", err=True)
+            call = f"  {step.tool} {shown(step.parameters)}" if step.tool else ""
+            click.echo(f"  {step.id}. {visible(step.description)}{call}", err=True)
     for name, value in asked.arguments.items():
-        click.echo(f"  {name}: {json.dumps(value, ensure_ascii=False)}", err=True)
+        click.echo(f"  {visible(name)}: {shown(value)}", err=True)
     because = f"{asked.reason}; " if asked.reason else ""
     click.secho(f"  ({because}{asked.rule}, risk {asked.risk})", dim=True, err=True)
 

@@ -8,12 +8,15 @@ import os
 import sys
 import threading
 from importlib import import_module
+from traceback import format_exc
 from typing import Any
 
 import click
 
+from framework.telemetry.redact import MaskingFormatter
 from framework.types.errors import AgentsdError, ConfigError, RequestError
 from framework.types.outcome import EXIT_CONFIG, EXIT_USAGE
+from framework.types.redact import redact
 
 COMMANDS = {
     "init": "Put a working starter project into a folder.",
@@ -54,9 +57,9 @@ class LazyGroup(click.Group):
 @click.option("-v", "--verbose", is_flag=True, help="Show the log: one line a run, one a reload.")
 def agentsd(verbose: bool) -> None:
     """Agents are files: run, check and watch them."""
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(MaskingFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
     # Commands show problems themselves, with the source line.
     logging.getLogger("framework.config.catalog").setLevel(logging.INFO if verbose else logging.CRITICAL)
 
@@ -88,18 +91,21 @@ def _invoke(arguments: list[str]) -> int:
         return 1
     except AgentsdError as error:
         return report(error, as_json="--json" in arguments)
+    except Exception:  # noqa: BLE001 - a fault of ours is shown whole, but never with a secret
+        click.echo(redact(format_exc()), err=True, nl=False)
+        return 1
 
 
 def report(error: AgentsdError, *, as_json: bool) -> int:
     """Print an error; returns its exit code."""
     if as_json:
-        body: dict[str, Any] = {"code": error.code, "message": error.message}
+        body: dict[str, Any] = {"code": error.code, "message": redact(error.message)}
         if isinstance(error, ConfigError):
             body["problems"] = [problem.model_dump(exclude_none=True) for problem in error.problems]
         click.echo(json.dumps({"error": body}, ensure_ascii=False))
     else:
         click.secho("error: ", fg="red", nl=False, err=True)
-        click.echo(str(error), err=True)
+        click.echo(redact(str(error)), err=True)
     if isinstance(error, ConfigError):
         return EXIT_CONFIG
     return EXIT_USAGE if isinstance(error, RequestError) else 1

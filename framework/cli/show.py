@@ -45,7 +45,7 @@ class Lines:
 
     def show(self, event: Event) -> None:
         if text := line(event):
-            click.echo("  " * len(event.path) + text, err=True)
+            click.echo("  " * len(event.path) + visible(text), err=True)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -85,14 +85,24 @@ def _question(asked: events.ConfirmationRequested) -> str:
 
 def arguments_text(arguments: Mapping[str, Any]) -> str:
     """Arguments as `name=value`, long values shortened."""
-    return " ".join(f"{name}={shorten(json.dumps(value, ensure_ascii=False))}" for name, value in arguments.items())
+    return " ".join(f"{visible(name)}={shorten(shown(value))}" for name, value in arguments.items())
 
 
 def first_line(text: str) -> str:
     """The first line, and how many more there are."""
     lines = text.strip().splitlines() or [""]
     more = f" (+{len(lines) - 1} lines)" if len(lines) > 1 else ""
-    return shorten(lines[0], RESULT_CHARS) + more
+    return visible(shorten(lines[0], RESULT_CHARS)) + more
+
+
+def shown(value: Any) -> str:
+    """A value as JSON that hides nothing."""
+    return visible(json.dumps(value, ensure_ascii=False))
+
+
+def visible(text: str) -> str:
+    """Text with what moves the cursor, turns the writing round or cannot be seen written out: people decide by it."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def shorten(text: str, length: int = VALUE_CHARS) -> str:

@@ -270,7 +270,7 @@ def _render_failure(
     """The first error of rendering with samples, and which sample it was."""
     for when, variables in samples:
         try:
-            prompts.render_exactly(variant, variables)
+            prompts.render_in_time(variant, variables)
         except PromptError as error:
             return (error.problem,), f"tried {when}" if when else None
     return (), None

@@ -24,6 +24,7 @@ from yaml.events import (
 )
 
 from framework.types.problem import Problem
+from framework.types.redact import redact
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
@@ -94,9 +95,9 @@ class Document:
 def problem_at(
     path: str, lines: tuple[str, ...], line: int, column: int, message: str, hint: str | None = None
 ) -> Problem:
-    """A Problem with its source line."""
+    """A Problem with its source line; what looks like a secret in it is masked."""
     text = lines[line - 1] if 0 < line <= len(lines) else None
-    excerpt = None if text is None or len(text) > MAX_EXCERPT_CHARS else _UNREADABLE.sub("\ufffd", text)
+    excerpt = None if text is None or len(text) > MAX_EXCERPT_CHARS else _UNREADABLE.sub("\ufffd", redact(text))
     return Problem(path=path, line=line, column=column, message=message, hint=hint, excerpt=excerpt)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from framework.config.document import Document, Path
 from framework.config.prompts import Prompts
-from framework.tools.source import source_of
+from framework.config.rules import rule_warnings
 from framework.tools.toolset import Toolset
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, TemplateRef
@@ -18,17 +18,8 @@ def lint(
     spec: AgentSpec, document: Document, toolset: Toolset, prompts: Prompts, silent: Collection[str] = ()
 ) -> Iterator[Problem]:
     """Warnings about an agent that can be used as it is; nothing is said about tools of `silent` sources."""
-    yield from _unused_rules(toolset, silent)
+    yield from rule_warnings(spec, toolset, silent)
     yield from _unused_variables(spec, document, prompts)
-
-
-def _unused_rules(toolset: Toolset, silent: Collection[str]) -> Iterator[Problem]:
-    for rule in toolset.unused_rules():
-        if source_of(rule.rule.tool) in silent:
-            continue
-        path, _, line = rule.place.rpartition(":")
-        message = f"the {rule.kind} rule {rule.rule.tool!r} matches no tool there is"
-        yield Problem(path=path, line=int(line), message=message, severity="warning")
 
 
 def _unused_variables(spec: AgentSpec, document: Document, prompts: Prompts) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ Templates see plain data only. Text of users, tools and agent files is never ren
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,16 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from framework.config.bytecode import Bytecode
 from framework.config.document import problem_at
 from framework.config.needs import DECLARE, Fault, Library, Needs, read_needs
+from framework.tools.deadline import TookTooLongError, call_within
 from framework.types.errors import did_you_mean
 from framework.types.problem import Problem
+from framework.types.redact import redact
 
 FOLDER = "prompts"
 MAX_RENDERED_CHARS = 64 * 1024
 MAX_LOCALE_PARTS = 3
+MAX_SECONDS = 1.0
+"""How long rendering with sample values may take."""
 _MARKS = ("{{", "{%", "{#")
 
 
@@ -137,6 +141,17 @@ class Prompts:
             raise PromptError(Problem(path=f"{FOLDER}/{name}", message=message))
         return text
 
+    def render_in_time(self, name: str, variables: Mapping[str, Any]) -> None:
+        """Try to render a template; raises PromptError, also if it takes so long that it may never end."""
+        render = partial(self.render_exactly, name, variables)
+        try:
+            call_within(MAX_SECONDS, render, excused=lambda _: False, patience=MAX_SECONDS).result()
+        except TookTooLongError as error:
+            inside = [(path.removeprefix(FOLDER + "/"), line) for path, line in error.stack]
+            name, line = next((place for place in reversed(inside) if place[0] in self._sources), (name, 0))
+            line = self._environment.get_template(name).get_corresponding_lineno(line)
+            raise PromptError(self._problem_at(name, line, f"{error} with sample values", None)) from None
+
     def _rendered(self, name: str, variables: Mapping[str, Any]) -> str:
         parts: list[str] = []
         length = 0
@@ -181,7 +196,7 @@ class Prompts:
 
     def _problem(self, name: str, error: Exception) -> Problem:
         name, line = self._place(name, error)
-        message, hint = str(error) or type(error).__name__, None
+        message, hint = redact(str(error)) or type(error).__name__, None
         if isinstance(error, TemplateNotFound):
             message = f"there is no template {error.name!r}{did_you_mean(str(error.name), self.names())}"
         elif isinstance(error, UndefinedError) and message.endswith("is undefined"):

@@ -13,11 +13,13 @@ from framework.engine import hooks
 from framework.engine.execution import execute
 from framework.engine.policy import Verdict
 from framework.engine.results import WRONG_CALL, finish
+from framework.llm.chat import read_again, repair
 from framework.tools.arguments import ArgumentsError
 from framework.tools.tool import Tool
 from framework.types.errors import did_you_mean
 from framework.types.events import ToolRequested
 from framework.types.messages import Message, ToolCall, ToolResult
+from framework.types.redact import redact_data
 from framework.types.state import (
     Approve,
     CallRecord,
@@ -34,23 +36,30 @@ if TYPE_CHECKING:
     from framework.engine.run import Run
 
 
-def with_unique_ids(message: Message, state: RunState) -> Message:
-    """Give calls without an id, or with one that was used before in this run, an id of their own."""
+def taken_in(message: Message, state: RunState) -> Message:
+    """A model's message as it may be kept: text that can be stored, arguments that are JSON, ids of their own.
+
+    Calls without an id, or with one that was used before in this run, get another.
+    """
     used = {call.id for earlier in state.messages for call in earlier.tool_calls}
     unique = []
-    for index, call in enumerate(message.tool_calls):
+    for index, call in enumerate(map(read_again, message.tool_calls)):
         fresh = call.id if call.id and call.id not in used else f"{call.id or 'call'}_{len(state.messages)}_{index}"
         used.add(fresh)
         unique.append(call if call.id == fresh else call.model_copy(update={"id": fresh}))
-    return message.model_copy(update={"tool_calls": tuple(unique)}) if unique else message
+    return message.model_copy(update={"content": repair(message.content), "tool_calls": tuple(unique)})
 
 
-def admit(run: Run, requested: Sequence[ToolCall]) -> None:
+def admit(run: Run, requested: Sequence[ToolCall]) -> list[ToolCall]:
     """Count calls against the limits, before any of them is made. Calls that do not fit are answered so.
+
+    Returns:
+        The calls as they are to be performed: those whose arguments cannot be kept are invalid.
 
     Raises:
         LimitExceeded: none of them fits, or one was made too often.
     """
+    requested = [read_again(call) for call in requested]
     new = [call for call in requested if call.id not in run.state.calls]
     fitting = 0
     for call in new:
@@ -61,6 +70,7 @@ def admit(run: Run, requested: Sequence[ToolCall]) -> None:
         run.state.calls[call.id] = CallRecord(call=call, repeats=repeats, result=None if fits else refusal)
     if new and not fitting:
         raise run.budget.no_calls_left()
+    return requested
 
 
 async def perform(run: Run, call: ToolCall) -> tuple[Confirmation, ...]:
@@ -103,8 +113,11 @@ def _question(run: Run, call: ToolCall, tool: Tool, verdict: Verdict, record: Ca
     if verdict.kind != "ask" and not in_doubt:
         return None
     key, reason = "/".join((*run.state.path, call.id)), verdict.reason
+    shown = arguments_hash(tool.name, call.arguments)
     if record.contract not in ("", tool.contract):
         key, reason = f"{key}~{tool.contract}", "the tool is not what it was when it was asked about"
+    if record.asked not in ("", shown):
+        key, reason = f"{key}~{shown}", "its arguments are not what they were when it was asked about"
     if in_doubt:
         key, reason = f"{key}~{record.started}", "it was under way when the process ended: its outcome is unknown"
     return Confirmation(
@@ -113,7 +126,7 @@ def _question(run: Run, call: ToolCall, tool: Tool, verdict: Verdict, record: Ca
         agent=run.agent.name,
         tool=tool.name,
         arguments=call.arguments,
-        hash=arguments_hash(tool.name, call.arguments),
+        hash=shown,
         reason=reason,
         rule=f"{verdict.rule} ({verdict.place})",
         risk=tool.risk,
@@ -126,9 +139,11 @@ async def _decide(
     decision: Decision | None = run.decision(question.id)
     match decision:
         case None:
-            asked = run.state.calls[call.id].model_copy(update={"contract": tool.contract})
-            run.state.calls[call.id] = asked
-            await run.emit(ToolRequested, id=call.id, tool=call.tool, arguments=call.arguments)
+            record = run.state.calls[call.id]
+            if not record.contract:  # what was asked about first keeps the plain id: its approval is for that alone
+                about = {"contract": tool.contract, "asked": question.hash}
+                run.state.calls[call.id] = record.model_copy(update=about)
+            await run.emit(ToolRequested, id=call.id, tool=call.tool, arguments=redact_data(call.arguments))
             return (question,)
         case Approve():
             return await execute(run, call, tool, bound)
@@ -143,14 +158,15 @@ async def _decide(
 
 async def _execute_edited(run: Run, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> tuple[Confirmation, ...]:
     """A human's arguments instead of the model's: judged as any other call, but not asked about again."""
-    verdict = run.policy.judge(tool, tool.with_defaults(arguments))
+    edited = read_again(call.model_copy(update={"arguments": arguments}))
+    verdict = run.policy.judge(tool, tool.with_defaults(edited.arguments))
     if verdict.kind == "deny":
         return await finish(run, call, _denied(verdict))
     try:
-        bound = tool.bind(arguments)
+        bound = tool.bind(edited.arguments)
     except ArgumentsError as error:
-        return await finish(run, call, ToolResult(status="error", error=f"edited by a human: {error.message}"))
-    edited = call.model_copy(update={"arguments": arguments})
+        problem = edited.invalid or error.message
+        return await finish(run, call, ToolResult(status="error", error=f"edited by a human: {problem}"))
     if refused := await hooks.before_tool(run, edited):
         return await finish(run, call, refused)
     return await execute(run, edited, tool, bound)

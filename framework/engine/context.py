@@ -12,6 +12,7 @@ from framework.tools.tool import ToolContext
 from framework.types.errors import Paused, ToolError
 from framework.types.events import ToolStarted
 from framework.types.messages import ToolCall
+from framework.types.redact import redact_data
 from framework.types.state import Approve, Confirmation, Edit, Reject, Respond, arguments_hash
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def context_of(run: Run, call: ToolCall) -> ToolContext:
     """What a tool may know of its run, and do in it; a hook gets the same."""
 
     async def progress(fraction: float, message: str) -> None:
-        head = {"id": call.id, "tool": call.tool, "arguments": call.arguments}
+        head = {"id": call.id, "tool": call.tool, "arguments": redact_data(call.arguments)}
         await run.emit(ToolStarted, **head, progress=fraction, message=message)
 
     asking = count(1)

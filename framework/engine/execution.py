@@ -14,12 +14,12 @@ from framework.engine import hooks
 from framework.engine.context import context_of
 from framework.engine.results import finish, plain
 from framework.telemetry import names
-from framework.telemetry.redact import redact
 from framework.telemetry.spans import fail
 from framework.tools.tool import Tool
 from framework.types.errors import Paused, ToolError
 from framework.types.events import ToolStarted
 from framework.types.messages import ToolCall, ToolResult
+from framework.types.redact import redact_data
 from framework.types.state import Confirmation
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def execute(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -
     record = run.state.calls[call.id]
     run.state.calls[call.id] = record.model_copy(update={"started": record.started + 1, "call": call})
     await run.save()
-    await run.emit(ToolStarted, id=call.id, tool=call.tool, arguments=call.arguments)
+    await run.emit(ToolStarted, id=call.id, tool=call.tool, arguments=redact_data(call.arguments))
     attributes = {
         names.OPERATION: "execute_tool",
         names.TOOL_NAME: tool.name,
@@ -94,7 +94,7 @@ async def _invoke(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -
         async with asyncio.timeout(min(limits, default=None)) as deadline:
             output = plain(await tool.invoke(bound, context_of(run, call), run.services.threads))
     except ToolError as error:
-        return ToolResult(status="error", error=redact(error.message), metadata={"error_type": error.code})
+        return ToolResult(status="error", error=error.message, metadata={"error_type": error.code})
     except TimeoutError as error:
         if not deadline.expired():
             return _failed(error)
@@ -135,4 +135,4 @@ def _failed(error: Exception) -> ToolResult:
         text = f"{kind}: {error}"
     except Exception:  # noqa: BLE001 - an exception that cannot even say what it is
         text = kind
-    return ToolResult(status="error", error=redact(text), metadata={"error_type": kind, RETRYABLE: True})
+    return ToolResult(status="error", error=text, metadata={"error_type": kind, RETRYABLE: True})

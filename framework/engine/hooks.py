@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from framework.engine.context import context_of
+from framework.telemetry.redact import places
 from framework.tools.extension import Extension
 from framework.types.errors import Refused
 from framework.types.messages import ToolCall, ToolResult
@@ -88,6 +89,6 @@ async def _call(run: Run, hook: Extension, call: ToolCall, *arguments: Any) -> A
             return await loop.run_in_executor(run.services.threads, hook.function, context, *arguments)
     except Refused:
         raise
-    except Exception as error:
-        log.exception("run %s: the hook %s failed", run.state.run_id, hook.name)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is a refusal
+        log.error("run %s: the hook %s failed: %s", run.state.run_id, hook.name, places(error))
         raise Refused(f"the hook {hook.name} failed: {type(error).__name__}") from None

@@ -14,6 +14,7 @@ from framework.engine.react import react
 from framework.engine.results import observation
 from framework.engine.run import Confirmations, Run
 from framework.engine.together import together
+from framework.llm.chat import read_again
 from framework.telemetry import names
 from framework.telemetry.spans import fail
 from framework.tools.arguments import ArgumentsError
@@ -87,6 +88,8 @@ def _step_finding(run: Run, step: StepDraft, name: str) -> str | None:
     tool = run.agent.toolset.tools.get(name)
     if tool is None:
         return f"there is no tool {name!r}{did_you_mean(name, sorted(run.agent.toolset.offered))}"
+    if invalid := read_again(ToolCall(id=step.id, tool=name, arguments=step.parameters)).invalid:
+        return f"{name}: {invalid}"
     verdict = run.policy.judge(tool, tool.with_defaults(step.parameters))
     if verdict.kind == "deny":
         return f"the policy forbids it: {verdict}"

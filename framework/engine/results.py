@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from framework.config.prompts import PromptError
+from framework.llm.chat import ARGUMENTS_DEPTH, depth_of, repair
 from framework.types.events import ToolFinished, Warned
 from framework.types.messages import Message, ToolCall, ToolResult
+from framework.types.redact import redact
 from framework.types.state import Action, Confirmation, RunState, ToolStat, TraceEntry
 
 if TYPE_CHECKING:
     from framework.engine.run import Run
 
+OUTPUT_DEPTH = ARGUMENTS_DEPTH
 WRONG_CALL = "wrong_call"
 """In a result's metadata: the model named a tool that is not there, or gave arguments that do not fit."""
 
@@ -25,9 +28,12 @@ async def finish(run: Run, call: ToolCall, result: ToolResult) -> tuple[Confirma
     """Record a call's result: from here on it is never made again."""
     state = run.state
     record = state.calls[call.id]
+    if result.error:
+        result = result.model_copy(update={"error": repair(redact(result.error))})
     state.calls[call.id] = record.model_copy(update={"result": result})
-    stat = state.tool_stats.get(call.tool, ToolStat())
-    state.tool_stats[call.tool] = ToolStat(count=stat.count + 1, total_ms=stat.total_ms + result.elapsed_ms)
+    if call.tool in run.agent.toolset.tools:  # else it is a word of the model's, and the log lists these names
+        stat = state.tool_stats.get(call.tool, ToolStat())
+        state.tool_stats[call.tool] = ToolStat(count=stat.count + 1, total_ms=stat.total_ms + result.elapsed_ms)
     text = observation(run, call.tool, result)
     state.trace.append(_trace_entry(run, call, result, text))
     await run.save()
@@ -140,10 +146,11 @@ def _trace_entry(run: Run, call: ToolCall, result: ToolResult, text: str) -> Tra
 
 
 def plain(output: Any) -> Any:
-    """A tool's return value as JSON data; what JSON cannot hold becomes text."""
+    """A tool's return value as JSON data; what JSON cannot hold, or a store cannot nest, becomes text."""
     if isinstance(output, BaseModel):
         return output.model_dump(mode="json")
     if isinstance(output, str):
         return output.encode("utf-8", "replace").decode()  # a lone surrogate cannot be stored or sent
-    text = json.dumps("" if output is None else output, default=str, ensure_ascii=False)
-    return json.loads(text.encode("utf-8", "replace"))
+    text = json.dumps("" if output is None else output, default=str, ensure_ascii=False).encode("utf-8", "replace")
+    data = json.loads(text)
+    return data if depth_of(data) <= OUTPUT_DEPTH else text.decode()

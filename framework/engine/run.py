@@ -29,12 +29,13 @@ from framework.engine.services import Executor, Services
 from framework.engine.together import together
 from framework.llm.structured import ask_typed
 from framework.telemetry import names
-from framework.telemetry.redact import redact
+from framework.telemetry.redact import places
 from framework.telemetry.spans import Kind, fail
 from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, Paused, Refused
 from framework.types.events import ContentReceived, RunEvent
 from framework.types.messages import Message, ToolCall
 from framework.types.outcome import outcome
+from framework.types.redact import redact
 from framework.types.state import Confirmation, Decision, ErrorInfo, LimitUse, RunState
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class Run:
                 self, instructions, tools=definitions, stream=self.services.listening and not self.is_guarded
             )
             reply = await turns.ask(self, request)
-        message = calls.with_unique_ids(reply.message, self.state)
+        message = calls.taken_in(reply.message, self.state)
         self.state.messages.append(message)
         await turns.tell(self, message)
         await self.save()
@@ -100,7 +101,7 @@ class Run:
         """
         if self._step_span is INVALID_SPAN:
             self._begin_step()
-        calls.admit(self, requested)
+        requested = calls.admit(self, requested)
         await self.save()
         gate = asyncio.Semaphore(self.budget.limits.max_parallel_tools)
 
@@ -115,7 +116,7 @@ class Run:
 
     async def call_tool(self, call: ToolCall) -> Confirmations:
         """Carry out one call that no message asked for, such as a plan's; its result stays in `state.calls`."""
-        calls.admit(self, [call])
+        (call,) = calls.admit(self, [call])
         return await calls.perform(self, call)
 
     def child(self, key: str, agent: Agent, message: str, inputs: Mapping[str, Any] | None = None) -> Run:
@@ -223,8 +224,8 @@ class Run:
             raise
         except (AgentsdError, PromptError) as error:
             self._end(getattr(error, "code", ConfigError.code), results.partial_output(self.state), error)
-        except Exception as error:  # an executor may be a plugin's: whatever it raises ends this run only
-            log.exception("run %s: the executor %r failed", self.state.run_id, self.agent.spec.executor)
+        except Exception as error:  # noqa: BLE001 - an executor may be a plugin's: what it raises ends this run only
+            log.error("run %s: the executor %r failed: %s", self.state.run_id, self.agent.spec.executor, places(error))
             self._end("internal_error", results.partial_output(self.state), error)
         return ()
 

@@ -16,7 +16,7 @@ from framework.types.messages import WIRE_NAME_LENGTH, Message, Reasoning, ToolC
 from framework.types.spec import ModelSettings
 
 ARGUMENTS_DEPTH = 100
-"""How deep arguments may nest; pydantic gives up on JSON at 255."""
+"""How deep arguments may nest; pydantic gives up on JSON at about 200, and a run's state nests around them."""
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Where servers beyond OpenAI's put what the model thought."""
 _ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "tool", "function": "tool"}
@@ -112,6 +112,14 @@ def chat_to_call(chat: Mapping[str, Any], names: Mapping[str, str]) -> ToolCall:
     return read_call(call_id, names.get(tool, tool), function.get("arguments"))
 
 
+def read_again(call: ToolCall) -> ToolCall:
+    """A call from any client, read as strictly as from the wire: what cannot be kept makes it an invalid one."""
+    name, call_id = repair(call.tool), repair(call.id)
+    if call.invalid:
+        return call.model_copy(update={"id": call_id, "tool": name, "arguments": {}})
+    return read_call(call_id, name, call.arguments)
+
+
 def read_call(call_id: str, tool: str, arguments: object) -> ToolCall:
     """A call with its arguments read strictly: one JSON object, its keys unique, its numbers finite. Never raises.
 
@@ -194,7 +202,7 @@ def _parse(text: str) -> dict[str, Any]:
     value = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite)
     if not isinstance(value, dict):
         raise ValueError(f"it is {'null' if value is None else f'a {type(value).__name__}'}")
-    if _depth(value) > ARGUMENTS_DEPTH:
+    if depth_of(value) > ARGUMENTS_DEPTH:
         raise ValueError(f"it nests deeper than {ARGUMENTS_DEPTH} levels")
     json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair cannot be stored
     return value
@@ -220,7 +228,8 @@ def _finite(text: str) -> float:
     return number
 
 
-def _depth(value: object) -> int:
+def depth_of(value: object) -> int:
+    """How deep data nests; a plain value is 1."""
     level, depth = [value], 0
     while level:
         depth += 1

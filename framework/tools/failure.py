@@ -11,6 +11,7 @@ from framework.tools.modules import PLUGIN_PACKAGE, Load, SourceError
 from framework.tools.relative import is_helper, is_plugin
 from framework.types.errors import ConfigError, did_you_mean
 from framework.types.problem import Problem
+from framework.types.redact import redact_problem
 
 HELPERS = "helpers are files and folders beside a plugin whose names begin with `_`: `from ._name import …`"
 _PACKAGE = re.compile(rf"{PLUGIN_PACKAGE}_\d+")
@@ -41,11 +42,13 @@ def problems_of(
     else:
         file, line = places[-1] if places else (load.path, None)
         cause = Problem(path=file, line=line, message=message, hint=hint, excerpt=_excerpt(load, file, line))
+    cause = redact_problem(cause)  # exceptions quote what they like, source lines hold what they hold
     if cause.path == load.path:
         return (cause,)
     own = next((line for file, line in reversed(places) if file == load.path), None)
     told = f"its helper fails: {cause.place}: {cause.message}"
-    return Problem(path=load.path, line=own, message=told, excerpt=_excerpt(load, load.path, own)), cause
+    using = Problem(path=load.path, line=own, message=told, excerpt=_excerpt(load, load.path, own))
+    return redact_problem(using), cause
 
 
 def _places(load: Load, error: BaseException) -> list[Place]:

@@ -91,10 +91,14 @@ class Toolset:
             self._rules[name] = known = ToolRules(deny, ask, allow[0] if allow else None)
         return known
 
-    def unused_rules(self) -> list[PlacedRule]:
-        """Rules that match no tool there is."""
+    def reach(self) -> list[tuple[PlacedRule, tuple[str, ...]]]:
+        """Each rule, with the tools there are that it matches, offered or not."""
         placed = [rule for kind in KINDS for rule in self._placed(kind)]
-        return [rule for rule in placed if not any(fnmatchcase(name, rule.rule.tool) for name in self.tools)]
+        return [(rule, tuple(name for name in self.tools if fnmatchcase(name, rule.rule.tool))) for rule in placed]
+
+    def always_denying(self, name: str) -> PlacedRule | None:
+        """The rule that denies a tool whatever its arguments."""
+        return next((rule for rule in self.rules_for(name).deny if not rule.rule.when), None)
 
     def _placed(self, kind: RuleKind) -> list[PlacedRule]:
         policy = self._policy

@@ -83,7 +83,9 @@ class CallRecord(Frozen):
     repeats: int = 1
     """Which time in this run the tool is called with these very arguments."""
     contract: str = ""
-    """Of the tool as a human was asked about it; with another, they are asked again."""
+    """Of the tool as a human was first asked about it; with another, they are asked again."""
+    asked: str = ""
+    """Hash of the arguments a human was first asked about; with others, they are asked again."""
 
 
 class Action(Frozen):
