@@ -180,9 +180,9 @@ class Catalog:
         if snapshot.digest == self._held and snapshot.digest != self.current.digest:
             return None
         self._held, self._seen = None, snapshot
-        outside = await look_outside(
-            await asyncio.to_thread(self._builder.sources, snapshot), self._pool, self._contracts
-        )
+        declared = await asyncio.to_thread(self._builder.sources, snapshot)
+        starting = self.current.number == 0
+        outside = await look_outside(declared, self._pool, self._contracts, starting=starting)
         if (snapshot.digest, outside.digest) == (self.current.digest, self.current.outside.digest):
             self._refused, self.problems = None, self.current.problems
             return None

@@ -14,6 +14,8 @@ from framework.tools.tool import Tool
 from framework.types.problem import Problem
 
 MCP = "mcp."
+PATIENCE_SECONDS = 5.0
+"""How long an edit waits for servers that it brings; one that takes longer goes live when it is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,16 @@ class Outside:
         return digest_of(*tools, *sorted(self.silent), *sorted(self.altered), *faults)
 
 
-async def look_outside(files: SourceFiles, pool: SourcePool | None, contracts: Contracts) -> Outside:
-    """Connect to what is declared, and see what is there. Without a pool nothing is connected to."""
+async def look_outside(files: SourceFiles, pool: SourcePool | None, contracts: Contracts, *, starting: bool) -> Outside:
+    """Connect to what is declared, and see what is there. Without a pool nothing is connected to.
+
+    When the process is `starting`, nobody is kept waiting by waiting for all; an edit waits a few seconds at most.
+    """
     declared = frozenset(files.declared)
     if pool is None:
         return Outside(declared, silent=declared, problems=files.problems)
-    opened = await pool.open({name: source.config for name, source in files.declared.items()})
+    wanted = {name: source.config for name, source in files.declared.items()}
+    opened = await pool.open(wanted, None if starting else PATIENCE_SECONDS)
     tools = [tool for one in opened for tool in one.source.tools]
     altered = contracts.changed(tool for tool in tools if tool.name.startswith(MCP)) if tools else []
     faulty = {one.name for one in opened if one.source.faults and not one.source.tools}
@@ -79,6 +85,8 @@ def _problems(
     for one in opened:
         for fault in one.source.faults:
             yield declared[one.name].problem(fault)
+        if not _has_said(one):
+            yield declared[one.name].problem(f"{one.name} has not answered yet: its tools come when it does")
     for tool in altered:
         message = f"{tool.name} says something else of itself than when it was accepted; see what, then: "
         yield declared[source_of(tool.name)].problem(f"{message}agentsd tools accept {tool.name}")

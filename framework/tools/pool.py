@@ -17,8 +17,6 @@ from framework.types.source import McpServer, SkillHost
 log = logging.getLogger(__name__)
 
 SourceConfig = McpServer | SkillHost
-PATIENCE_SECONDS = 5.0
-"""How long an edit waits for servers that it brings; one that takes longer goes live when it is there."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,15 +57,21 @@ class SourcePool:
         self._count = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def open(self, wanted: Mapping[str, SourceConfig]) -> list[Opened]:
-        """The sources of these names, started; those that are not connected by now go on trying."""
+    async def open(self, wanted: Mapping[str, SourceConfig], patience: float | None) -> list[Opened]:
+        """The sources of these names, started.
+
+        Args:
+            wanted: what is declared, by name.
+            patience: seconds after which those that are not connected yet go on trying behind it; None waits until each
+                is connected or has failed to be.
+        """
         self._refused = {}
         fresh: list[Opened] = []
         found = (self._known(name, config) or self._new(name, config, fresh) for name, config in wanted.items())
         self._wanted = [opened for opened in found if opened]
         starting = [self._spawn(opened.start()) for opened in fresh]
         if starting:
-            await asyncio.wait(starting, timeout=PATIENCE_SECONDS)
+            await asyncio.wait(starting, timeout=patience)
         return list(self._wanted)
 
     @property
