@@ -1,0 +1,64 @@
+"""Requests as bytes, of which each part is written once: tools once a generation, a message once a run.
+
+A conversation grows at its end, so a request repeats the one before it. What was written stays written: for a long
+history this is nearly all of the work of a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import orjson
+
+from framework.types.messages import Message, ToolDefinition
+
+T = TypeVar("T")
+
+KEPT_TOOLSETS = 64
+
+
+class Written:
+    """The messages of one run in a provider's form. It belongs to the run, and goes with it."""
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+        self._chunks: list[bytes] = []
+
+    def join(self, messages: Sequence[Message], write: Callable[[Message], dict[str, Any]]) -> bytes:
+        """A JSON array of the messages; only what is not the very same as last time is written."""
+        same = 0
+        for known, message in zip(self._messages, messages, strict=False):
+            if known is not message:
+                break
+            same += 1
+        del self._messages[same:], self._chunks[same:]
+        for message in messages[same:]:
+            self._messages.append(message)
+            self._chunks.append(orjson.dumps(write(message)))
+        return b"[" + b",".join(self._chunks) + b"]"
+
+
+class Toolsets:
+    """What a client makes of lists of tools, kept for the lists that it was given last."""
+
+    def __init__(self, make: Callable[[tuple[ToolDefinition, ...]], T]) -> None:
+        self._make = make
+        self._made: dict[int, tuple[tuple[ToolDefinition, ...], Any]] = {}
+
+    def of(self, tools: tuple[ToolDefinition, ...]) -> Any:
+        """What was made of this very list."""
+        known = self._made.pop(id(tools), None)
+        made = known[1] if known and known[0] is tools else self._make(tools)
+        self._made[id(tools)] = tools, made  # the list is held, so that its id stays its own
+        if len(self._made) > KEPT_TOOLSETS:
+            del self._made[next(iter(self._made))]
+        return made
+
+
+def fields(body: dict[str, Any], **ready: bytes) -> bytes:
+    """A JSON object of some fields, and of others whose JSON is ready."""
+    plain = orjson.dumps(body)[1:-1]
+    parts = [plain] if plain else []
+    parts += [b'"' + name.encode() + b'":' + value for name, value in ready.items()]
+    return b"{" + b",".join(parts) + b"}"
