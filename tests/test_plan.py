@@ -142,6 +142,7 @@ def test_a_plan_that_cannot_work_is_asked_for_again_with_what_is_wrong(
     asyncio.run(main())
 
 
+@pytest.mark.hostile(35)
 def test_a_model_that_never_makes_a_good_plan_is_stopped(tmp_path: Path) -> None:
     bad = draft(step("a", tool="nothing"))
     result, _ = run_plan(planner(tmp_path), Workshop(), bad, bad, bad)
