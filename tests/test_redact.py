@@ -130,8 +130,13 @@ FILES = {
     "agents.d/three.yaml": agent("three", model="local", instructions="{template: bad.j2}"),
     "prompts/one.j2": "You are one.",
     "prompts/two.j2": "{{ {'name': 1}[who] }}",
-    "prompts/bad.j2": f"{{# token: {KEYS['template']} #}}{{{{ 'x' | int + '{KEYS['template']}' }}}}",
+    "prompts/bad.j2": f"{{# token: {KEYS['template']} #}}{{{{ {{'a': 1}}['{KEYS['template']}'] }}}}",
     "plugins/broken.py": f"KEY = '{KEYS['plugin']}'; raise RuntimeError('refused: {KEYS['plugin']}')\n",
+    "plugins/out.yaml": """
+        version: 1
+        mcp_servers: {docs: {url: "http://127.0.0.1:9/mcp", headers: {authorization: "Bearer ${CANARY_HEADER}"}}}
+        skill_hosts: {files: {url: "http://127.0.0.1:9", headers: {x-key: "${CANARY_HEADER}"}, discover: true}}
+        """,
     "plugins/h.py": f"""
         from framework import hook
         @hook
@@ -155,6 +160,7 @@ def test_llm02_of_a_run_full_of_canaries_none_gets_into_spans_or_logs_and_secret
     tmp_path: Path, spans: InMemorySpanExporter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CANARY_KEY", KEYS["setting"])
+    monkeypatch.setenv("CANARY_HEADER", KEYS["header"])
     caplog.set_level(logging.DEBUG, logger="framework")
     caplog.set_level(logging.DEBUG, logger="agentsd")
 
@@ -196,7 +202,11 @@ def test_llm02_of_a_run_full_of_canaries_none_gets_into_spans_or_logs_and_secret
     assert leaked(json.dumps(errors), KEYS) == []
     assert PLAIN["exception"] in errors[0]["result"], "what is no secret is told"
     assert sum(event.get("event") == "error" for event in told) == 2
-    assert {problem["path"] for problem in told if "severity" in problem} >= {"plugins/broken.py", "prompts/bad.j2"}
+    assert {problem["path"] for problem in told if "severity" in problem} >= {
+        "plugins/broken.py",
+        "plugins/out.yaml",
+        "prompts/bad.j2",
+    }
 
     (failure, success) = [message["content"] for message in requests[1]["messages"] if message["role"] == "tool"]
     assert leaked(failure, KEYS) == []
@@ -214,13 +224,15 @@ def test_llm02_the_command_line_shows_no_secret_of_what_is_broken(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
     monkeypatch.setenv("CANARY_KEY", KEYS["setting"])
+    monkeypatch.setenv("CANARY_HEADER", KEYS["header"])
     monkeypatch.chdir(project(tmp_path, "http://127.0.0.1:9/v1"))
     with pytest.raises(SystemExit):
         agentsd(arguments)
     out, err = capfd.readouterr()
     assert out + err
     assert leaked(out + err, KEYS) == []
-    assert (MASK in out + err) == (arguments[0] == "check" or arguments[1] == "-a"), "it is shown that there is one"
+    if arguments[0] != "tools":
+        assert MASK in out + err, "it is shown that there is one"
 
 
 @pytest.mark.hostile(10)
