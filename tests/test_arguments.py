@@ -38,18 +38,21 @@ def test_each_field_that_does_not_fit_is_named() -> None:
     assert "query" in lines[0] + lines[1]
 
 
+@pytest.mark.hostile(2)
 @pytest.mark.parametrize("value", [True, 1.5, "1", None, [1]])
 def test_a_whole_number_is_a_whole_number(value: Any) -> None:
     with pytest.raises(ArgumentsError, match="limit"):
         bind(SEARCH, query="a", limit=value)
 
 
+@pytest.mark.hostile(2)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
 def test_what_json_has_not_is_no_argument(value: Any) -> None:
     with pytest.raises(ArgumentsError, match="not JSON"):
         bind({"properties": {"x": {}}}, x=value)
 
 
+@pytest.mark.hostile(3)
 def test_deeply_nested_arguments_are_refused_not_a_crash() -> None:
     nested: list[Any] = []
     for _ in range(100_000):
@@ -62,6 +65,7 @@ def test_defaults_are_what_a_policy_judges() -> None:
     assert SchemaArguments(SEARCH).with_defaults({"query": "a"}) == {"query": "a", "limit": 5}
 
 
+@pytest.mark.hostile(1)
 @pytest.mark.parametrize("name", ["__proto__", "__class__", "query ", "Query"])
 def test_llm06_keys_that_nobody_declared_are_refused(name: str) -> None:
     with pytest.raises(ArgumentsError):
@@ -134,6 +138,7 @@ def test_a_tool_from_outside_is_called_with_its_arguments_whatever_their_names()
 async def nothing(arguments: dict[str, Any], context: ToolContext) -> None: ...
 
 
+@pytest.mark.hostile(5)
 @pytest.mark.parametrize("name", ["", "mcp.x.a b", "mcp.x.поиск", "mcp.x.a\u202eb", "mcp.x." + "a" * 200, ".x"])
 def test_llm01_a_name_that_looks_like_another_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="name"):

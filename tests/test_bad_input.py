@@ -230,6 +230,7 @@ def test_an_unknown_run_is_refused(tmp_path: Path) -> None:
 # --- the model
 
 
+@pytest.mark.hostile(5)
 def test_an_unknown_tool_is_an_observation_with_the_name_that_was_probably_meant(tmp_path: Path) -> None:
     model = ScriptedModel(calls(("pya", {"amount": 5})), "sorry")
     result = asyncio.run(run(project(tmp_path, skill_policy="{allow: [pay]}"), model=model))
@@ -246,6 +247,7 @@ def test_only_tools_that_are_offered_are_suggested(tmp_path: Path) -> None:
     assert "there is no tool 'pya'; there are: calculator" in observation(model)
 
 
+@pytest.mark.hostile(2)
 @pytest.mark.parametrize(
     ("arguments", "problems"),
     [
@@ -354,6 +356,7 @@ def everything(result: RunResult, events: Sequence[Any], state: RunState) -> str
     return "\n".join([result.model_dump_json(), state.model_dump_json(), *(json.dumps(wire(e)) for e in events)])
 
 
+@pytest.mark.hostile(10)
 @pytest.mark.parametrize("secret", SECRETS)
 @pytest.mark.parametrize("kind", [ValueError, ToolError])
 def test_a_tool_that_fails_is_told_in_one_line_without_traceback_or_secrets(
@@ -504,6 +507,7 @@ def test_every_nest_of_plain_values_can_be_told_and_recorded(
     assert result.status == "completed"
 
 
+@pytest.mark.hostile(3)
 @pytest.mark.parametrize("output", ["x" * 1_000_000, ["row"] * 100_000])
 def test_a_megabyte_is_cut_for_the_model_and_kept_whole_in_the_trace(tmp_path: Path, output: Any) -> None:
     @tool(risk="low")

@@ -215,6 +215,7 @@ def test_a_timeout_that_a_tool_raises_by_itself_is_its_failure_not_a_limit(tmp_p
     assert "TimeoutError: the server was silent" in observations(model)[0]
 
 
+@pytest.mark.hostile(35)
 def test_the_same_call_is_warned_of_the_third_time_and_ends_the_run_the_fourth(tmp_path: Path) -> None:
     model = ScriptedModel(works(7), works(7), works(7), works(7), "never asked")
     result = asyncio.run(run(project(tmp_path), model=model))

@@ -153,6 +153,7 @@ STEPS = st.sampled_from(
 )
 
 
+@pytest.mark.hostile(11)
 @given(st.lists(STEPS, max_size=6).map("/".join) | st.text(max_size=40))
 def test_no_path_leads_out(path: str) -> None:
     with TemporaryDirectory() as folder:
@@ -162,6 +163,7 @@ def test_no_path_leads_out(path: str) -> None:
                 assert SECRET not in look(path, context=context(base))
 
 
+@pytest.mark.hostile(13)
 def test_a_folder_exchanged_for_a_link_just_before_it_is_opened_is_not_followed(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +193,7 @@ def test_list_dir_shows_kinds_and_sizes_without_hidden_entries(base: Path) -> No
     ]
 
 
+@pytest.mark.hostile(12)
 def test_list_dir_keeps_strange_names_on_one_line_of_plain_text(tmp_path: Path) -> None:
     for name in ("a b.txt", "new\nline", "日本", "\udcff.bin"):
         (tmp_path / name).touch()
@@ -341,6 +344,7 @@ def fake_ripgrep(folder: Path, script: str) -> None:
     (folder / "rg").chmod(0o755)
 
 
+@pytest.mark.hostile(9)
 @pytest.mark.parametrize("query", ["--pre=touch", "$(touch x)", "hello"])
 def test_ripgrep_gets_the_query_as_a_value_and_its_answer_is_checked(
     base: Path, monkeypatch: pytest.MonkeyPatch, query: str

@@ -201,6 +201,7 @@ def test_refusals_say_what_to_do(context: ToolContext) -> None:
         log_transform.bind({"path": path, "operation": "sum"})
 
 
+@pytest.mark.hostile(15)
 @pytest.mark.parametrize("line", ["'" * 60_000, "ERROR " + "a'" * 30_000, "ERROR " + "abcdef" * 10_000, "1." * 30_000])
 def test_no_line_takes_long(context: ToolContext, line: str) -> None:
     path = write(context, f"{line}\n" * 5)

@@ -85,6 +85,7 @@ def test_no_cut_of_an_object_is_taken_for_a_whole_one(arguments: dict[str, Any],
     assert read_call("c", "f", cut).invalid is not None
 
 
+@pytest.mark.hostile(4)
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

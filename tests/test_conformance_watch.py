@@ -79,6 +79,7 @@ def _move_in(path: Path, text: str) -> None:
     command("mv", outside, path)
 
 
+@pytest.mark.hostile(17)
 @pytest.mark.conformance(1)
 @pytest.mark.parametrize("save", [_write, _append, _replace, _vim_renames, _vim, _sed, _move_in])
 def test_a_saved_file_is_one_generation_at_once(tmp_path: Path, save: Callable[[Path, str], None]) -> None:
@@ -445,6 +446,7 @@ def is_weaker(generation: Generation) -> bool:
     return not (len(spec.skill_policy.deny) == 2 and spec.skill_policy.ask and spec.runtime_policy.max_steps == 3)
 
 
+@pytest.mark.hostile(17)
 @pytest.mark.conformance(10)
 @pytest.mark.parametrize(("gap", "quiet"), [(0.02, 0.1), (0.06, 0.1), (0.15, 0.2), (0.15, 0.1)])
 def test_the_half_of_a_file_that_is_written_slowly_never_weakens_a_policy(

@@ -169,6 +169,7 @@ def test_tabs_between_words_are_fine() -> None:
     assert read("a:\t1\t# one\nb: [x,\ty]\n").data == {"a": 1, "b": ["x", "y"]}
 
 
+@pytest.mark.hostile(30)
 @pytest.mark.parametrize(
     "text",
     [

@@ -109,7 +109,7 @@ def test_asi07_what_a_sub_agent_or_a_step_of_a_plan_says_is_never_an_instruction
     seen = victim(tmp_path, plan, text, GOES_ON, tools=bank.tools, executor="plan")
     assert seen.result.output == GOES_ON
     assert bank.paid == 0
-    assert "system" not in roles_with(seen, text)
+    assert roles_with(seen, text) == {"tool", "assistant"}, "the step's own answer is a model's"
 
 
 # --- without end

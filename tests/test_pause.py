@@ -155,6 +155,7 @@ def test_an_edited_call_is_made_with_the_humans_arguments(shop: tuple[Path, list
     assert result.messages[-2].content == "paid 5"
 
 
+@pytest.mark.hostile(7)
 def test_an_edited_call_is_judged_anew(shop: tuple[Path, list[float]]) -> None:
     result = run_with(shop, Edit(arguments={"amount": 500}))
     assert shop[1] == []
@@ -174,6 +175,7 @@ def test_a_human_may_answer_in_the_tools_place(shop: tuple[Path, list[float]]) -
     assert result.tool_calls[0].status == "success"
 
 
+@pytest.mark.hostile(7)
 def test_a_decision_for_nothing_that_is_asked_and_a_second_answer_are_refused(asking: Path) -> None:
     async def main() -> None:
         world = World(((Call("risky"),),))

@@ -112,7 +112,11 @@ def test_a_step_without_a_tool_is_worked_off_by_react_and_knows_the_results_befo
 
     result = asyncio.run(main())
     assert result.output == "the end"
-    assert model[1].messages[-1].content == "think about it\n\nKnown so far:\n- a: did a"
+    assert [(m.role, m.content) for m in model[1].messages[1:]] == [
+        ("user", "think about it"),
+        ("assistant", ""),
+        ("tool", "did a"),
+    ]
     assert shop.log == ["+a", "-a", "+x", "-x"]
 
 
@@ -142,6 +146,7 @@ def test_a_plan_that_cannot_work_is_asked_for_again_with_what_is_wrong(
     asyncio.run(main())
 
 
+@pytest.mark.hostile(35)
 def test_a_model_that_never_makes_a_good_plan_is_stopped(tmp_path: Path) -> None:
     bad = draft(step("a", tool="nothing"))
     result, _ = run_plan(planner(tmp_path), Workshop(), bad, bad, bad)

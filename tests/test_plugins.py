@@ -393,6 +393,7 @@ def test_a_helper_imported_when_the_tool_runs_is_the_one_of_its_load() -> None:
     assert [tool() for (tool,) in tools] == [1, 2]
 
 
+@pytest.mark.hostile(31)
 def test_helpers_are_never_taken_from_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"plugins/_rates.py": "RATE = 'disk'", "_rates.py": "RATE = 'path'"})
     monkeypatch.chdir(tmp_path)
@@ -546,6 +547,7 @@ def threads() -> set[str]:
     return {thread.name for thread in threading.enumerate()}
 
 
+@pytest.mark.hostile(31)
 @pytest.mark.conformance(34)
 def test_an_endless_loop_is_given_up_with_its_line_and_its_thread_is_ended() -> None:
     with pytest.raises(PluginError) as caught:

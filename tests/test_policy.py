@@ -505,6 +505,7 @@ def project_of(of: Agent) -> Iterator[Path]:
         yield write(Path(folder), {of.path: text})
 
 
+@pytest.mark.hostile(6)
 @cases(40)
 @given(rules=RULES, tools=TOOLS, order=ORDER)
 def test_a_model_that_asks_for_every_tool_gets_done_exactly_what_the_policy_allows(
@@ -558,6 +559,7 @@ def test_a_denied_call_is_an_event_with_that_status(tmp_path: Path) -> None:
     assert asyncio.run(main()) == [("bank.pay", "denied")]
 
 
+@pytest.mark.hostile(6)
 def test_a_call_without_a_model_is_judged_alike(tmp_path: Path) -> None:
     till = Till()
 
@@ -574,6 +576,7 @@ def test_a_call_without_a_model_is_judged_alike(tmp_path: Path) -> None:
     assert till.called == ["orders.look"]
 
 
+@pytest.mark.hostile(6)
 def test_a_wrong_argument_does_not_get_a_call_past_a_deny_rule(tmp_path: Path) -> None:
     policy = "{deny: [{tool: orders.refund, when: {order: '7*'}}], allow: [orders.refund]}"
     root = write(tmp_path, {"agents.d/clerk.yaml": agent("clerk", skill_policy=policy)})
@@ -615,6 +618,7 @@ def test_a_policy_that_is_tightened_binds_a_run_under_way_and_one_that_is_widene
     assert till.called == ["bank.pay"]
 
 
+@pytest.mark.hostile(6)
 def test_in_a_real_run_a_sub_agent_cannot_do_what_its_parent_may_not(tmp_path: Path) -> None:
     till = Till()
     boss = agent("boss", skill_policy="{deny: [bank.*], allow: []}", sub_agents="[clerk]")

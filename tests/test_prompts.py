@@ -125,6 +125,7 @@ def test_the_syntax_errors_of_the_projects_templates_are_listed_in_order() -> No
     assert [problem.place for problem in prompts.problems()] == ["prompts/a.j2:2", "prompts/b.j2:1"]
 
 
+@pytest.mark.hostile(28)
 @pytest.mark.parametrize(
     "source",
     [
@@ -152,6 +153,7 @@ def test_a_template_gets_at_nothing_but_its_data(source: str) -> None:
     assert things == [1]
 
 
+@pytest.mark.hostile(28)
 def test_text_in_values_is_never_rendered() -> None:
     hostile = "{{ secret }} {% for x in y %} {# #} {{ ''.__class__ }}"
     assert (
@@ -166,6 +168,7 @@ def test_any_value_comes_out_as_it_is(value: str) -> None:
     assert render("<{{ x }}>", x=value) == f"<{value}>"
 
 
+@pytest.mark.hostile(29)
 @pytest.mark.parametrize(
     "source",
     ["{{ 'x' * (cap + 1) }}", "{% for i in range(9999) %}{% for j in range(9999) %}text{% endfor %}{% endfor %}"],

@@ -79,6 +79,7 @@ PROTECTED_PATHS = [
 ]  # fmt: skip
 
 
+@pytest.mark.hostile(16)
 @pytest.mark.parametrize("path", PROTECTED_PATHS)
 def test_what_decides_what_runs_is_not_written_in_any_spelling(base: Path, path: str) -> None:
     before = everything(base)
@@ -89,6 +90,7 @@ def test_what_decides_what_runs_is_not_written_in_any_spelling(base: Path, path:
     assert everything(base) == before
 
 
+@pytest.mark.hostile(12)
 @pytest.mark.parametrize("path", ["plug\u200bins/new.py", "plugins\u200b/new.py", "a\u202etxt.exe", "\ufeff.env"])
 def test_names_with_invisible_characters_are_not_written(base: Path, path: str) -> None:
     for attempt in attempts(path, context(base)):
@@ -96,6 +98,7 @@ def test_names_with_invisible_characters_are_not_written(base: Path, path: str) 
             attempt()
 
 
+@pytest.mark.hostile(14)
 @pytest.mark.parametrize("path", [".env", "prod.env", "PROD.ENV", ".git/hooks/pre-commit", ".git", "docs/.hidden/x"])
 def test_hidden_files_are_not_read_by_any_tool_though_they_are_named(base: Path, path: str) -> None:
     looks: list[Callable[[], Any]] = [
@@ -165,6 +168,7 @@ NAMES = st.sampled_from(
 )
 
 
+@pytest.mark.hostile(16)
 @cases(150)
 @given(st.lists(NAMES, max_size=5).map("/".join) | st.text(max_size=30))
 def test_whatever_the_path_nothing_outside_or_protected_is_touched(path: str) -> None:
@@ -185,6 +189,7 @@ def test_whatever_the_path_nothing_outside_or_protected_is_touched(path: str) ->
         assert changed <= {"base/docs/notes.txt"}
 
 
+@pytest.mark.hostile(13)
 def test_a_folder_swapped_for_a_link_by_another_thread_is_never_written_through(base: Path) -> None:
     outside, inside = base.parent / "outside", base / "swap"
     stop = Event()
@@ -218,6 +223,7 @@ def test_a_folder_swapped_for_a_link_by_another_thread_is_never_written_through(
         thread.join()
 
 
+@pytest.mark.hostile(13)
 def test_a_file_swapped_for_a_link_just_before_the_rename_is_not_followed(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

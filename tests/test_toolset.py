@@ -205,6 +205,7 @@ def test_two_tools_of_one_name_are_refused() -> None:
         index_tools([named("a.b"), named("a.b")])
 
 
+@pytest.mark.hostile(5)
 def test_two_names_that_are_one_on_the_wire_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"'a\.b__c' and 'a__b\.c' are both 'a__b__c' on the wire"):
         index_tools([named("a__b.c"), named("a.b__c")])

@@ -6,7 +6,7 @@ part of the run's state, so that a pause or a crash anywhere repeats no finished
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pydantic import ValidationError
 
@@ -195,9 +195,14 @@ async def _call_step(run: Run, step: PlanStep) -> Confirmations:
 
 
 async def _free_step(run: Run, step: PlanStep) -> Confirmations:
-    done = [f"- {other.description}: {other.result}" for other in _plan(run).steps if other.id in step.depends_on]
-    goal = step.description + ("\n\nKnown so far:\n" + "\n".join(done) if done else "")
-    return await run.child(f"step-{step.id}", run.agent, goal, run.state.inputs).drive(react)
+    """Let a sub-run reach the goal. What tools said before, it gets as theirs: in a user's words it would be obeyed."""
+    known = [other for other in _plan(run).steps if other.id in step.depends_on]
+    found = "\n".join(f"- {other.description}: {other.result}" for other in known if not other.tool)
+    goal = step.description + (f"\n\nKnown so far:\n{found}" if found else "")
+    child = run.child(f"step-{step.id}", run.agent, goal, run.state.inputs)
+    if len(child.state.messages) == 1:  # not yet told before a pause or a crash
+        child.record(_calls_made(run, known, ""))
+    return await child.drive(react)
 
 
 def _call_of(run: Run, step: PlanStep) -> ToolCall:
@@ -242,11 +247,15 @@ async def _summarize(run: Run) -> str:
 
 def _as_messages(run: Run, finished: Plan) -> Iterator[Message]:
     """What was done, in the form in which any model reads it: calls and their results, goals and their answers."""
-    called = [(step, _call_of(run, step)) for step in finished.steps if step.tool and step.status in ("done", "failed")]
-    if called:
-        yield Message(role="assistant", content=finished.goal, tool_calls=tuple(call for _, call in called))
-        for step, call in called:
-            yield Message(role="tool", tool_call_id=call.id, content=step.result or "")
+    yield from _calls_made(run, finished.steps, finished.goal)
     for step in finished.steps:
         if not step.tool or step.status == "skipped":
             yield Message(role="assistant", content=f"{step.description}: {step.result or step.status}")
+
+
+def _calls_made(run: Run, steps: Iterable[PlanStep], said: str) -> Iterator[Message]:
+    called = [(step, _call_of(run, step)) for step in steps if step.tool and step.status in ("done", "failed")]
+    if called:
+        yield Message(role="assistant", content=said, tool_calls=tuple(call for _, call in called))
+        for step, call in called:
+            yield Message(role="tool", tool_call_id=call.id, content=step.result or "")

@@ -1,0 +1,38 @@
+"""What people decide by on a terminal hides nothing and moves nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from framework.cli.confirm import ask_human
+from framework.cli.show import line, shown, visible
+from framework.types.events import ToolFinished, ToolStarted
+from framework.types.state import Confirmation, Reject
+
+TRICKS = "\x1b[2J\u202emoc.live\u200b\x9b\r"
+HEAD = {"run_id": "r", "seq": 1, "generation": 1}
+
+
+@pytest.mark.hostile(7)
+def test_asi09_a_question_writes_out_what_cannot_be_seen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "r")
+    asked = Confirmation(id="c", kind="tool", agent="a", tool="pay", arguments={f"to{TRICKS}": TRICKS}, hash="h")
+    assert isinstance(ask_human(asked), Reject)
+    told = capsys.readouterr().err
+    assert "\\u202emoc.live\\u200b\\x9b" in told
+    assert not any(sign in told for sign in "\x1b\u202e\u200b\x9b")
+
+
+def test_what_can_be_seen_is_shown_as_it_is() -> None:
+    assert visible("naïve 好 'quoted' 👍") == "naïve 好 'quoted' 👍"
+    assert shown({"a": ["好", 1]}) == '{"a": ["好", 1]}'
+
+
+def test_asi09_lines_of_a_run_stay_lines() -> None:
+    started = line(ToolStarted(**HEAD, id="c", tool="pay", arguments={f"a{TRICKS}": TRICKS}))
+    finished = line(ToolFinished(**HEAD, id="c", tool="pay", status="success", result=TRICKS, elapsed_ms=1))
+    for text in (started, finished):
+        assert text is not None
+        assert text.isprintable()
