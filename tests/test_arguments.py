@@ -72,6 +72,7 @@ def test_llm06_keys_that_nobody_declared_are_refused(name: str) -> None:
         bind(SEARCH, query="a", **{name: 1})
 
 
+@pytest.mark.hostile(8)
 @pytest.mark.parametrize(
     "schema",
     [
@@ -103,6 +104,7 @@ def test_llm10_a_schema_nested_without_end_is_refused() -> None:
         SchemaArguments(schema)
 
 
+@pytest.mark.hostile(8)
 def test_llm10_a_pattern_made_to_be_slow_is_not() -> None:
     arguments = SchemaArguments({"properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}})
     with pytest.raises(ArgumentsError, match="a:"):

@@ -205,6 +205,7 @@ def test_asi03_nothing_of_the_run_goes_along(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.hostile(27)
 @pytest.mark.parametrize(
     "body",
     [

@@ -153,6 +153,7 @@ def test_what_is_no_server_over_http_is_a_fault(
 # --- failing in the middle
 
 
+@pytest.mark.hostile(37)
 def test_a_call_without_an_answer_ends_in_time_and_the_next_one_works(tmp_path: Path) -> None:
     async def main() -> str:
         async with opened(raw(tmp_path, timeout=0.3)) as world:
@@ -180,6 +181,7 @@ def test_a_cancelled_call_leaves_the_others_alone(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.hostile(37)
 def test_a_call_during_which_the_server_is_killed_is_not_made_again(tmp_path: Path) -> None:
     async def main() -> None:
         before = children()
@@ -242,6 +244,7 @@ def test_noise_between_messages_is_passed_over(
     assert caplog.text == ""
 
 
+@pytest.mark.hostile(37)
 @pytest.mark.parametrize(
     ("name", "arguments", "told"),
     [("line", {"megabytes": 100}, "a line of more than 16 MB"), ("stray", {"lines": 2000}, "what is not MCP")],
@@ -370,6 +373,7 @@ def test_a_server_gets_its_own_variables_and_no_others(tmp_path: Path, monkeypat
     assert known.keys() <= {*INHERITED, "TOKEN", "__CF_USER_TEXT_ENCODING"}  # the last: macOS adds it
 
 
+@pytest.mark.hostile(37)
 def test_what_a_server_asks_for_is_declined(tmp_path: Path) -> None:
     async def main() -> list[str]:
         async with opened(raw(tmp_path)) as world:
@@ -429,6 +433,7 @@ def test_a_server_has_at_most_so_many_tools(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.hostile(37)
 def test_a_storm_of_notices_is_a_few_looks(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(raw(tmp_path)) as world:

@@ -154,6 +154,7 @@ LOOPBACK = (
 )
 
 
+@pytest.mark.hostile(19)
 @pytest.mark.parametrize("url", LOOPBACK)
 def test_asi02_every_spelling_of_loopback_is_refused(url: str) -> None:
     async def main() -> None:
@@ -168,6 +169,7 @@ def test_asi02_every_spelling_of_loopback_is_refused(url: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.hostile(20)
 @pytest.mark.parametrize(
     "address",
     [
@@ -252,12 +254,14 @@ def test_a_listed_network_adds_its_addresses_and_no_other(address: IPv4Address |
 # --- case 21: names
 
 
+@pytest.mark.hostile(21)
 def test_asi02_a_name_with_one_private_address_among_public_ones_is_refused() -> None:
     limits = HttpLimits(domains=("mixed.example",))
     with pytest.raises(HttpRefused, match="not public"):
         fetch(limits, "http://mixed.example/", resolver=names(**{"mixed.example": "8.8.8.8 127.0.0.1"}))
 
 
+@pytest.mark.hostile(21)
 def test_asi02_a_name_that_leads_elsewhere_the_second_time_is_checked_again() -> None:
     async def main() -> None:
         async with site({"/": redirect("/again"), "/again": answer("reached")}) as served:
@@ -328,6 +332,7 @@ def test_asi02_a_proxy_from_the_environment_is_not_used(monkeypatch: pytest.Monk
 # --- case 22 and 26: redirects
 
 
+@pytest.mark.hostile(22)
 @pytest.mark.parametrize(
     "location",
     [
@@ -367,6 +372,7 @@ def test_asi02_a_redirect_to_another_port_of_the_same_host_is_refused() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.hostile(22)
 def test_llm10_a_loop_of_redirects_ends() -> None:
     async def main() -> None:
         async with site({"/": redirect("/")}) as served:
@@ -392,6 +398,7 @@ def test_a_redirect_is_followed_and_not_followed() -> None:
 SECRETS = {"Authorization": "Bearer s3cret", "Cookie": "id=s3cret", "X-Api-Key": "s3cret", "Accept": "text/html"}
 
 
+@pytest.mark.hostile(26)
 def test_asi03_secrets_do_not_follow_a_redirect_to_another_host() -> None:
     async def main() -> None:
         async with site({"/": answer("other")}) as other, site({"/": redirect(other.url)}) as served:
@@ -459,6 +466,7 @@ def test_asi03_a_cookie_set_by_one_answer_is_not_sent_with_the_next() -> None:
 # --- case 23 and 25: spellings
 
 
+@pytest.mark.hostile(23)
 @pytest.mark.parametrize(
     "url",
     [
@@ -549,6 +557,7 @@ def test_asi02_an_address_that_is_read_is_read_by_every_reader_alike(text: str) 
     assert read_url(str(url)) == url
 
 
+@pytest.mark.hostile(25)
 @pytest.mark.parametrize(
     "headers",
     [
@@ -571,6 +580,7 @@ def test_asi02_headers_cannot_change_what_the_request_is(headers: dict[str, str]
 # --- case 24: sizes and times
 
 
+@pytest.mark.hostile(24)
 def test_llm10_a_large_body_is_cut() -> None:
     async def main() -> None:
         async with site({"/": answer(b"x" * 3_000_000)}) as served:
@@ -589,6 +599,7 @@ def test_llm10_a_body_of_exactly_the_limit_is_whole() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.hostile(24)
 def test_llm10_a_compressed_bomb_is_cut_unpacked() -> None:
     async def main() -> None:
         bomb = gzip.compress(bytes(50_000_000))
@@ -608,6 +619,7 @@ def test_packed_text_is_unpacked() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.hostile(24)
 def test_llm10_a_body_that_drips_is_given_up_after_the_whole_time() -> None:
     async def main() -> None:
         async def drip(writer: asyncio.StreamWriter) -> None:
@@ -625,6 +637,7 @@ def test_llm10_a_body_that_drips_is_given_up_after_the_whole_time() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.hostile(24)
 def test_llm10_headers_without_end_are_given_up() -> None:
     async def main() -> None:
         async def endless(writer: asyncio.StreamWriter) -> None:
