@@ -62,6 +62,8 @@ class Watcher:
         self._settling = Settling(graces, catalog.current.digest)
         self._candidate: Candidate | None = None
         self._hinted = asyncio.Event()
+        self._next_scan = 0.0
+        """No hint leads to one before: half of the time is for others, such as whoever writes the files here."""
         self._stop = threading.Event()
         self._busy = set[asyncio.Future[Any]]()
         """What goes on in threads."""
@@ -146,6 +148,7 @@ class Watcher:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._hinted.wait()
+                    await asyncio.sleep(self._next_scan - asyncio.get_running_loop().time())
 
     async def _look(self, threads: ThreadPoolExecutor) -> float:
         """Read the files, and let go live what may. Returns when to look next, by the loop's clock."""
@@ -153,6 +156,7 @@ class Watcher:
         began = now()
         seen = await self._in_thread(threads, self._scan)
         was_pending = settling.pending
+        self._next_scan = now() + (now() - began)
         settling.look(seen, self._catalog.current.digest, now())
         if settling.pending and not was_pending and self._may_be_built_early(seen):
             await self._built(seen)  # meanwhile it settles
