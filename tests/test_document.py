@@ -10,7 +10,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from framework.config.document import Document, DocumentError, Path, plain_scalar, read_document
+from framework.config.document import (
+    MAX_BYTES,
+    Document,
+    DocumentError,
+    Mark,
+    PackedMarks,
+    Path,
+    plain_scalar,
+    read_document,
+)
 from framework.types.problem import Problem
 from tests.cases import cases
 
@@ -298,3 +307,23 @@ def _entry(item: Any, depth: int) -> str:
     if isinstance(item, (dict, list)) and item:
         return "\n" + _block(item, depth + 1)
     return f" {json.dumps(item, ensure_ascii=False)}\n"
+
+
+@given(
+    st.dictionaries(
+        st.lists(st.text(max_size=3) | st.integers(0, 9), max_size=4).map(tuple),
+        st.tuples(st.integers(1, MAX_BYTES), st.integers(1, MAX_BYTES + 1)),
+    )
+)
+@cases(100)
+def test_packed_marks_are_the_same_marks(marks: dict[Path, Mark]) -> None:
+    assert dict(PackedMarks(marks)) == marks
+
+
+def test_a_document_without_its_data_still_knows_its_places() -> None:
+    whole = read_document("a.yaml", b"a:\n  - b: 1\n  - 2\n")
+    kept = whole.without_data()
+    assert not kept.data
+    for path in (("a",), ("a", 0, "b"), ("a", 1), ("a", 7)):
+        assert kept.place(path) == whole.place(path)
+        assert kept.problem(path, "wrong") == whole.problem(path, "wrong")

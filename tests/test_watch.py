@@ -6,6 +6,8 @@ import asyncio
 import logging
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -478,6 +480,24 @@ def test_closing_the_runtime_leaves_no_task_behind(tmp_path: Path) -> None:
         return len(asyncio.all_tasks() - before)
 
     assert asyncio.run(scene()) == 0
+
+
+FORGETFUL = """
+import asyncio, sys
+from framework import Runtime
+
+loop = asyncio.new_event_loop()
+opened = Runtime.open(sys.argv[1])
+runtime = loop.run_until_complete(opened.__aenter__())
+loop.run_until_complete(asyncio.sleep(float(sys.argv[2])))
+"""
+
+
+@pytest.mark.parametrize("seconds", ["0", "0.3"])
+def test_a_process_ends_although_nobody_closed_the_runtime(tmp_path: Path, seconds: str) -> None:
+    write(tmp_path, {"agents.d/a.yaml": one("a")})
+    command = [sys.executable, "-c", FORGETFUL, str(tmp_path), seconds]
+    assert subprocess.run(command, cwd=Path(__file__).parent.parent, timeout=20, check=False).returncode == 0
 
 
 def test_a_runtime_that_does_not_watch_reloads_when_it_is_told(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ tags, merge keys and more than one document. Never `yaml.load`: deeply nested in
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from ast import literal_eval
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from typing import Any
@@ -35,6 +36,8 @@ MAX_EXCERPT_CHARS = 2000
 Path = tuple[str | int, ...]
 Mark = tuple[int, int]
 """1-based line and column."""
+_COLUMN_BITS = 21
+"""A column is no more than `MAX_BYTES`."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
@@ -61,6 +64,25 @@ class DocumentError(Exception):
         self.problem = problem
 
 
+class PackedMarks(Mapping[Path, Mark]):
+    """Marks as texts and numbers, which no garbage collection has to look through."""
+
+    __slots__ = ("_packed",)
+
+    def __init__(self, marks: Mapping[Path, Mark]) -> None:
+        self._packed = {repr(path): line << _COLUMN_BITS | column for path, (line, column) in marks.items()}
+
+    def __getitem__(self, path: Path) -> Mark:
+        mark = self._packed[repr(path)]
+        return mark >> _COLUMN_BITS, mark & (1 << _COLUMN_BITS) - 1
+
+    def __iter__(self) -> Iterator[Path]:
+        return map(literal_eval, self._packed)
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """Parsed data with the place of everything in it."""
@@ -68,14 +90,14 @@ class Document:
     path: str
     lines: tuple[str, ...]
     data: dict[str, Any]
-    keys: dict[Path, Mark]
+    keys: Mapping[Path, Mark]
     """Where each key, or list item, begins."""
-    values: dict[Path, Mark]
+    values: Mapping[Path, Mark]
     """Where each value begins."""
 
     def without_data(self) -> Document:
-        """Only the places: what is kept when the data has become a model."""
-        return replace(self, data={})
+        """Only the places, packed: what is kept when the data has become a model."""
+        return replace(self, data={}, keys=PackedMarks(self.keys), values=PackedMarks(self.values))
 
     def place(self, path: Path) -> str:
         """`file:line` of a key, or of the closest thing around it that is written down."""
@@ -86,7 +108,7 @@ class Document:
         line, column = self._closest(self.keys if at_key else self.values, path)
         return problem_at(self.path, self.lines, line, column, message, hint)
 
-    def _closest(self, marks: dict[Path, Mark], path: Path) -> Mark:
+    def _closest(self, marks: Mapping[Path, Mark], path: Path) -> Mark:
         while path and path not in marks:
             path = path[:-1]
         return marks.get(path, (1, 1))

@@ -62,6 +62,8 @@ class Watcher:
         self._settling = Settling(graces, catalog.current.digest)
         self._candidate: Candidate | None = None
         self._hinted = asyncio.Event()
+        self._next_scan = 0.0
+        """No hint leads to one before: half of the time is for others, such as whoever writes the files here."""
         self._stop = threading.Event()
         self._busy = set[asyncio.Future[Any]]()
         """What goes on in threads."""
@@ -86,7 +88,7 @@ class Watcher:
             began = loop.time()
             with closing(Roots(self._folders())) as roots:
                 try:
-                    await self._in_thread(threads, _safe(partial(self._watch, roots, lambda: self._hint(loop))))
+                    await self._in_thread(threads, _safe(partial(self._watch, roots, threads, loop)))
                 except Exception as error:  # noqa: BLE001 - what the watch stumbles over may be gone next time
                     if not roots.changed():
                         self.restarts += 1
@@ -99,8 +101,8 @@ class Watcher:
     def _folders(self) -> list[Path]:
         return [self._home] if self._catalog.single else [self._home / name for name in FOLDERS]
 
-    def _watch(self, roots: Roots, hint: Callable[[], None]) -> None:
-        """Pass on hints until the folders are no longer the same, in a thread."""
+    def _watch(self, roots: Roots, threads: ThreadPoolExecutor, loop: asyncio.AbstractEventLoop) -> None:
+        """Pass on hints until the folders are no longer the same, or the process ends, in a thread."""
         from watchfiles import watch  # not needed by a process that does not watch
 
         changes = watch(
@@ -118,8 +120,8 @@ class Watcher:
             for changed in changes:
                 moved = roots.changed()
                 if changed or moved or first:  # a change before the watch began had no event
-                    hint()
-                if moved:
+                    self._hint(loop)
+                if moved or not _takes_work(threads):
                     return
                 first = False
 
@@ -146,6 +148,7 @@ class Watcher:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._hinted.wait()
+                    await asyncio.sleep(self._next_scan - asyncio.get_running_loop().time())
 
     async def _look(self, threads: ThreadPoolExecutor) -> float:
         """Read the files, and let go live what may. Returns when to look next, by the loop's clock."""
@@ -153,8 +156,9 @@ class Watcher:
         began = now()
         seen = await self._in_thread(threads, self._scan)
         was_pending = settling.pending
+        self._next_scan = now() + (now() - began)
         settling.look(seen, self._catalog.current.digest, now())
-        if settling.pending and not was_pending and _may_be_whole(settling.touched):
+        if settling.pending and not was_pending and self._may_be_built_early(seen):
             await self._built(seen)  # meanwhile it settles
         while settling.pending:
             if wait := settling.quiet(began).wait:
@@ -171,6 +175,13 @@ class Watcher:
             elif await self._goes_live(candidate):
                 settling.answer(seen, self._catalog.current.digest, began)
         return now() + self._reconcile
+
+    def _may_be_built_early(self, seen: Snapshot) -> bool:
+        """A small edit of which no half of a plugin would be run; not what is live: that ends a hold."""
+        touched = self._settling.touched
+        if touched is None or len(touched) > FEW or seen.digest == self._catalog.current.digest:
+            return False
+        return not any(path.startswith(PLUGINS + "/") for path in touched)
 
     async def _built(self, snapshot: Snapshot) -> Candidate | None:
         """What a snapshot would make live; built once for as long as it is looked at again and again."""
@@ -210,11 +221,6 @@ class Watcher:
         return snapshot.with_cases_counted() if self._count_cases else snapshot
 
 
-def _may_be_whole(touched: frozenset[str] | None) -> bool:
-    """Whether an edit may be built before it has settled: it is small, and no half of a plugin would be run."""
-    return touched is not None and len(touched) <= FEW and not any(path.startswith(PLUGINS + "/") for path in touched)
-
-
 def _safe(function: Callable[[], T]) -> Callable[[], T]:
     """The same, but what it raises is an Exception: a panic of watchfiles' Rust code is none, and would end all."""
 
@@ -227,6 +233,15 @@ def _safe(function: Callable[[], T]) -> Callable[[], T]:
             raise RuntimeError(str(error) or type(error).__name__) from error
 
     return call
+
+
+def _takes_work(threads: ThreadPoolExecutor) -> bool:
+    """False when the process is about to end, and waits for its threads: a runtime may have been left open."""
+    try:
+        threads.submit(bool)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _is_cancelled(error: BaseException) -> bool:
