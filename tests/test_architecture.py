@@ -17,7 +17,18 @@ FLOORS = (
     {"cli", "testing"},
 )
 FLOOR = {folder: floor for floor, folders in enumerate(FLOORS) for folder in folders}
-HEAVY = {"openai", "instructor", "httpcore2", "httpx2", "jsonschema_rs", "mcp", "watchfiles", "opentelemetry.sdk"}
+HEAVY = {
+    "anthropic",
+    "google.genai",
+    "openai",
+    "instructor",
+    "httpcore2",
+    "httpx2",
+    "jsonschema_rs",
+    "mcp",
+    "watchfiles",
+    "opentelemetry.sdk",
+}
 """What may be imported inside a function: SDKs that not every process needs."""
 HEAVY |= {"framework.tools.mcp_client", "framework.tools.mcp_connection"}  # with the MCP SDK, an extra
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")

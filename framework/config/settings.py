@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from framework.config.document import Document, DocumentError, read_document
 from framework.config.environment import expand
 from framework.config.parse import in_order, spec_problems, without_secrets
+from framework.llm.capabilities import Capabilities
 from framework.types.errors import ConfigError, did_you_mean
 from framework.types.frozen import Duration, Frozen
 from framework.types.http import HttpLimits
@@ -33,9 +34,11 @@ class ModelAlias(Frozen):
     model: str
     """`provider/model`."""
     base_url: str | None = None
-    """An OpenAI-compatible server, such as `http://127.0.0.1:8080/v1`."""
+    """Another server that speaks as the provider does, such as `http://127.0.0.1:8080/v1`."""
     api_key: SecretStr | None = None
     """Usually `${VARIABLE}`; missing: the provider's own variable."""
+    capabilities: Capabilities = Capabilities()
+    """What the model can do and costs, where that is not known or known wrongly."""
 
 
 class RoutingSettings(Frozen):

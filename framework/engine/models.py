@@ -35,7 +35,9 @@ class Models:
         if alias is None:
             return connect(name, environ=os.environ)
         key = alias.api_key.get_secret_value() if alias.api_key else None
-        return connect(alias.model, base_url=alias.base_url, api_key=key, environ=os.environ)
+        return connect(
+            alias.model, base_url=alias.base_url, api_key=key, capabilities=alias.capabilities, environ=os.environ
+        )
 
     async def close(self) -> None:
         """Give all connections back."""

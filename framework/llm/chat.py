@@ -55,7 +55,12 @@ def tool_choice_to_chat(choice: str, names: Mapping[str, str]) -> str | dict[str
     """`auto`, `none` and `required` as they are, a tool's name as the order to call it."""
     if choice in ("auto", "none", "required"):
         return choice
-    return {"type": "function", "function": {"name": _outgoing(choice, names)}}
+    return {"type": "function", "function": {"name": outgoing_name(choice, names)}}
+
+
+def outgoing_name(tool: str, names: Mapping[str, str]) -> str:
+    """A name that every provider takes, even for a tool that the model made up: the history would be refused for it."""
+    return names.get(tool) or re.sub(r"[^a-zA-Z0-9_-]", "_", wire_name(tool))[:WIRE_NAME_LENGTH] or "unknown"
 
 
 def settings_to_chat(settings: ModelSettings) -> dict[str, Any]:
@@ -169,17 +174,12 @@ def repair(text: str) -> str:
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _outgoing(tool: str, names: Mapping[str, str]) -> str:
-    """A name that every provider takes, even for a tool that the model made up: the history would be refused for it."""
-    return names.get(tool) or re.sub(r"[^a-zA-Z0-9_-]", "_", wire_name(tool))[:WIRE_NAME_LENGTH] or "unknown"
-
-
 def _call_to_chat(call: ToolCall, names: Mapping[str, str]) -> dict[str, Any]:
     arguments = json.dumps(call.arguments, ensure_ascii=False)
     return {
         "id": call.id,
         "type": "function",
-        "function": {"name": _outgoing(call.tool, names), "arguments": arguments},
+        "function": {"name": outgoing_name(call.tool, names), "arguments": arguments},
     }
 
 

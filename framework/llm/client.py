@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 from pydantic import BaseModel
 
+from framework.llm.capabilities import Capabilities
 from framework.types.messages import Message, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
 
@@ -27,6 +28,7 @@ class ModelInfo:
     typed: bool = False
     """Answers `ModelRequest.output` by itself, as JSON in the reply's text; without it Instructor sees to that."""
     server_address: str | None = None
+    capabilities: Capabilities = field(default_factory=Capabilities)
 
     @property
     def name(self) -> str:

@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
-from uuid import uuid4
 
+from framework.llm.answers import Answer, Endings, judge
 from framework.llm.assembly import Assembly, as_dict
+from framework.llm.capabilities import Capabilities, known_capabilities
 from framework.llm.chat import (
     chat_to_message,
     chat_to_usage,
     message_to_chat,
-    repair,
     settings_to_chat,
     tool_choice_to_chat,
     tool_names,
     tool_to_chat,
     wire_names,
 )
-from framework.llm.client import Delta, FinishReason, ModelInfo, ModelReply, ModelRequest
+from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
+from framework.llm.failures import Failures, wait_of, words_of
 from framework.types.errors import ModelError
-from framework.types.messages import ToolCall
 
 if TYPE_CHECKING:
-    from openai import APIStatusError, AsyncOpenAI
+    from openai import AsyncOpenAI
 
 T = TypeVar("T")
 SDK_TIMEOUT = 600.0
 """Seconds; a net below the deadline that the engine sets."""
-QUOTED_CHARS = 300
-"""How much of a provider's own words an error repeats."""
+ENDINGS: Endings = {
+    "stop": "stop",
+    "tool_calls": "stop",
+    "function_call": "stop",
+    "length": "length",
+    "model_length": "length",
+    "content_filter": "content_filter",
+    "sensitive": "content_filter",
+    "abort": "error",
+    "insufficient_system_resource": "error",
+}
 
 
 class OpenAIModel:
@@ -41,15 +50,23 @@ class OpenAIModel:
         model: the name the server knows it by.
         api_key: empty for a server that asks for none.
         base_url: up to and with `/v1`; None is the SDK's own choice.
+        capabilities: over those known of the model.
     """
 
-    def __init__(self, provider: str, model: str, *, api_key: str, base_url: str | None = None) -> None:
-        url = urlsplit(base_url or "")
-        self._info = ModelInfo(provider, model, server_address=url.hostname)
+    def __init__(
+        self,
+        provider: str,
+        model: str,
+        *,
+        api_key: str,
+        base_url: str | None = None,
+        capabilities: Capabilities | None = None,
+    ) -> None:
+        can = (capabilities or Capabilities()).over(known_capabilities(f"{provider}/{model}"))
+        self._info = ModelInfo(provider, model, server_address=urlsplit(base_url or "").hostname, capabilities=can)
         self._api_key = api_key
         self._base_url = base_url
-        # Neither a user's password nor a key in the query belongs into an error.
-        self._address = f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}" if base_url else provider
+        self._failures = Failures(self._info.name, api_key, base_url)
         self._client: AsyncOpenAI | None = None
 
     @property
@@ -61,14 +78,15 @@ class OpenAIModel:
         """Ask; raises ModelError."""
         create: Any = self._connect().chat.completions.create
         body = self._body(request)
-        if not request.stream:
+        if not request.stream and not self._must_stream(body):
             yield Delta(reply=self._whole(await self._guard(create(**body)), request))
             return
         chunks = await self._guard(create(**body, stream=True, stream_options={"include_usage": True}))
         answer = Assembly()
         try:
             while (chunk := await self._guard(anext(chunks, None))) is not None:
-                if delta := answer.take(chunk):
+                delta = answer.take(chunk)
+                if delta and request.stream:
                     yield delta
         finally:
             await chunks.close()
@@ -91,138 +109,78 @@ class OpenAIModel:
         return self._client
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
-        names = wire_names(request.tools)
+        names, can = wire_names(request.tools), self._info.capabilities
         messages = [message_to_chat(message, names, provider=self._info.provider) for message in request.messages]
         body = {"model": self._info.model, "messages": messages, **settings_to_chat(request.settings)}
+        body.update(_thinking(body.pop("reasoning_effort", None), can))
         if "max_tokens" in body and self._info.provider == "openai" and self._base_url is None:
             # OpenAI's reasoning models refuse the old name; most other servers know only that one.
             body["max_completion_tokens"] = body.pop("max_tokens")
         if request.tools:
             body["tools"] = [tool_to_chat(tool) for tool in request.tools]
-            body["tool_choice"] = tool_choice_to_chat(request.settings.tool_choice or "auto", names)
+            body["tool_choice"] = tool_choice_to_chat(can.tool_choice(request.settings.tool_choice), names)
         return body
+
+    def _must_stream(self, body: Mapping[str, Any]) -> bool:
+        # Qwen's open models think in streamed answers only.
+        return bool(self._info.capabilities.stream_only or body.get("extra_body", {}).get("enable_thinking"))
 
     def _whole(self, completion: Any, request: ModelRequest) -> ModelReply:
         if isinstance(completion, str):
-            raise self._error("the server answered with a page, not a completion: is base_url right?", retryable=True)
+            raise self._failures.page()
         choices = getattr(completion, "choices", None)
         if not isinstance(choices, list) or not choices:
             reported = getattr(completion, "error", None)
-            raise self._reported(reported) if reported else self._error("the answer is empty", retryable=True)
+            raise self._reported(reported) if reported else self._failures.empty()
         answer = Assembly()
         answer.take(completion)
         answer.message = as_dict(getattr(choices[0], "message", None))
         return self._reply(answer, request)
 
-    def _reply(self, answer: Assembly, request: ModelRequest) -> ModelReply:
-        chat = answer.message or answer.assembled()
+    def _reply(self, assembly: Assembly, request: ModelRequest) -> ModelReply:
+        chat = assembly.message or assembly.assembled()
         if chat.get("refusal"):
-            raise self._error("refused", str(chat["refusal"]))
-        message = chat_to_message(
-            {**chat, "role": "assistant"}, tool_names(request.tools), provider=self._info.provider
+            raise self._failures.error("refused", str(chat["refusal"]))
+        answer = Answer(
+            message=chat_to_message(
+                {**chat, "role": "assistant"}, tool_names(request.tools), provider=self._info.provider
+            ),
+            ending=assembly.finish,
+            usage=chat_to_usage(as_dict(assembly.usage)),
+            model=assembly.model,
+            response_id=assembly.response_id,
+            pieces=assembly.chunks,
         )
-        taken = {call.id for earlier in request.messages for call in earlier.tool_calls}
-        message = message.model_copy(update={"tool_calls": _unique_ids(message.tool_calls, taken)})
-        return ModelReply(
-            message=message,
-            finish_reason=self._finish_reason(answer, calls=bool(message.tool_calls)),
-            usage=chat_to_usage(as_dict(answer.usage)),
-            model=answer.model,
-            response_id=answer.response_id,
-        )
-
-    def _finish_reason(self, answer: Assembly, *, calls: bool) -> FinishReason:
-        """Decide whether the answer is whole: tool calls of one that is not must never run."""
-        match answer.finish:
-            case "stop" | "tool_calls" | "function_call":
-                return "tool_calls" if calls else "stop"
-            case "length" | "model_length":
-                if calls:
-                    raise self._error("a tool call was cut by max_tokens: raise model_settings.max_tokens")
-                return "length"
-            case "content_filter" | "sensitive":
-                raise self._error("refused: the provider's content filter stopped the answer")
-            case "":
-                nothing = "the server streamed nothing: is base_url right?"
-                broken = "the answer broke off before its end"
-                raise self._error(broken if answer.chunks else nothing, retryable=True)
-            case other if calls or "error" in other or other in ("abort", "insufficient_system_resource"):
-                raise self._error("the answer ended with a finish_reason of its own", other, retryable=True)
-            case _:
-                return "stop"
+        return judge(answer, request, self._info, ENDINGS, self._failures)
 
     async def _guard(self, call: Awaitable[T]) -> T:
-        """Await the SDK. Not all it raises is its own: raw transport errors and bad JSON come through as they are."""
-        import httpx2
         from openai import OpenAIError
 
-        try:
-            return await call
-        except (OpenAIError, httpx2.HTTPError, ValueError) as error:
-            failure = self._explain(error)
-        raise failure  # out here it has no context: the SDK's error holds the request, and with it the key
+        return await self._failures.guard(call, OpenAIError, self._explain)
 
-    def _explain(self, error: Exception) -> ModelError:
-        import httpx2
+    def _explain(self, error: Exception) -> ModelError | None:
         import openai
 
-        root = error if isinstance(error, httpx2.HTTPError) else error.__cause__ or error
         if isinstance(error, openai.APIStatusError):
-            return self._explain_status(error)
-        if isinstance(root, httpx2.TimeoutException):
-            return self._error(f"no answer in time from {self._address}", retryable=True)
-        if isinstance(error, (openai.APIConnectionError, httpx2.HTTPError)):
-            unreached = isinstance(root, (httpx2.ConnectError, httpx2.UnsupportedProtocol))
-            hint = "failed: is the server up, is base_url right?" if unreached else "broke before the answer was whole"
-            return self._error(f"the connection to {self._address} {hint} ({type(root).__name__})", retryable=True)
-        if isinstance(error, openai.APIError):
+            wait = wait_of(error.response.headers)
+            return self._failures.status(error.status_code, words_of(error.body), code=error.code, wait=wait)
+        if isinstance(error, openai.APIError) and not isinstance(error, openai.APIConnectionError):
             return self._reported(error.body, error.message)
-        return self._error("the server's answer is not JSON: is base_url right?", retryable=True)
-
-    def _explain_status(self, error: APIStatusError) -> ModelError:
-        status, code, words = error.status_code, error.code, _words(error.body)
-        if code == "content_filter":
-            return self._error("refused", words or "by the content filter")
-        if status == 401:  # its words often repeat a part of the key
-            return self._error("the key was refused: set a valid one")
-        if status == 404:
-            return self._error(f"no such model at {self._address}, or base_url is wrong", words)
-        if status == 429 and code == "insufficient_quota":
-            return self._error("the account's quota is used up", words)
-        if status == 429:
-            wait = error.response.headers.get("retry-after")
-            return self._error(f"rate limited{f', retry after {wait} s' if wait else ''}", words, retryable=True)
-        if status >= 500 or status in (408, 409):
-            return self._error(f"the provider failed ({status})", words, retryable=True)
-        return self._error(f"the request was refused ({status})", words)
+        return None
 
     def _reported(self, body: object, words: str = "") -> ModelError:
-        """Explain an error told inside an answer of status 200."""
         code = body.get("code") if isinstance(body, Mapping) else None
-        final = isinstance(code, int) and 400 <= code < 500 and code not in (408, 409, 429)
-        return self._error("the provider reported an error", _words(body) or words, retryable=not final)
-
-    def _error(self, problem: str, quoted: str = "", *, retryable: bool = False) -> ModelError:
-        """One line: the model, the problem in our words, and what the provider says of it."""
-        words = repair(" ".join(quoted.split()))
-        words = words.replace(self._api_key, "***") if self._api_key else words
-        cut = words if len(words) <= QUOTED_CHARS else words[: QUOTED_CHARS - 1] + "…"
-        text = f"{self._info.name}: {problem}: {cut}" if cut else f"{self._info.name}: {problem}"
-        return ModelError(text, retryable=retryable)
+        return self._failures.reported(words_of(body) or words, code=code)
 
 
-def _words(body: object) -> str:
-    """What a provider says in an error's body; a proxy's HTML page says nothing."""
-    if isinstance(body, Mapping):
-        body = body.get("message") or body.get("detail")
-    return body if isinstance(body, str) and not body.lstrip().startswith("<") else ""
-
-
-def _unique_ids(calls: Iterable[ToolCall], taken: set[str]) -> tuple[ToolCall, ...]:
-    """Give a new id to a call without one, or with one that the conversation has already: some servers count from 0."""
-    unique = []
-    for call in calls:
-        call_id = call.id if call.id and call.id not in taken else f"call_{uuid4().hex[:16]}"
-        taken.add(call_id)
-        unique.append(call.model_copy(update={"id": call_id}))
-    return tuple(unique)
+def _thinking(effort: str | None, can: Capabilities) -> dict[str, Any]:
+    """How long to think, in the parameter that the model knows; those with a switch are off at `minimal`."""
+    if effort is None or can.thinking == "none":
+        return {}
+    match can.thinking:
+        case "enable_thinking":
+            return {"extra_body": {"enable_thinking": effort != "minimal"}}
+        case "thinking_type":
+            return {"extra_body": {"thinking": {"type": "disabled" if effort == "minimal" else "enabled"}}}
+        case _:
+            return {"reasoning_effort": effort}

@@ -92,9 +92,10 @@ class ModelError(AgentsdError):
     code = "model_error"
     http_status = 502
 
-    def __init__(self, message: str, *, retryable: bool = False) -> None:
+    def __init__(self, message: str, *, retryable: bool = False, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retryable = retryable
+        self.retry_after = retry_after
 
 
 class ToolError(AgentsdError):

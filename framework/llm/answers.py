@@ -1,0 +1,77 @@
+"""Whole answers, judged alike for every provider: is it whole, may its tool calls run, what did it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+from uuid import uuid4
+
+from framework.llm.capabilities import priced
+from framework.llm.client import FinishReason, ModelInfo, ModelReply, ModelRequest
+from framework.llm.failures import Failures
+from framework.types.messages import Message, ToolCall, Usage
+
+Ending = FinishReason | Literal["error"]
+Endings = Mapping[str, Ending]
+"""A provider's words for why an answer ended -> ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a provider answered, in our form but in its own word for how it ended."""
+
+    message: Message
+    ending: str
+    """Empty: it said none, so the answer was cut off."""
+    usage: Usage
+    model: str
+    response_id: str
+    pieces: int
+    """How many came; none: the server streamed nothing."""
+
+
+def judge(answer: Answer, request: ModelRequest, info: ModelInfo, endings: Endings, failures: Failures) -> ModelReply:
+    """The reply, its calls with unique ids, its tokens with their price; raises ModelError where it is not whole."""
+    calls = answer.message.tool_calls
+    finish = _finish_reason(answer, endings, failures)
+    taken = {call.id for earlier in request.messages for call in earlier.tool_calls}
+    return ModelReply(
+        message=answer.message.model_copy(update={"tool_calls": _unique_ids(calls, taken)}),
+        finish_reason="tool_calls" if calls and finish == "stop" else finish,
+        usage=priced(answer.usage, info.capabilities),
+        model=answer.model,
+        response_id=answer.response_id,
+    )
+
+
+def _finish_reason(answer: Answer, endings: Endings, failures: Failures) -> FinishReason:
+    """Decide whether the answer is whole: tool calls of one that is not must never run."""
+    calls, word = bool(answer.message.tool_calls), answer.ending
+    match endings.get(word):
+        case "stop" | "tool_calls":
+            return "stop"
+        case "length":
+            if calls:
+                raise failures.error("a tool call was cut by max_tokens: raise model_settings.max_tokens")
+            return "length"
+        case "content_filter":
+            raise failures.error("refused: the provider's content filter stopped the answer", word)
+        case None if not word:
+            nothing = "the server streamed nothing: is base_url right?"
+            broken = "the answer broke off before its end"
+            raise failures.error(broken if answer.pieces else nothing, retryable=True)
+        case None if not calls and "error" not in word:
+            return "stop"
+        case _:
+            raise failures.error("the answer ended with a finish_reason of its own", word, retryable=True)
+
+
+def _unique_ids(calls: Iterable[ToolCall], taken: set[str]) -> tuple[ToolCall, ...]:
+    """Give a new id to a call without one, or with one that the conversation has already: some servers count from 0."""
+    unique = []
+    for call in calls:
+        call_id = call.id if call.id and call.id not in taken else f"call_{uuid4().hex[:16]}"
+        taken.add(call_id)
+        unique.append(call.model_copy(update={"id": call_id}))
+    return tuple(unique)

@@ -1,0 +1,186 @@
+"""What is known of models before they are asked: what they can do, how long they read and write, what they cost.
+
+The rows hold only what the makers say. What is unknown is None, and a client then does what its API takes in general.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from framework.types.frozen import Frozen
+from framework.types.messages import Usage
+from framework.types.spec import PositiveInt
+
+Thinking = Literal[
+    "none",
+    "reasoning_effort",
+    "enable_thinking",
+    "thinking_type",
+    "thinking_budget",
+    "thinking_level",
+    "adaptive_thinking",
+]
+"""The parameter that says how long a model may think; `none`: it has none."""
+Price = Annotated[float, Field(ge=0)]
+TOKENS_A_PRICE = 1_000_000
+THINKING_TOKENS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384}
+"""What `model_settings.reasoning` means to models that are given a budget of tokens."""
+
+
+class Prices(Frozen):
+    """US dollars for a million tokens."""
+
+    input: Price
+    """Of tokens that are read."""
+    output: Price
+    """Of tokens that are written, reasoning included."""
+    cached: Price | None = None
+    """Of input that comes from the provider's cache; missing: as other input."""
+
+    def cost(self, usage: Usage) -> float:
+        """What a call costs, in US dollars."""
+        cached = self.input if self.cached is None else self.cached
+        fresh = usage.prompt_tokens - usage.cached_tokens
+        dollars = fresh * self.input + usage.cached_tokens * cached + usage.completion_tokens * self.output
+        return dollars / TOKENS_A_PRICE
+
+
+class Capabilities(Frozen):
+    """What a model can do; what is missing is not known."""
+
+    tools: bool | None = None
+    """It can call functions."""
+    tool_choice_required: bool | None = None
+    """It can be made to call some function, or a certain one; where not, it is asked to choose for itself."""
+    json_schema: bool | None = None
+    """It can be held to a JSON Schema."""
+    json_object: bool | None = None
+    """It can be held to JSON."""
+    thinking: Thinking | None = None
+    """How it is told how long to think (`model_settings.reasoning`)."""
+    stream_only: bool | None = None
+    """It answers streamed requests only."""
+    context_window: PositiveInt | None = None
+    """Tokens it can read and write in one call."""
+    max_output: PositiveInt | None = None
+    """Tokens it can write in one call."""
+    prices: Prices | None = None
+    """What it costs; without it a run costs nothing, and `max_cost_usd` never stops it."""
+
+    def tool_choice(self, wanted: str | None) -> str:
+        """The choice to send; `auto` where the model cannot be made to call."""
+        cannot = self.tool_choice_required is False and wanted != "none"
+        return "auto" if wanted is None or cannot else wanted
+
+    def over(self, other: Capabilities) -> Capabilities:
+        """The same, and where nothing is known, what the other says."""
+        known = {name: value for name in Capabilities.model_fields if (value := getattr(self, name)) is not None}
+        return other.model_copy(update=known)
+
+
+def priced(usage: Usage, capabilities: Capabilities) -> Usage:
+    """The same tokens with their cost, where prices are known."""
+    if capabilities.prices is None:
+        return usage
+    return usage.model_copy(update={"cost_usd": capabilities.prices.cost(usage)})
+
+
+def known_capabilities(name: str) -> Capabilities:
+    """What the rows say of `provider/model`; a later row adds to those before it, and wins over them."""
+    found = Capabilities()
+    for pattern, row in _rows():
+        if fnmatchcase(name, pattern):
+            found = row.over(found)
+    return found
+
+
+def _rows() -> tuple[tuple[str, Capabilities], ...]:
+    """The list prices of short prompts; some models cost more past some 200000 tokens."""
+    return (*_openai(), *_anthropic(), *_gemini(), *_others())
+
+
+def _openai() -> tuple[tuple[str, Capabilities], ...]:
+    gpt = Capabilities(tools=True, tool_choice_required=True, json_schema=True, json_object=True)
+    older = Capabilities(thinking="none", context_window=128_000, max_output=16_384)
+    reads_a_million = Capabilities(thinking="none", context_window=1_047_576, max_output=32_768)
+    thinks = Capabilities(context_window=400_000, max_output=128_000)
+    return (
+        ("openai/gpt-[45]*", gpt),
+        ("openai/gpt-4o*", older),
+        ("openai/gpt-4o", _costs(2.5, 10, 1.25)),
+        ("openai/gpt-4o-mini", _costs(0.15, 0.6, 0.075)),
+        ("openai/gpt-4.1*", reads_a_million),
+        ("openai/gpt-4.1", _costs(2, 8, 0.5)),
+        ("openai/gpt-4.1-mini", _costs(0.4, 1.6, 0.1)),
+        ("openai/gpt-4.1-nano", _costs(0.1, 0.4, 0.025)),
+        ("openai/gpt-5*", Capabilities(thinking="reasoning_effort")),
+        ("openai/gpt-5", thinks.over(_costs(1.25, 10, 0.125))),
+        ("openai/gpt-5-mini*", thinks.over(_costs(0.25, 2, 0.025))),
+        ("openai/gpt-5-nano*", thinks.over(_costs(0.05, 0.4, 0.005))),
+        ("openai/gpt-5-chat*", older),
+        ("openai/gpt-5.4", Capabilities(context_window=1_050_000, max_output=128_000).over(_costs(2.5, 15))),
+        ("openai/gpt-5.4-mini*", thinks.over(_costs(0.75, 4.5))),
+    )
+
+
+def _anthropic() -> tuple[tuple[str, Capabilities], ...]:
+    claude = Capabilities(tools=True, tool_choice_required=True, json_object=False, thinking="adaptive_thinking")
+    # Models that always think refuse to be made to call a tool.
+    always_thinks = Capabilities(tool_choice_required=False)
+    reads_a_million = Capabilities(context_window=1_000_000, max_output=128_000)
+    budgeted = Capabilities(thinking="thinking_budget", context_window=200_000)
+    return (
+        ("anthropic/claude-*", claude),
+        ("anthropic/claude-3*", Capabilities(thinking="none", context_window=200_000)),
+        ("anthropic/claude-[a-z]*-4-[015]*", budgeted),
+        ("anthropic/claude-[a-z]*-4-20*", budgeted),
+        ("anthropic/claude-*-4-5*", Capabilities(max_output=64_000)),
+        ("anthropic/claude-haiku-4-5*", _costs(1, 5, 0.1)),
+        ("anthropic/claude-sonnet-4-[56]*", _costs(3, 15, 0.3)),
+        ("anthropic/claude-opus-4-[56]*", _costs(5, 25, 0.5)),
+        ("anthropic/claude-*-4-6*", reads_a_million),
+        ("anthropic/claude-*[a-z]-5*", reads_a_million),
+        ("anthropic/claude-sonnet-5*", _costs(2, 10)),
+        ("anthropic/claude-opus-5", _costs(5, 25)),
+        ("anthropic/claude-opus-5-5*", always_thinks.over(_costs(4, 20, 0.2))),
+        ("anthropic/claude-fable-*", always_thinks),
+        ("anthropic/claude-mythos-*", always_thinks),
+        ("anthropic/claude-fable-5-1*", _costs(10, 50)),
+        ("anthropic/claude-fable-5-2*", _costs(8, 40)),
+    )
+
+
+def _gemini() -> tuple[tuple[str, Capabilities], ...]:
+    gemini = Capabilities(tools=True, tool_choice_required=True, json_schema=True, json_object=True)
+    reads_a_million = Capabilities(context_window=1_048_576, max_output=65_536)
+    return (
+        ("gemini/gemini-*", gemini),
+        ("gemini/gemini-[3-9]*", Capabilities(thinking="thinking_level")),
+        ("gemini/gemini-3-*", reads_a_million),
+        ("gemini/gemini-3-pro*", _costs(2, 12, 0.2)),
+        ("gemini/gemini-3-flash*", _costs(0.5, 3, 0.05)),
+        ("gemini/gemini-2.5-*", reads_a_million.over(Capabilities(thinking="thinking_budget"))),
+        ("gemini/gemini-2.5-pro*", _costs(1.25, 10, 0.125)),
+        ("gemini/gemini-2.5-flash*", _costs(0.3, 2.5, 0.03)),
+        ("gemini/gemini-2.5-flash-lite*", _costs(0.1, 0.4, 0.01)),
+        ("gemini/gemini-2.0-*", Capabilities(thinking="none", context_window=1_048_576, max_output=8192)),
+    )
+
+
+def _others() -> tuple[tuple[str, Capabilities], ...]:
+    qwen = Capabilities(tools=True, tool_choice_required=False, json_object=True, thinking="enable_thinking")
+    deepseek = Capabilities(tools=True, json_schema=False, json_object=True, thinking="thinking_type")
+    llama = Capabilities(tools=True, json_object=True, thinking="none", context_window=131_072)
+    return (
+        ("qwen/qwen*", qwen),
+        ("qwen/qwq-*", qwen.over(Capabilities(stream_only=True))),
+        ("deepseek/deepseek-*", deepseek),
+        ("groq/llama-3.[13]-*", llama),
+    )
+
+
+def _costs(read: float, written: float, cached: float | None = None) -> Capabilities:
+    return Capabilities(prices=Prices(input=read, output=written, cached=cached))

@@ -1,0 +1,128 @@
+"""Everything that goes wrong at a provider, as one ModelError: one line, retryable or not, without a key in it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from math import isfinite
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from framework.llm.chat import repair
+from framework.types.errors import ModelError
+
+T = TypeVar("T")
+QUOTED_CHARS = 300
+"""How much of a provider's own words an error repeats."""
+_WAIT = (408, 409, 429)
+"""Refusals that may be none at the next try."""
+
+
+class Failures:
+    """Words what went wrong with one model.
+
+    Args:
+        name: the model's.
+        api_key: never repeated.
+        base_url: of the server; None: the provider's own.
+    """
+
+    def __init__(self, name: str, api_key: str, base_url: str | None) -> None:
+        url = urlsplit(base_url or "")
+        self._name = name
+        self._api_key = api_key
+        # Neither a user's password nor a key in the query belongs into an error.
+        self._address = f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}" if base_url else name.split("/")[0]
+
+    async def guard(self, call: Awaitable[T], own: type[Exception], explain: Callable[[Any], ModelError | None]) -> T:
+        """Await an SDK. Not all it raises is its own: raw transport errors and bad JSON come through as they are.
+
+        Args:
+            call: what to await.
+            own: the SDK's root of errors.
+            explain: words one of them; None: it only wraps a transport error.
+
+        Raises:
+            ModelError: for all of them.
+        """
+        import httpx2
+
+        try:
+            return await call
+        except (own, httpx2.HTTPError, ValueError) as error:
+            failure = (explain(error) if isinstance(error, own) else None) or self._broken(error)
+        raise failure  # out here it has no context: the SDK's error holds the request, and with it the key
+
+    def status(self, status: int, words: str, *, code: str | None = None, wait: float | None = None) -> ModelError:
+        """Explain a refusal by its HTTP status, and the provider's `code` for it; `wait` is in seconds."""
+        if code == "content_filter":
+            return self.error("refused", words or "by the content filter")
+        if status == 401:  # its words often repeat a part of the key
+            return self.error("the key was refused: set a valid one")
+        if status == 404:
+            return self.error(f"no such model at {self._address}, or base_url is wrong", words)
+        if status == 429 and code == "insufficient_quota":
+            return self.error("the account's quota is used up", words)
+        if status == 429:
+            hint = "" if wait is None else f", retry after {wait:g} s"
+            return self.error(f"rate limited{hint}", words, retryable=True, retry_after=wait)
+        if status >= 500 or status in _WAIT:
+            return self.error(f"the provider failed ({status})", words, retryable=True, retry_after=wait)
+        return self.error(f"the request was refused ({status})", words)
+
+    def reported(self, words: str, *, code: object = None) -> ModelError:
+        """Explain an error told inside an answer of status 200; a `code` of a client's mistake makes it final."""
+        final = isinstance(code, int) and 400 <= code < 500 and code not in _WAIT
+        return self.error("the provider reported an error", words, retryable=not final)
+
+    def page(self) -> ModelError:
+        """A web page came instead of an answer."""
+        return self.error("the server answered with a page, not a completion: is base_url right?", retryable=True)
+
+    def empty(self) -> ModelError:
+        """An answer came without anything in it."""
+        return self.error("the answer is empty", retryable=True)
+
+    def error(
+        self, problem: str, quoted: str = "", *, retryable: bool = False, retry_after: float | None = None
+    ) -> ModelError:
+        """One line: the model, the problem in our words, and what the provider says of it."""
+        words = repair(" ".join(quoted.split()))
+        words = words.replace(self._api_key, "***") if self._api_key else words
+        cut = words if len(words) <= QUOTED_CHARS else words[: QUOTED_CHARS - 1] + "…"
+        text = f"{self._name}: {problem}: {cut}" if cut else f"{self._name}: {problem}"
+        return ModelError(text, retryable=retryable, retry_after=retry_after)
+
+    def _broken(self, error: Exception) -> ModelError:
+        import httpx2
+
+        root = error if isinstance(error, httpx2.HTTPError) else error.__cause__ or error
+        if isinstance(root, httpx2.TimeoutException):
+            return self.error(f"no answer in time from {self._address}", retryable=True)
+        if isinstance(error, ValueError):
+            return self.error("the server's answer is not JSON: is base_url right?", retryable=True)
+        unreached = isinstance(root, (httpx2.ConnectError, httpx2.UnsupportedProtocol))
+        hint = "failed: is the server up, is base_url right?" if unreached else "broke before the answer was whole"
+        return self.error(f"the connection to {self._address} {hint} ({type(root).__name__})", retryable=True)
+
+
+def words_of(body: object) -> str:
+    """What a provider says in an error's body; a proxy's HTML page says nothing."""
+    if isinstance(body, Mapping):
+        body = body.get("message") or body.get("detail")
+    return body if isinstance(body, str) and not body.lstrip().startswith("<") else ""
+
+
+def wait_of(headers: Mapping[str, str]) -> float | None:
+    """The seconds to wait that a `Retry-After` asks for, as a number or as a date."""
+    asked = headers.get("retry-after", "").strip()
+    try:
+        return max(0.0, float(asked)) if isfinite(float(asked)) else None
+    except ValueError:
+        pass
+    try:
+        until = parsedate_to_datetime(asked)
+    except ValueError:
+        return None
+    return max(0.0, until.timestamp() - datetime.now().timestamp())
