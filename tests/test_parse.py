@@ -249,7 +249,7 @@ agents.d/bad.yaml:14:49: must be greater than 0
 agents.d/bad.yaml:15:1: unknown key 'colour'
    15 | colour: red
       | ^
-      = known here: version, name, description, model, model_settings, instructions, inputs, examples, routing, \
+      = known here: version, name, description, model, model_settings, protocol, instructions, inputs, examples, routing, \
 executor, skill_policy, mcp_policy, runtime_policy, plan, sub_agents, conversation, hooks"""
 
 

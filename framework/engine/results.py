@@ -84,8 +84,7 @@ def observation(run: Run, tool: str, result: ToolResult) -> str:
     if result.status == "denied":
         text = f"Denied: {result.error}"
     elif result.status != "success":
-        hint = result.metadata.get("hint")
-        text = _error_text(run, tool, result.error or "", hint)
+        text = _error_text(run, tool, result)
     elif isinstance(result.output, str):
         text = result.output
     else:
@@ -94,8 +93,9 @@ def observation(run: Run, tool: str, result: ToolResult) -> str:
     return text if len(text) <= limit else f"{text[:limit]}\n… ({len(text) - limit} more characters)"
 
 
-def _error_text(run: Run, tool: str, message: str, hint: str | None) -> str:
-    variables = {"tool": tool, "message": message, "hint": hint}
+def _error_text(run: Run, tool: str, result: ToolResult) -> str:
+    message, told = result.error or "", result.metadata
+    variables = {"tool": tool, "message": message, "hint": told.get("hint"), "findings": told.get("findings", [])}
     try:
         return run.agent.prompts.render("error.j2", run.state.locale, variables)
     except PromptError:  # a project's own error.j2 must not turn a tool's failure into the run's
@@ -136,6 +136,7 @@ def _trace_entry(run: Run, call: ToolCall, result: ToolResult, text: str) -> Tra
         elapsed_ms=result.elapsed_ms,
         timestamp=datetime.now(UTC),
         error=result.error,
+        repairs=run.state.calls[call.id].repairs,
     )
 
 

@@ -84,6 +84,8 @@ class CallRecord(Frozen):
     """Which time in this run the tool is called with these very arguments."""
     contract: str = ""
     """Of the tool as a human was asked about it; with another, they are asked again."""
+    repairs: tuple[str, ...] = ()
+    """What was put right in its arguments before it was judged."""
 
 
 class Action(Frozen):
@@ -108,6 +110,8 @@ class TraceEntry(Frozen):
     elapsed_ms: float = 0.0
     timestamp: datetime
     error: str | None = None
+    repairs: tuple[str, ...] = ()
+    """What was put right in the arguments."""
 
 
 class ToolStat(Frozen):
