@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.llm.chat import (
-    ARGUMENTS_DEPTH,
     chat_to_call,
     chat_to_message,
     chat_to_tool,
@@ -26,6 +25,7 @@ from framework.llm.chat import (
 )
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
+from framework.types.strict_json import MAX_DEPTH
 
 SEARCH = ToolDefinition(name="docs.search", description="Search.", parameters={"type": "object", "properties": {}})
 LONG = ToolDefinition(name="mcp." + "x" * 80, description="Long.", parameters={"type": "object", "properties": {}})
@@ -102,8 +102,8 @@ def test_no_cut_of_an_object_is_taken_for_a_whole_one(arguments: dict[str, Any],
         ('"text"', "it is a str"),
         ('{"a": "\\ud800"}', "surrogates not allowed"),
         (f'{{"a": {"9" * 5000}}}', "digits"),
-        ('{"a": ' + "[" * ARGUMENTS_DEPTH + "]" * ARGUMENTS_DEPTH + "}", "deeper than"),
-        ('{"a": ' * 100_000, "nest too deep"),
+        ('{"a": ' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}", "deeper than"),
+        ('{"a": ' * 100_000, "deeper than"),
         (7, "it is a int"),
         (object(), "not JSON serializable"),
     ],

@@ -158,7 +158,7 @@ def step(name: str, *after: str, **more: Any) -> dict[str, Any]:
         ([step("a", tool="pay")], "the policy forbids it: deny pay"),
         ([step("a", tool="p\u0430y")], "there is no tool"),
         ([step("a", tool="agent.victim")], "there is no tool"),
-        ([step("a", parameters={"x": 1})], "Extra inputs are not permitted"),
+        ([step("a", parameters={"x": 1})], "there is no such argument"),
         ([], "at least 1 item"),
     ],
     ids=lambda value: str(value)[:24],

@@ -124,7 +124,7 @@ def test_a_step_without_a_tool_is_worked_off_by_react_and_knows_the_results_befo
     ("bad", "finding"),
     [
         (step("a", tool="wrok"), "there is no tool 'wrok'; did you mean work?"),
-        (step("a", parameters={"m": 1}), "n: Field required"),
+        (step("a", parameters={"m": 1}), "work: n: it is missing; add it: string; m: there is no such argument"),
         (step("a", tool="drill"), "the policy forbids it: risk_level medium"),
     ],
 )

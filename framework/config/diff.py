@@ -100,6 +100,10 @@ def _approval(was: Any, now: Any) -> Effect:
     return "widens" if _approval_rank(now) > _approval_rank(was) else "tightens"
 
 
+def _strictness(was: bool, now: bool) -> Effect:  # noqa: ARG001 - one signature for all
+    return "tightens" if now else "widens"
+
+
 def _servers(was: dict[str, Any], now: dict[str, Any]) -> Effect:
     """More context is no right; a server whose changed tools are no longer refused widens."""
     loose = [name for name, policy in now.items() if policy["pin"] == "warn"]
@@ -149,6 +153,7 @@ _EFFECTS: Mapping[str, Callable[[Any, Any], Effect]] = {
     **{f"runtime_policy.{limit}": _limit for limit in _LIMITS},
     "runtime_policy.risk_level": _risk,
     "runtime_policy.confirm.from": _risk,
+    "runtime_policy.strict_arguments": _strictness,
     "plan.approval": _approval,
     "plan.max_plan_steps": _limit,
     "mcp_policy": _servers,

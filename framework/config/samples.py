@@ -58,7 +58,9 @@ def runtime_samples(shared: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[st
     yield "plan.j2", {**shared, "findings": [], "max_plan_steps": 1}
     yield "plan.j2", {**shared, "findings": ["text"], "max_plan_steps": 1}
     yield "summary.j2", {**shared, "plan": Plan(goal="text", steps=steps).model_dump()}
-    yield "error.j2", {"tool": "text", "message": "text", "hint": None}
+    wrong = {"field": "text", "kind": "value", "problem": "text", "value": "text", "expected": "text", "fix": "text"}
+    yield "error.j2", {"tool": "text", "message": "text", "hint": None, "findings": []}
+    yield "error.j2", {"tool": "text", "message": "text", "hint": None, "findings": [wrong]}
 
 
 def _sample(field: InputSpec) -> Any:

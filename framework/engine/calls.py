@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from framework.engine import hooks
+from framework.engine import corrections, hooks
 from framework.engine.execution import execute
 from framework.engine.policy import Verdict
 from framework.engine.results import WRONG_CALL, finish
@@ -88,7 +88,7 @@ async def perform(run: Run, call: ToolCall) -> tuple[Confirmation, ...]:
         return await finish(run, call, _wrong(f"there is no tool {call.tool!r}{did_you_mean(call.tool, known)}"))
     if call.invalid:
         return await finish(run, call, _wrong(f"the arguments cannot be read: {call.invalid}"))
-    return await _judge(run, call, tool, record)
+    return await _judge(run, await corrections.repaired_call(run, call, tool), tool, record)
 
 
 async def _judge(run: Run, call: ToolCall, tool: Tool, record: CallRecord) -> tuple[Confirmation, ...]:
@@ -98,7 +98,7 @@ async def _judge(run: Run, call: ToolCall, tool: Tool, record: CallRecord) -> tu
     try:
         bound = tool.bind(call.arguments)
     except ArgumentsError as error:
-        return await finish(run, call, _wrong(error.message))
+        return await finish(run, call, _wrong(error.message, findings=corrections.findings_of(error)))
     if refused := await hooks.before_tool(run, call):
         return await finish(run, call, refused)
     question = _question(run, call, tool, verdict, record)
@@ -172,8 +172,8 @@ async def _execute_edited(run: Run, call: ToolCall, tool: Tool, arguments: dict[
     return await execute(run, edited, tool, bound)
 
 
-def _wrong(message: str) -> ToolResult:
-    return ToolResult(status="error", error=message, metadata={WRONG_CALL: True, "error_type": "invalid_call"})
+def _wrong(message: str, **more: Any) -> ToolResult:
+    return ToolResult(status="error", error=message, metadata={WRONG_CALL: True, "error_type": "invalid_call", **more})
 
 
 def _denied(verdict: Verdict) -> ToolResult:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from framework.config.compile import Agent
 from framework.config.settings import ModelAlias, Settings
 from framework.llm.client import ModelClient
+from framework.llm.protocol import in_protocol
 from framework.llm.providers import connect
 
 
@@ -19,8 +20,8 @@ class Models:
         self._connected: dict[tuple[str, ModelAlias | None], ModelClient] = {}
 
     def of(self, settings: Settings, agent: Agent) -> ModelClient:
-        """The client of an agent; raises ConfigError when it has no key."""
-        return self.named(settings, agent.spec.model or settings.model)
+        """The client of an agent, in its protocol; raises ConfigError when it has no key."""
+        return in_protocol(self.named(settings, agent.spec.model or settings.model), agent.spec.protocol)
 
     def named(self, settings: Settings, name: str) -> ModelClient:
         """The client of a name that agent files use; raises ConfigError when it has no key."""

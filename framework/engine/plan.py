@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from pydantic import ValidationError
 
+from framework.engine.corrections import repaired_plan
 from framework.engine.react import react
 from framework.engine.results import observation
 from framework.engine.run import Confirmations, Run
@@ -57,7 +58,7 @@ async def _propose(run: Run, findings: list[str] | None = None) -> None:
             instruction = run.agent.render(
                 "plan.j2", run.state.locale, findings=findings, max_plan_steps=settings.max_plan_steps
             )
-            draft = await run.ask_typed(PlanDraft, instruction)
+            draft = await repaired_plan(run, await run.ask_typed(PlanDraft, instruction))
             findings = list(preflight(run, draft))
             span.set_attribute(names.PLAN_STEPS, len(draft.steps))
             span.set_attribute(names.PLAN_OUTCOME, "invalid" if findings else "ok")
@@ -96,7 +97,7 @@ def _step_finding(run: Run, step: StepDraft, name: str) -> str | None:
     try:
         tool.bind(step.parameters)
     except ArgumentsError as error:
-        return f"{name}: {error.message}"
+        return f"{name}: {'; '.join(error.message.splitlines())}"
     return None
 
 

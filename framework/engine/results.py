@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from framework.config.prompts import PromptError
-from framework.llm.chat import ARGUMENTS_DEPTH, depth_of, repair
+from framework.llm.chat import repair
 from framework.types.events import ToolFinished, Warned
 from framework.types.messages import Message, ToolCall, ToolResult
 from framework.types.redact import redact
 from framework.types.state import Action, Confirmation, RunState, ToolStat, TraceEntry
+from framework.types.strict_json import MAX_DEPTH, depth_of
 
 if TYPE_CHECKING:
     from framework.engine.run import Run
 
-OUTPUT_DEPTH = ARGUMENTS_DEPTH
+OUTPUT_DEPTH = MAX_DEPTH
 WRONG_CALL = "wrong_call"
 """In a result's metadata: the model named a tool that is not there, or gave arguments that do not fit."""
 
@@ -90,8 +91,7 @@ def observation(run: Run, tool: str, result: ToolResult) -> str:
     if result.status == "denied":
         text = f"Denied: {result.error}"
     elif result.status != "success":
-        hint = result.metadata.get("hint")
-        text = _error_text(run, tool, result.error or "", hint)
+        text = _error_text(run, tool, result)
     elif isinstance(result.output, str):
         text = result.output
     else:
@@ -100,8 +100,9 @@ def observation(run: Run, tool: str, result: ToolResult) -> str:
     return text if len(text) <= limit else f"{text[:limit]}\n… ({len(text) - limit} more characters)"
 
 
-def _error_text(run: Run, tool: str, message: str, hint: str | None) -> str:
-    variables = {"tool": tool, "message": message, "hint": hint}
+def _error_text(run: Run, tool: str, result: ToolResult) -> str:
+    message, told = result.error or "", result.metadata
+    variables = {"tool": tool, "message": message, "hint": told.get("hint"), "findings": told.get("findings", [])}
     try:
         return run.agent.prompts.render("error.j2", run.state.locale, variables)
     except PromptError:  # a project's own error.j2 must not turn a tool's failure into the run's
@@ -142,6 +143,7 @@ def _trace_entry(run: Run, call: ToolCall, result: ToolResult, text: str) -> Tra
         elapsed_ms=result.elapsed_ms,
         timestamp=datetime.now(UTC),
         error=result.error,
+        repairs=run.state.calls[call.id].repairs,
     )
 
 

@@ -27,6 +27,7 @@ from framework.engine.budget import Budget
 from framework.engine.policy import Policy
 from framework.engine.services import Executor, Services
 from framework.engine.together import together
+from framework.llm.protocol import ask_valid
 from framework.llm.structured import ask_typed
 from framework.telemetry import names
 from framework.telemetry.redact import places
@@ -75,7 +76,7 @@ class Run:
             request = turns.request_of(
                 self, instructions, tools=definitions, stream=self.services.listening and not self.is_guarded
             )
-            reply = await turns.ask(self, request)
+            reply = await ask_valid(partial(turns.ask, self), request)
         message = calls.taken_in(reply.message, self.state)
         self.state.messages.append(message)
         await turns.tell(self, message)
@@ -88,7 +89,7 @@ class Run:
         instructions = [Message(role="system", content=instruction)]
         request = turns.request_of(self, instructions, tools=definitions, output=output)
         if self.services.model(self.agent).info.typed:
-            reply = await turns.ask(self, request)
+            reply = await ask_valid(partial(turns.ask, self), request)
             return output.model_validate_json(reply.message.content)
         return await ask_typed(partial(turns.ask, self), request, output)
 

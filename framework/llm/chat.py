@@ -7,16 +7,14 @@ A name that it does not know is kept.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from framework.types.messages import WIRE_NAME_LENGTH, Message, Reasoning, ToolCall, ToolDefinition, Usage, wire_name
 from framework.types.spec import ModelSettings
+from framework.types.strict_json import read_object
 
-ARGUMENTS_DEPTH = 100
-"""How deep arguments may nest; pydantic gives up on JSON at about 200, and a run's state nests around them."""
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Where servers beyond OpenAI's put what the model thought."""
 _ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "tool", "function": "tool"}
@@ -132,10 +130,10 @@ def read_call(call_id: str, tool: str, arguments: object) -> ToolCall:
     """
     try:
         text = arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
-        return ToolCall(id=call_id, tool=tool, arguments=_parse(text) if text.strip() else {})
+        return ToolCall(id=call_id, tool=tool, arguments=read_object(text) if text.strip() else {})
     except (ValueError, TypeError) as error:
         return ToolCall(id=call_id, tool=tool, invalid=f"the arguments are not one JSON object: {error}")
-    except RecursionError:
+    except RecursionError:  # of an object that a server sent instead of its text
         return ToolCall(id=call_id, tool=tool, invalid="the arguments nest too deep")
 
 
@@ -196,51 +194,6 @@ def _chat_to_reasoning(chat: Mapping[str, Any], provider: str) -> Reasoning | No
         if isinstance(text, str) and text:
             return Reasoning(text=repair(text), provider=provider, data={"field": field})
     return None
-
-
-def _parse(text: str) -> dict[str, Any]:
-    value = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite)
-    if not isinstance(value, dict):
-        raise ValueError(f"it is {'null' if value is None else f'a {type(value).__name__}'}")
-    if depth_of(value) > ARGUMENTS_DEPTH:
-        raise ValueError(f"it nests deeper than {ARGUMENTS_DEPTH} levels")
-    json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair cannot be stored
-    return value
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value: dict[str, Any] = {}
-    for key, item in pairs:
-        if key in value:
-            raise ValueError(f"the key {key!r} stands in it twice")
-        value[key] = item
-    return value
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"the number {text[:20]} is too large")
-    return number
-
-
-def depth_of(value: object) -> int:
-    """How deep data nests; a plain value is 1."""
-    level, depth = [value], 0
-    while level:
-        depth += 1
-        level = [child for item in level for child in _children(item)]
-    return depth
-
-
-def _children(value: object) -> Iterable[object]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -27,6 +27,10 @@ class ModelInfo:
     model: str
     typed: bool = False
     """Answers `ModelRequest.output` by itself, as JSON in the reply's text; without it Instructor sees to that."""
+    tools: bool = True
+    """Has function calls; without them it is spoken to in text."""
+    stand_in: bool = False
+    """No language model: it answers in our own types, by rules or a script."""
     server_address: str | None = None
     capabilities: Capabilities = field(default_factory=Capabilities)
 
@@ -50,6 +54,16 @@ class ModelRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Unusable:
+    """Why an answer cannot be used."""
+
+    reason: str
+    """In our words."""
+    near: str = ""
+    """The model's words at the place of the mistake."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelReply:
     """A whole answer."""
 
@@ -59,6 +73,8 @@ class ModelReply:
     model: str = ""
     """The model that answered, by its own word."""
     response_id: str = ""
+    unusable: Unusable | None = None
+    """It does not follow the protocol the model was told: nothing of it is shown, carried out or kept."""
 
 
 @dataclass(frozen=True, slots=True)

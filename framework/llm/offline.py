@@ -76,7 +76,7 @@ class _Turn:
 class OfflineModel:
     """A model that follows rules: the same request always gets the same reply."""
 
-    info = ModelInfo(provider="offline", model="", typed=True)
+    info = ModelInfo(provider="offline", model="", typed=True, stand_in=True)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         """Answer, call the tools that fit, or plan; raises ModelError for a typed answer other than a plan."""

@@ -38,7 +38,7 @@ class ScriptedModel:
     @property
     def info(self) -> ModelInfo:
         """It answers typed requests by itself."""
-        return ModelInfo(provider="scripted", model="", typed=True)
+        return ModelInfo(provider="scripted", model="", typed=True, stand_in=True)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         """The next turn; raises AssertionError when the script has ended."""

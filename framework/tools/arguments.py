@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from pydantic import BaseModel, ValidationError
 
+from framework.tools.findings import Finding, pydantic_findings, schema_findings
 from framework.types.errors import ConfigError, ToolError
 
 if TYPE_CHECKING:
@@ -16,13 +17,16 @@ if TYPE_CHECKING:
 
 MAX_SCHEMA_CHARS = 64 * 1024
 MAX_SCHEMA_DEPTH = 32
-MAX_FINDINGS = 10
 
 
 class ArgumentsError(ToolError):
-    """Arguments that do not fit the tool's schema, one line a field: what is wrong, what was given."""
+    """Arguments that do not fit the tool's schema, one line a field: what is wrong, what was given, what to do."""
 
     code = "invalid_arguments"
+
+    def __init__(self, message: str = "", findings: Sequence[Finding] = ()) -> None:
+        super().__init__(message or "\n".join(str(finding) for finding in findings))
+        self.findings = tuple(findings)
 
 
 class Arguments(Protocol):
@@ -66,7 +70,8 @@ class ModelArguments:
         try:
             model = self.model.model_validate_json(_json(arguments), strict=True)
         except ValidationError as error:
-            raise ArgumentsError("\n".join(_findings(error, arguments))) from None
+            errors = error.errors(include_url=False, include_context=False)
+            raise ArgumentsError(findings=pydantic_findings(errors, self.schema, arguments)) from None
         return {name: getattr(model, name) for name in type(model).model_fields}
 
 
@@ -89,14 +94,8 @@ class SchemaArguments:
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         bound: dict[str, Any] = json.loads(_json(arguments))
-        findings = []
-        for error in self._validator.iter_errors(bound):
-            place = ".".join(str(part) for part in error.instance_path) or "arguments"
-            findings.append(f"{place}: {_shorten_text(error.message)}")
-            if len(findings) == MAX_FINDINGS:
-                break
-        if findings:
-            raise ArgumentsError("\n".join(findings))
+        if findings := schema_findings(self._validator.iter_errors(bound), self.schema, bound):
+            raise ArgumentsError(findings=findings)
         return bound
 
 
@@ -139,17 +138,6 @@ def _json(arguments: Mapping[str, Any]) -> str:
         return json.dumps(dict(arguments), allow_nan=False)
     except (ValueError, TypeError, RecursionError) as error:
         raise ArgumentsError(f"the arguments are not JSON data: {error}") from None
-
-
-def _findings(error: ValidationError, arguments: Mapping[str, Any]) -> Iterator[str]:
-    for problem in error.errors(include_url=False, include_context=False):
-        field = ".".join(str(part) for part in problem["loc"]) or "arguments"
-        given = "" if problem["type"] == "missing" else f" (given: {_shorten(problem.get('input', arguments))})"
-        yield f"{field}: {problem['msg']}{given}"
-
-
-def _shorten(value: Any) -> str:
-    return _shorten_text(json.dumps(value, ensure_ascii=False, default=str), 80)
 
 
 def _shorten_text(text: str, length: int = 200) -> str:

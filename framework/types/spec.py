@@ -17,6 +17,7 @@ RISKS: tuple[Risk, ...] = ("low", "medium", "high", "critical")
 """From harmless to harmful; the order is what `risk_level` and `confirm.from` compare by."""
 
 
+Protocol = Literal["auto", "native", "json"]
 PositiveInt = Annotated[int, Field(gt=0, strict=True)]
 
 
@@ -174,6 +175,8 @@ class RuntimePolicy(Limits):
     """Tools above this risk are denied."""
     confirm: ConfirmPolicy = ConfirmPolicy()
     """Which risks a human must confirm."""
+    strict_arguments: Annotated[bool, Field(strict=True)] = False
+    """Put nothing right in a model's arguments, not even `"5"` where a number is wanted."""
 
 
 class ApprovalFrom(Frozen):
@@ -256,6 +259,9 @@ class AgentSpec(Frozen):
     model: str | None = None
     """`provider/model`, an alias from agentsd.yaml, or `offline`; missing: the process's default."""
     model_settings: ModelSettings = ModelSettings()
+    protocol: Protocol = "auto"
+    """How tools are called: `native` by function calls, `json` by one JSON object a turn, for models that know only
+    text; `auto`: by function calls if the model has them."""
     instructions: Annotated[
         Annotated[str, StringConstraints(min_length=1), Tag("text")] | Annotated[TemplateRef, Tag("template")],
         _text_or("template"),

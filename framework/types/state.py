@@ -86,6 +86,8 @@ class CallRecord(Frozen):
     """Of the tool as a human was first asked about it; with another, they are asked again."""
     asked: str = ""
     """Hash of the arguments a human was first asked about; with others, they are asked again."""
+    repairs: tuple[str, ...] = ()
+    """What was put right in its arguments before it was judged."""
 
 
 class Action(Frozen):
@@ -110,6 +112,8 @@ class TraceEntry(Frozen):
     elapsed_ms: float = 0.0
     timestamp: datetime
     error: str | None = None
+    repairs: tuple[str, ...] = ()
+    """What was put right in the arguments."""
 
 
 class ToolStat(Frozen):

@@ -1,0 +1,66 @@
+"""What is put right in a model's arguments before anybody judges them, and how it is told what it must put right."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from framework.tools.arguments import ArgumentsError
+from framework.tools.repairs import repair_arguments
+from framework.tools.tool import Tool
+from framework.types.events import Warned
+from framework.types.messages import ToolCall
+from framework.types.plan import PlanDraft
+
+if TYPE_CHECKING:
+    from framework.engine.run import Run
+
+log = logging.getLogger(__name__)
+
+REPAIRED = "arguments_repaired"
+"""The code of the warning."""
+
+
+async def repaired_call(run: Run, call: ToolCall, tool: Tool) -> ToolCall:
+    """The call as it is judged, shown and made; told once, also where it is looked at again after a pause."""
+    arguments, notes = _repaired(run, tool, call.arguments)
+    if not notes:
+        return call
+    record = run.state.calls[call.id]
+    if not record.repairs:
+        run.state.calls[call.id] = record.model_copy(update={"repairs": notes})
+        await _tell(run, tool, notes)
+    return call.model_copy(update={"arguments": arguments})
+
+
+async def repaired_plan(run: Run, draft: PlanDraft) -> PlanDraft:
+    """A plan as it is checked, shown and worked off."""
+    steps = []
+    for step in draft.steps:
+        tool = run.agent.toolset.tools.get(step.tool or "")
+        parameters, notes = _repaired(run, tool, step.parameters) if tool else (step.parameters, ())
+        if tool and notes:
+            await _tell(run, tool, [f"step {step.id}: {note}" for note in notes])
+        steps.append(step.model_copy(update={"parameters": parameters}) if notes else step)
+    return draft.model_copy(update={"steps": tuple(steps)})
+
+
+def findings_of(error: ArgumentsError) -> list[dict[str, Any]]:
+    """What `error.j2` gets as `findings`: plain data, one entry a field."""
+    return [{**asdict(finding), "fix": finding.fix} for finding in error.findings]
+
+
+def _repaired(run: Run, tool: Tool, arguments: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    versions = (run.agent, run.services.current_agent(run.agent.name))
+    if any(agent is not None and agent.spec.runtime_policy.strict_arguments for agent in versions):
+        return arguments, ()
+    repaired = repair_arguments(tool.definition.parameters, arguments)
+    return repaired.arguments, repaired.notes
+
+
+async def _tell(run: Run, tool: Tool, notes: Sequence[str]) -> None:
+    message = f"the arguments of {tool.name} were put right: {'; '.join(notes)}"
+    log.info("run %s: %s", run.state.run_id, message)
+    await run.emit(Warned, code=REPAIRED, message=message)

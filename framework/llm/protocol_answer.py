@@ -1,0 +1,110 @@
+"""What a model says in the text protocol, read strictly: one action, one final answer, or the reason why neither.
+
+Only two things are taken off before: one `<think>…</think>` at the beginning, and one fence, ```` ```json ```` or
+```` ``` ````, around all of the rest. Nothing is guessed, completed or picked out of prose: an action is carried out,
+so it must be what the model said.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from framework.llm.client import Unusable
+from framework.types.strict_json import read_json
+
+MAX_ANSWER_CHARS = 1_000_000
+NEAR_CHARS = 30
+"""How much of the answer is quoted on each side of a mistake."""
+_THINK, _THOUGHT = "<think>", re.compile(r"<think>(.*?)</think>", re.DOTALL)
+_FENCED = re.compile(r"```(?:json)?[ \t]*\r?\n(.*?)\s*```", re.DOTALL | re.IGNORECASE)
+_KEYS: Mapping[str, Mapping[str, tuple[type, str]]] = {
+    "action": {"tool": (str, "text"), "args": (dict, "an object")},
+    "final": {"answer": (str, "text")},
+}
+"""What each form has besides its `type`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Call this tool."""
+
+    tool: str
+    args: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """Answer the user."""
+
+    answer: str
+
+
+def read_answer(text: str) -> Action | Final | Unusable:
+    """Read an answer; any text at all gives one of the three."""
+    value = read_object(text)
+    if isinstance(value, Unusable):
+        return value
+    if reason := _misshapen(value):
+        return Unusable(reason)
+    return Final(value["answer"]) if value["type"] == "final" else Action(value["tool"], value["args"])
+
+
+def read_object(text: str) -> dict[str, Any] | Unusable:
+    """Read an answer that must be one JSON object, whatever its keys."""
+    if len(text) > MAX_ANSWER_CHARS:
+        return Unusable(f"it is longer than {MAX_ANSWER_CHARS} characters")
+    _, body = split_thought(text)
+    if body.startswith(_THINK):
+        return Unusable(
+            "<think> is not closed" if "</think>" not in body else "more than one <think>", body[:NEAR_CHARS]
+        )
+    if fenced := _FENCED.fullmatch(body):
+        body = fenced[1].strip()
+    if not body.startswith("{"):
+        reason = "it does not begin with {: write nothing before the object" if body else "it is empty"
+        return Unusable(reason, body[:NEAR_CHARS])
+    try:
+        value = read_json(body)
+    except json.JSONDecodeError as error:
+        return _at(error, body)
+    except ValueError as error:
+        surrogate = isinstance(error, UnicodeError)
+        return Unusable("it has half a surrogate pair, which is not text" if surrogate else str(error))
+    assert isinstance(value, dict)  # it began with {
+    return value
+
+
+def split_thought(text: str) -> tuple[str, str]:
+    """What the model thought aloud before its answer, and the answer."""
+    stripped = text.strip()
+    thought = _THOUGHT.match(stripped)
+    return (thought[1].strip(), stripped[thought.end() :].strip()) if thought else ("", stripped)
+
+
+def _at(error: json.JSONDecodeError, body: str) -> Unusable:
+    near = body[max(0, error.pos - NEAR_CHARS) : error.pos + NEAR_CHARS]
+    place = f"line {error.lineno}, column {error.colno}"
+    if error.msg == "Extra data":
+        return Unusable(f"something follows the object at {place}: write one object and nothing else", near)
+    return Unusable(f"it is not JSON: {error.msg} at {place}", near)
+
+
+def _misshapen(value: Mapping[str, Any]) -> str:
+    """Why an object is neither an action nor a final answer; empty if it is one."""
+    kind = value.get("type")
+    if not isinstance(kind, str) or kind not in _KEYS:
+        return 'its "type" must be "action" or "final"'
+    wanted = _KEYS[kind]
+    form = ", ".join(f'"{key}"' for key in ("type", *wanted))
+    for key, (of_type, told) in wanted.items():
+        if key not in value:
+            return f'"{key}" is missing: a "{kind}" has {form}'
+        if not isinstance(value[key], of_type):
+            return f'"{key}" must be {told}'
+    if more := sorted(value.keys() - wanted.keys() - {"type"}):
+        return f'a "{kind}" has {form} and nothing else, not "{more[0][:NEAR_CHARS]}"'
+    return '"tool" is empty' if kind == "action" and not value["tool"].strip() else ""

@@ -1,0 +1,139 @@
+"""Finds one's way in a JSON Schema: what may stand at a place, and how to say that in few words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+MAX_HOPS = 16
+"""How many references and choices are followed without getting any deeper into a value."""
+MAX_CHOICES = 12
+MAX_DESCRIBED_CHARS = 160
+_SIGNS = {
+    "minimum": ">= {}",
+    "exclusiveMinimum": "> {}",
+    "maximum": "<= {}",
+    "exclusiveMaximum": "< {}",
+    "multipleOf": "multiple of {}",
+    "minLength": "length >= {}",
+    "maxLength": "length <= {}",
+    "minItems": "items >= {}",
+    "maxItems": "items <= {}",
+    "pattern": "pattern {}",
+    "format": "format {}",
+}
+"""Formulas rather than words: they read the same in every language."""
+
+
+class JsonSchema:
+    """A schema with the references inside it."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self.root = root
+
+    def branches(self, node: Any, hops: int = 0) -> list[Mapping[str, Any]]:
+        """The schemas a value may choose from, each with its `type`; none where anything else may be allowed too."""
+        if not isinstance(node, Mapping) or hops > MAX_HOPS:
+            return []
+        if "type" in node:
+            return [node]
+        if "$ref" in node:
+            return self.branches(self._referred(node["$ref"]), hops + 1)
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            choices = node.get(keyword)
+            if isinstance(choices, list) and choices and (keyword != "allOf" or len(choices) == 1):
+                found = [self.branches(choice, hops + 1) for choice in choices]
+                return [branch for branches in found for branch in branches] if all(found) else []
+        return []
+
+    def child(self, node: Any, value: Any, part: str | int) -> Any:
+        """The schema of a part of a value that is an object or a list; nothing where that is not clear."""
+        wanted = "object" if isinstance(value, Mapping) else "array"
+        fitting = [branch for branch in self.branches(node) if wanted in types_of([branch])]
+        if len(fitting) != 1:
+            return None
+        (branch,) = fitting
+        if wanted == "array":
+            return None if "prefixItems" in branch else branch.get("items")
+        properties = branch.get("properties")
+        if isinstance(properties, Mapping) and part in properties:
+            return properties[part]
+        return None if "patternProperties" in branch else branch.get("additionalProperties")
+
+    def at(self, path: Iterable[str | int], value: Any) -> Any:
+        """The schema of the place in a value that a path leads to."""
+        node: Any = self.root
+        for part in path:
+            node = self.child(node, value, part)
+            inside = isinstance(value, (Mapping, list)) and _has(value, part)
+            value = value[part] if inside else None
+        return node
+
+    def described(self, node: Any) -> str:
+        """What may stand there, such as `integer, >= 1` or `"asc" | "desc"`; empty where the schema does not say."""
+        if isinstance(node, Mapping) and ("enum" in node or "const" in node):
+            told = _choices(node)
+        else:
+            told = " | ".join(dict.fromkeys(self._told(branch) for branch in self.branches(node)))
+        return told if len(told) <= MAX_DESCRIBED_CHARS else told[: MAX_DESCRIBED_CHARS - 1] + "…"
+
+    def _told(self, branch: Mapping[str, Any]) -> str:
+        if "enum" in branch or "const" in branch:
+            return _choices(branch)
+        kind = " | ".join(sorted(types_of([branch])))
+        if kind == "array" and isinstance(items := branch.get("items"), Mapping):
+            inner = " | ".join(sorted(types_of(self.branches(items))))
+            kind = f"array of {inner}" if inner else kind
+        return ", ".join([kind, *(sign.format(branch[key]) for key, sign in _SIGNS.items() if key in branch)])
+
+    def _referred(self, reference: Any) -> Any:
+        """What a reference inside the schema leads to; nothing for any other."""
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return None
+        node: Any = self.root
+        for part in reference.removeprefix("#").split("/")[1:]:
+            key = part.replace("~1", "/").replace("~0", "~")
+            node = node.get(key) if isinstance(node, Mapping) else None
+        return node
+
+
+def types_of(branches: Iterable[Mapping[str, Any]]) -> set[str]:
+    """All the types that some schemas name."""
+    found: set[str] = set()
+    for branch in branches:
+        named = branch["type"]
+        found.update(named if isinstance(named, list) else [named])
+    return found
+
+
+def type_of(value: Any) -> str:
+    """JSON's name for what a value is."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "integer"
+    names = ((float, "number"), (str, "string"), (list, "array"), (Mapping, "object"))
+    return next((name for kind, name in names if isinstance(value, kind)), "")
+
+
+def fits(value: Any, types: set[str]) -> bool:
+    """Is the value of one of these types?"""
+    if isinstance(value, float) and value.is_integer() and "integer" in types:
+        return True  # to JSON Schema, 5.0 is a whole number
+    kind = type_of(value)
+    return kind in types or (kind == "integer" and "number" in types)
+
+
+def _has(value: Any, part: str | int) -> bool:
+    if isinstance(value, list):
+        return isinstance(part, int) and 0 <= part < len(value)
+    return part in value
+
+
+def _choices(branch: Mapping[str, Any]) -> str:
+    values = branch["enum"] if isinstance(branch.get("enum"), list) else [branch.get("const")]
+    shown = [json.dumps(value, ensure_ascii=False, default=str) for value in values[:MAX_CHOICES]]
+    return " | ".join([*shown, *(["…"] if len(values) > MAX_CHOICES else [])])

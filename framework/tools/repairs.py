@@ -1,0 +1,99 @@
+"""Puts arguments right whose value is clear and only its form is wrong, by the tool's JSON Schema.
+
+Only these, and only where the schema refuses the value as it is: a number or boolean written as text, an object or
+array written as JSON text, one value where a list is wanted. Nothing is dropped, cut, rounded or guessed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from framework.tools.json_schema import JsonSchema, fits, type_of, types_of
+from framework.types.strict_json import MAX_DEPTH, read_json
+
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?([eE][+-]?[0-9]{1,3})?")
+_BOOLEANS = {"true": True, "false": False}
+_NOTHING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """Arguments after all repairs."""
+
+    arguments: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    """What was done, one line a field, without the values: `limit: text taken as integer`."""
+
+
+def repair_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> Repaired:
+    """Repair arguments; those that fit their schema come out as they are."""
+    repairs = _Repairs(JsonSchema(schema))
+    repaired = repairs.inside(schema, dict(arguments), ())
+    return Repaired(repaired, tuple(repairs.notes))
+
+
+class _Repairs:
+    def __init__(self, schema: JsonSchema) -> None:
+        self.notes: list[str] = []
+        self._schema = schema
+
+    def inside(self, node: Any, value: Any, place: tuple[str | int, ...]) -> Any:
+        """Repair the parts of an object or a list; the same object comes back where nothing is to be done."""
+        if not isinstance(value, (dict, list)) or len(place) >= MAX_DEPTH:
+            return value
+        parts = list(value.items() if isinstance(value, dict) else enumerate(value))
+        repaired = [self._value(self._schema.child(node, value, part), item, (*place, part)) for part, item in parts]
+        if all(new is old for new, (_, old) in zip(repaired, parts, strict=True)):
+            return value
+        return dict(zip(value, repaired, strict=True)) if isinstance(value, dict) else repaired
+
+    def _value(self, node: Any, value: Any, place: tuple[str | int, ...]) -> Any:
+        types = types_of(self._schema.branches(node))
+        if not types or fits(value, types):
+            return self.inside(node, value, place)
+        read = _read(value, types) if isinstance(value, str) else _NOTHING
+        if read is not _NOTHING:
+            self._note(place, f"text taken as {type_of(read)}")
+            return self.inside(node, read, place)
+        if "array" in types and self._may_be_item(node, value):
+            self._note(place, "a single value taken as a list of one")
+            return self.inside(node, [value], place)
+        return value
+
+    def _may_be_item(self, node: Any, value: Any) -> bool:
+        """Whether a list of this one value has a chance to fit; half a list in text is not one value."""
+        if value is None or (isinstance(value, str) and value.lstrip().startswith(("[", "{"))):
+            return False
+        types = types_of(self._schema.branches(self._schema.child(node, [value], 0)))
+        return fits(value, types) or (isinstance(value, str) and _read(value, types) is not _NOTHING)
+
+    def _note(self, place: tuple[str | int, ...], done: str) -> None:
+        self.notes.append(f"{'.'.join(str(part) for part in place)}: {done}")
+
+
+def _read(text: str, types: set[str]) -> Any:
+    """The value of one of these types that a text spells out exactly, or nothing."""
+    if not types.isdisjoint(("integer", "number")) and _INTEGER.fullmatch(text):
+        return int(text)
+    if "number" in types and _NUMBER.fullmatch(text) and _is_exact(text):
+        return float(text)
+    if "boolean" in types and text in _BOOLEANS:
+        return _BOOLEANS[text]
+    opening = text.lstrip()[:1]
+    if ("object" in types and opening == "{") or ("array" in types and opening == "["):
+        try:
+            return read_json(text)
+        except ValueError:
+            return _NOTHING
+    return _NOTHING
+
+
+def _is_exact(text: str) -> bool:
+    number = float(text)
+    return math.isfinite(number) and Decimal(repr(number)) == Decimal(text)
