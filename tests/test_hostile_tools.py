@@ -53,21 +53,21 @@ def counter() -> Counter:
 @pytest.mark.parametrize("key", ["__proto__", "__class__", "constructor", "self", "context", "Amount", "amount\u200b"])
 def test_llm06_a_key_that_nobody_declared_stops_the_call(tmp_path: Path, counter: Counter, key: str) -> None:
     (told,) = refused(tmp_path, ("pay", {"amount": 1, key: {"admin": True}}), tools=counter.tools)
-    assert "Extra inputs are not permitted" in told
+    assert "there is no such argument" in told
     assert counter.taken == []
 
 
 @pytest.mark.hostile(2)
 @pytest.mark.parametrize(
     "value",
-    [True, "20", 20.0, None, [20], {"amount": 20}, float("nan"), float("inf"), 10**5000, "\ud800", {1, 2}],
+    [True, "twenty", "20 ", 20.0, None, [20], {"amount": 20}, float("nan"), float("inf"), 10**5000, "\ud800", {1, 2}],
     ids=lambda value: type(value).__name__,
 )
 def test_llm06_a_value_of_another_type_stops_the_call_and_not_the_run(
     tmp_path: Path, counter: Counter, value: Any
 ) -> None:
     (told,) = refused(tmp_path, ("pay", {"amount": value}), tools=counter.tools)
-    assert told.startswith("Error: pay failed")
+    assert told.startswith("Error: pay was not called")
     assert len(told) < 1000
     assert counter.taken == []
 
