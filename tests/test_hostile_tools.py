@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from framework import Approve, Edit, RequestError, RunResult, Runtime, tool
+from framework import Approve, Edit, Reject, RequestError, Respond, RunResult, Runtime, tool
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.types.events import ConfirmationRequested, ToolRequested
 from framework.types.messages import ToolCall
 from framework.types.plan import PlanDraft
-from framework.types.state import RunState
+from framework.types.state import Decision, RunState
 from tests import wire
 from tests.hostile import GOES_ON, nested, refused, victim
 from tests.projects import agent, write
@@ -324,11 +324,45 @@ def test_asi09_an_approval_is_for_one_call_and_one_tool_only(tmp_path: Path, cou
             assert counter.taken == [1]
             with pytest.raises(RequestError, match="is asked"):
                 await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
-            edited = Edit(arguments={"amount": 10**5000, "note": nested(2000)})
+            edited = Edit(arguments={"amount": "all of it"})
             result = await runtime.resume(first.run_id, {second.pending[0].id: edited})
         assert result.output == GOES_ON
         assert [made.status for made in result.tool_calls] == ["success", "error"]
         assert counter.taken == [1]
+
+    asyncio.run(main())
+
+
+@pytest.mark.hostile(7)
+@pytest.mark.parametrize(
+    "decision",
+    [
+        Edit(arguments={"amount": 10**5000}),
+        Edit(arguments={"amount": nested(300)}),
+        Edit(arguments={"amount": nested(2000)}),
+        Edit(arguments={"note": "\ud800"}),
+        Respond(text="half a sign \ud800"),
+        Reject(reason="half a sign \ud800"),
+    ],
+    ids=lambda decision: type(decision).__name__,
+)
+def test_llm10_no_decision_makes_a_run_that_cannot_be_read_any_more(
+    tmp_path: Path, counter: Counter, decision: Decision
+) -> None:
+    async def main() -> None:
+        root = write(tmp_path, {"agents.d/victim.yaml": agent("victim", skill_policy=ASKING)})
+        models, store = {"scripted": ScriptedModel(calls(("pay", {"amount": 1})), GOES_ON)}, JsonStore()
+        async with Runtime.open(root, tools=counter.tools, models=models, store=store, watch=False) as runtime:
+            (asked,) = (first := await runtime.run("go")).pending
+            if isinstance(decision, Edit):
+                with pytest.raises(RequestError, match="the edit of c1: the arguments"):
+                    await runtime.resume(first.run_id, {asked.id: decision})
+                assert (await store.load_run(first.run_id)).pending == [asked]
+            sound = Reject() if isinstance(decision, Edit) else decision
+            result = await runtime.resume(first.run_id, {asked.id: sound})
+            assert result.output == GOES_ON
+            assert (await store.load_run(first.run_id)).status == "completed"
+        assert counter.taken == []
 
     asyncio.run(main())
 

@@ -262,3 +262,32 @@ def test_the_arguments_that_a_tool_gets_are_never_masked(tmp_path: Path) -> None
         assert result.tool_calls[0].arguments == {"password": KEYS["argument"]}, "the caller's own record is whole"
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_llm02_an_error_of_a_command_is_masked(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    monkeypatch.chdir(write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")}))
+    with pytest.raises(SystemExit) as ended:
+        agentsd(["run", *options, "-a", KEYS["argument"], "hi"])
+    out, err = capfd.readouterr()
+    assert ended.value.code == 2
+    assert "there is no agent named '***'" in out + err
+    assert leaked(out + err, KEYS) == []
+
+
+def test_llm02_a_fault_of_a_command_is_shown_whole_but_masked(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: str) -> None:
+        raise RuntimeError(f"{path}: {KEYS['argument']}")
+
+    monkeypatch.setattr("framework.cli.check.locate", broken)
+    with pytest.raises(SystemExit) as ended:
+        agentsd(["check", "here"])
+    err = capfd.readouterr().err
+    assert ended.value.code == 1
+    assert "Traceback" in err
+    assert "RuntimeError: here: ***" in err
+    assert leaked(err, KEYS) == []

@@ -10,10 +10,11 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from framework.config.compile import Agent
 from framework.config.generation import Generation
+from framework.llm.chat import read_again, repair
 from framework.types.errors import RequestError, did_you_mean
-from framework.types.messages import Message
+from framework.types.messages import Message, ToolCall
 from framework.types.spec import Limits, ModelSettings
-from framework.types.state import RunState
+from framework.types.state import Decision, Edit, Reject, Respond, RunState
 
 T = TypeVar("T", Limits, ModelSettings)
 _MESSAGES = TypeAdapter(list[Message])
@@ -116,3 +117,21 @@ def _messages(history: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
 def _sentences(error: ValidationError) -> str:
     details = error.errors(include_url=False, include_input=False)
     return "; ".join(f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}" for detail in details)
+
+
+def kept_decisions(decisions: Mapping[str, Decision]) -> dict[str, Decision]:
+    """Decisions as they can be stored and read again; raises RequestError for arguments that cannot."""
+    kept: dict[str, Decision] = {}
+    for key, decision in decisions.items():
+        match decision:
+            case Edit(arguments=arguments):
+                if problem := read_again(ToolCall(id=key, tool="", arguments=arguments)).invalid:
+                    raise RequestError(f"the edit of {key}: {problem}")
+                kept[key] = decision
+            case Respond(text=text):
+                kept[key] = Respond(text=repair(text))
+            case Reject(reason=reason):
+                kept[key] = Reject(reason=repair(reason))
+            case _:
+                kept[key] = decision
+    return kept

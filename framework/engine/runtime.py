@@ -23,7 +23,7 @@ from framework.engine.cases import cases_pass
 from framework.engine.ending import free_conversation, limit_error
 from framework.engine.models import Models
 from framework.engine.project import EXECUTORS, Project, folder_of
-from framework.engine.request import RunOptions, first_state
+from framework.engine.request import RunOptions, first_state, kept_decisions
 from framework.engine.root import drive_root
 from framework.engine.router import Route, route
 from framework.engine.run import Run
@@ -171,7 +171,7 @@ class Runtime:
                 raise RequestError(
                     f"nothing named {', '.join(unknown)} is asked; asked: {', '.join(sorted(asked)) or 'nothing'}"
                 )
-            state.decisions.update(decisions)
+            state.decisions.update(kept_decisions(decisions))
             state.pending = []
             async with self._launch(state, generation, None, listening=True) as stream:
                 yield stream
