@@ -919,3 +919,32 @@ def test_what_was_known_of_earlier_versions_of_a_file_is_let_go(
         project.reload({"agents.d/a.yaml": agent("a", description=f"Version {number}.")})
     assert asked[0] is asked[-1]
     assert len(asked[-1].digests) == 2
+
+
+def test_what_was_only_built_is_not_made_live_by_other_tools_of_a_server(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"agents.d/a.yaml": agent("a", model="offline")})
+    write(tmp_path, {"agents.d/b.yaml": agent("b", model="offline")})
+
+    async def scene() -> None:
+        candidate = await project.catalog.prepare(project.catalog.snapshot())
+        assert candidate is not None
+        assert list((await project.catalog.refresh()).agents) == ["a"], "it may still be waiting for its grace"
+        await project.catalog.publish(candidate)
+        assert list((await project.catalog.refresh()).agents) == ["a", "b"]
+
+    asyncio.run(scene())
+
+
+def test_what_was_only_built_ends_no_rollback(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"agents.d/a.yaml": agent("a", model="offline")})
+    project.reload({"agents.d/a.yaml": agent("a", model="offline", description="Bad.")})
+
+    async def scene() -> None:
+        bad = project.catalog.snapshot()
+        held = await project.catalog.rollback(1)
+        write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline", description="Half")})
+        assert await project.catalog.prepare(project.catalog.snapshot())
+        assert await project.catalog.prepare(bad) is None
+        assert project.catalog.current is held
+
+    asyncio.run(scene())

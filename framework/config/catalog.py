@@ -179,14 +179,15 @@ class Catalog:
     async def _prepare(self, snapshot: Snapshot) -> Candidate | None:
         if snapshot.digest == self._held and snapshot.digest != self.current.digest:
             return None
-        self._held, self._seen = None, snapshot
         declared = await asyncio.to_thread(self._builder.sources, snapshot)
         starting = self.current.number == 0
         outside = await look_outside(declared, self._pool, self._contracts, starting=starting)
         if (snapshot.digest, outside.digest) == (self.current.digest, self.current.outside.digest):
-            self._refused, self.problems = None, self.current.problems
+            self._refused, self._held, self.problems = None, None, self.current.problems
+            self._seen = snapshot
             return None
         if (snapshot.digest, outside.digest) == self._refused:
+            self._seen = snapshot
             return None
         built = await asyncio.to_thread(self._builder.build, snapshot, self.current, outside)
         return Candidate.of(built, self.current, snapshot)
@@ -201,6 +202,7 @@ class Catalog:
                 errors = bool(refused or candidate.generation.errors)
                 outcome = "rejected" if refused else "partial" if errors else "applied"
                 span.set_attributes({names.RELOAD_OUTCOME: outcome, names.DIGEST: candidate.digest})
+                self._held, self._seen = None, candidate.snapshot
                 if refused:
                     self._reject(candidate, refused)
                 else:

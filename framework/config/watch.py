@@ -17,7 +17,7 @@ from framework.config.catalog import Catalog
 from framework.config.roots import TICK_SECONDS, Roots
 from framework.config.settings import ReloadSettings
 from framework.config.settle import Graces, Settling
-from framework.config.snapshot import FOLDERS, PLUGINS, Scanner, Snapshot
+from framework.config.snapshot import AGENTS, FOLDERS, PROMPTS, Scanner, Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -177,11 +177,11 @@ class Watcher:
         return now() + self._reconcile
 
     def _may_be_built_early(self, seen: Snapshot) -> bool:
-        """A small edit of which no half of a plugin would be run; not what is live: that ends a hold."""
+        """A small edit that runs nothing and asks nobody when it is built; not what is live: that ends a hold."""
         touched = self._settling.touched
         if touched is None or len(touched) > FEW or seen.digest == self._catalog.current.digest:
             return False
-        return not any(path.startswith(PLUGINS + "/") for path in touched)
+        return all(path.startswith((AGENTS + "/", PROMPTS + "/")) for path in touched)
 
     async def _built(self, snapshot: Snapshot) -> Candidate | None:
         """What a snapshot would make live; built once for as long as it is looked at again and again."""
