@@ -67,7 +67,7 @@ def test_llm06_a_value_of_another_type_stops_the_call_and_not_the_run(
     tmp_path: Path, counter: Counter, value: Any
 ) -> None:
     (told,) = refused(tmp_path, ("pay", {"amount": value}), tools=counter.tools)
-    assert told.startswith("Error: pay was not called")
+    assert told.startswith(("Error: pay was not called", "Error: pay failed: the arguments cannot be read"))
     assert len(told) < 1000
     assert counter.taken == []
 
