@@ -77,7 +77,12 @@ def test_what_people_see_names_the_lines_the_prompt_and_its_cost(project: Path) 
         ("echo", '{"text": "hi"}', 0, "allowed"),
         ("echo", '{"text": "ho"}', 3, "asks"),
         ("read_file", '{"path": "x/.env"}', 1, "denied"),
-        ("read_file", '{"path": 7}', 0, "its arguments are refused: path: it has the wrong type (given: 7); give: string"),
+        (
+            "read_file",
+            '{"path": 7}',
+            0,
+            "its arguments are refused: path: it has the wrong type (given: 7); give: string",
+        ),
         ("calculator", None, 1, "not in skill_policy.allow"),
         ("ecco", None, 2, "there is no tool 'ecco'; did you mean echo"),
         ("echo", "[]", 2, "not a JSON object"),
