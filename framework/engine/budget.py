@@ -43,6 +43,13 @@ class Budget:
         for budget in self._chain():
             budget.state.steps += 1
 
+    def check_tokens(self, expected: int) -> None:
+        """Before a model call of about so many input tokens; raises LimitExceeded if they are more than are left."""
+        for budget in self._chain():
+            limit, used = budget.limits.max_total_tokens, budget.state.usage.total_tokens
+            if limit is not None and used + expected > limit:
+                raise budget._exceeded("max_total_tokens", used + expected, limit)
+
     def spend_tokens(self, usage: Usage) -> None:
         """After a model call."""
         for budget in self._chain():

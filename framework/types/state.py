@@ -200,6 +200,8 @@ class RunState(BaseModel):
     """Turns in a row with a wrong call."""
     usage: Usage = Usage()
     tool_stats: dict[str, ToolStat] = {}
+    counted: tuple[int, int] = (0, 0)
+    """So many of the run's own messages, with all that stands before them, were so many tokens for the provider."""
     warned: list[str] = []
     """Limits already warned of."""
     call_counts: dict[str, int] = {}

@@ -1,0 +1,80 @@
+"""Whether a request still fits, before it is sent: into the context window, and into what the run may use up.
+
+What the provider counted is the truth; only what came since the last answer is estimated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from framework.llm.client import ModelInfo, ModelReply, ModelRequest
+from framework.llm.tokens import estimate_tokens
+from framework.types.errors import LimitExceeded
+from framework.types.events import Warned
+from framework.types.messages import Message
+
+if TYPE_CHECKING:
+    from framework.engine.run import Run
+
+CEILING = 0.95
+"""How much of a context window is used: estimates may be wrong, and providers add something of their own."""
+FILLING = 0.8
+"""At how much of it a warning is told."""
+MESSAGE_TOKENS = 4
+"""What a message takes besides its text."""
+
+
+async def check_room(run: Run, request: ModelRequest, info: ModelInfo) -> None:
+    """Warn when the context window fills.
+
+    Raises:
+        LimitExceeded: the call would not fit into it, or would use up more tokens than the run has left.
+    """
+    expected = expected_tokens(run, request)
+    run.budget.check_tokens(expected)
+    window = info.capabilities.context_window
+    if window is None:
+        return
+    needed = expected + (request.settings.max_tokens or 0)
+    if needed > CEILING * window:
+        place = f"the context window of {info.name}"
+        raise LimitExceeded("context_full", used=needed, allowed=int(CEILING * window), place=place)
+    if needed > FILLING * window and "context" not in run.state.warned:
+        run.state.warned.append("context")
+        await run.emit(Warned, code="context", message=f"{needed} of {window} tokens of the context window used")
+
+
+def expected_tokens(run: Run, request: ModelRequest) -> int:
+    """About how many input tokens a request has."""
+    counted, tokens = run.state.counted
+    own = run.state.messages
+    if counted and len(own) >= counted:
+        later = request.messages[len(request.messages) - (len(own) - counted) - _added(run, request) :]
+        return tokens + _estimate(later)
+    tools = json.dumps([tool.model_dump() for tool in request.tools], ensure_ascii=False) if request.tools else ""
+    return _estimate(request.messages) + estimate_tokens(tools)
+
+
+def note_size(run: Run, reply: ModelReply) -> None:
+    """Remember what the provider counted: the conversation up to and with this answer, which is recorded next."""
+    if reply.usage.prompt_tokens:
+        size = reply.usage.prompt_tokens + reply.usage.completion_tokens
+        run.state.counted = len(run.state.messages) + 1, size
+
+
+def _added(run: Run, request: ModelRequest) -> int:
+    """How many messages of a request stand behind the run's own: instructions that are never stored."""
+    last = run.state.messages[-1]
+    behind = (place for place, message in enumerate(reversed(request.messages)) if message is last)
+    return next(behind, 0)
+
+
+def _estimate(messages: Iterable[Message]) -> int:
+    return sum(MESSAGE_TOKENS + estimate_tokens(_text(message)) for message in messages)
+
+
+def _text(message: Message) -> str:
+    calls = [[call.tool, call.arguments] for call in message.tool_calls]
+    return message.content + (json.dumps(calls, ensure_ascii=False) if calls else "")
