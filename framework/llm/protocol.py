@@ -30,7 +30,7 @@ def in_protocol(client: ModelClient, protocol: Protocol) -> ModelClient:
     A stand-in answers in our own types, and needs no protocol.
     """
     info = client.info
-    wanted = protocol == "json" or (protocol == "auto" and not info.tools)
+    wanted = protocol == "json" or (protocol == "auto" and info.tools is False)
     return JsonProtocol(client) if wanted and not info.stand_in else client
 
 
