@@ -25,7 +25,7 @@ MAX_FINDINGS = 5
 
 
 def in_protocol(client: ModelClient, protocol: Protocol) -> ModelClient:
-    """The client as an agent wants to speak with it; `auto` is text only if the model is known to have no function calls.
+    """The client as an agent wants to speak with it; `auto` is text for models known to have no function calls.
 
     A stand-in answers in our own types, and needs no protocol.
     """
