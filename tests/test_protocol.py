@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import RunResult, Runtime, events
+from framework.llm.capabilities import Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, Unusable
 from framework.llm.protocol import JsonProtocol, ask_valid, in_protocol
 from framework.llm.protocol_answer import MAX_ANSWER_CHARS, Action, Final, read_answer
@@ -172,7 +173,7 @@ class TextModel(ScriptedModel):
 
     @property
     def info(self) -> ModelInfo:
-        return ModelInfo(provider="text", model="small", tools=False)
+        return ModelInfo(provider="text", model="small", capabilities=Capabilities(tools=False))
 
 
 def ask(model: ScriptedModel, *messages: Message, **options: Any) -> list[Delta]:
@@ -286,8 +287,9 @@ def test_tool_choice_holds(choice: str, text: str, reason: str) -> None:
 
 
 def test_asi05_a_call_in_the_providers_own_form_is_not_made() -> None:
-    reply = reply_of(ask(TextModel(scripted_calls(("echo", {"text": "x"}))), USER, tools=(ECHO,)))
-    assert reply.unusable is not None
+    both = Message(role="assistant", content=FINAL, tool_calls=scripted_calls(("echo", {"text": "x"})))
+    reply = reply_of(ask(TextModel(both), USER, tools=(ECHO,)))
+    assert reply.unusable == Unusable("it calls a function in a form of its own")
     assert reply.message.tool_calls == ()
 
 
@@ -298,7 +300,7 @@ def test_auto_speaks_text_only_where_there_are_no_function_calls() -> None:
     assert in_protocol(text, "native") is text
     assert in_protocol(native, "auto") is native
     assert in_protocol(native, "json") is native, "a stand-in has no language"
-    assert in_protocol(text, "auto").info.tools
+    assert in_protocol(text, "auto").info.capabilities.tools
 
 
 # --- asking again
@@ -408,6 +410,20 @@ def project(root: Path, server: WireServer, **keys: str) -> Path:
     return write(root, files)
 
 
+@pytest.mark.parametrize("protocol", ["auto", "native"])
+def test_what_agentsd_yaml_says_of_a_model_decides_what_auto_is(tmp_path: Path, protocol: str) -> None:
+    async def main() -> None:
+        async with wire_server([says(FINAL)]) as server:
+            root = project(tmp_path, server, protocol=protocol)
+            alias = f"{{model: openai/test, base_url: '{server.url}', capabilities: {{tools: false}}}}"
+            write(root, {"agentsd.yaml": f"models: {{local: {alias}}}\n"})
+            async with Runtime.open(root, watch=False) as runtime:
+                result = await runtime.run("go")
+        assert result.output == ("done" if protocol == "auto" else FINAL)
+
+    asyncio.run(main())
+
+
 def run_on(root: Path, answers: list[Answer], check: Callable[[RunResult, WireServer], None], **keys: str) -> None:
     async def main() -> None:
         async with wire_server(answers) as server:
@@ -505,6 +521,17 @@ def test_a_plan_in_text(tmp_path: Path) -> None:
 
     answers = [says("Let me plan."), says(json.dumps(PLAN)), says('{"type":"final","answer":"hi was said"}')]
     run_on(tmp_path, answers, check, executor="plan")
+
+
+def test_an_answer_with_a_schema_in_text(tmp_path: Path) -> None:
+    def check(result: RunResult, server: WireServer) -> None:
+        assert result.status == "completed", result.error
+        assert result.data == {"n": 5}
+        assert '"n":{"type":"integer"}' in server.requests[1]["messages"][0]["content"]
+
+    answers = [says('{"type":"final","answer":"It is five."}'), says('{"n": "five"}'), says('{"n": 5}')]
+    schema = "{type: object, properties: {n: {type: integer}}, required: [n]}"
+    run_on(tmp_path, answers, check, output_schema=schema)
 
 
 def test_a_listener_sees_the_answer_and_never_the_protocol(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Approve, RunResult, Runtime, events, tool
+from framework.engine.explain import judged
 from framework.testing import ScriptedModel, calls
 from framework.tools.arguments import ArgumentsError, SchemaArguments
 from framework.tools.repairs import repair_arguments
@@ -286,6 +287,40 @@ def test_a_plan_is_repaired_before_it_is_shown(tmp_path: Path) -> None:
     assert proposed.steps[0].parameters == {"amount": 50}
     (warning,) = [event for event in seen if isinstance(event, events.Warned)]
     assert "step a: amount: text taken as integer" in warning.message
+
+
+def test_strictness_that_comes_by_an_edit_holds_for_a_run_that_goes_on(tmp_path: Path) -> None:
+    till = Till()
+
+    async def main() -> None:
+        root = project(tmp_path, skill_policy="{ask: [pay], allow: []}")
+        async with Runtime.open(
+            root, tools=till.tools(), models={"scripted": pays("pay", amount="50")}, watch=False
+        ) as runtime:
+            paused = await runtime.run("go")
+            project(tmp_path, skill_policy="{ask: [pay], allow: []}", runtime_policy="{strict_arguments: true}")
+            await runtime.reload()
+            result = await runtime.resume(paused.run_id, {paused.pending[0].id: Approve()})
+        assert result.output == "done"
+        assert till.paid == []
+        assert "it has the wrong type" in str(result.trace[0].error)
+
+    asyncio.run(main())
+
+
+def test_explain_judges_what_a_run_would_judge(tmp_path: Path) -> None:
+    (pay, _) = Till().tools()
+
+    async def main() -> None:
+        policy = '{deny: [{tool: pay, when: {tags: "*vip*"}}], allow: ["*"]}'
+        async with Runtime.open(
+            project(tmp_path, skill_policy=policy, model="offline"), tools=[pay], watch=False
+        ) as runtime:
+            one = runtime.catalog.current.agents["one"]
+        told, wrong = judged(one, pay, {"amount": "50", "tags": '["vip"]'})
+        assert (told.verdict.kind, wrong) == ("deny", None)
+
+    asyncio.run(main())
 
 
 # --- what is told of the others

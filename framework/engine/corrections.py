@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from framework.config.compile import Agent
 from framework.tools.arguments import ArgumentsError
-from framework.tools.repairs import repair_arguments
+from framework.tools.repairs import Repaired, repair_arguments
 from framework.tools.tool import Tool
 from framework.types.events import Warned
 from framework.types.messages import ToolCall
@@ -25,14 +26,14 @@ REPAIRED = "arguments_repaired"
 
 async def repaired_call(run: Run, call: ToolCall, tool: Tool) -> ToolCall:
     """The call as it is judged, shown and made; told once, also where it is looked at again after a pause."""
-    arguments, notes = _repaired(run, tool, call.arguments)
-    if not notes:
+    repaired = _repaired(run, tool, call.arguments)
+    if not (notes := repaired.notes):
         return call
     record = run.state.calls[call.id]
     if not record.repairs:
         run.state.calls[call.id] = record.model_copy(update={"repairs": notes})
         await _tell(run, tool, notes)
-    return call.model_copy(update={"arguments": arguments})
+    return call.model_copy(update={"arguments": repaired.arguments})
 
 
 async def repaired_plan(run: Run, draft: PlanDraft) -> PlanDraft:
@@ -40,10 +41,10 @@ async def repaired_plan(run: Run, draft: PlanDraft) -> PlanDraft:
     steps = []
     for step in draft.steps:
         tool = run.agent.toolset.tools.get(step.tool or "")
-        parameters, notes = _repaired(run, tool, step.parameters) if tool else (step.parameters, ())
-        if tool and notes:
-            await _tell(run, tool, [f"step {step.id}: {note}" for note in notes])
-        steps.append(step.model_copy(update={"parameters": parameters}) if notes else step)
+        repaired = _repaired(run, tool, step.parameters) if tool else Repaired(step.parameters)
+        if tool and repaired.notes:
+            await _tell(run, tool, [f"step {step.id}: {note}" for note in repaired.notes])
+        steps.append(step.model_copy(update={"parameters": repaired.arguments}))
     return draft.model_copy(update={"steps": tuple(steps)})
 
 
@@ -52,12 +53,16 @@ def findings_of(error: ArgumentsError) -> list[dict[str, Any]]:
     return [{**asdict(finding), "fix": finding.fix} for finding in error.findings]
 
 
-def _repaired(run: Run, tool: Tool, arguments: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    versions = (run.agent, run.services.current_agent(run.agent.name))
-    if any(agent is not None and agent.spec.runtime_policy.strict_arguments for agent in versions):
-        return arguments, ()
-    repaired = repair_arguments(tool.definition.parameters, arguments)
-    return repaired.arguments, repaired.notes
+def put_right(tool: Tool, arguments: Mapping[str, Any], *agents: Agent | None) -> Repaired:
+    """Repair arguments, unless one of the agents is strict."""
+    if any(agent is not None and agent.spec.runtime_policy.strict_arguments for agent in agents):
+        return Repaired(dict(arguments))
+    return repair_arguments(tool.definition.parameters, arguments)
+
+
+def _repaired(run: Run, tool: Tool, arguments: Mapping[str, Any]) -> Repaired:
+    """By the version that the run is pinned to and the one that is live: strictness holds at once."""
+    return put_right(tool, arguments, run.agent, run.services.current_agent(run.agent.name))
 
 
 async def _tell(run: Run, tool: Tool, notes: Sequence[str]) -> None:

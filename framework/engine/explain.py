@@ -9,6 +9,7 @@ from typing import Any
 
 from framework.config.compile import Agent
 from framework.config.samples import placeholders
+from framework.engine.corrections import put_right
 from framework.engine.policy import Verdict, VerdictKind, judge
 from framework.llm.tokens import estimate_tokens
 from framework.tools.arguments import ArgumentsError
@@ -47,9 +48,10 @@ def standing(agent: Agent, tool: Tool) -> Standing:
 
 def judged(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> tuple[Standing, str | None]:
     """One call, and what is wrong with its arguments, if anything is."""
-    verdict = judge(agent, tool, tool.with_defaults(arguments))
+    repaired = put_right(tool, arguments, agent).arguments
+    verdict = judge(agent, tool, tool.with_defaults(repaired))
     try:
-        tool.bind(arguments)
+        tool.bind(repaired)
         wrong = None
     except ArgumentsError as error:
         wrong = error.message

@@ -27,8 +27,6 @@ class ModelInfo:
     model: str
     typed: bool = False
     """Answers `ModelRequest.output` by itself, as JSON in the reply's text; without it Instructor sees to that."""
-    tools: bool = True
-    """Has function calls; without them it is spoken to in text."""
     stand_in: bool = False
     """No language model: it answers in our own types, by rules or a script."""
     server_address: str | None = None

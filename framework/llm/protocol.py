@@ -25,12 +25,12 @@ MAX_FINDINGS = 5
 
 
 def in_protocol(client: ModelClient, protocol: Protocol) -> ModelClient:
-    """The client as an agent wants to speak with it; `auto` takes function calls wherever the model has them.
+    """The client as an agent wants to speak with it; `auto` is text for models known to have no function calls.
 
     A stand-in answers in our own types, and needs no protocol.
     """
     info = client.info
-    wanted = protocol == "json" or (protocol == "auto" and not info.tools)
+    wanted = protocol == "json" or (protocol == "auto" and info.capabilities.tools is False)
     return JsonProtocol(client) if wanted and not info.stand_in else client
 
 
@@ -62,7 +62,8 @@ class JsonProtocol:
     @property
     def info(self) -> ModelInfo:
         """The model's own; tools and typed answers come with the protocol."""
-        return replace(self._client.info, tools=True, typed=True)
+        info = self._client.info
+        return replace(info, typed=True, capabilities=info.capabilities.model_copy(update={"tools": True}))
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Ask; an answer that cannot be used comes back as `ModelReply.unusable`. Raises ModelError."""
