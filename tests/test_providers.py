@@ -48,7 +48,7 @@ def test_a_missing_key_is_one_line_that_names_the_variable(provider: Provider, k
         (
             "zzz/m",
             "model 'zzz/m': there is no provider 'zzz'; "
-            "there are: deepseek, groq, mistral, ollama, openai, openrouter, qwen",
+            "there are: anthropic, deepseek, gemini, groq, mistral, ollama, openai, openrouter, qwen",
         ),
         ("gpt-5", "model 'gpt-5' needs both halves: write PROVIDER/MODEL, such as openai/gpt-5.4-mini, or offline"),
         ("openai/", "model 'openai/' needs both halves: write PROVIDER/MODEL, such as openai/gpt-5.4-mini, or offline"),
