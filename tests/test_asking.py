@@ -364,6 +364,37 @@ def test_the_first_piece_has_a_deadline_only_where_answers_come_in_pieces(tmp_pa
     assert asyncio.run(told(root, scripted=Slow(signs=True)))[1].output == "done", "any piece will do"
 
 
+class Held(Slow):
+    """Holds on to its answers, so that only who asked can close them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[AsyncIterator[Delta]] = []
+        self.closed = 0
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        self.held.append(self._answer(request))
+        return self.held[-1]
+
+    async def _answer(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        try:
+            async for delta in super().stream(request):
+                yield delta
+        finally:
+            self.closed += 1
+
+
+def test_an_answer_is_closed_once_it_is_there(tmp_path: Path) -> None:
+    model = Held()
+
+    async def main() -> int:
+        (result,) = await run_all(project(tmp_path), 1, scripted=model)
+        assert result.output == "done"
+        return model.closed  # the end of the loop would close it, too
+
+    assert asyncio.run(main()) == 1
+
+
 @pytest.mark.parametrize("listening", [False, True], ids=["whole", "streamed"])
 def test_a_run_that_is_cancelled_closes_its_connection(tmp_path: Path, listening: bool) -> None:
     begun = asyncio.Event()
@@ -405,6 +436,13 @@ def test_a_model_that_keeps_failing_is_left_alone_and_calls_go_straight_to_the_f
     results = asyncio.run(run_all(root, 5, scripted=model, other=other))
     assert [result.output for result in results] == ["instead"] * 5
     assert (len(model.requests), len(other.requests)) == (2, 5)
+
+
+def test_the_failure_after_which_a_model_is_left_alone_is_its_last_in_this_run(tmp_path: Path) -> None:
+    root = project(tmp_path, FAST + ", max_retries: 9, cooldown_after: 2, cooldown: 30s", fallback_models="[other]")
+    seen, result = asyncio.run(told(root, scripted=ScriptedModel(down(), down()), other=ScriptedModel("instead")))
+    assert result.output == "instead"
+    assert [text for _, text in warnings(seen)] == ["down; asking again in 0.0s", "down; asking other instead"]
 
 
 def test_without_a_fallback_a_run_fails_at_once_if_the_wait_is_longer_than_it_has(tmp_path: Path) -> None:
