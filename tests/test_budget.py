@@ -153,11 +153,12 @@ class Silent:
 
 
 def test_model_timeout_fails_a_run_whose_model_does_not_answer(tmp_path: Path) -> None:
-    result = asyncio.run(run(project(tmp_path, "{model_timeout: 50ms}"), model=Silent()))
+    root = write(project(tmp_path, "{model_timeout: 50ms}"), {"agentsd.yaml": "model_calls: {backoff: 1ms}\n"})
+    result = asyncio.run(run(root, model=Silent()))
 
     assert (result.status, result.finish_reason) == ("failed", "model_error")
     assert result.error is not None
-    assert result.error.message == "silent/1 did not answer within 0.05s"
+    assert result.error.message == "silent/1 did not answer within 0.05s (4 attempts)"
     assert result.error.retryable
 
 

@@ -89,6 +89,19 @@ def test_after_a_crash_only_calls_in_flight_can_repeat(trusting: Path, turns: Tu
     assert not repeated & found.told, "what was announced as finished was on record before"
 
 
+@cases(40)
+@given(turns=turns_of(2), saves=st.integers(0, 40), faults=st.lists(st.booleans(), max_size=4))
+def test_a_model_that_is_asked_again_repeats_no_call_with_or_without_a_crash(
+    trusting: Path, turns: Turns, saves: int, faults: list[bool]
+) -> None:
+    world = World(turns, faults=[False, *faults])
+    found = asyncio.run(crash_and_resume(trusting, world, saves, Approve()))
+    assert found.result is not None
+    assert found.result.output == "end of 0"
+    assert set(world.ran) == world.names()
+    assert {name for name, times in world.ran.items() if times > 1} <= found.in_flight
+
+
 @cases(100)
 @given(turns=turns_of(2), saves=st.integers(0, 40))
 def test_a_call_that_may_have_taken_effect_is_never_repeated_unasked(trusting: Path, turns: Turns, saves: int) -> None:

@@ -52,7 +52,8 @@ def test_of_every_setting_it_is_known_when_a_change_takes_effect() -> None:
 def test_the_page_about_settings_says_the_same() -> None:
     text = (Path(__file__).parent.parent / "docs/settings.md").read_text("utf-8")
     for key, effect in EFFECTS.items():
-        shown = "tools.http.…" if key.startswith("tools.http") else key
+        section = next((name for name in ("tools.http.", "model_calls.") if key.startswith(name)), None)
+        shown = f"{section}…" if section else key
         (row,) = [line for line in text.splitlines() if line.startswith("|") and f"`{shown}`" in line]
         assert effect in row, key
 

@@ -4,11 +4,13 @@ import asyncio
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from framework.llm.client import Delta, ModelReply, ModelRequest
+from framework.llm.failures import wait_of
 from framework.llm.openai import OpenAIModel
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
@@ -328,6 +330,78 @@ def test_each_hazard_is_one_error_that_says_what_to_do(
     assert re.search(says_what, error.message)
 
 
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    ("answer", "retryable", "unavailable", "retry_after"),
+    [
+        (rate_limited("7"), True, True, 7.0),
+        (rate_limited("-1"), True, True, None),
+        (failed(429, "slow down"), True, True, None),
+        (failed(503, "busy", retry_after="2"), True, True, 2.0),
+        (failed(429, "pay first", "insufficient_quota"), False, True, None),
+        (failed(402, "pay first"), False, True, None),
+        (failed(401, "who are you"), False, True, None),
+        (failed(404, "unknown"), False, True, None),
+        (failed(400, "unknown", "model_not_found"), False, True, None),
+        (failed(400, "too long", "context_length_exceeded"), False, False, None),
+        (failed(400, "flagged", "content_filter"), False, False, None),
+        (failed(403, "flagged"), False, False, None),
+        (failed(413, "too large"), False, False, None),
+        (failed(422, "no such field"), False, False, None),
+        (html(), True, True, None),
+        (cut_stream(), True, True, None),
+        (says("", extra={"refusal": "I will not"}), False, False, None),
+    ],
+)
+def test_an_error_says_whether_time_or_another_model_would_help(
+    answer: Answer, retryable: bool, unavailable: bool, retry_after: float | None, stream: bool
+) -> None:
+    error = failure(answer, stream=stream)
+
+    assert (error.retryable, error.unavailable, error.retry_after) == (retryable, unavailable, retry_after)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    "answer", [says("x", finish="content_filter"), calls(("f", {}), finish="length"), says("", extra={"refusal": "no"})]
+)
+def test_an_answer_that_cannot_be_used_says_what_it_has_cost(answer: Answer, stream: bool) -> None:
+    error = failure(answer, stream=stream)
+
+    assert error.usage is not None
+    assert error.usage.total_tokens == 15
+
+
+def test_pieces_of_a_tool_call_are_signs_of_life_without_text() -> None:
+    told, _ = ask([calls(("docs__search", {"query": "a b"}))], request(stream=True))
+
+    assert told[0] == Delta()
+    assert told[-1].reply is not None
+    assert not any(delta.text for delta in told)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "3"}, 3.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after": "0"}, 0.0),
+        ({"retry-after-ms": "250", "retry-after": "3"}, 0.25),
+        ({"retry-after-ms": "soon", "retry-after": "3"}, 3.0),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:30 GMT"}, 30.0),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:30 -0000"}, 30.0),
+        ({"retry-after": "Wed, 21 Oct 2020 07:28:30 GMT"}, 0.0),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "later"}, None),
+    ],
+)
+def test_when_to_ask_again_is_read_in_every_form(headers: dict[str, str], seconds: float | None) -> None:
+    assert wait_of(headers, datetime(2026, 10, 21, 7, 28, tzinfo=UTC)) == seconds
+
+
 @pytest.mark.parametrize(
     ("answer", "says_what", "retryable"),
     [
@@ -339,6 +413,8 @@ def test_each_hazard_is_one_error_that_says_what_to_do(
         (error_event(), "the provider reported an error: overloaded", True),
         (error_event(message="too long", code=400), "the provider reported an error: too long", False),
         (error_event(message="slow down", code=429), "the provider reported an error: slow down", True),
+        (error_event(message="pay", code="insufficient_quota"), "the provider reported an error: pay", False),
+        (error_event(message="flagged", code="content_filter"), "refused: flagged", False),
     ],
 )
 def test_what_breaks_in_mid_stream_is_one_error(answer: Answer, says_what: str, retryable: bool) -> None:

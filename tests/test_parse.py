@@ -249,8 +249,9 @@ agents.d/bad.yaml:14:49: must be greater than 0
 agents.d/bad.yaml:15:1: unknown key 'colour'
    15 | colour: red
       | ^
-      = known here: version, name, description, model, model_settings, protocol, instructions, inputs, examples, \
-routing, executor, skill_policy, mcp_policy, runtime_policy, plan, sub_agents, conversation, output_schema, hooks"""
+      = known here: version, name, description, model, fallback_models, model_settings, protocol, instructions, \
+inputs, examples, routing, executor, skill_policy, mcp_policy, runtime_policy, plan, sub_agents, conversation, \
+output_schema, hooks"""
 
 
 def test_a_bad_file_is_printed_with_all_its_mistakes_in_order() -> None:

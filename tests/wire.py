@@ -18,7 +18,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice
 from openai.types.chat.chat_completion_chunk import ChatCompletionChunk
 
-Ending = Literal["done", "clean", "cut", "stall"]
+Ending = Literal["done", "clean", "cut", "stall", "comments"]
 HEAD: dict[str, Any] = {"id": "chat-1", "created": 1, "model": "wire-model"}
 
 
@@ -30,7 +30,8 @@ class Answer:
     events: tuple[str, ...] = ()
     """`data:` lines sent whether or not a stream was asked for."""
     ending: Ending = "done"
-    """After the events: `[DONE]`, a clean end without it, a cut connection, or silence until the client goes."""
+    """After the events: `[DONE]`, a clean end without it, a cut connection, or silence or comments until the client
+    goes."""
     indexed: bool = True
     """Streamed tool calls carry their index."""
     status: int = 200
@@ -180,6 +181,11 @@ def stalled() -> Answer:
     return events(piece(content="wait"), ending="stall")
 
 
+def kept_alive() -> Answer:
+    """Nothing but comments until the client leaves."""
+    return events(ending="comments")
+
+
 def _completion(message: dict[str, Any], finish: str, usage: tuple[int, int, int]) -> ChatCompletion:
     prompt, written, cached = usage
     counted = {
@@ -198,7 +204,7 @@ def _completion(message: dict[str, Any], finish: str, usage: tuple[int, int, int
 async def _respond(request: web.Request, body: dict[str, Any], answer: Answer) -> web.StreamResponse:
     if answer.completion is not None and body.get("stream"):
         answer = replace(answer, events=tuple(_chunks(answer, body)))
-    if answer.events:
+    if answer.events or answer.ending == "comments":
         return await _stream(request, answer)
     data = answer.completion.to_json(indent=None, warnings=False).encode() if answer.completion else answer.body
     headers = dict(answer.headers)
@@ -211,7 +217,9 @@ async def _stream(request: web.Request, answer: Answer) -> web.StreamResponse:
     await response.prepare(request)
     for data in answer.events:
         await response.write(f"data: {data}\n\n".encode(errors="surrogateescape"))
-    if answer.ending == "stall":
+    if answer.ending == "comments":
+        await response.write(b": keep-alive\n\n" * 20)
+    if answer.ending in ("stall", "comments"):
         await asyncio.Event().wait()
     if answer.ending == "cut" and request.transport is not None:
         request.transport.abort()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from hypothesis import strategies as st
 
-from framework import Tool, tool
+from framework import ModelError, Tool, tool
 from framework.llm.client import ModelRequest
 from framework.testing import ScriptedModel, Turn
 from framework.types.messages import ToolCall
@@ -46,6 +47,9 @@ class World:
 
     turns: Turns
     ran: Counter[str] = field(default_factory=Counter)
+    faults: Sequence[bool] = (False,)
+    """Which model calls fail, over and over again."""
+    asked: int = 0
 
     def tools(self) -> list[Tool]:
         """`safe` may be repeated after a crash, `risky` may not."""
@@ -79,6 +83,9 @@ class World:
         return {name for name, made in _names("0", self.turns).items() if made == kind}
 
     def _turn(self, request: ModelRequest) -> Turn:
+        self.asked += 1
+        if self.faults[self.asked % len(self.faults)]:
+            return ModelError("down for a moment", retryable=True)
         start = max(i for i, message in enumerate(request.messages) if message.role == "user")
         node = request.messages[start].content
         turns = _find(self.turns, node.split(".")[1:])
@@ -118,11 +125,12 @@ def _names(node: str, turns: Turns) -> dict[str, Kind]:
 
 
 def project(root: Path, *, ask: bool, executor: str = "react") -> Path:
-    """Three nested agents; with `ask`, a human must approve every `risky`."""
+    """Three nested agents; with `ask`, a human must approve every `risky`. Failing models are asked again at once."""
     policy = '{ask: [risky], allow: ["*"]}' if ask else '{allow: ["*"]}'
     limits = "{max_steps: null, max_tool_calls: null, max_total_tokens: null, max_repeated_calls: null, timeout: null}"
     for level, below in zip(LEVELS, (*LEVELS[1:], ""), strict=True):
         subs = f"[{below}]" if below else "[]"
         text = agent(level, skill_policy=policy, runtime_policy=limits, sub_agents=subs, executor=executor)
         write(root, {f"agents.d/{level}.yaml": text})
-    return root
+    settings = "model_calls: {max_retries: 20, backoff: 1ms, max_backoff: 1ms, cooldown_after: 1000}\n"
+    return write(root, {"agentsd.yaml": settings})

@@ -181,11 +181,11 @@ def _reference_problems(spec: AgentSpec, document: Document, world: World) -> It
     if isinstance(spec.instructions, TemplateRef) and not world.prompts.has(spec.instructions.template):
         known = world.prompts.names()
         yield unknown(("instructions", "template"), "template", spec.instructions.template, known)
-    if spec.model is not None and not knows_model(spec, world.models):
-        hint = "write provider/model, or an alias from agentsd.yaml"
-        provider = spec.model.partition("/")[0]
-        message = f"unknown model {spec.model!r}{did_you_mean(provider, sorted(world.models))}"
-        yield document.problem(("model",), message, hint=hint)
+    for path, model in models_of(spec):
+        if not _is_known(model, world.models):
+            hint = "write provider/model, or an alias from agentsd.yaml"
+            message = f"unknown model {model!r}{did_you_mean(model.partition('/')[0], sorted(world.models))}"
+            yield document.problem(path, message, hint=hint)
     for index, name in enumerate(spec.sub_agents):
         if name not in world.specs:
             yield unknown(("sub_agents", index), "usable agent", name, world.specs)
@@ -206,9 +206,20 @@ def _is_pinned(spec: AgentSpec, tool: str) -> bool:
     return policy is None or policy.pin == "block"
 
 
-def knows_model(spec: AgentSpec, models: Collection[str]) -> bool:
-    """Whether an agent's model is one of these, or of one of these providers."""
-    return spec.model is None or spec.model in models or spec.model.partition("/")[0] in models
+def models_of(spec: AgentSpec) -> Iterator[tuple[Path, str]]:
+    """The models that an agent's file names, each with its place."""
+    if spec.model is not None:
+        yield ("model",), spec.model
+    yield from ((("fallback_models", index), name) for index, name in enumerate(spec.fallback_models))
+
+
+def knows_models(spec: AgentSpec, models: Collection[str]) -> bool:
+    """Whether an agent's models are among these, or of these providers."""
+    return all(_is_known(name, models) for _, name in models_of(spec))
+
+
+def _is_known(name: str, models: Collection[str]) -> bool:
+    return name in models or name.partition("/")[0] in models
 
 
 def circle_problems(spec: AgentSpec, document: Document, specs: Mapping[str, AgentSpec]) -> Iterator[Problem]:

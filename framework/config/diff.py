@@ -144,6 +144,7 @@ _LIMITS = (
     "max_cost_usd",
     "timeout",
     "model_timeout",
+    "first_token_timeout",
     "tool_timeout",
     "max_parallel_tools",
     "max_repeated_calls",

@@ -18,6 +18,11 @@ Effect = Literal["hot", "next-run", "restart"]
 EFFECTS: Mapping[str, Effect] = {
     "model": "next-run",
     "models": "next-run",
+    "model_calls.max_retries": "next-run",
+    "model_calls.backoff": "next-run",
+    "model_calls.max_backoff": "next-run",
+    "model_calls.cooldown_after": "next-run",
+    "model_calls.cooldown": "next-run",
     "locale": "next-run",
     "routing.default_agent": "next-run",
     "tools.base_path": "next-run",

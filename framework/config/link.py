@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from framework.config.compile import Agent, World, circle_problems, compile_agent, knows_model, templates_of
+from framework.config.compile import Agent, World, circle_problems, compile_agent, knows_models, templates_of
 from framework.config.document import Document
 from framework.config.extensions import extensions_of
 from framework.config.parse import ParseError
@@ -55,7 +55,7 @@ class Surroundings:
             self.digests[own.digest] = digest_of(
                 *(part for name, source in sorted(templates.items()) for part in (name, source)),
                 *(part for name in names for part in (name, self.toolbox.digests.get(name, ""))),
-                str(knows_model(own.spec, self.models)),
+                str(knows_models(own.spec, self.models)),
                 *self._outside_for(own.spec, names),
             )
         return self.digests[own.digest]

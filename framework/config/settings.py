@@ -20,7 +20,7 @@ from framework.types.errors import ConfigError, did_you_mean
 from framework.types.frozen import Duration, Frozen
 from framework.types.http import HttpLimits
 from framework.types.problem import Problem
-from framework.types.spec import AgentName
+from framework.types.spec import AgentName, PositiveInt
 
 FILE = "agentsd.yaml"
 PREFIX = "AGENTSD_"
@@ -39,6 +39,21 @@ class ModelAlias(Frozen):
     """Usually `${VARIABLE}`; missing: the provider's own variable."""
     capabilities: Capabilities = Capabilities()
     """What the model can do and costs, where that is not known or known wrongly."""
+
+
+class ModelCallSettings(Frozen):
+    """How a model is asked that does not answer as it should."""
+
+    max_retries: Annotated[int, Field(ge=0, le=20, strict=True)] = 3
+    """Attempts after the first one, for each model."""
+    backoff: Duration = Field(default=0.5, validate_default=False)
+    """The longest pause before the second attempt; it doubles with each attempt, and its length is up to chance."""
+    max_backoff: Duration = Field(default=10.0, validate_default=False)
+    """The longest pause of all; what a provider asks for (`Retry-After`) may be longer."""
+    cooldown_after: PositiveInt = 5
+    """Failures of one model in a row, whatever run they happen in, after which it is left alone for a while."""
+    cooldown: Duration = Field(default=5.0, validate_default=False)
+    """How long, at first: it doubles with each failure after that, up to a minute."""
 
 
 class RoutingSettings(Frozen):
@@ -100,6 +115,7 @@ class Settings(BaseSettings):
     """The model of agents that name none."""
     models: dict[str, ModelAlias] = {}
     """Models under names of your own, for agent files."""
+    model_calls: ModelCallSettings = ModelCallSettings()
     locale: str = "en"
     """Language of prompts where a request names none."""
     routing: RoutingSettings = RoutingSettings()

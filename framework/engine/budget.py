@@ -36,10 +36,8 @@ class Budget:
     def spend_step(self) -> None:
         """Before a model call; raises LimitExceeded for what is already used up."""
         for budget in self._chain():
-            state, limits = budget.state, budget.limits
-            budget._check("max_steps", state.steps, limits.max_steps)
-            budget._check("max_total_tokens", state.usage.total_tokens, limits.max_total_tokens)
-            budget._check("max_cost_usd", state.usage.cost_usd, limits.max_cost_usd)
+            budget._check("max_steps", budget.state.steps, budget.limits.max_steps)
+        self.check_spent()
         for budget in self._chain():
             budget.state.steps += 1
 
@@ -49,6 +47,13 @@ class Budget:
             limit, used = budget.limits.max_total_tokens, budget.state.usage.total_tokens
             if limit is not None and used + expected > limit:
                 raise budget._exceeded("max_total_tokens", used + expected, limit)
+
+    def check_spent(self) -> None:
+        """Before any attempt at a model call; raises LimitExceeded if tokens or dollars are used up."""
+        for budget in self._chain():
+            usage, limits = budget.state.usage, budget.limits
+            budget._check("max_total_tokens", usage.total_tokens, limits.max_total_tokens)
+            budget._check("max_cost_usd", usage.cost_usd, limits.max_cost_usd)
 
     def spend_tokens(self, usage: Usage) -> None:
         """After a model call."""

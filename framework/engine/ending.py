@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from opentelemetry.trace import Span
 
+from framework.engine.attempt import message_id
 from framework.engine.run import Run
 from framework.memory.store import Store
 from framework.telemetry import names
@@ -39,7 +40,7 @@ async def conclude(run: Run, asked: tuple[Confirmation, ...], span: Span) -> Run
         status=state.status,
         finish_reason=state.finish_reason,
         output=state.output,
-        message_id=f"msg.{state.steps}",
+        message_id=message_id(run),
         tokens_used=state.usage.total_tokens,
         usage=state.usage,
         trace_id=result.trace_id,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from framework.config.compile import Agent
 from framework.config.settings import ModelAlias, Settings
+from framework.engine.health import Health
 from framework.llm.client import ModelClient
 from framework.llm.protocol import in_protocol
 from framework.llm.providers import connect
@@ -16,12 +17,13 @@ class Models:
     """Finds an agent's model: a client of the embedding program, an alias of the settings, or `provider/model`."""
 
     def __init__(self, clients: Mapping[str, ModelClient]) -> None:
+        self.health = Health()
         self._own = dict(clients)
         self._connected: dict[tuple[str, ModelAlias | None], ModelClient] = {}
 
-    def of(self, settings: Settings, agent: Agent) -> ModelClient:
-        """The client of an agent, in its protocol; raises ConfigError when it has no key."""
-        return in_protocol(self.named(settings, agent.spec.model or settings.model), agent.spec.protocol)
+    def of(self, settings: Settings, agent: Agent, name: str | None = None) -> ModelClient:
+        """The client of an agent, or another one for it, in its protocol; raises ConfigError when it has no key."""
+        return in_protocol(self.named(settings, name or agent.spec.model or settings.model), agent.spec.protocol)
 
     def named(self, settings: Settings, name: str) -> ModelClient:
         """The client of a name that agent files use; raises ConfigError when it has no key."""

@@ -22,6 +22,7 @@ from framework.config.compile import Agent
 from framework.config.prompts import PromptError
 from framework.engine import calls, hooks, results, turns
 from framework.engine.answers import typed_answer
+from framework.engine.attempt import message_id
 from framework.engine.background import read_background
 from framework.engine.budget import Budget
 from framework.engine.policy import Policy
@@ -54,7 +55,10 @@ class Run:
         parents = (*parent.policy.parents, parent.agent) if parent else ()
         self.policy: Policy = Policy(agent, services.current_agent, parents)
         self._step_span: Span = INVALID_SPAN
-        self._deadline: asyncio.Timeout | None = None
+        self.deadline: asyncio.Timeout | None = None
+        """The end of the run's time, while it goes on."""
+        self.attempt = 0
+        """Of the last turn: how often a model was asked for it."""
         self._began = 0.0
 
     # --- the executor's side
@@ -159,11 +163,11 @@ class Run:
     def keep_time(self) -> None:
         """Bring the end of the run forward, if its timeout was tightened since it began."""
         left = self.budget.time_left()
-        if left is None or self._deadline is None or self._deadline.expired():
+        if left is None or self.deadline is None or self.deadline.expired():
             return
-        due, now_due = self._deadline.when(), self._began + left
+        due, now_due = self.deadline.when(), self._began + left
         if due is None or now_due < due:
-            self._deadline.reschedule(now_due)
+            self.deadline.reschedule(now_due)
 
     async def save(self) -> None:
         """Checkpoint: the store has the whole run as it is now."""
@@ -201,7 +205,7 @@ class Run:
 
     async def _carry_out(self, executor: Executor) -> Confirmations:
         try:
-            async with asyncio.timeout(self.budget.time_left()) as self._deadline:
+            async with asyncio.timeout(self.budget.time_left()) as self.deadline:
                 self._began = asyncio.get_running_loop().time()
                 await hooks.before_run(self)
                 await read_background(self)
@@ -216,7 +220,7 @@ class Run:
         except Refused as refusal:
             self._end("refused", refusal.message)
         except TimeoutError as error:
-            if self._deadline and self._deadline.expired():
+            if self.deadline and self.deadline.expired():
                 self._stop(self.budget.timed_out())
             else:
                 self._end("internal_error", results.partial_output(self.state), error)
@@ -246,7 +250,7 @@ class Run:
         if self.state.output != output:
             self.state.data = None
         results.replace_answer(self, self.state.output)
-        await self.emit(ContentReceived, message_id=turns.message_id(self), text=self.state.output)
+        await self.emit(ContentReceived, message_id=message_id(self), text=self.state.output)
 
     @cached_property
     def preamble(self) -> tuple[Message, ...]:

@@ -293,6 +293,7 @@ class Runtime:
             current_agent=lambda name: self.catalog.current.agents.get(name),
             executors=EXECUTORS,
             model=partial(self._models.of, settings),
+            health=self._models.health,
             store=self.store,
             channel=channel,
             spans=Spans({key: value for key, value in shared.items() if value is not None}),

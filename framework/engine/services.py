@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor as Threads
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import BaseModel
 
 from framework.config.compile import Agent
 from framework.config.generation import Generation
 from framework.config.settings import ToolSettings
+from framework.engine.health import Health
 from framework.engine.stream import Channel
 from framework.engine.throttle import Throttle
 from framework.llm.client import ModelClient
@@ -27,6 +28,14 @@ Executor = Callable[["Run"], Awaitable[str]]
 """A plain coroutine over a run; everything it does goes through the run."""
 
 
+class ModelOf(Protocol):
+    """Finds a model's client."""
+
+    def __call__(self, agent: Agent, name: str | None = None) -> ModelClient:
+        """The agent's own model, or that of a name that agent files use; raises ConfigError when it has no key."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """Made once for a run; its sub-runs use the same."""
@@ -37,7 +46,8 @@ class Services:
     current_agent: Callable[[str], Agent | None]
     """The agent of that name that is live now."""
     executors: Mapping[str, Executor]
-    model: Callable[[Agent], ModelClient]
+    model: ModelOf
+    health: Health
     store: Store
     channel: Channel
     spans: Spans

@@ -83,7 +83,11 @@ class RunStream:
         """
         self._wanted = True
         self._channel.close()
-        return await asyncio.shield(self._task)
+        try:
+            return await asyncio.shield(self._task)
+        except asyncio.CancelledError:  # whoever waited does so no more: `leave` stops the run
+            self._wanted = False
+            raise
 
     def cancel(self) -> None:
         """Stop the run; its result says so."""

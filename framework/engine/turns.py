@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from framework.engine import asking
+from framework.engine.attempt import message_id
 from framework.engine.results import trace_answer
-from framework.llm.client import ModelClient, ModelReply, ModelRequest
+from framework.llm.client import ModelReply, ModelRequest
 from framework.memory.window import last_messages
-from framework.telemetry import names
-from framework.telemetry.spans import fail
-from framework.types.errors import ModelError
 from framework.types.events import ContentReceived, Thought, Warned
 from framework.types.messages import Message
 
@@ -37,53 +35,18 @@ def request_of(run: Run, instructions: Sequence[Message], **options: Any) -> Mod
 
 
 async def ask(run: Run, request: ModelRequest) -> ModelReply:
-    """Every model call of a run goes through here, re-asks for a typed answer included.
+    """Every model call of a run goes through here, re-asks for a typed answer included: one step, whatever it takes.
 
     Raises:
-        LimitExceeded: before the call, if a limit is used up.
-        ModelError: the provider failed or was too slow.
+        LimitExceeded: before the call, if a limit is used up, or between two attempts.
+        ModelError: no model answered.
     """
     run.keep_time()
     run.budget.spend_step()
-    client = run.services.model(run.agent)
-    model = client.info.model or client.info.provider
-    attributes = {
-        names.OPERATION: "chat",
-        names.PROVIDER: client.info.provider,
-        names.REQUEST_MODEL: model,
-        names.SERVER_ADDRESS: client.info.server_address,
-        names.REQUEST_STREAM: request.stream or None,
-    }
-    with run.span(f"chat {model}", "LLM", attributes) as span:
-        try:
-            async with asyncio.timeout(run.budget.limits.model_timeout):
-                reply = await _receive(run, client, request)
-        except TimeoutError:
-            fail(span, "timeout")
-            allowed = run.budget.limits.model_timeout
-            raise ModelError(f"{client.info.name} did not answer within {allowed:g}s", retryable=True) from None
-        except ModelError as error:
-            fail(span, error.code)
-            raise
-        except asyncio.CancelledError:
-            fail(span, "cancelled")
-            raise
-        span.set_attributes(_reply_attributes(reply))
-    run.budget.spend_tokens(reply.usage)
+    reply = await asking.ask(run, request)
     for code, message in run.budget.near():
         await run.emit(Warned, code=code, message=message)
     return reply
-
-
-async def _receive(run: Run, client: ModelClient, request: ModelRequest) -> ModelReply:
-    root = run.services.root
-    head = {"run_id": root.run_id, "seq": 0, "generation": root.generation, "path": run.state.path}
-    async for delta in client.stream(request):
-        if delta.reply is not None:
-            return delta.reply
-        if delta.text and request.stream:
-            await run.services.channel.put(ContentReceived(**head, message_id=message_id(run), text=delta.text))
-    raise ModelError(f"{client.info.name} broke off in the middle of its answer", retryable=True)
 
 
 async def tell(run: Run, message: Message) -> None:
@@ -95,19 +58,3 @@ async def tell(run: Run, message: Message) -> None:
         await run.emit(ContentReceived, message_id=message_id(run), text=message.content)
     if not message.tool_calls:
         trace_answer(run, message)
-
-
-def message_id(run: Run) -> str:
-    """Names a model turn within its run."""
-    return ".".join(("msg", *run.state.path, str(run.state.steps)))
-
-
-def _reply_attributes(reply: ModelReply) -> dict[str, Any]:
-    return {
-        names.RESPONSE_MODEL: reply.model,
-        names.RESPONSE_ID: reply.response_id,
-        names.FINISH_REASONS: (reply.finish_reason,),
-        names.INPUT_TOKENS: reply.usage.prompt_tokens,
-        names.OUTPUT_TOKENS: reply.usage.completion_tokens,
-        names.CACHED_TOKENS: reply.usage.cached_tokens,
-    }

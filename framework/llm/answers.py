@@ -10,6 +10,7 @@ from uuid import uuid4
 from framework.llm.capabilities import priced
 from framework.llm.client import FinishReason, ModelInfo, ModelReply, ModelRequest
 from framework.llm.failures import Failures
+from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, Usage
 
 Ending = FinishReason | Literal["error"]
@@ -29,17 +30,24 @@ class Answer:
     response_id: str
     pieces: int
     """How many came; none: the server streamed nothing."""
+    refusal: str | None = None
+    """Why there is no answer, in the provider's own words, which may be none; None: nothing was refused."""
 
 
 def judge(answer: Answer, request: ModelRequest, info: ModelInfo, endings: Endings, failures: Failures) -> ModelReply:
     """The reply, its calls with unique ids, its tokens with their price; raises ModelError where it is not whole."""
     calls = answer.message.tool_calls
-    finish = _finish_reason(answer, endings, failures)
+    usage = priced(answer.usage, info.capabilities)
+    try:
+        finish = _finish_reason(answer, endings, failures)
+    except ModelError as error:
+        error.usage = usage  # what cannot be used is paid for all the same
+        raise
     taken = {call.id for earlier in request.messages for call in earlier.tool_calls}
     return ModelReply(
         message=answer.message.model_copy(update={"tool_calls": _unique_ids(calls, taken)}),
         finish_reason="tool_calls" if calls and finish == "stop" else finish,
-        usage=priced(answer.usage, info.capabilities),
+        usage=usage,
         model=answer.model,
         response_id=answer.response_id,
     )
@@ -47,6 +55,8 @@ def judge(answer: Answer, request: ModelRequest, info: ModelInfo, endings: Endin
 
 def _finish_reason(answer: Answer, endings: Endings, failures: Failures) -> FinishReason:
     """Decide whether the answer is whole: tool calls of one that is not must never run."""
+    if answer.refusal is not None:
+        raise failures.error("refused", answer.refusal)
     calls, word = bool(answer.message.tool_calls), answer.ending
     match endings.get(word):
         case "stop" | "tool_calls":

@@ -118,8 +118,7 @@ class AnthropicModel:
     def _reply(self, blocks: Blocks, body: Mapping[str, Any], request: ModelRequest) -> ModelReply:
         whole = blocks.whole
         ending = str(whole.get("stop_reason") or "")
-        if ending == "refusal":
-            raise self._failures.error("refused", str(as_dict(whole.get("stop_details")).get("explanation") or ""))
+        refused = ending == "refusal"
         mark = stamp(self._info.model, body.get("system", ()), body.get("tools", ()))
         answer = Answer(
             message=content_to_message(blocks.content(), tool_names(request.tools), mark=mark),
@@ -128,6 +127,7 @@ class AnthropicModel:
             model=str(whole.get("model") or ""),
             response_id=str(whole.get("id") or ""),
             pieces=blocks.events,
+            refusal=str(as_dict(whole.get("stop_details")).get("explanation") or "") if refused else None,
         )
         return judge(answer, request, self._info, ENDINGS, self._failures)
 
@@ -163,7 +163,7 @@ class Blocks:
         self._pieces: dict[tuple[object, str], list[str]] = {}
 
     def take(self, event: Mapping[str, Any]) -> Delta | None:
-        """Add an event; gives what of it can be shown already."""
+        """Add an event; gives what of it can be shown already, an empty Delta where that is nothing yet."""
         self.events += 1
         place = event.get("index")
         match event.get("type"):
@@ -171,6 +171,7 @@ class Blocks:
                 self.whole.update(as_dict(event.get("message")))
             case "content_block_start":
                 self._begun[place] = as_dict(event.get("content_block"))
+                return Delta()
             case "content_block_delta":
                 return self._take_piece(place, as_dict(event.get("delta")))
             case "message_delta":
@@ -185,7 +186,7 @@ class Blocks:
             return [as_dict(block) for block in whole] if isinstance(whole, list) else []
         return [self._block(place, dict(begun)) for place, begun in self._begun.items()]
 
-    def _take_piece(self, place: object, delta: Mapping[str, Any]) -> Delta | None:
+    def _take_piece(self, place: object, delta: Mapping[str, Any]) -> Delta:
         for field in ("text", "thinking", "signature", "partial_json"):
             if isinstance(piece := delta.get(field), str) and piece:
                 self._pieces.setdefault((place, field), []).append(piece)
@@ -193,7 +194,7 @@ class Blocks:
                     return Delta(text=repair(piece))
                 if field == "thinking":
                     return Delta(reasoning=repair(piece))
-        return None
+        return Delta()
 
     def _block(self, place: object, block: dict[str, Any]) -> dict[str, Any]:
         for field in ("text", "thinking", "signature"):

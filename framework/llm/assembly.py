@@ -24,7 +24,7 @@ class Assembly:
         self._places: dict[object, dict[str, Any]] = {}
 
     def take(self, chunk: Any) -> Delta | None:
-        """Add a chunk; gives what of it can be shown already."""
+        """Add a chunk; gives what of it can be shown already, an empty Delta where that is nothing yet."""
         self.chunks += 1
         self.model = str(getattr(chunk, "model", None) or self.model)
         self.response_id = str(getattr(chunk, "id", None) or self.response_id)
@@ -34,12 +34,13 @@ class Assembly:
             return None
         self.finish = str(getattr(choices[0], "finish_reason", None) or self.finish)
         delta = getattr(choices[0], "delta", None)
-        for piece in getattr(delta, "tool_calls", None) or ():
+        pieces = getattr(delta, "tool_calls", None) or ()
+        for piece in pieces:
             self._take_call(as_dict(piece))
         self._take_text("refusal", delta)
         reasoning = max((self._take_text(field, delta) for field in REASONING_FIELDS), key=len)
         text = self._take_text("content", delta)
-        return Delta(text=repair(text), reasoning=repair(reasoning)) if text or reasoning else None
+        return Delta(text=repair(text), reasoning=repair(reasoning)) if text or reasoning or pieces else None
 
     def assembled(self) -> dict[str, Any]:
         """The whole message in the wire's form."""

@@ -1,7 +1,10 @@
 """The one interface every model is behind.
 
 A client's `stream` yields `Delta`s; the last one carries the whole `ModelReply`. A stream that ends without a reply was
-cut off, and nothing of it is executed.
+cut off, and nothing of it is executed. Every piece of an answer is a `Delta`, an empty one where there is nothing to
+show, such as a piece of a tool call: that is how the engine knows that the answer has begun.
+
+A client asks once. Trying again, deadlines and fallbacks are the engine's.
 """
 
 from __future__ import annotations
@@ -93,7 +96,7 @@ class ModelClient(Protocol):
         ...
 
     def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        """Ask; raises ModelError."""
+        """Ask once; raises ModelError. Closing the iterator, or cancelling the task, closes the connection."""
         ...
 
     async def close(self) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 from framework.llm.chat import repair
@@ -17,6 +17,21 @@ QUOTED_CHARS = 300
 """How much of a provider's own words an error repeats."""
 _WAIT = (408, 409, 429)
 """Refusals that may be none at the next try."""
+_STATUS_OF = {
+    "invalid_api_key": 401,
+    "insufficient_quota": 402,
+    "model_not_found": 404,
+    "context_length_exceeded": 400,
+}
+"""Codes in words, as they stand in streams, by the status they would have had outside."""
+
+
+class Kind(TypedDict, total=False):
+    """What can be done about an error: see ModelError."""
+
+    retryable: bool
+    retry_after: float | None
+    unavailable: bool
 
 
 class Failures:
@@ -59,11 +74,11 @@ class Failures:
         if code == "content_filter":
             return self.error("refused", words or "by the content filter")
         if status == 401:  # its words often repeat a part of the key
-            return self.error("the key was refused: set a valid one")
-        if status == 404:
-            return self.error(f"no such model at {self._address}, or base_url is wrong", words)
-        if status == 429 and code == "insufficient_quota":
-            return self.error("the account's quota is used up", words)
+            return self.error("the key was refused: set a valid one", unavailable=True)
+        if status == 404 or code == "model_not_found":
+            return self.error(f"no such model at {self._address}, or base_url is wrong", words, unavailable=True)
+        if status == 402 or (status == 429 and code == "insufficient_quota"):
+            return self.error("the account's quota is used up", words, unavailable=True)
         if status == 429:
             hint = "" if wait is None else f", retry after {wait:g} s"
             return self.error(f"rate limited{hint}", words, retryable=True, retry_after=wait)
@@ -73,8 +88,12 @@ class Failures:
 
     def reported(self, words: str, *, code: object = None) -> ModelError:
         """Explain an error told inside an answer of status 200; a `code` of a client's mistake makes it final."""
-        final = isinstance(code, int) and 400 <= code < 500 and code not in _WAIT
-        return self.error("the provider reported an error", words, retryable=not final)
+        if code == "content_filter":
+            return self.error("refused", words or "by the content filter")
+        status = _STATUS_OF.get(code, 0) if isinstance(code, str) else code if isinstance(code, int) else 0
+        final = 400 <= status < 500 and status not in _WAIT
+        gone = not final or status in (401, 402, 404)
+        return self.error("the provider reported an error", words, retryable=not final, unavailable=gone)
 
     def page(self) -> ModelError:
         """A web page came instead of an answer."""
@@ -84,15 +103,13 @@ class Failures:
         """An answer came without anything in it."""
         return self.error("the answer is empty", retryable=True)
 
-    def error(
-        self, problem: str, quoted: str = "", *, retryable: bool = False, retry_after: float | None = None
-    ) -> ModelError:
+    def error(self, problem: str, quoted: str = "", **kind: Unpack[Kind]) -> ModelError:
         """One line: the model, the problem in our words, and what the provider says of it."""
         words = repair(" ".join(quoted.split()))
         words = words.replace(self._api_key, "***") if self._api_key else words
         cut = words if len(words) <= QUOTED_CHARS else words[: QUOTED_CHARS - 1] + "…"
         text = f"{self._name}: {problem}: {cut}" if cut else f"{self._name}: {problem}"
-        return ModelError(text, retryable=retryable, retry_after=retry_after)
+        return ModelError(text, **kind)
 
     def _broken(self, error: Exception) -> ModelError:
         import httpx2
@@ -114,15 +131,29 @@ def words_of(body: object) -> str:
     return body if isinstance(body, str) and not body.lstrip().startswith("<") else ""
 
 
-def wait_of(headers: Mapping[str, str]) -> float | None:
-    """The seconds to wait that a `Retry-After` asks for, as a number or as a date."""
-    asked = headers.get("retry-after", "").strip()
+def wait_of(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+    """The seconds to wait that `retry-after-ms` or `retry-after` asks for, the latter as a number or as a date.
+
+    Args:
+        headers: of the answer; names in lower case, or a mapping that takes any case.
+        now: what a date is compared with; None is the present.
+    """
+    if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
+        return milliseconds / 1000
+    written = headers.get("retry-after", "").strip()
+    if (seconds := _number(written)) is not None:
+        return seconds
     try:
-        return max(0.0, float(asked)) if isfinite(float(asked)) else None
-    except ValueError:
-        pass
-    try:
-        until = parsedate_to_datetime(asked)
+        due = parsedate_to_datetime(written)
     except ValueError:
         return None
-    return max(0.0, until.timestamp() - datetime.now().timestamp())
+    # A date without a zone is meant in UTC.
+    return max(0.0, (due.replace(tzinfo=due.tzinfo or UTC) - (now or datetime.now(UTC))).total_seconds())
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if value >= 0 and isfinite(value) else None

@@ -122,8 +122,6 @@ class GeminiModel:
         return self._client
 
     def _reply(self, parts: Parts, request: ModelRequest) -> ModelReply:
-        if parts.blocked:
-            raise self._failures.error("refused", parts.blocked)
         answer = Answer(
             message=parts.message(tool_names(request.tools)),
             ending=parts.ending,
@@ -131,6 +129,7 @@ class GeminiModel:
             model=parts.model,
             response_id=parts.response_id,
             pieces=parts.pieces,
+            refusal=parts.blocked or None,
         )
         return judge(answer, request, self._info, ENDINGS, self._failures)
 

@@ -58,7 +58,7 @@ class Parts:
         self._signatures: dict[str, Any] = {"text": None, "calls": []}
 
     def take(self, response: Any) -> Delta | None:
-        """Add a response, or a part of a streamed one; gives what of it can be shown already."""
+        """Add a response, or a part of a streamed one; gives what of it can be shown, be it nothing."""
         self.pieces += 1
         self.model = str(response.model_version or self.model)
         self.response_id = str(response.response_id or self.response_id)
@@ -75,7 +75,7 @@ class Parts:
         parts = candidate.content.parts if candidate.content else None
         deltas = [self._take_part(part) for part in parts or ()]
         text, reasoning = "".join(d.text for d in deltas), "".join(d.reasoning for d in deltas)
-        return Delta(text=text, reasoning=reasoning) if text or reasoning else None
+        return Delta(text=text, reasoning=reasoning) if deltas else None
 
     def message(self, names: Mapping[str, str]) -> Message:
         """What has come so far; `names` maps names on the wire to tools."""

@@ -139,8 +139,6 @@ class OpenAIModel:
 
     def _reply(self, assembly: Assembly, request: ModelRequest) -> ModelReply:
         chat = assembly.message or assembly.assembled()
-        if chat.get("refusal"):
-            raise self._failures.error("refused", str(chat["refusal"]))
         answer = Answer(
             message=chat_to_message(
                 {**chat, "role": "assistant"}, tool_names(request.tools), provider=self._info.provider
@@ -150,6 +148,7 @@ class OpenAIModel:
             model=assembly.model,
             response_id=assembly.response_id,
             pieces=assembly.chunks,
+            refusal=str(chat["refusal"]) if chat.get("refusal") else None,
         )
         return judge(answer, request, self._info, ENDINGS, self._failures)
 

@@ -72,8 +72,7 @@ class JsonProtocol:
         messages = conversation(request.messages, told)
         async for delta in self._client.stream(ModelRequest(messages, settings=settings, stream=request.stream)):
             if delta.reply is None:
-                if delta.reasoning:
-                    yield Delta(reasoning=delta.reasoning)
+                yield Delta(reasoning=delta.reasoning)
                 continue
             reply = _read(delta.reply, request, self._client.info.provider)
             if request.stream and reply.unusable is None and reply.message.content:

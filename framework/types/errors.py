@@ -6,7 +6,7 @@
     │   ├── AgentNotFound    names the agents there are
     │   ├── RunNotFound
     │   └── ConversationBusy a run of this conversation is going on or waits for a decision
-    ├── ModelError           the provider; `retryable` or not
+    ├── ModelError           the provider; `retryable` or not, `unavailable` or not
     ├── ToolError            a tool; told to the model, never to the caller as a traceback
     ├── PolicyDenied         the policy; names the rule and its `file:line`
     ├── LimitExceeded        a limit; names it, its use and its place in the file
@@ -23,6 +23,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from framework.types.messages import Usage
     from framework.types.problem import Problem
     from framework.types.state import Confirmation, RunResult
 
@@ -87,15 +88,32 @@ class ConversationBusy(RequestError):
 
 
 class ModelError(AgentsdError):
-    """The model's provider failed, refused or answered something unusable."""
+    """The model's provider failed, refused or answered something unusable.
+
+    Args:
+        message: what went wrong, and what to do.
+        retryable: the same request to the same model may succeed a little later.
+        retry_after: seconds after which the provider wants to be asked again, if it says so.
+        unavailable: the model cannot be had, whatever it is asked: another one may answer. None: as `retryable`.
+    """
 
     code = "model_error"
     http_status = 502
 
-    def __init__(self, message: str, *, retryable: bool = False, retry_after: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool = False,
+        retry_after: float | None = None,
+        unavailable: bool | None = None,
+    ) -> None:
         super().__init__(message)
         self.retryable = retryable
         self.retry_after = retry_after
+        self.unavailable = retryable if unavailable is None else unavailable
+        self.usage: Usage | None = None
+        """What the failed answer has cost, where the provider said so."""
 
 
 class ToolError(AgentsdError):

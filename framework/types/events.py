@@ -78,10 +78,12 @@ class ToolFinished(RunEvent):
 
 
 class Warned(RunEvent):
-    """Something a person should know: a limit is near, a call repeats."""
+    """Something a person should know: a limit is near, a call repeats, a model is asked again."""
 
     code: str
     message: str
+    message_id: str | None = None
+    """The message of the model call that failed: what came of it is void, the next attempt has another id."""
 
 
 class PlanProposed(RunEvent):

@@ -155,7 +155,9 @@ class Limits(Frozen):
     timeout: Duration | None = 120.0
     """The whole run, without the time it waits for a human."""
     model_timeout: Duration | None = 60.0
-    """One model call."""
+    """One attempt at a model call, from the request to the last piece of the answer."""
+    first_token_timeout: Duration | None = 30.0
+    """The first piece of an answer, where answers are streamed; keeping the connection alive does not count."""
     tool_timeout: Duration | None = 30.0
     """One tool call; a tool's own, shorter timeout wins."""
     max_parallel_tools: PositiveInt = 8
@@ -258,6 +260,8 @@ class AgentSpec(Frozen):
     """What the agent is for: what the router and a parent agent see."""
     model: str | None = None
     """`provider/model`, an alias from agentsd.yaml, or `offline`; missing: the process's default."""
+    fallback_models: tuple[str, ...] = ()
+    """Models to ask, one after the other, when those before cannot be had; named as `model` is."""
     model_settings: ModelSettings = ModelSettings()
     protocol: Protocol = "auto"
     """How tools are called: `native` by function calls, `json` by one JSON object a turn, for models that know only

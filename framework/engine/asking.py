@@ -1,0 +1,178 @@
+"""Asking again: the one place where a model call that failed is made anew, or goes to another model.
+
+Clients ask once and their SDKs retry nothing, so that attempts never multiply. What is done about an error:
+
+| the provider                                                        | the same model again | a fallback after that |
+|---------------------------------------------------------------------|----------------------|-----------------------|
+| limits the rate, fails (5xx, 408, 409), is too slow, not reached    | yes                  | yes                   |
+| answers what is no answer: cut, empty, no JSON, a page              | yes                  | yes                   |
+| has no such model, refuses the key, wants to be paid, quota used up | no                   | yes                   |
+| refuses the request (400, 403, 413, 422)                            | no                   | no                    |
+| refuses the content; the answer was cut by max_tokens               | no                   | no                    |
+
+An attempt that failed leaves nothing behind but its cost: no message, no call of a tool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from itertools import count
+from typing import TYPE_CHECKING
+
+from framework.config.settings import ModelCallSettings
+from framework.engine.attempt import attempt, message_id
+from framework.engine.health import Permit
+from framework.llm.client import ModelClient, ModelReply, ModelRequest
+from framework.types.errors import ConfigError, ModelError
+from framework.types.events import Warned
+
+if TYPE_CHECKING:
+    from framework.engine.run import Run
+
+LOOK_AGAIN = 0.5
+"""Seconds: a run that waits for a model looks so often whether another run has found it well again."""
+
+
+async def ask(run: Run, request: ModelRequest) -> ModelReply:
+    """Ask the agent's model, as often as it makes sense, then its fallbacks.
+
+    Raises:
+        ModelError: none of them answered; or one did with an error that is no other model's business.
+        LimitExceeded: attempts that failed have used up what there was.
+        ConfigError: the agent's own model has no key.
+    """
+    run.attempt = 0
+    spec = run.agent.spec
+    models = (spec.model or run.services.generation.settings.model, *spec.fallback_models)
+    failures: list[ModelError] = []
+    for place, name in enumerate(models):
+        instead = models[place + 1] if place + 1 < len(models) else None
+        try:
+            client = _client(run, name, request, fallback=place > 0)
+            return await _Asked(run, name, client, request, fallback=place > 0, alone=instead is None).reply()
+        except ModelError as error:
+            if not error.unavailable:
+                raise
+            failures.append(error)
+        if instead is not None:
+            await _warn(run, "model_fallback", f"{failures[-1].message}; asking {instead} instead")
+    raise _gave_up(failures, run.attempt)
+
+
+def _client(run: Run, name: str, request: ModelRequest, *, fallback: bool) -> ModelClient:
+    """The client of that name; a fallback that cannot be used is one model less, not the end."""
+    try:
+        client = run.services.model(run.agent, name)
+    except ConfigError as error:
+        if not fallback:
+            raise
+        raise ModelError(error.message, unavailable=True) from None
+    if request.output is not None and not client.info.typed:
+        raise ModelError(f"{name} cannot give the typed answer that was asked for", unavailable=True)
+    return client
+
+
+class _Asked:
+    """One model that is asked until it answers or there is no point in it any more."""
+
+    def __init__(
+        self, run: Run, name: str, client: ModelClient, request: ModelRequest, *, fallback: bool, alone: bool
+    ) -> None:
+        self._run, self._name, self._client, self._request = run, name, client, request
+        self._fallback, self._alone = fallback, alone
+        self._rules = run.services.generation.settings.model_calls
+        self._health = run.services.health
+
+    async def reply(self) -> ModelReply:
+        run = self._run
+        for tried in count():
+            permit = await self._permit()
+            run.keep_time()
+            run.attempt += 1
+            try:
+                reply = await attempt(run, self._client, self._request, fallback=self._fallback)
+            except ModelError as error:
+                if error.usage:
+                    run.budget.spend_tokens(error.usage)
+                self._note(error, permit)
+                wait = pause(error, tried, self._rules)
+                if not self._is_worth_it(error, tried, wait):
+                    raise
+                run.budget.check_spent()
+                await _warn(run, "model_retry", f"{error.message}; asking again in {wait:.1f}s")
+                await asyncio.sleep(wait)
+            else:
+                self._health.succeeded(self._name)
+                run.budget.spend_tokens(reply.usage)
+                return reply
+        raise AssertionError("counted to the end")
+
+    async def _permit(self) -> Permit:
+        """Leave to ask; a model that rests is waited for only if there is no other and the run has the time."""
+        told = False
+        while (permit := self._health.permit(self._name)).wait:
+            left_alone = f"{self._name} is left alone for {permit.wait:.1f}s: {self._health.trouble(self._name)}"
+            if not self._alone:
+                raise ModelError(left_alone, retryable=True, retry_after=permit.wait)
+            if permit.wait >= _time_left(self._run):
+                advice = "that is longer than the run has; try again then, or give the agent `fallback_models`"
+                raise ModelError(f"{left_alone}; {advice}", retryable=True, retry_after=permit.wait)
+            if not told:
+                await self._run.emit(Warned, code="model_retry", message=left_alone)
+                told = True
+            await asyncio.sleep(min(permit.wait, LOOK_AGAIN))
+        return permit
+
+    def _note(self, error: ModelError, permit: Permit) -> None:
+        """A refusal is an answer, too: only what may pass by itself is a matter of health."""
+        if error.retryable:
+            rules = self._rules
+            self._health.failed(self._name, permit, error.message, after=rules.cooldown_after, cooldown=rules.cooldown)
+        else:
+            self._health.succeeded(self._name)
+
+    def _is_worth_it(self, error: ModelError, tried: int, wait: float) -> bool:
+        if not error.retryable or tried >= self._rules.max_retries:
+            return False
+        if not self._alone and self._health.is_resting(self._name):
+            return False
+        patience = self._run.budget.limits.model_timeout
+        if error.retry_after and patience is not None and error.retry_after > patience:
+            return False
+        return wait < _time_left(self._run)
+
+
+def pause(error: ModelError, tried: int, rules: ModelCallSettings) -> float:
+    """Seconds until the next attempt: up to chance, so that many that failed at once do not come back at once."""
+    jitter = random.uniform(0, min(rules.max_backoff, rules.backoff * 2**tried))
+    return jitter if error.retry_after is None else error.retry_after + jitter
+
+
+def _time_left(run: Run | None) -> float:
+    """Seconds until the run, or a run that it is part of, must end."""
+    left = math.inf
+    now = asyncio.get_running_loop().time()
+    while run is not None:
+        if run.deadline and (due := run.deadline.when()) is not None:
+            left = min(left, due - now)
+        run = run.parent
+    return left
+
+
+async def _warn(run: Run, code: str, text: str) -> None:
+    """Tell of an attempt that failed, and that what was shown of its message is void."""
+    await run.emit(Warned, code=code, message=text, message_id=message_id(run) if run.attempt else None)
+
+
+def _gave_up(failures: list[ModelError], attempts: int) -> ModelError:
+    """What the caller is told: every model's last word, each once."""
+    said = "; ".join(dict.fromkeys(error.message for error in failures))
+    often = f" ({attempts} attempts)" if attempts > 1 else ""
+    return ModelError(
+        said + often,
+        retryable=any(error.retryable for error in failures),
+        retry_after=failures[-1].retry_after,
+        unavailable=True,
+    )

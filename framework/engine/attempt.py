@@ -1,0 +1,133 @@
+"""One attempt at a model call: its span, its two deadlines, and what is shown of the answer while it comes in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from framework.llm.client import ModelClient, ModelReply, ModelRequest
+from framework.llm.tokens import estimate_tokens
+from framework.telemetry import names
+from framework.telemetry.spans import fail
+from framework.types.errors import ModelError
+from framework.types.events import ContentReceived
+from framework.types.messages import Usage
+
+if TYPE_CHECKING:
+    from framework.engine.run import Run
+
+
+def message_id(run: Run) -> str:
+    """Names an attempt at a model turn within its run: the message it would become."""
+    again = f"-{run.attempt}" if run.attempt > 1 else ""
+    return ".".join(("msg", *run.state.path, str(run.state.steps))) + again
+
+
+async def attempt(run: Run, client: ModelClient, request: ModelRequest, *, fallback: bool) -> ModelReply:
+    """Ask a model once, within its time; the number of the attempt is `run.attempt`.
+
+    Raises:
+        ModelError: with what the attempt has cost, as far as that is known.
+    """
+    model = client.info.model or client.info.provider
+    attributes = {
+        names.OPERATION: "chat",
+        names.PROVIDER: client.info.provider,
+        names.REQUEST_MODEL: model,
+        names.SERVER_ADDRESS: client.info.server_address,
+        names.REQUEST_STREAM: request.stream or None,
+        names.MODEL_ATTEMPT: run.attempt,
+        names.MODEL_FALLBACK: fallback or None,
+    }
+    incoming = _Incoming(client.info.name)
+    with run.span(f"chat {model}", "LLM", attributes) as span:
+        try:
+            reply = await _in_time(run, client, request, incoming)
+        except ModelError as error:
+            fail(span, "timeout" if incoming.late else error.code)
+            error.usage = incoming.cost(request, error.usage)
+            span.set_attributes(_usage_attributes(error.usage) if error.usage else {})
+            raise
+        except asyncio.CancelledError:
+            fail(span, "cancelled")
+            raise
+        span.set_attributes(_reply_attributes(reply))
+    return reply
+
+
+@dataclass(slots=True)
+class _Incoming:
+    """What of an answer has come in so far."""
+
+    model: str
+    begun: bool = False
+    late: bool = False
+    texts: list[str] = field(default_factory=list)
+
+    def too_late(self, limit: float | None) -> ModelError:
+        self.late = True
+        within = "in time" if limit is None else f"within {limit:g}s"
+        return ModelError(f"{self.model} did not answer {within}", retryable=True)
+
+    def cost(self, request: ModelRequest, told: Usage | None) -> Usage | None:
+        """What an attempt that failed has cost; an estimate where an answer had begun and nobody told its price."""
+        if not self.begun or (told and told.total_tokens):
+            return told
+        prompt = sum(estimate_tokens(message.content) for message in request.messages)
+        completion = estimate_tokens("".join(self.texts))
+        return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
+
+
+async def _in_time(run: Run, client: ModelClient, request: ModelRequest, incoming: _Incoming) -> ModelReply:
+    limits = run.budget.limits
+    first_limit = limits.first_token_timeout if request.stream else None
+    try:
+        async with asyncio.timeout(limits.model_timeout), asyncio.timeout(first_limit) as first:
+            return await _receive(run, client, request, incoming, first)
+    except TimeoutError:
+        if first.expired():
+            incoming.late = True
+            text = f"{incoming.model} did not begin to answer within {first_limit:g}s"
+            raise ModelError(text, retryable=True) from None
+        raise incoming.too_late(limits.model_timeout) from None
+
+
+async def _receive(
+    run: Run, client: ModelClient, request: ModelRequest, incoming: _Incoming, first: asyncio.Timeout
+) -> ModelReply:
+    root = run.services.root
+    head = {"run_id": root.run_id, "seq": 0, "generation": root.generation, "path": run.state.path}
+    deltas = client.stream(request)
+    try:
+        async for delta in deltas:
+            if delta.reply is not None:
+                return delta.reply
+            incoming.begun = True
+            first.reschedule(None)
+            incoming.texts += (delta.text, delta.reasoning)
+            if delta.text and request.stream:
+                await run.services.channel.put(ContentReceived(**head, message_id=message_id(run), text=delta.text))
+    finally:
+        # Left to the garbage collector, the connection would stay open, and the provider would go on writing.
+        if isinstance(deltas, AsyncGenerator):
+            await deltas.aclose()
+    raise ModelError(f"{incoming.model} broke off in the middle of its answer", retryable=True)
+
+
+def _reply_attributes(reply: ModelReply) -> dict[str, Any]:
+    return {
+        names.RESPONSE_MODEL: reply.model,
+        names.RESPONSE_ID: reply.response_id,
+        names.FINISH_REASONS: (reply.finish_reason,),
+        **_usage_attributes(reply.usage),
+    }
+
+
+def _usage_attributes(usage: Usage) -> dict[str, Any]:
+    return {
+        names.INPUT_TOKENS: usage.prompt_tokens,
+        names.OUTPUT_TOKENS: usage.completion_tokens,
+        names.CACHED_TOKENS: usage.cached_tokens,
+    }
