@@ -56,8 +56,8 @@ $(NODE)/.installed: $(VENV)/.installed-test
 	@mkdir -p $(NODE)
 	@if $(NPM) install --prefix $(NODE) --silent --no-audit --no-fund --ignore-scripts --fetch-retries=0 \
 		yaml-language-server@1.25.0 @modelcontextprotocol/server-everything@2026.8.31 \
-		@modelcontextprotocol/server-filesystem@2026.8.31 >$(NODE)/npm.log 2>&1; then touch $@; \
-	else echo "npm cannot fetch the servers for tests/test_schema_editor.py and tests/test_mcp.py: they are skipped"; fi
+		@modelcontextprotocol/server-filesystem@2026.8.31 @copilotkit/aimock@1.43.0 >$(NODE)/npm.log 2>&1; then touch $@; \
+	else echo "npm cannot fetch the servers for tests/test_schema_editor.py, test_mcp.py and test_model_aimock.py: they are skipped"; fi
 
 # In an environment of its own: a server that nobody here wrote must not decide which versions of packages we use.
 $(LLMOCK)/.installed: | $(BIN)/python

@@ -6,7 +6,10 @@ import sys
 
 import pytest
 
+from framework.llm.anthropic import AnthropicModel
+from framework.llm.capabilities import Capabilities, Prices
 from framework.llm.client import ModelRequest
+from framework.llm.gemini import GeminiModel
 from framework.llm.offline import OfflineModel
 from framework.llm.openai import OpenAIModel
 from framework.llm.providers import PROVIDERS, Provider, connect
@@ -15,6 +18,7 @@ from framework.types.messages import Message
 from tests.wire import says, wire_server
 
 KEYED = [provider for provider in PROVIDERS if provider.key_variables]
+CLIENTS = {"openai": OpenAIModel, "anthropic": AnthropicModel, "gemini": GeminiModel}
 
 
 def test_offline_needs_nothing() -> None:
@@ -22,9 +26,11 @@ def test_offline_needs_nothing() -> None:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
-def test_every_provider_connects_with_its_own_variable(provider: Provider) -> None:
-    model = connect(f"{provider.name}/some/model", environ={(provider.key_variables or ("",))[0]: "k"})
+def test_every_provider_connects_with_any_of_its_own_variables(provider: Provider) -> None:
+    for variable in provider.key_variables or ("",):
+        model = connect(f"{provider.name}/some/model", environ={variable: "k"})
 
+    assert isinstance(model, CLIENTS[provider.speaks])
     assert model.info.name == f"{provider.name}/some/model"
     if isinstance(model, OpenAIModel):
         assert (model.info.server_address is None) == (provider.base_url is None)
@@ -33,9 +39,9 @@ def test_every_provider_connects_with_its_own_variable(provider: Provider) -> No
 @pytest.mark.parametrize("provider", KEYED, ids=lambda provider: provider.name)
 @pytest.mark.parametrize("key", [None, "", "  "])
 def test_a_missing_key_is_one_line_that_names_the_variable(provider: Provider, key: str | None) -> None:
-    variable = provider.key_variables[0]
+    environ = {} if key is None else dict.fromkeys(provider.key_variables, key)
     with pytest.raises(ConfigError) as caught:
-        connect(f"{provider.name}/m", environ={} if key is None else {variable: key})
+        connect(f"{provider.name}/m", environ=environ)
 
     variables = " or ".join(provider.key_variables)
     assert str(caught.value) == f"{provider.name}/m needs a key: set {variables} (or use model: offline)"
@@ -89,13 +95,27 @@ def test_the_key_given_wins_over_the_environments_and_loses_its_line_end() -> No
     assert sent_key({"OPENAI_API_KEY": "env"}, api_key="given") == "Bearer given"
 
 
-def test_connecting_loads_no_sdk() -> None:
+@pytest.mark.parametrize("name", ["anthropic", "gemini"])
+def test_a_missing_sdk_is_one_line_that_says_what_to_install(name: str) -> None:
     program = (
-        "import sys; from framework.llm.providers import connect;"
-        "connect('openai/m', environ={'OPENAI_API_KEY': 'k'}); connect('offline', environ={});"
-        "print(sorted({'openai', 'instructor', 'httpx2'} & set(sys.modules)))"
+        "import importlib.util, sys; real = importlib.util.find_spec;"
+        "importlib.util.find_spec = lambda name: None if name in ('anthropic', 'google.genai') else real(name);"
+        "from framework.llm.providers import connect;"
+        "from framework.types.errors import ConfigError\n"
+        f"try: connect('{name}/m', api_key='k', environ={{}})\n"
+        "except ConfigError as error: print(error)"
     )
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.strip() == f"{name}/m needs the SDK of {name}: pip install 'agentsd[{name}]'"
+
+
+def test_what_is_said_of_a_model_wins_over_what_is_known_of_it() -> None:
+    said = Capabilities(tools=False, prices=Prices(input=1, output=2))
+
+    known = connect("anthropic/claude-haiku-4-5", api_key="k", environ={}).info.capabilities
+    told = connect("anthropic/claude-haiku-4-5", api_key="k", capabilities=said, environ={}).info.capabilities
+
+    assert (known.tools, known.context_window) == (True, 200_000)
+    assert (told.tools, told.context_window, told.prices) == (False, 200_000, said.prices)

@@ -7,12 +7,14 @@ import json
 from pathlib import Path
 
 from framework import RunResult, Runtime, events
+from tests.formats import Format, each_format
+from tests.formats import says as said
 from tests.projects import agent, write
 from tests.wire import calls, failed, says, wire_server
 
 
-def project(root: Path, url: str, **keys: str) -> Path:
-    alias = f"{{model: openai/test, base_url: '{url}', api_key: sk-test-1234567890}}"
+def project(root: Path, url: str, *, model: str = "openai/test", more: str = "", **keys: str) -> Path:
+    alias = f"{{model: {model}, base_url: '{url}', api_key: sk-test-1234567890{more}}}"
     files = {"agents.d/one.yaml": agent("one", model="local", **keys), "agentsd.yaml": f"models: {{local: {alias}}}\n"}
     return write(root, files)
 
@@ -113,5 +115,58 @@ def test_an_answer_of_a_type_comes_through_instructor_as_tool_arguments(tmp_path
         assert [tool["function"]["name"] for tool in asked["tools"]] == ["Answer"]
         assert asked["tools"][0]["function"]["parameters"]["required"] == ["city", "people"]
         assert "people" in json.dumps(server.requests[2]["messages"][-1]), "the re-ask says what was wrong"
+
+    asyncio.run(main())
+
+
+@each_format
+def test_a_run_in_every_format_tells_what_it_cost(tmp_path: Path, form: Format) -> None:
+    async def main() -> None:
+        asked = said(form, calls=(("calculator", {"expression": "6 * 7"}),), thought="let me see")
+        async with wire_server([asked, said(form, "It is 42.")]) as server:
+            prices = ", capabilities: {prices: {input: 100, output: 1000}}"
+            root = project(tmp_path, server.url, model=f"{form.name}/test", more=prices)
+            async with Runtime.open(root, watch=False) as runtime, runtime.stream("what is 6 times 7?") as stream:
+                texts = [event.text async for event in stream if isinstance(event, events.ContentReceived)]
+            result = await stream.result()
+        assert result.status == "completed", result.error
+        assert "".join(texts) == result.output == "It is 42."
+        assert '42"' in json.dumps(server.requests[1])
+        assert form.returned(server.requests[1])
+        assert result.usage.total_tokens == 30
+        assert round(result.usage.cost_usd, 6) == 2 * (10 * 100 + 5 * 1000) / 1_000_000
+
+    asyncio.run(main())
+
+
+@each_format
+def test_a_typed_plan_in_every_format(tmp_path: Path, form: Format) -> None:
+    plan = {
+        "goal": "calculate",
+        "steps": [{"id": "a", "description": "add", "tool": "calculator", "parameters": {"expression": "1 + 1"}}],
+    }
+    broken = {"goal": "calculate", "steps": [{"id": "a", "description": "add", "depends_on": ["nowhere"]}]}
+
+    async def main() -> None:
+        answers = [said(form, calls=(("PlanDraft", given),)) for given in (broken, plan)]
+        async with wire_server([*answers, said(form, "It is 2.")]) as server:
+            root = project(tmp_path, server.url, model=f"{form.name}/test", executor="plan")
+            result = await run_once(root)
+        assert result.status == "completed", result.error
+        assert result.output == "It is 2."
+        assert "not among the steps before it" in json.dumps(server.requests[1])
+
+    asyncio.run(main())
+
+
+def test_a_run_stops_when_its_money_is_spent(tmp_path: Path) -> None:
+    async def main() -> None:
+        endless = [calls(("echo", {"text": str(number)})) for number in range(9)]
+        async with wire_server(endless) as server:
+            prices = ", capabilities: {prices: {input: 100, output: 1000}}"
+            root = project(tmp_path, server.url, more=prices, runtime_policy="{max_cost_usd: 0.01}")
+            result = await run_once(root)
+        assert (result.status, result.finish_reason) == ("stopped", "max_cost_usd")
+        assert len(server.requests) == 2
 
     asyncio.run(main())

@@ -1,4 +1,5 @@
-"""A real HTTP server for tests that speaks `/v1/chat/completions`, well or badly, streamed or not.
+"""A real HTTP server for tests that speaks `/v1/chat/completions`, well or badly, streamed or not; other formats, and
+answers made for them, are in `tests/formats.py`.
 
 The answers are made of the SDK's own types, so that their form is not this project's idea of it.
 """
@@ -28,7 +29,9 @@ class Answer:
 
     completion: ChatCompletion | None = None
     events: tuple[str, ...] = ()
-    """`data:` lines sent whether or not a stream was asked for."""
+    """Events sent whether or not a stream was asked for: what follows `data:`, or all of it from `event:` on."""
+    streamed: tuple[str, ...] = ()
+    """Events sent instead of the body where a stream was asked for."""
     ending: Ending = "done"
     """After the events: `[DONE]`, a clean end without it, a cut connection, or silence or comments until the client
     goes."""
@@ -53,6 +56,7 @@ class WireServer:
     requests: list[dict[str, Any]] = field(default_factory=list)
     """The bodies, in order."""
     headers: list[dict[str, str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     disconnected: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a client leaves in mid-answer."""
 
@@ -60,6 +64,7 @@ class WireServer:
         body = await request.json()
         self.requests.append(body)
         self.headers.append(dict(request.headers))
+        self.paths.append(request.path)
         answer = self._next(body)
         try:
             return await _respond(request, body, answer)
@@ -79,7 +84,8 @@ async def wire_server(answers: Answers) -> AsyncIterator[WireServer]:
     """Serve `answers`, one a request, on a free port of 127.0.0.1."""
     server = WireServer(answers)
     app = web.Application()
-    app.router.add_post("/v1/chat/completions", server.handle)
+    for path in ("/v1/chat/completions", "/v1/messages", "/{version}/models/{call}"):
+        app.router.add_post(path, server.handle)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()
     try:
@@ -96,7 +102,7 @@ def says(
     text: str, *, finish: str = "stop", usage: tuple[int, int, int] = (10, 5, 0), extra: dict[str, Any] | None = None
 ) -> Answer:
     """An answer in text; `usage` is prompt, completion and cached tokens, `extra` goes into the message."""
-    return Answer(completion=_completion({"content": text, **(extra or {})}, finish, usage))
+    return Answer(completion=whole_completion({"content": text, **(extra or {})}, finish, usage))
 
 
 def calls(*asked: tuple[str, Any], finish: str = "tool_calls", indexed: bool = True, text: str | None = None) -> Answer:
@@ -109,12 +115,14 @@ def calls(*asked: tuple[str, Any], finish: str = "tool_calls", indexed: bool = T
         }
         for place, (name, given) in enumerate(asked, start=1)
     ]
-    return Answer(completion=_completion({"content": text, "tool_calls": made}, finish, (10, 5, 0)), indexed=indexed)
+    return Answer(
+        completion=whole_completion({"content": text, "tool_calls": made}, finish, (10, 5, 0)), indexed=indexed
+    )
 
 
 def completion(**changes: Any) -> Answer:
     """A completion whose outermost fields are anything at all, checked by nobody."""
-    whole = _completion({"content": "hello"}, "stop", (10, 5, 0)).to_dict()
+    whole = whole_completion({"content": "hello"}, "stop", (10, 5, 0)).to_dict()
     return raw(200, json.dumps({**whole, **changes}).encode())
 
 
@@ -186,7 +194,8 @@ def kept_alive() -> Answer:
     return events(ending="comments")
 
 
-def _completion(message: dict[str, Any], finish: str, usage: tuple[int, int, int]) -> ChatCompletion:
+def whole_completion(message: dict[str, Any], finish: str, usage: tuple[int, int, int]) -> ChatCompletion:
+    """A completion of one message, checked by nobody."""
     prompt, written, cached = usage
     counted = {
         "prompt_tokens": prompt,
@@ -203,7 +212,9 @@ def _completion(message: dict[str, Any], finish: str, usage: tuple[int, int, int
 
 async def _respond(request: web.Request, body: dict[str, Any], answer: Answer) -> web.StreamResponse:
     if answer.completion is not None and body.get("stream"):
-        answer = replace(answer, events=tuple(_chunks(answer, body)))
+        answer = replace(answer, events=tuple(chunks(answer, body)))
+    if answer.streamed and (body.get("stream") or request.path.endswith(":streamGenerateContent")):
+        answer = replace(answer, events=answer.streamed, ending="clean")
     if answer.events or answer.ending == "comments":
         return await _stream(request, answer)
     data = answer.completion.to_json(indent=None, warnings=False).encode() if answer.completion else answer.body
@@ -216,7 +227,8 @@ async def _stream(request: web.Request, answer: Answer) -> web.StreamResponse:
     response.enable_chunked_encoding()
     await response.prepare(request)
     for data in answer.events:
-        await response.write(f"data: {data}\n\n".encode(errors="surrogateescape"))
+        framed = data if data.startswith("event:") else f"data: {data}"
+        await response.write(f"{framed}\n\n".encode(errors="surrogateescape"))
     if answer.ending == "comments":
         await response.write(b": keep-alive\n\n" * 20)
     if answer.ending in ("stall", "comments"):
@@ -230,7 +242,7 @@ async def _stream(request: web.Request, answer: Answer) -> web.StreamResponse:
     return response
 
 
-def _chunks(answer: Answer, body: dict[str, Any]) -> list[str]:
+def chunks(answer: Answer, body: dict[str, Any]) -> list[str]:
     """The completion in small pieces: text by the word, a call's name first and its arguments in halves."""
     assert answer.completion is not None
     choices = answer.completion.choices

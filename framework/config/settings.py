@@ -37,7 +37,7 @@ class ModelAlias(Frozen):
     """Another server that speaks as the provider does, such as `http://127.0.0.1:8080/v1`."""
     api_key: SecretStr | None = None
     """Usually `${VARIABLE}`; missing: the provider's own variable."""
-    capabilities: Capabilities = Capabilities()
+    capabilities: Capabilities | None = None
     """What the model can do and costs, where that is not known or known wrongly."""
 
 

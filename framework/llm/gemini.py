@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 from framework.llm.answers import Answer, Endings, judge
 from framework.llm.capabilities import Capabilities, known_capabilities
@@ -70,6 +72,7 @@ class GeminiModel:
         self._failures = Failures(self._info.name, api_key, base_url)
         self._client: Client | None = None
         self._http: httpx2.AsyncClient | None = None
+        self._responses: WeakKeyDictionary[asyncio.Task[Any], httpx2.Response] = WeakKeyDictionary()
 
     @property
     def info(self) -> ModelInfo:
@@ -86,13 +89,17 @@ class GeminiModel:
             yield Delta(reply=self._reply(answer, request))
             return
         chunks = await self._guard(models.generate_content_stream(**arguments))
+        response = None
         try:
             while (chunk := await self._guard(anext(chunks, None))) is not None:
+                response = response or self._responses.pop(_task(), None)
                 delta = answer.take(chunk)
                 if delta and request.stream:
                     yield delta
         finally:
             await chunks.aclose()
+            if response is not None:  # the SDK leaves it open when its generators are left in the middle
+                await response.aclose()
         yield Delta(reply=self._reply(answer, request))
 
     async def close(self) -> None:
@@ -109,7 +116,7 @@ class GeminiModel:
             from google.genai.types import HttpOptions, HttpRetryOptions
 
             # With a client of ours, or the SDK takes aiohttp where it finds it, and that has other errors and retries.
-            self._http = httpx2.AsyncClient(timeout=SDK_TIMEOUT)
+            self._http = httpx2.AsyncClient(timeout=SDK_TIMEOUT, event_hooks={"response": [self._remember]})
             address, version = _address_and_version(self._base_url)
             options = HttpOptions(
                 base_url=address,
@@ -120,6 +127,9 @@ class GeminiModel:
             )
             self._client = Client(enterprise=False, api_key=self._api_key or "none", http_options=options)
         return self._client
+
+    async def _remember(self, response: httpx2.Response) -> None:
+        self._responses[_task()] = response
 
     def _reply(self, parts: Parts, request: ModelRequest) -> ModelReply:
         answer = Answer(
@@ -145,6 +155,12 @@ class GeminiModel:
         if not isinstance(error.code, int) or error.code < 400:
             return self._failures.reported(words)
         return self._failures.status(error.code, words, wait=_asked_wait(error.details) if wait is None else wait)
+
+
+def _task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None, "a client is asked from a task"
+    return task
 
 
 def _address_and_version(base_url: str | None) -> tuple[str | None, str | None]:
