@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from framework.config.parse import parse_agent
 from framework.config.settings import ModelCallSettings
 from framework.engine.asking import pause
 from framework.engine.standins import isolate
+from framework.llm.anthropic import Blocks
 from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, ModelRequest
+from framework.llm.gemini_format import Parts
 from framework.testing import ScriptedModel, calls
 from framework.types.events import Event, Warned
 from framework.types.messages import Message, Usage
@@ -393,6 +396,20 @@ def test_an_answer_is_closed_once_it_is_there(tmp_path: Path) -> None:
         return model.closed  # the end of the loop would close it, too
 
     assert asyncio.run(main()) == 1
+
+
+def test_a_tool_call_that_comes_in_is_a_sign_of_life_from_claude_and_gemini_too() -> None:
+    begun = {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "name": "work"}}
+    piece = {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": "{"}}
+    blocks = Blocks()
+    assert [blocks.take(event) for event in ({"type": "ping"}, begun, piece)] == [None, Delta(), Delta()]
+
+    call = SimpleNamespace(function_call=SimpleNamespace(name="work"), thought_signature=None)
+    told = SimpleNamespace(content=SimpleNamespace(parts=[call]), finish_reason=None)
+    head = {"model_version": "g", "response_id": "r", "usage_metadata": None, "prompt_feedback": None}
+    parts = Parts()
+    assert parts.take(SimpleNamespace(candidates=[], **head)) is None
+    assert parts.take(SimpleNamespace(candidates=[told], **head)) == Delta()
 
 
 @pytest.mark.parametrize("listening", [False, True], ids=["whole", "streamed"])
