@@ -28,6 +28,7 @@ from framework.engine.budget import Budget
 from framework.engine.policy import Policy
 from framework.engine.services import Executor, Services
 from framework.engine.together import together
+from framework.llm.prepared import Scratch
 from framework.llm.protocol import ask_valid
 from framework.llm.structured import ask_typed
 from framework.telemetry import names
@@ -54,6 +55,8 @@ class Run:
         self.budget: Budget = Budget(state, agent, services.current_agent, parent.budget if parent else None)
         parents = (*parent.policy.parents, parent.agent) if parent else ()
         self.policy: Policy = Policy(agent, services.current_agent, parents)
+        self.scratch = Scratch()
+        """What model clients keep from one request to the next."""
         self._step_span: Span = INVALID_SPAN
         self.deadline: asyncio.Timeout | None = None
         """The end of the run's time, while it goes on."""

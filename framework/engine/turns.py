@@ -31,7 +31,7 @@ def request_of(run: Run, instructions: Sequence[Message], **options: Any) -> Mod
     """The whole conversation as a request, with instructions that are never stored at its end."""
     history = last_messages(run.state.history, run.agent.spec.conversation.window)
     messages = (*run.preamble, *history, *run.state.messages, *instructions)
-    return ModelRequest(messages, settings=run.state.model_settings, **options)
+    return ModelRequest(messages, settings=run.state.model_settings, scratch=run.scratch, **options)
 
 
 async def ask(run: Run, request: ModelRequest) -> ModelReply:

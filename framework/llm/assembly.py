@@ -42,6 +42,15 @@ class Assembly:
         text = self._take_text("content", delta)
         return Delta(text=repair(text), reasoning=repair(reasoning)) if text or reasoning or pieces else None
 
+    def take_whole(self, body: Mapping[str, Any]) -> None:
+        """Take an answer that came in one piece; its `choices` must be a list with something in it."""
+        first = as_dict(body["choices"][0])
+        self.chunks = 1
+        self.model, self.response_id = str(body.get("model") or ""), str(body.get("id") or "")
+        self.usage = body.get("usage")
+        self.finish = str(first.get("finish_reason") or "")
+        self.message = as_dict(first.get("message"))
+
     def assembled(self) -> dict[str, Any]:
         """The whole message in the wire's form."""
         texts = {field: "".join(pieces) for field, pieces in self._texts.items()}

@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 from pydantic import BaseModel
 
 from framework.llm.capabilities import Capabilities
+from framework.llm.prepared import Scratch
 from framework.types.messages import Message, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
 
@@ -52,6 +53,8 @@ class ModelRequest:
     """Somebody listens to deltas; otherwise the wire is not streamed."""
     output: type[BaseModel] | None = None
     """The type the answer must have."""
+    scratch: Scratch = field(default_factory=Scratch, repr=False, compare=False)
+    """The same in all requests of a run whose messages are the same objects."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
+
+import orjson
 
 from framework.llm.answers import Answer, Endings, judge
 from framework.llm.assembly import Assembly, as_dict
@@ -21,7 +24,9 @@ from framework.llm.chat import (
 )
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
 from framework.llm.failures import Failures, wait_of, words_of
+from framework.llm.prepared import Toolsets, fields
 from framework.types.errors import ModelError
+from framework.types.messages import Message, ToolDefinition
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -40,6 +45,21 @@ ENDINGS: Endings = {
     "abort": "error",
     "insufficient_system_resource": "error",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    """A list of tools as the wire has it, and its names there."""
+
+    written: bytes
+    names: dict[str, str]
+    """By our names."""
+    back: dict[str, str]
+    """By the wire's."""
+
+    @classmethod
+    def of(cls, tools: tuple[ToolDefinition, ...]) -> _Tools:
+        return cls(orjson.dumps([tool_to_chat(tool) for tool in tools]), wire_names(tools), tool_names(tools))
 
 
 class OpenAIModel:
@@ -68,6 +88,7 @@ class OpenAIModel:
         self._base_url = base_url
         self._failures = Failures(self._info.name, api_key, base_url)
         self._client: AsyncOpenAI | None = None
+        self._toolsets = Toolsets(_Tools.of)
 
     @property
     def info(self) -> ModelInfo:
@@ -76,12 +97,11 @@ class OpenAIModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Ask; raises ModelError."""
-        create: Any = self._connect().chat.completions.create
         body = self._body(request)
         if not request.stream and not self._must_stream(body):
-            yield Delta(reply=self._whole(await self._guard(create(**body)), request))
+            yield Delta(reply=self._whole(await self._guard(self._post(request, body)), request))
             return
-        chunks = await self._guard(create(**body, stream=True, stream_options={"include_usage": True}))
+        chunks = await self._guard(self._open_stream(request, body))
         answer = Assembly()
         try:
             while (chunk := await self._guard(anext(chunks, None))) is not None:
@@ -108,40 +128,72 @@ class OpenAIModel:
             )
         return self._client
 
+    async def _post(self, request: ModelRequest, body: dict[str, Any]) -> Any:
+        """Send prepared bytes, by the SDK's public `post`: its `create` looks at every part of every message first."""
+        import httpx2
+
+        names = self._toolsets.of(request.tools).names
+        written = request.scratch.written(self._info.name)
+        ready = {"messages": written.join(request.messages, lambda message: self._chat(message, names))}
+        if request.tools:
+            ready["tools"] = self._toolsets.of(request.tools).written
+        response = await self._connect().post(
+            "/chat/completions", content=fields(body, **ready), cast_to=httpx2.Response
+        )
+        if "json" not in response.headers.get("content-type", "json"):
+            return response.text
+        return orjson.loads(response.content)
+
+    async def _open_stream(self, request: ModelRequest, body: dict[str, Any]) -> Any:
+        """Ask for a stream; what `create` would look through goes beside it."""
+        tools = self._toolsets.of(request.tools)
+        more: dict[str, Any] = {"messages": [self._chat(message, tools.names) for message in request.messages]}
+        if request.tools:
+            more["tools"] = orjson.loads(tools.written)
+        create: Any = self._connect().chat.completions.create
+        return await create(
+            model=self._info.model,
+            messages=[],
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body={**body, **more},
+        )
+
+    def _chat(self, message: Message, names: Mapping[str, str]) -> dict[str, Any]:
+        return message_to_chat(message, names, provider=self._info.provider)
+
     def _body(self, request: ModelRequest) -> dict[str, Any]:
-        names, can = wire_names(request.tools), self._info.capabilities
-        messages = [message_to_chat(message, names, provider=self._info.provider) for message in request.messages]
-        body = {"model": self._info.model, "messages": messages, **settings_to_chat(request.settings)}
+        """All of a request but its messages and tools."""
+        names, can = self._toolsets.of(request.tools).names, self._info.capabilities
+        body = {"model": self._info.model, **settings_to_chat(request.settings)}
         body.update(_thinking(body.pop("reasoning_effort", None), can))
         if "max_tokens" in body and self._info.provider == "openai" and self._base_url is None:
             # OpenAI's reasoning models refuse the old name; most other servers know only that one.
             body["max_completion_tokens"] = body.pop("max_tokens")
         if request.tools:
-            body["tools"] = [tool_to_chat(tool) for tool in request.tools]
             body["tool_choice"] = tool_choice_to_chat(can.tool_choice(request.settings.tool_choice), names)
         return body
 
     def _must_stream(self, body: Mapping[str, Any]) -> bool:
         # Qwen's open models think in streamed answers only.
-        return bool(self._info.capabilities.stream_only or body.get("extra_body", {}).get("enable_thinking"))
+        return bool(self._info.capabilities.stream_only or body.get("enable_thinking"))
 
-    def _whole(self, completion: Any, request: ModelRequest) -> ModelReply:
-        if isinstance(completion, str):
+    def _whole(self, body: Any, request: ModelRequest) -> ModelReply:
+        if isinstance(body, str):
             raise self._failures.page()
-        choices = getattr(completion, "choices", None)
-        if not isinstance(choices, list) or not choices:
-            reported = getattr(completion, "error", None)
+        body = body if isinstance(body, dict) else {}
+        if not isinstance(body.get("choices"), list) or not body["choices"]:
+            reported = body.get("error")
             raise self._reported(reported) if reported else self._failures.empty()
         answer = Assembly()
-        answer.take(completion)
-        answer.message = as_dict(getattr(choices[0], "message", None))
+        answer.take_whole(body)
         return self._reply(answer, request)
 
     def _reply(self, assembly: Assembly, request: ModelRequest) -> ModelReply:
         chat = assembly.message or assembly.assembled()
         answer = Answer(
             message=chat_to_message(
-                {**chat, "role": "assistant"}, tool_names(request.tools), provider=self._info.provider
+                {**chat, "role": "assistant"}, self._toolsets.of(request.tools).back, provider=self._info.provider
             ),
             ending=assembly.finish,
             usage=chat_to_usage(as_dict(assembly.usage)),
@@ -178,8 +230,8 @@ def _thinking(effort: str | None, can: Capabilities) -> dict[str, Any]:
         return {}
     match can.thinking:
         case "enable_thinking":
-            return {"extra_body": {"enable_thinking": effort != "minimal"}}
+            return {"enable_thinking": effort != "minimal"}
         case "thinking_type":
-            return {"extra_body": {"thinking": {"type": "disabled" if effort == "minimal" else "enabled"}}}
+            return {"thinking": {"type": "disabled" if effort == "minimal" else "enabled"}}
         case _:
             return {"reasoning_effort": effort}

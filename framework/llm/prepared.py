@@ -7,7 +7,7 @@ history this is nearly all of the work of a call.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import orjson
 
@@ -39,14 +39,25 @@ class Written:
         return b"[" + b",".join(self._chunks) + b"]"
 
 
-class Toolsets:
+class Scratch:
+    """What clients keep of one run from request to request."""
+
+    def __init__(self) -> None:
+        self._written: dict[str, Written] = {}
+
+    def written(self, model: str) -> Written:
+        """The run's messages in the form in which one model gets them."""
+        return self._written.setdefault(model, Written())
+
+
+class Toolsets(Generic[T]):
     """What a client makes of lists of tools, kept for the lists that it was given last."""
 
     def __init__(self, make: Callable[[tuple[ToolDefinition, ...]], T]) -> None:
         self._make = make
-        self._made: dict[int, tuple[tuple[ToolDefinition, ...], Any]] = {}
+        self._made: dict[int, tuple[tuple[ToolDefinition, ...], T]] = {}
 
-    def of(self, tools: tuple[ToolDefinition, ...]) -> Any:
+    def of(self, tools: tuple[ToolDefinition, ...]) -> T:
         """What was made of this very list."""
         known = self._made.pop(id(tools), None)
         made = known[1] if known and known[0] is tools else self._make(tools)
