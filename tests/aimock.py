@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from asyncio import create_subprocess_exec, timeout
+from asyncio import create_subprocess_exec, create_task, timeout
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -31,8 +31,11 @@ async def aimock(folder: Path, fixtures: Sequence[Fixture]) -> AsyncIterator[str
         async with timeout(PATIENCE):
             while not (found := re.search(rb"listening on (http://\S+)", line := await process.stdout.readline())):
                 assert line, "it ended before it listened"
+        draining = create_task(process.stdout.read())  # or it stops when the pipe is full
         yield found[1].decode()
+        process.kill()
+        await draining
     finally:
         if process.returncode is None:
             process.kill()
-        await process.communicate()
+        await process.wait()

@@ -105,7 +105,7 @@ def _leading(messages: Sequence[Message]) -> int:
 
 def _tools(definitions: Sequence[ToolDefinition]) -> list[Block]:
     tools: list[Block] = [
-        {"name": tool.wire_name, "description": tool.description, "input_schema": tool.parameters}
+        {"name": tool.wire_name, "description": tool.description, "input_schema": {"type": "object", **tool.parameters}}
         for tool in definitions
     ]
     if tools:

@@ -43,7 +43,7 @@ class Prices(Frozen):
     def cost(self, usage: Usage) -> float:
         """What a call costs, in US dollars."""
         cached = self.input if self.cached is None else self.cached
-        fresh = usage.prompt_tokens - usage.cached_tokens
+        fresh = max(0, usage.prompt_tokens - usage.cached_tokens)
         dollars = fresh * self.input + usage.cached_tokens * cached + usage.completion_tokens * self.output
         return dollars / TOKENS_A_PRICE
 
