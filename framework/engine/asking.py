@@ -61,6 +61,11 @@ async def ask(run: Run, request: ModelRequest) -> ModelReply:
     raise _gave_up(failures, run.attempt)
 
 
+def first_model(run: Run) -> ModelClient:
+    """The model that is asked first; raises ConfigError when it has no key."""
+    return run.services.model(run.agent, run.agent.spec.model or run.services.generation.settings.model)
+
+
 def _client(run: Run, name: str, request: ModelRequest, *, fallback: bool) -> ModelClient:
     """The client of that name; a fallback that cannot be used is one model less, not the end."""
     try:

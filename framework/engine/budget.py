@@ -33,11 +33,15 @@ class Budget:
             return self.state.limits
         return tightened(self.state.limits, self.agent.spec.runtime_policy, live.spec.runtime_policy)
 
-    def spend_step(self) -> None:
+    def check_steps(self) -> None:
         """Before a model call; raises LimitExceeded for what is already used up."""
         for budget in self._chain():
             budget._check("max_steps", budget.state.steps, budget.limits.max_steps)
         self.check_spent()
+
+    def spend_step(self) -> None:
+        """Count a model call; raises LimitExceeded for what is already used up."""
+        self.check_steps()
         for budget in self._chain():
             budget.state.steps += 1
 

@@ -26,6 +26,7 @@ from framework.engine.attempt import message_id
 from framework.engine.background import read_background
 from framework.engine.budget import Budget
 from framework.engine.policy import Policy
+from framework.engine.room import note_size
 from framework.engine.services import Executor, Services
 from framework.engine.together import together
 from framework.llm.prepared import Scratch
@@ -84,6 +85,7 @@ class Run:
                 self, instructions, tools=definitions, stream=self.services.listening and not self.is_guarded
             )
             reply = await ask_valid(partial(turns.ask, self), request)
+        note_size(self, reply)
         message = calls.taken_in(reply.message, self.state)
         self.state.messages.append(message)
         await turns.tell(self, message)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from framework.engine import asking
 from framework.engine.attempt import message_id
 from framework.engine.results import trace_answer
+from framework.engine.room import check_room
 from framework.llm.client import ModelReply, ModelRequest
 from framework.memory.window import last_messages
 from framework.types.events import ContentReceived, Thought, Warned
@@ -15,6 +16,10 @@ from framework.types.messages import Message
 
 if TYPE_CHECKING:
     from framework.engine.run import Run
+
+
+HURRY = ("max_steps", "max_tool_calls", "max_total_tokens", "max_cost_usd", "context")
+"""Limits that a model can do something about."""
 
 
 def preamble(run: Run) -> tuple[Message, ...]:
@@ -30,8 +35,16 @@ def preamble(run: Run) -> tuple[Message, ...]:
 def request_of(run: Run, instructions: Sequence[Message], **options: Any) -> ModelRequest:
     """The whole conversation as a request, with instructions that are never stored at its end."""
     history = last_messages(run.state.history, run.agent.spec.conversation.window)
-    messages = (*run.preamble, *history, *run.state.messages, *instructions)
+    messages = (*run.preamble, *history, *run.state.messages, *instructions, *_hurry(run))
     return ModelRequest(messages, settings=run.state.model_settings, scratch=run.scratch, **options)
+
+
+def _hurry(run: Run) -> Iterator[Message]:
+    """One line to the model once the run has used most of what it may: never stored."""
+    near = [name for name in run.state.warned if name in HURRY]
+    if near:
+        text = f"You have used most of what this run may use ({', '.join(near)}). Finish now, with what you have."
+        yield Message(role="system", content=text)
 
 
 async def ask(run: Run, request: ModelRequest) -> ModelReply:
@@ -42,6 +55,8 @@ async def ask(run: Run, request: ModelRequest) -> ModelReply:
         ModelError: no model answered.
     """
     run.keep_time()
+    run.budget.check_steps()
+    await check_room(run, request, asking.first_model(run).info)
     run.budget.spend_step()
     reply = await asking.ask(run, request)
     for code, message in run.budget.near():
