@@ -98,6 +98,19 @@ def test_a_provider_that_fails_ends_the_run_with_a_typed_error_and_no_key(tmp_pa
     asyncio.run(main())
 
 
+def test_a_model_that_refuses_stops_the_run_and_is_not_asked_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        for refusal in (says("", extra={"refusal": "I will not"}), says("x", finish="content_filter")):
+            async with wire_server([refusal]) as server:
+                result = await run_once(project(tmp_path, server.url))
+            assert (result.status, result.finish_reason) == ("stopped", "refused")
+            assert result.error is not None
+            assert (result.error.code, result.error.retryable) == ("refused", False)
+            assert len(server.requests) == 1
+
+    asyncio.run(main())
+
+
 def test_an_answer_of_a_type_comes_through_instructor_as_tool_arguments(tmp_path: Path) -> None:
     schema = "{type: object, properties: {city: {type: string}, people: {type: integer}}, required: [city, people]}"
     whole = {"city": "Rome", "people": 3}

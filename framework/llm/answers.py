@@ -56,7 +56,7 @@ def judge(answer: Answer, request: ModelRequest, info: ModelInfo, endings: Endin
 def _finish_reason(answer: Answer, endings: Endings, failures: Failures) -> FinishReason:
     """Decide whether the answer is whole: tool calls of one that is not must never run."""
     if answer.refusal is not None:
-        raise failures.error("refused", answer.refusal)
+        raise failures.refusal("refused", answer.refusal)
     calls, word = bool(answer.message.tool_calls), answer.ending
     match endings.get(word):
         case "stop" | "tool_calls":
@@ -66,7 +66,7 @@ def _finish_reason(answer: Answer, endings: Endings, failures: Failures) -> Fini
                 raise failures.error("a tool call was cut by max_tokens: raise model_settings.max_tokens")
             return "length"
         case "content_filter":
-            raise failures.error("refused: the provider's content filter stopped the answer", word)
+            raise failures.refusal("refused: the provider's content filter stopped the answer", word)
         case None if not word:
             nothing = "the server streamed nothing: is base_url right?"
             broken = "the answer broke off before its end"

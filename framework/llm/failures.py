@@ -10,7 +10,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 from framework.llm.chat import repair
-from framework.types.errors import ModelError
+from framework.types.errors import ModelError, ModelRefused
 
 T = TypeVar("T")
 QUOTED_CHARS = 300
@@ -72,7 +72,7 @@ class Failures:
     def status(self, status: int, words: str, *, code: str | None = None, wait: float | None = None) -> ModelError:
         """Explain a refusal by its HTTP status, and the provider's `code` for it; `wait` is in seconds."""
         if code == "content_filter":
-            return self.error("refused", words or "by the content filter")
+            return self.refusal("refused", words or "by the content filter")
         if status == 401:  # its words often repeat a part of the key
             return self.error("the key was refused: set a valid one", unavailable=True)
         if status == 404 or code == "model_not_found":
@@ -89,7 +89,7 @@ class Failures:
     def reported(self, words: str, *, code: object = None) -> ModelError:
         """Explain an error told inside an answer of status 200; a `code` of a client's mistake makes it final."""
         if code == "content_filter":
-            return self.error("refused", words or "by the content filter")
+            return self.refusal("refused", words or "by the content filter")
         status = _STATUS_OF.get(code, 0) if isinstance(code, str) else code if isinstance(code, int) else 0
         final = 400 <= status < 500 and status not in _WAIT
         gone = not final or status in (401, 402, 404)
@@ -105,11 +105,17 @@ class Failures:
 
     def error(self, problem: str, quoted: str = "", **kind: Unpack[Kind]) -> ModelError:
         """One line: the model, the problem in our words, and what the provider says of it."""
+        return ModelError(self._line(problem, quoted), **kind)
+
+    def refusal(self, problem: str, quoted: str = "") -> ModelRefused:
+        """As `error`, of an answer that will not be given."""
+        return ModelRefused(self._line(problem, quoted))
+
+    def _line(self, problem: str, quoted: str) -> str:
         words = repair(" ".join(quoted.split()))
         words = words.replace(self._api_key, "***") if self._api_key else words
         cut = words if len(words) <= QUOTED_CHARS else words[: QUOTED_CHARS - 1] + "…"
-        text = f"{self._name}: {problem}: {cut}" if cut else f"{self._name}: {problem}"
-        return ModelError(text, **kind)
+        return f"{self._name}: {problem}: {cut}" if cut else f"{self._name}: {problem}"
 
     def _broken(self, error: Exception) -> ModelError:
         import httpx2

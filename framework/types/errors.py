@@ -116,6 +116,13 @@ class ModelError(AgentsdError):
         """What the failed answer has cost, where the provider said so."""
 
 
+class ModelRefused(ModelError):
+    """The model, or its provider's content filter, does not answer this request; asking again would change nothing."""
+
+    code = "refused"
+    http_status = 200
+
+
 class ToolError(AgentsdError):
     """A tool could not do what it was asked; raise it in a tool to tell the model why."""
 
