@@ -42,12 +42,14 @@ GROUPS = {
     29: "templates that never end or get too large",
     30: "YAML made to do harm, paths and names in it that lead elsewhere",
     31: "plugins that break, never end, or want to be another module",
+    32: "text that is nearly an action: cut, doubled, wrapped in prose, quoted",
+    33: "answers that are two things at once, or none",
+    34: "calls that came in half",
     35: "no end: the same call, many calls, plans that cannot be, budgets that run out",
     36: "tools of servers that say something else than when they were accepted",
     37: "servers that die, hang, print garbage, storm or ask back",
 }
 ELSEWHERE = {
-    **dict.fromkeys((32, 33, 34), "models that call tools in text, streams that break: beside that protocol"),
     **dict.fromkeys(range(38, 44), "the HTTP API: there is none yet"),
 }
 """Groups of the list that no test here stands for, and why."""

@@ -157,6 +157,7 @@ def test_a_text_cut_by_max_tokens_says_so(form: Format, stream: bool) -> None:
     assert reply(form, says(form, "half an", end="length"), stream=stream).finish_reason == "length"
 
 
+@pytest.mark.hostile(34)
 @each_format
 def test_what_comes_out_of_a_stream_cut_anywhere_is_the_whole_answer_or_an_error(form: Format) -> None:
     answer = says(form, "wait", calls=CALLS, thought="let me see")

@@ -64,6 +64,7 @@ def test_one_object_is_read(text: str, read: Action | Final) -> None:
     assert read_answer(text) == read
 
 
+@pytest.mark.hostile(32)
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -129,6 +130,7 @@ KEYS = ('"type"', '"final"', '"action"', '"answer"', '"args"', '"tool"')
 Pieces = st.sampled_from(PIECES + KEYS)
 
 
+@pytest.mark.hostile(33)
 @cases(400)
 @given(text=st.text() | st.lists(Pieces | st.text(max_size=2), max_size=12).map("".join))
 def test_llm05_any_text_is_one_action_one_answer_or_refused_with_a_reason(text: str) -> None:
@@ -158,6 +160,7 @@ def test_what_is_valid_comes_out_as_it_was(
         assert read_answer(before + written({"type": "final", "answer": answer}) + after) == Final(answer)
 
 
+@pytest.mark.hostile(34)
 @cases(200)
 @given(args=Args, cut=st.integers(min_value=1))
 def test_llm05_an_answer_cut_anywhere_is_refused(args: dict[str, Any], cut: int) -> None:
@@ -491,6 +494,7 @@ def test_llm05_a_cut_answer_does_nothing(tmp_path: Path, cut: Answer) -> None:
     run_on(tmp_path, [cut, says(FINAL)], check)
 
 
+@pytest.mark.hostile(33)
 def test_asi05_function_calls_nobody_offered_are_not_made(tmp_path: Path) -> None:
     def check(result: RunResult, server: WireServer) -> None:
         assert result.output == "done"
