@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from framework import Runtime, events, tool
+from framework.cli.schema import names_of
+from framework.engine.project import Project
 from framework.testing import ScriptedModel, calls
 from framework.types.messages import Message
 from framework.types.state import Approve, RunResult
@@ -254,3 +256,8 @@ def test_an_executor_that_is_no_coroutine_function_is_refused_at_load(tmp_path: 
     source = "from framework import executor\n\n@executor\ndef f(run):\n    return ''\n"
     (found,) = problems(tmp_path, {"plugins/p.py": source})
     assert "async def f(run) -> str" in found
+
+
+def test_editors_are_told_of_the_executors_of_plugins(tmp_path: Path) -> None:
+    project = asyncio.run(Project.read(executing(tmp_path)))
+    assert names_of(project).executors == ["react", "plan", "way.twice"]

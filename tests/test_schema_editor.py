@@ -132,7 +132,11 @@ def test_settings_are_offered_too(desk: Desk) -> None:
             "mod|el: fast\n",
             "`provider/model`, an alias from agentsd.yaml, or `offline`; missing: the process's default.",
         ),
-        ("execu|tor: plan\n", "`react` thinks and acts turn by turn; `plan` makes a plan first and then works it off."),
+        (
+            "execu|tor: plan\n",
+            "`react` thinks and acts turn by turn; `plan` makes a plan first and works it off; "
+            "or a plugin's, by its name.",
+        ),
     ],
 )
 def test_hover_shows_what_stands_under_the_field(desk: Desk, text: str, shown: str) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from framework.cli.project import locate
+from framework.config.generation import Generation
 from framework.config.schema import Names, Schema, agent_schema, cases_schema, settings_schema, sources_schema
 from framework.config.snapshot import AGENTS, PROMPTS
 from framework.engine.project import EXECUTORS, Project
@@ -56,9 +57,15 @@ def names_of(project: Project | Runtime) -> Names:
         tools={name: tool.definition.description for name, tool in generation.tools.items()},
         agents={name: agent.spec.description for name, agent in generation.agents.items()},
         models={OFFLINE, *project.settings.models, *(f"{provider.name}/" for provider in PROVIDERS)},
-        executors=EXECUTORS.keys(),
+        executors=[*EXECUTORS, *_executors(generation)],
         templates=[path.removeprefix(PROMPTS + "/") for path in project.catalog.snapshot().below(PROMPTS)],
     )
+
+
+def _executors(generation: Generation) -> Iterator[str]:
+    """Those of plugins, by name."""
+    extensions = (extension for plugin in generation.serving for extension in plugin.extensions)
+    return (extension.name for extension in extensions if extension.kind == "executor")
 
 
 def refresh_schemas(project: Project | Runtime) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from framework.llm.chat import repair
 from framework.types.errors import ModelError, ModelRefused
+from framework.types.redact import redact
 
 T = TypeVar("T")
 QUOTED_CHARS = 300
@@ -112,7 +113,7 @@ class Failures:
         return ModelRefused(self._line(problem, quoted))
 
     def _line(self, problem: str, quoted: str) -> str:
-        words = repair(" ".join(quoted.split()))
+        words = redact(repair(" ".join(quoted.split())))
         words = words.replace(self._api_key, "***") if self._api_key else words
         cut = words if len(words) <= QUOTED_CHARS else words[: QUOTED_CHARS - 1] + "…"
         return f"{self._name}: {problem}: {cut}" if cut else f"{self._name}: {problem}"
