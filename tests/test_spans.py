@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from framework import ModelError, Runtime, events, tool
+from framework import ModelError, Runtime, ToolContext, events, tool
 from framework.testing import ScriptedModel, calls
 from tests.conftest import tree
 from tests.projects import agent, write
@@ -115,6 +115,42 @@ def test_every_span_names_its_run_generation_and_conversation_and_tokens_are_cou
     assert {span.kind for span in counted} == {SpanKind.CLIENT}
     agents = [span for span in finished if span.name == "invoke_agent one"]
     assert [(s.attributes or {})["gen_ai.aggregated_usage.input_tokens"] for s in agents] == [10]
+
+
+def test_a_tools_own_spans_stand_below_its_call_also_in_a_thread(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    @tool(risk="low")
+    async def slow(context: ToolContext) -> str:
+        """Work in two parts."""
+        with context.span("fetch"):
+            pass
+        with context.span("count"):
+            return "1"
+
+    @tool(risk="low")
+    def threaded(context: ToolContext) -> str:
+        """Work in a thread."""
+        with context.span("lookup"):
+            return "2"
+
+    root = write(tmp_path, {"agents.d/one.yaml": agent("one")})
+    model = ScriptedModel(calls(("slow", {})), calls(("threaded", {}), prefix="d"), "ok")
+
+    async def main() -> None:
+        async with Runtime.open(root, tools=[slow, threaded], models={"scripted": model}, watch=False) as runtime:
+            await runtime.run("go", agent="one")
+
+    asyncio.run(main())
+    lines = tree(spans.get_finished_spans()).splitlines()
+    assert [line.strip() for line in lines if line.startswith(" " * 6)] == [
+        "chat scripted",
+        "execute_tool slow",
+        "fetch",
+        "count",
+        "chat scripted",
+        "execute_tool threaded",
+        "lookup",
+        "chat scripted",
+    ]
 
 
 def test_content_is_in_no_span(tmp_path: Path, spans: InMemorySpanExporter) -> None:
