@@ -1,0 +1,138 @@
+"""CPU of a model call over HTTP: ours, and a loop written by hand on the openai SDK, against one server in turns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import process_time
+from typing import Any
+
+from openai import AsyncOpenAI
+
+from benchmarks.measure import Row, table
+from framework import Runtime, Tool, tool
+
+SERVER = """
+import asyncio, json, sys
+def answer(body):
+    turn = body.count(b'"role":"assistant"') + body.count(b'"role": "assistant"')
+    call = {"id": f"c{turn}", "type": "function", "function": {"name": "note", "arguments": json.dumps({"n": turn})}}
+    more = turn < int(sys.argv[1])
+    message = {"role": "assistant", "content": None if more else "done", **({"tool_calls": [call]} if more else {})}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if more else "stop"}
+    usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+    whole = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
+    return json.dumps(whole).encode()
+async def serve(reader, writer):
+    try:
+        while True:
+            head = await reader.readuntil(b"\\r\\n\\r\\n")
+            lines = (line.split(b":") for line in head.lower().split(b"\\r\\n"))
+            size = next(int(line[1]) for line in lines if line[0] == b"content-length")
+            body = answer(await reader.readexactly(size))
+            writer.write(b"HTTP/1.1 200 OK\\r\\ncontent-type: application/json\\r\\n")
+            writer.write(b"content-length: %d\\r\\n\\r\\n" % len(body) + body)
+            await writer.drain()
+    except (asyncio.IncompleteReadError, ConnectionError):
+        writer.close()
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 24)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+asyncio.run(main())
+"""
+AGENT = """\
+version: 1
+name: looper
+description: Calls a tool.
+model: wire
+instructions: Call the tool, then answer.
+skill_policy: {allow: [note, "other_*"]}
+conversation: {window: 1000}
+runtime_policy: {max_steps: null, max_tool_calls: null, max_total_tokens: null}
+"""
+History = list[dict[str, Any]]
+
+
+@tool(risk="low")
+async def note(n: int) -> str:
+    """Note a number.
+
+    Args:
+        n: a number
+    """
+    return f"noted {n}"
+
+
+@contextmanager
+def serving(turns: int) -> Iterator[str]:
+    """A server in a process of its own that asks for the tool so many times; its address."""
+    with subprocess.Popen([sys.executable, "-c", SERVER, str(turns)], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1"
+        finally:
+            process.kill()
+
+
+async def by_hand(client: AsyncOpenAI, wire: Any, history: History) -> None:
+    """The loop as one would write it: no policy, no limits, no record."""
+    messages: list[Any] = [{"role": "system", "content": "Call the tool."}, *history, {"role": "user", "content": "go"}]
+    while True:
+        completion = await client.chat.completions.create(model="m", messages=messages, tools=wire)
+        message: Any = completion.choices[0].message
+        messages.append(message.model_dump(exclude_none=True))
+        if not message.tool_calls:
+            return
+        for call in message.tool_calls:
+            result = await note.function(**json.loads(call.function.arguments))
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+
+
+async def compare(steps: int, tools: list[Tool], history: History, rounds: int) -> None:
+    """Print one table: both loops in turns, so that they see the same machine."""
+    ours, theirs = list[float](), list[float]()
+    wire = [{"type": "function", "function": {**one.definition.model_dump(), "name": one.name}} for one in tools]
+    with serving(steps + len(history) // 2) as url, TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "agents.d").mkdir()
+        (root / "agents.d/looper.yaml").write_text(AGENT, "utf-8")
+        alias = f"{{model: openai/m, base_url: '{url}', api_key: k}}"
+        (root / "agentsd.yaml").write_text(f"models: {{wire: {alias}}}\n", "utf-8")
+        client = AsyncOpenAI(base_url=url, api_key="k")
+        async with Runtime.open(root, tools=tools, watch=False) as runtime:
+            for _ in range(rounds + 2):
+                began = process_time()
+                result = await runtime.run("go", history=history)
+                between = process_time()
+                await by_hand(client, wire, history)
+                ours.append(between - began)
+                theirs.append(process_time() - between)
+                assert (result.output, result.steps) == ("done", steps + 1)
+        await client.close()
+    ours, theirs = ours[2:], theirs[2:]  # the first warm up
+    ratio = median(own / other for own, other in zip(ours, theirs, strict=True))
+    per_call = 1e6 / (steps + 1)
+    rows = [
+        Row("a loop by hand on the openai SDK", min(theirs) * per_call, 1),
+        Row("a run of ours", min(ours) * per_call, ratio, "with policy, limits, events and record"),
+    ]
+    table(f"CPU of a model call: {steps} steps, {len(tools)} tools, {len(history)} earlier messages", "µs", rows)
+
+
+def main(*, quick: bool) -> None:
+    """Print the tables of this part."""
+    rounds = 3 if quick else 12
+    many = [note, *(note.named(f"other_{n}", "python") for n in range(99))]
+    roles = ("user", "assistant")
+    history = [{"role": roles[n % 2], "content": f"message {n} " * 10} for n in range(400)]
+    asyncio.run(compare(10, [note], [], rounds))
+    asyncio.run(compare(3, many, [], rounds))
+    asyncio.run(compare(3, [note], history, rounds))
