@@ -16,6 +16,7 @@ import pytest
 from framework import Runtime, events, tool
 from framework.config.generation import Generation
 from framework.testing import ScriptedModel, calls
+from framework.tools.skills import SkillSource
 from tests.mcp_worlds import HERE, children, tell
 from tests.projects import agent, write
 from tests.site import answer, site
@@ -122,6 +123,30 @@ def test_a_tool_that_comes_while_the_server_runs_is_offered_without_a_touch_of_a
 
     write(tmp_path, {"agents.d/b.yaml": agent("b", skill_policy="{allow: [echo]}")})
     live(project(tmp_path), body, calls(("mcp.docs.storm", {})), "done")
+
+
+def test_tools_that_come_while_a_generation_is_built_are_not_lost(tmp_path: Path) -> None:
+    """Each change comes while the one before it is going live: subscribers are told in the middle of that."""
+    source = "version: 1\nskill_hosts:\n  files: {url: 'http://127.0.0.1:1', skills: [{id: one}]}\n"
+    write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline"), "plugins/hosts.yaml": source})
+
+    async def body(runtime: Runtime) -> None:
+        catalog = runtime.catalog
+        opened = catalog.current.outside.sources["skill.files"].source
+        assert isinstance(opened, SkillSource)
+        first, names = opened.tools[0], ["two", "three"]
+
+        def more(_: object) -> None:
+            if names:
+                opened.tools = (*opened.tools, first.named(f"skill.files.{names.pop(0)}", "skill"))
+                catalog._sources_changed()
+
+        catalog.subscribe(more)
+        more(None)
+        generation = await until(runtime, lambda live: "skill.files.three" in live.tools)
+        assert {"skill.files.one", "skill.files.two", "skill.files.three"} <= generation.tools.keys()
+
+    live(tmp_path, body)
 
 
 # --- contracts
@@ -271,6 +296,7 @@ def test_a_server_nobody_here_wrote_that_is_killed_in_mid_run_is_there_again_for
     }
     ask = {"timezone": "UTC"}
     held: list[Runtime] = []
+    told: set[str] = set()
     script = [
         calls(("mcp.time.get_current_time", ask)),
         calls(("kill", {}), prefix="k"),
@@ -286,6 +312,9 @@ def test_a_server_nobody_here_wrote_that_is_killed_in_mid_run_is_there_again_for
         source = held[0].catalog.current.outside.sources["mcp.time"].source
         async with asyncio.timeout(PATIENCE):
             while source.faults or children() in (set(), {victim}):
+                told.update(problem.path for problem in held[0].catalog.problems)
+                await asyncio.to_thread(lambda: None)
+            while held[0].catalog.problems:
                 await asyncio.to_thread(lambda: None)
         return "it is back"
 
@@ -294,6 +323,8 @@ def test_a_server_nobody_here_wrote_that_is_killed_in_mid_run_is_there_again_for
         assert runtime.catalog.problems == ()
         result = await runtime.run("what time is it")
         assert [call.status for call in result.tool_calls] == ["success"] * 3, result.tool_calls
+        assert runtime.catalog.current.number == 1, "a connection that came and went changed nothing"
+        assert told, "but it was told"
         assert all("datetime" in str(call.result) for call in (result.tool_calls[0], result.tool_calls[2]))
 
     live(write(tmp_path, files), body, *script, tools=[kill])

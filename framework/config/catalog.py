@@ -81,7 +81,8 @@ class Catalog:
         self._contracts = Contracts((root.parent if self.single else root) / CONTRACTS)
         self._seen: Snapshot | None = None
         """The files that were dealt with last, live or refused; none after a rollback."""
-        self._refreshing: asyncio.Task[Generation] | None = None
+        self._outside_changed = False
+        self._refreshing: asyncio.Task[None] | None = None
         self._metrics = ReloadMetrics()
         self._subscribers: list[Subscriber] = []
         self._changing = asyncio.Lock()
@@ -183,8 +184,8 @@ class Catalog:
         starting = self.current.number == 0
         outside = await look_outside(declared, self._pool, self._contracts, starting=starting)
         if (snapshot.digest, outside.digest) == (self.current.digest, self.current.outside.digest):
-            self._refused, self._held, self.problems = None, None, self.current.problems
-            self._seen = snapshot
+            self._refused, self._held, self._seen = None, None, snapshot
+            self.problems = self.current.problems_with(outside)
             return None
         if (snapshot.digest, outside.digest) == self._refused:
             self._seen = snapshot
@@ -262,9 +263,18 @@ class Catalog:
         self._tell(candidate.event())
 
     def _sources_changed(self) -> None:
-        """Several at once are one generation: the first waits for the lock, and sees what all of them say."""
+        self._outside_changed = True
         if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.create_task(self.refresh(), context=Context())  # part of nobody's trace
+            self._refreshing = asyncio.create_task(self._follow_sources(), context=Context())  # part of nobody's trace
+
+    async def _follow_sources(self) -> None:
+        """Several changes at once are one generation; one that comes while it is built is another."""
+        while self._outside_changed:
+            self._outside_changed = False
+            try:
+                await self.refresh()
+            except Exception:
+                log.exception("what tool servers have now could not be taken over")
 
     def _close_unused(self) -> None:
         if self._pool:

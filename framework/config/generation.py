@@ -53,6 +53,11 @@ class Generation:
         """The problems that keep a file from being used."""
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
+    def problems_with(self, outside: Outside) -> tuple[Problem, ...]:
+        """The problems, with those of tool servers as they are now: they come and go without a new generation."""
+        own = [problem for problem in self.problems if problem not in self.outside.problems]
+        return tuple(in_order([*own, *outside.problems]))
+
 
 def nothing(settings: Settings) -> Generation:
     """What is live before anything is."""

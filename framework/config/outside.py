@@ -37,10 +37,9 @@ class Outside:
 
     @property
     def digest(self) -> str:
-        """Equal as long as agents are given the same."""
+        """Equal as long as agents are given the same; a connection that comes and goes is no other generation."""
         tools = (part for name, digest in sorted(self.digests.items()) for part in (name, digest))
-        faults = (str(problem) for problem in self.problems)
-        return digest_of(*tools, *sorted(self.silent), *sorted(self.altered), *faults)
+        return digest_of(*tools, *sorted(self.silent), *sorted(self.altered))
 
 
 async def look_outside(files: SourceFiles, pool: SourcePool | None, contracts: Contracts, *, starting: bool) -> Outside:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING
 
+from framework.tools.mcp import McpSource
 from framework.types.errors import ToolError
 from framework.types.events import Warned
 from framework.types.spec import McpPolicy, PromptRef
@@ -14,12 +15,6 @@ if TYPE_CHECKING:
 
 MAX_CHARS = 64 * 1024
 """Of all texts together."""
-
-
-class _Readable(Protocol):
-    async def resource(self, uri: str) -> str: ...
-
-    async def prompt(self, name: str, arguments: dict[str, str]) -> str: ...
 
 
 async def read_background(run: Run) -> None:
@@ -47,9 +42,8 @@ def _wanted(policy: McpPolicy) -> Iterator[tuple[str, str | PromptRef]]:
 
 async def _read(run: Run, server: str, wanted: str | PromptRef) -> str:
     opened = run.services.generation.outside.sources.get(f"mcp.{server}")
-    if opened is None:
+    if opened is None or not isinstance(opened.source, McpSource):
         raise ToolError("the server is not connected here")
-    source = cast("_Readable", cast("Any", opened.source))
     if isinstance(wanted, str):
-        return await source.resource(wanted)
-    return await source.prompt(wanted.name, dict(wanted.arguments))
+        return await opened.source.resource(wanted)
+    return await opened.source.prompt(wanted.name, wanted.arguments)

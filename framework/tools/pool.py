@@ -12,6 +12,7 @@ from framework.tools.mcp import McpSource
 from framework.tools.skills import SkillSource
 from framework.tools.source import Changed, ToolSource
 from framework.types.errors import ConfigError
+from framework.types.redact import redact
 from framework.types.source import McpServer, SkillHost
 
 log = logging.getLogger(__name__)
@@ -39,8 +40,8 @@ class Opened:
         """Connect; nothing that goes wrong in it is raised."""
         try:
             await self.source.start()
-        except Exception:
-            log.exception("%s could not be started", self.name)
+        except Exception as error:  # noqa: BLE001 - one server must not keep the others from being started
+            log.error("%s could not be started: %s", self.name, redact(f"{type(error).__name__}: {error}"))
         finally:
             self.started.set()
 
@@ -114,8 +115,8 @@ class SourcePool:
     async def _close(self, opened: Opened) -> None:
         try:
             await opened.source.close()
-        except Exception:
-            log.exception("%s could not be closed", opened.name)
+        except Exception as error:  # noqa: BLE001 - what is left of it is nobody's concern any more
+            log.error("%s could not be closed: %s", opened.name, redact(f"{type(error).__name__}: {error}"))
 
     def _spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
