@@ -9,9 +9,8 @@ from typing import Any
 import click
 import yaml
 
-from framework.cli.project import find_agent, lenient_settings, locate
+from framework.cli.project import find_agent, locate, read_project
 from framework.config.compile import Agent
-from framework.engine.project import Project
 
 
 @click.group("agents")
@@ -24,7 +23,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def list_agents(project: str, as_json: bool) -> int:
     """List the agents that can be used, by name."""
-    read = _read(project)
+    read = asyncio.run(read_project(locate(project)))
     rows = [_row(agent, read.settings.model) for _, agent in sorted(read.catalog.current.agents.items())]
     if as_json:
         click.echo(json.dumps(rows, ensure_ascii=False, indent=2))
@@ -46,7 +45,8 @@ def list_agents(project: str, as_json: bool) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def show(agent: str, project: str, as_json: bool) -> int:
     """Show AGENT with all that its file leaves out: every key and the value that is in effect."""
-    found = find_agent(_read(project).catalog.current, agent)
+    read = asyncio.run(read_project(locate(project)))
+    found = find_agent(read.catalog.current, agent)
     spec = found.spec.model_dump(mode="json", by_alias=True)
     if as_json:
         click.echo(json.dumps({"path": found.path, "digest": found.digest, "spec": spec}, ensure_ascii=False, indent=2))
@@ -54,11 +54,6 @@ def show(agent: str, project: str, as_json: bool) -> int:
         click.secho(f"# {found.path}, digest {found.digest}", dim=True)
         click.echo(yaml.safe_dump(spec, sort_keys=False, allow_unicode=True), nl=False)
     return 0
-
-
-def _read(project: str) -> Project:
-    location = locate(project)
-    return asyncio.run(Project.read(location.root, lenient_settings(location)))
 
 
 def _row(agent: Agent, default_model: str) -> dict[str, Any]:

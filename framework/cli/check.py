@@ -7,12 +7,11 @@ import json
 
 import click
 
-from framework.cli.project import Location, lenient_settings, locate, show_problem
+from framework.cli.project import Location, locate, read_project, show_problem
 from framework.cli.schema import refresh_schemas
 from framework.config.generation import Generation
 from framework.config.parse import in_order
 from framework.config.suite import read_suite
-from framework.engine.project import Project
 from framework.types.outcome import EXIT_CONFIG
 from framework.types.problem import Problem
 
@@ -40,7 +39,7 @@ def command(path: str, as_json: bool) -> int:
 
 
 async def _load(location: Location) -> Generation:
-    project = await Project.read(location.root, lenient_settings(location))
+    project = await read_project(location)
     refresh_schemas(project)
     return project.catalog.current
 

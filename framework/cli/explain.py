@@ -8,13 +8,12 @@ from typing import Any
 
 import click
 
-from framework.cli.project import Location, arguments_of, find_agent, find_tool, lenient_settings, locate
+from framework.cli.project import arguments_of, find_agent, find_tool, locate, read_project
 from framework.cli.run import pairs
 from framework.config.compile import Agent
 from framework.config.prompts import PromptError
 from framework.engine.explain import Standing, judged, standing, standings, system_prompt
 from framework.engine.policy import VerdictKind
-from framework.engine.project import Project
 from framework.llm.tokens import estimate_tokens
 from framework.types.errors import RequestError
 
@@ -42,8 +41,7 @@ def command(
     With TOOL only of that one; with ARGUMENTS (a JSON object) of that very call.
     Exit codes: with TOOL, 0 allowed, 3 a human is asked, 1 denied; else 0.
     """
-    location = locate(project)
-    read = asyncio.run(_read(location, connect=connect))
+    read = asyncio.run(read_project(locate(project), connect=connect))
     chosen = find_agent(read.catalog.current, agent)
     if tool is None:
         locale = given["locale"] or read.settings.locale
@@ -63,12 +61,6 @@ def command(
         if wrong:
             click.secho(f"  but its arguments are refused: {wrong}", fg="red")
     return {"allow": 0, "ask": 3, "deny": 1}[judgement.verdict.kind]
-
-
-async def _read(location: Location, *, connect: bool) -> Project:
-    read = await Project.read(location.root, lenient_settings(location), connect=connect)
-    await read.catalog.close()
-    return read
 
 
 def _prompt(agent: Agent, locale: str, inputs: tuple[str, ...]) -> str:

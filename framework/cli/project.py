@@ -14,6 +14,7 @@ from framework.config.compile import Agent
 from framework.config.generation import Generation
 from framework.config.settings import ReloadSettings, Settings
 from framework.config.snapshot import AGENTS
+from framework.engine.project import Project
 from framework.tools.tool import Tool
 from framework.types.errors import AgentNotFound, RequestError, did_you_mean
 from framework.types.problem import Problem
@@ -61,6 +62,18 @@ def lenient_settings(location: Location) -> Settings:
     """
     settings = Settings.load(location.root if location.root.is_dir() else location.root.parent)
     return settings.model_copy(update={"reload": ReloadSettings()})
+
+
+async def read_project(location: Location, *, connect: bool = False) -> Project:
+    """What a location names, read as it is, whatever is wrong with it; nothing of it may be run.
+
+    Args:
+        location: what to read.
+        connect: ask the tool servers that it declares for their tools.
+    """
+    project = await Project.read(location.root, lenient_settings(location), connect=connect)
+    await project.catalog.close()
+    return project
 
 
 def find_agent(generation: Generation, name: str) -> Agent:

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from framework.cli.project import arguments_of, find_tool, lenient_settings, locate, show_problem
-from framework.config.generation import Generation
+from framework.cli.project import arguments_of, find_tool, lenient_settings, locate, read_project, show_problem
 from framework.engine.project import Project
 from framework.engine.runtime import Runtime
 from framework.types.messages import ToolResult
@@ -28,7 +27,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON, with their schemas.")
 def list_tools(project: str, offline: bool, as_json: bool) -> int:
     """List all tools, by name; `agentsd explain AGENT` says who may call them."""
-    generation = asyncio.run(_load(project, connect=not offline))
+    generation = asyncio.run(read_project(locate(project), connect=not offline)).catalog.current
     tools = [tool for _, tool in sorted(generation.tools.items())]
     for problem in generation.outside.problems:
         show_problem(problem)
@@ -44,13 +43,6 @@ def list_tools(project: str, offline: bool, as_json: bool) -> int:
         click.secho(f"{tool.name:<{width}}", bold=True, nl=False)
         click.echo(f"  {tool.risk:<8}  {tool.source:<7}  {tool.definition.description.splitlines()[0]}")
     return 0
-
-
-async def _load(project: str, *, connect: bool) -> Generation:
-    location = locate(project)
-    read = await Project.read(location.root, lenient_settings(location), connect=connect)
-    await read.catalog.close()
-    return read.catalog.current
 
 
 @command.command("call")
