@@ -235,6 +235,22 @@ def test_an_agent_works_without_a_server_that_is_down_and_gets_its_tools_when_it
     live(root, body)
 
 
+def test_a_server_that_takes_its_time_is_named_while_it_is_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = {
+        "agents.d/a.yaml": agent("a", model="offline"),
+        "plugins/slow.yaml": "version: 1\nmcp_servers: {slow: {command: [sleep, '60'], connect_timeout: 3s}}\n",
+    }
+
+    async def body(runtime: Runtime) -> None:
+        (problem,) = runtime.catalog.problems
+        assert "mcp.slow is not connected" in problem.message
+
+    live(write(tmp_path, files), body)
+    assert "waiting for mcp.slow to answer" in caplog.text
+
+
 def test_a_file_that_cannot_be_used_keeps_its_servers_and_shows_no_secret(tmp_path: Path) -> None:
     root = project(tmp_path)
 

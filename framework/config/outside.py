@@ -14,8 +14,8 @@ from framework.tools.tool import Tool
 from framework.types.problem import Problem
 
 MCP = "mcp."
-PATIENCE_SECONDS = 5.0
-"""How long an edit waits for servers that it brings; one that takes longer goes live when it is there."""
+PATIENCE_SECONDS = 3.0
+"""How long an edit waits for servers that it brings, after the first two seconds; their tools may come later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ from framework.types.source import McpServer, SkillHost
 log = logging.getLogger(__name__)
 
 SourceConfig = McpServer | SkillHost
+SILENT_SECONDS = 2.0
+"""After how long it is told which servers are waited for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,15 +65,17 @@ class SourcePool:
 
         Args:
             wanted: what is declared, by name.
-            patience: seconds after which those that are not connected yet go on trying behind it; None waits until each
-                is connected or has failed to be.
+            patience: seconds, after the first two, for those that are not connected yet; then they go on trying behind
+                it. None waits until each is connected or has failed to be.
         """
         self._refused = {}
         fresh: list[Opened] = []
         found = (self._known(name, config) or self._new(name, config, fresh) for name, config in wanted.items())
         self._wanted = [opened for opened in found if opened]
         starting = [self._spawn(opened.start()) for opened in fresh]
-        if starting:
+        if starting and (await asyncio.wait(starting, timeout=SILENT_SECONDS))[1]:
+            slow = ", ".join(opened.name for opened in fresh if not opened.is_started)
+            log.warning("waiting for %s to answer", slow)
             await asyncio.wait(starting, timeout=patience)
         return list(self._wanted)
 
