@@ -30,6 +30,7 @@ from framework import (
     tool,
 )
 from framework.llm.client import Delta, ModelInfo, ModelRequest
+from framework.llm.forms import exported
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.events import RunFailed, RunFinished, ToolFinished, wire
 from framework.types.messages import ToolCall
@@ -37,6 +38,7 @@ from framework.types.state import RunState
 from tests.cases import cases
 from tests.projects import agent, write
 
+CALL = {"role": "assistant", "tool_calls": [{"id": "1", "tool": "echo"}]}
 INPUTS = "{customer: {type: string, required: true}, age: {type: integer}}"
 
 
@@ -76,6 +78,20 @@ def test_an_empty_message_is_refused(tmp_path: Path, message: str) -> None:
         asyncio.run(run(project(tmp_path), message=message))
 
 
+def test_a_message_of_10_mb_is_refused_and_the_next_one_is_answered(tmp_path: Path) -> None:
+    async def main() -> None:
+        model = ScriptedModel("fine")
+        async with Runtime.open(
+            project(tmp_path), tools=[pay], models={"scripted": model}, store=JsonStore(), watch=False
+        ) as runtime:
+            with pytest.raises(RequestError, match=r"^the message has 10000000 characters; at most 1000000 are taken$"):
+                await runtime.run("x" * 10_000_000, agent="clerk", conversation="c")
+            assert await runtime.store.runs() == []
+            assert (await runtime.run("go", agent="clerk", conversation="c")).output == "fine"
+
+    asyncio.run(main())
+
+
 def test_half_a_character_is_refused_before_anything_is_recorded(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"^the message is not Unicode text"):
         asyncio.run(run(project(tmp_path), message="half a sign \ud83d"))
@@ -92,7 +108,11 @@ def test_half_a_character_is_refused_before_anything_is_recorded(tmp_path: Path)
         (["hello"], r"^history: 0: Input should be a valid dictionary"),
         ([None], r"^history: 0: "),
         ([["role", "user"]], r"^history: 0: "),
-        ("hello", r"^history: 0: "),
+        ("hello", r"^history: not JSON: "),
+        ('{"role": "user"}', r"^history has not the form 'messages': a list of messages is expected"),
+        ([CALL], r"^history: the call '1' of echo is not answered by message 1"),
+        ([{"role": "tool", "tool_call_id": "1"}], r"^history: message 1 answers the call '1', which no message"),
+        ([{"role": "user", "content": "x" * 1_000_001}], r"^history: message 1 has 1000001 characters"),
     ],
 )
 def test_a_malformed_history_is_refused_with_the_message_and_field_at_fault(
@@ -104,9 +124,10 @@ def test_a_malformed_history_is_refused_with_the_message_and_field_at_fault(
 
 def test_a_history_may_be_a_results_messages_or_the_same_as_json(tmp_path: Path) -> None:
     first = asyncio.run(run(project(tmp_path), "hello there"))
-    model = ScriptedModel("again", "and again")
+    model = ScriptedModel("again", "and again", "and once more")
     asyncio.run(run(project(tmp_path), model=model, history=first.messages))
     asyncio.run(run(project(tmp_path), model=model, history=[m.model_dump() for m in first.messages]))
+    asyncio.run(run(project(tmp_path), model=model, history=json.dumps(exported(first.messages, "messages"))))
 
     for request in model.requests:
         assert [m.content for m in request.messages if m.role != "system"] == ["go", "hello there", "go"]

@@ -83,7 +83,8 @@ def test_a_run_chopped_by_pauses_does_exactly_the_work_of_an_uninterrupted_one(
     assert (pauses > 0) == any("risky" in str(turn) for turn in turns)
     assert chopped.ran == whole.ran
     assert dict(chopped.ran) == dict.fromkeys(chopped.names(), 1)
-    assert after_pauses.messages == uninterrupted.messages
+    undecided = [message.model_copy(update={"decision": None}) for message in after_pauses.messages]
+    assert undecided == list(uninterrupted.messages), "only that a human approved stands on record besides"
     assert after_pauses.output == uninterrupted.output
     assert after_pauses.tool_stats.keys() == uninterrupted.tool_stats.keys()
 

@@ -6,18 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from framework.config.compile import Agent
 from framework.config.generation import Generation
 from framework.llm.chat import read_again, repair
+from framework.llm.forms import imported
 from framework.types.errors import RequestError, did_you_mean
 from framework.types.messages import Message, ToolCall
 from framework.types.spec import Limits, ModelSettings
 from framework.types.state import Decision, Edit, Reject, Respond, RunState
+from framework.types.strict_json import read_json
+from framework.types.transcript import MAX_MESSAGE_CHARS
 
 T = TypeVar("T", Limits, ModelSettings)
-_MESSAGES = TypeAdapter(list[Message])
 MAX_INPUTS_CHARS = 256 * 1024
 """Of a request's variables, as JSON: more than a rendered prompt may have, for templates also choose from them."""
 
@@ -29,8 +31,8 @@ class RunOptions(TypedDict, total=False):
     """Which agent; otherwise the router chooses."""
     conversation: str | None
     """Go on with the conversation of this id; an unknown id begins one."""
-    history: Sequence[Message | Mapping[str, Any]] | None
-    """Earlier messages, such as `RunResult.messages`; not together with `conversation`."""
+    history: Sequence[Message | Mapping[str, Any]] | str | None
+    """Earlier messages, such as `RunResult.messages`, or as JSON text; not together with `conversation`."""
     inputs: Mapping[str, Any] | None
     """Values for the variables that the agent declares."""
     limits: Mapping[str, Any] | None
@@ -52,6 +54,8 @@ def first_state(message: str, agent: Agent, generation: Generation, locale: str,
     """The state a run starts from; raises RequestError for options that do not fit the agent."""
     if not message.strip():
         raise RequestError("the message is empty")
+    if len(message) > MAX_MESSAGE_CHARS:
+        raise RequestError(f"the message has {len(message)} characters; at most {MAX_MESSAGE_CHARS} are taken")
     if not _is_unicode(message):
         raise RequestError("the message is not Unicode text: it holds half a character")
     history = options.get("history")
@@ -74,7 +78,7 @@ def first_state(message: str, agent: Agent, generation: Generation, locale: str,
             agent.spec.model_settings, ModelSettings, options.get("model_settings") or {}, "model_settings"
         ),
         output_schema=output_type.model_json_schema() if output_type else agent.spec.output_schema,
-        history=[m for m in _messages(history or ()) if m.role != "system"],
+        history=[m for m in _history(history or ()) if m.role != "system"],
         messages=[Message(role="user", content=message)],
     )
 
@@ -107,11 +111,14 @@ def _changed(base: T, model: type[T], changes: Mapping[str, Any], what: str) -> 
         raise RequestError(f"{what}: {_sentences(error)}") from None
 
 
-def _messages(history: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
+def _history(history: Sequence[Message | Mapping[str, Any]] | str) -> list[Message]:
     try:
-        return _MESSAGES.validate_python([dict(m) if isinstance(m, Mapping) else m for m in history])
-    except ValidationError as error:
-        raise RequestError(f"history: {_sentences(error)}") from None
+        given = read_json(history) if isinstance(history, str) else list(history)
+    except ValueError as error:
+        raise RequestError(f"history: not JSON: {error}") from None
+    if isinstance(given, list):
+        given = [m.model_dump() if isinstance(m, Message) else m for m in given]
+    return imported(given, "messages", what="history")
 
 
 def _sentences(error: ValidationError) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,18 @@ from framework.llm.chat import repair
 from framework.types.events import ToolFinished, Warned
 from framework.types.messages import Message, ToolCall, ToolResult
 from framework.types.redact import redact
-from framework.types.state import Action, Confirmation, RunState, ToolStat, TraceEntry
+from framework.types.state import (
+    Action,
+    Approve,
+    Confirmation,
+    Decision,
+    Edit,
+    Reject,
+    Respond,
+    RunState,
+    ToolStat,
+    TraceEntry,
+)
 from framework.types.strict_json import MAX_DEPTH, depth_of
 
 if TYPE_CHECKING:
@@ -60,7 +71,7 @@ def answer(run: Run, requested: Sequence[ToolCall]) -> None:
         text = observation(run, call.tool, record.result)
         if record.repeats == run.budget.limits.max_repeated_calls:
             text += f"\n(You made this very call {record.repeats} times. Do not repeat it; use what you have.)"
-        state.messages.append(Message(role="tool", tool_call_id=call.id, content=text))
+        state.messages.append(_answered(run, call, record.result, text))
     if any(record.result and WRONG_CALL in record.result.metadata for record in records):
         run.budget.spend_correction()
     else:
@@ -82,8 +93,27 @@ def close_turn(run: Run) -> None:
         result = (record and record.result) or ToolResult(
             status="error", error=f"not finished: the run was ended by {run.state.finish_reason}"
         )
-        text = observation(run, call.tool, result)
-        run.state.messages.append(Message(role="tool", tool_call_id=call.id, content=text))
+        run.state.messages.append(_answered(run, call, result, observation(run, call.tool, result)))
+
+
+def _answered(run: Run, call: ToolCall, result: ToolResult, text: str) -> Message:
+    key = "/".join((*run.state.path, call.id))
+    said = decision_text(run.services.root.decisions, key)
+    return Message(role="tool", tool_call_id=call.id, content=text, status=result.status, decision=said)
+
+
+def decision_text(decisions: Mapping[str, Decision], key: str) -> str | None:
+    """What a human said about a call, in words; the last word, if they were asked again."""
+    about = [found for asked, found in decisions.items() if asked == key or asked.startswith((f"{key}~", f"{key}?"))]
+    match about[-1] if about else None:
+        case None:
+            return None
+        case Edit(arguments=arguments):
+            return f"edit: {json.dumps(arguments, ensure_ascii=False)}"
+        case Reject(reason=text) | Respond(text=text):
+            return f"{about[-1].type}: {text}" if text else about[-1].type
+        case Approve():
+            return "approve"
 
 
 def observation(run: Run, tool: str, result: ToolResult) -> str:

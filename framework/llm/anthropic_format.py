@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -33,7 +34,13 @@ def request_to_body(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
     names, settings, can = wire_names(request.tools), request.settings, info.capabilities
     choice = can.tool_choice(settings.tool_choice) if tools else "auto"
     mark = stamp(info.model, system, tools)
-    turns = _turns(request.messages, names, mark)
+    last_user = max((place for place, message in enumerate(request.messages) if message.role == "user"), default=-1)
+
+    def thinks(place: int, data: Mapping[str, Any]) -> bool:
+        """Thinking goes back only while its tool turns last: what is older was made for another conversation."""
+        return place > last_user and data.get("stamp") == mark
+
+    turns = turns_of(request.messages, names, thinks)
     body: dict[str, Any] = {
         "model": info.model,
         "max_tokens": _max_tokens(settings, can),
@@ -113,17 +120,24 @@ def _tools(definitions: Sequence[ToolDefinition]) -> list[Block]:
     return tools
 
 
-def _turns(messages: Sequence[Message], names: Mapping[str, str], mark: str) -> list[Block]:
-    """The conversation with one turn for neighbours of one role; instructions in its midst are the user's."""
+def turns_of(
+    messages: Sequence[Message], names: Mapping[str, str], thinks: Callable[[int, Mapping[str, Any]], bool]
+) -> list[Block]:
+    """The conversation with one turn for neighbours of one role; instructions in its midst are the user's.
+
+    Args:
+        messages: all of them; those of the system that it begins with are left out.
+        names: tool -> name on the wire.
+        thinks: of a message by its place, and what Anthropic's model thought before it: does that go along?
+    """
     turns: list[Block] = []
-    last_user = max((place for place, message in enumerate(messages) if message.role == "user"), default=-1)
     for place, message in enumerate(messages[_leading(messages) :], _leading(messages)):
         if message.role == "assistant":
-            # Thinking goes back only while its tool turns last: what is older was made for another conversation.
-            blocks = _assistant(message, names, mark if place > last_user else None)
+            blocks = _assistant(message, names, partial(thinks, place))
         elif message.role == "tool":
             result = {"type": "tool_result", "tool_use_id": _call_id(message.tool_call_id or "")}
-            blocks = [{**result, "content": message.content}]
+            failed = {"is_error": True} if message.status in ("error", "denied") else {}
+            blocks = [{**result, "content": message.content, **failed}]
         else:
             blocks = [{"type": "text", "text": message.content if message.content.strip() else _NOTHING}]
         role = "assistant" if message.role == "assistant" else "user"
@@ -134,7 +148,7 @@ def _turns(messages: Sequence[Message], names: Mapping[str, str], mark: str) -> 
     return turns
 
 
-def _assistant(message: Message, names: Mapping[str, str], mark: str | None) -> list[Block]:
+def _assistant(message: Message, names: Mapping[str, str], thinks: Callable[[Mapping[str, Any]], bool]) -> list[Block]:
     texts: list[Block] = [{"type": "text", "text": message.content}] if message.content.strip() else []
     calls: list[Block] = [
         {
@@ -146,7 +160,7 @@ def _assistant(message: Message, names: Mapping[str, str], mark: str | None) -> 
         for call in message.tool_calls
     ]
     data = message.reasoning.data if message.reasoning and message.reasoning.provider == "anthropic" else None
-    if not calls or not data or data.get("stamp") != mark:
+    if not calls or not data or not thinks(data):
         return texts + calls
     blocks: list[Block] = []
     for part in data["outline"]:

@@ -40,7 +40,7 @@ def request_to_arguments(request: ModelRequest, info: ModelInfo) -> dict[str, An
         config["tools"] = [{"function_declarations": [_declaration(tool) for tool in request.tools]}]
         choice = _tool_choice(info.capabilities.tool_choice(settings.tool_choice), names)
         config["tool_config"] = {"function_calling_config": choice}
-    contents = _contents(request.messages[leading:], names, info.capabilities)
+    contents = contents_of(request.messages[leading:], names, info.capabilities)
     given = {key: value for key, value in config.items() if value is not None}
     return {"model": info.model, "contents": contents, "config": given}
 
@@ -73,7 +73,7 @@ class Parts:
         if candidate.finish_reason:
             self.ending = str(candidate.finish_reason.value)
         parts = candidate.content.parts if candidate.content else None
-        deltas = [self._take_part(part) for part in parts or ()]
+        deltas = [self.take_part(part) for part in parts or ()]
         text, reasoning = "".join(d.text for d in deltas), "".join(d.reasoning for d in deltas)
         return Delta(text=text, reasoning=reasoning) if deltas else None
 
@@ -86,7 +86,8 @@ class Parts:
         calls = tuple(_call(call, names) for call in self._calls)
         return Message(role="assistant", content=repair("".join(self._texts)), tool_calls=calls, reasoning=reasoning)
 
-    def _take_part(self, part: Any) -> Delta:
+    def take_part(self, part: Any) -> Delta:
+        """Add one part; gives what of it can be shown."""
         signature = b64encode(part.thought_signature).decode() if part.thought_signature else None
         if part.function_call is not None:
             self._calls.append(part.function_call)
@@ -142,7 +143,7 @@ def _thinking(settings: ModelSettings, can: Capabilities) -> dict[str, Any] | No
     return {"include_thoughts": True, "thinking_level": settings.reasoning.upper()}
 
 
-def _contents(messages: Sequence[Message], names: Mapping[str, str], can: Capabilities) -> list[dict[str, Any]]:
+def contents_of(messages: Sequence[Message], names: Mapping[str, str], can: Capabilities) -> list[dict[str, Any]]:
     """The conversation with one turn for neighbours of one role; instructions in its midst are the user's."""
     contents: list[dict[str, Any]] = []
     called: dict[str, str] = {}

@@ -48,6 +48,10 @@ class Message(Frozen):
     """On a tool message: the call that it answers."""
     reasoning: Reasoning | None = None
     """On an assistant message: what the model thought."""
+    status: Literal["success", "error", "cancelled", "denied"] | None = None
+    """On a tool message: how the call ended, where that is known."""
+    decision: str | None = None
+    """On a tool message: what a human said about the call, such as `approve` or `reject: too much`."""
 
 
 class ToolResult(Frozen):
