@@ -314,7 +314,7 @@ def test_the_history_says_when_why_and_what_and_keeps_the_last_twenty(tmp_path: 
             await runtime.reload()
         entries = list(runtime.catalog.history)
         assert len(entries) == 20
-        assert (entries[-1].trigger, entries[-1].generation.number) == ("api", 26)
+        assert (entries[-1].trigger, entries[-1].number) == ("api", 26)
         assert [str(change) for change in entries[-1].changes] == ["one: runtime_policy.max_steps: 24 -> 25 (widens)"]
 
     live(root, body)

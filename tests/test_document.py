@@ -14,7 +14,7 @@ from framework.config.document import (
     MAX_BYTES,
     Document,
     DocumentError,
-    Mark,
+    Marks,
     PackedMarks,
     Path,
     plain_scalar,
@@ -101,7 +101,7 @@ def test_every_key_and_value_knows_its_place() -> None:
         ("tools", "deny", 0, "reason"): ((7, 7), (7, 15)),
         ("text",): ((8, 1), (8, 7)),
     }
-    assert {path: (document.keys[path], document.values[path]) for path in document.keys} == expected
+    assert document.marks == expected
     assert document.data["text"] == "one\ntwo\n"
 
 
@@ -115,14 +115,14 @@ def test_a_place_that_is_not_written_down_is_the_closest_one_around_it() -> None
 
 def test_columns_count_characters_not_bytes() -> None:
     document = read('名: {描述: "好", b: 1}\n')
-    assert document.values[("名", "b")] == (1, 17)
+    assert document.marks[("名", "b")][1] == (1, 17)
     assert place(refused('名: "好" x\n')) == (1, 8)
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
 def test_line_endings_and_a_byte_order_mark_change_nothing(ending: str) -> None:
     plain, other = read(TYPICAL), read("\ufeff" + TYPICAL.replace("\n", ending))
-    assert (other.data, other.keys, other.values) == (plain.data, plain.keys, plain.values)
+    assert (other.data, other.marks) == (plain.data, plain.marks)
 
 
 def test_lines_are_counted_as_the_parser_counts_them() -> None:
@@ -243,7 +243,7 @@ DATA = st.dictionaries(
 def test_json_is_read_as_what_it_says(data: dict[str, Any], indent: int | None) -> None:
     document = read(json.dumps(data, ensure_ascii=False, indent=indent))
     assert document.data == data
-    for path in document.keys:
+    for path in document.marks:
         assert _at(data, path) is not _MISSING
 
 
@@ -309,14 +309,17 @@ def _entry(item: Any, depth: int) -> str:
     return f" {json.dumps(item, ensure_ascii=False)}\n"
 
 
+MARKS = st.tuples(st.integers(1, MAX_BYTES), st.integers(1, MAX_BYTES + 1))
+
+
 @given(
     st.dictionaries(
         st.lists(st.text(max_size=3) | st.integers(0, 9), max_size=4).map(tuple),
-        st.tuples(st.integers(1, MAX_BYTES), st.integers(1, MAX_BYTES + 1)),
+        st.tuples(MARKS, MARKS),
     )
 )
 @cases(100)
-def test_packed_marks_are_the_same_marks(marks: dict[Path, Mark]) -> None:
+def test_packed_marks_are_the_same_marks(marks: dict[Path, Marks]) -> None:
     assert dict(PackedMarks(marks)) == marks
 
 

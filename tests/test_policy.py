@@ -500,7 +500,7 @@ class Till:
 @contextmanager
 def project_of(of: Agent) -> Iterator[Path]:
     """A folder with this agent's file, its model being the script."""
-    text = "\n".join(of.document.lines).replace("model: offline", "model: scripted")
+    text = of.document.source.decode().replace("model: offline", "model: scripted")
     with TemporaryDirectory() as folder:
         yield write(Path(folder), {of.path: text})
 

@@ -141,7 +141,9 @@ class Catalog:
             ConfigError: its plugins cannot be set up again.
         """
         async with self._changing:
-            earlier = replace(self.history.generation(number), number=self.current.number + 1)
+            kept = self.history.entry(number).kept
+            again = await asyncio.to_thread(kept.again, self.current)
+            earlier = replace(again, number=self.current.number + 1)
             on_disk = await asyncio.to_thread(self.snapshot)
             lease = await self._leases.again(earlier)
             with lease:

@@ -30,6 +30,23 @@ _GLOB_SIGNS = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
+class World:
+    """What an agent's references may point at."""
+
+    toolbox: Toolbox
+    prompts: Prompts
+    specs: Mapping[str, AgentSpec]
+    executors: Collection[str]
+    """Those of the runtime itself."""
+    models: Collection[str]
+    """Model aliases and providers."""
+
+    def with_only(self, names: Iterable[str]) -> World:
+        """The same, with no other agents than these."""
+        return replace(self, specs={name: self.specs[name] for name in names if name in self.specs})
+
+
+@dataclass(frozen=True, slots=True)
 class Agent:
     """An agent ready to run: its spec, tools and templates belong together and never change."""
 
@@ -37,7 +54,8 @@ class Agent:
     document: Document
     digest: str
     toolset: Toolset
-    prompts: Prompts
+    world: World
+    """What it was compiled in."""
     inputs: type[BaseModel]
     """Checks the variables of a request."""
     hooks: Mapping[HookPlace, tuple[Extension, ...]] = field(default_factory=dict)
@@ -52,6 +70,11 @@ class Agent:
     def name(self) -> str:
         """The agent's identity."""
         return self.spec.name
+
+    @property
+    def prompts(self) -> Prompts:
+        """The templates it is rendered with."""
+        return self.world.prompts
 
     @property
     def path(self) -> str:
@@ -91,19 +114,6 @@ class Agent:
         return self.prompts.render(source.template, locale, variables)
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """What an agent's references may point at."""
-
-    toolbox: Toolbox
-    prompts: Prompts
-    specs: Mapping[str, AgentSpec]
-    executors: Collection[str]
-    """Those of the runtime itself."""
-    models: Collection[str]
-    """Model aliases and providers."""
-
-
 def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World) -> tuple[Agent, tuple[Problem, ...]]:
     """Resolve an agent's references, and render its templates once.
 
@@ -127,7 +137,7 @@ def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World
         {**tools, **{tool.name: tool for tool in agents}} if agents else tools,
         spec.skill_policy,
         risk_level=spec.runtime_policy.risk_level,
-        place=document.place,
+        source=document,
         blocked=[name for name in world.toolbox.outside.altered if _is_pinned(spec, name)],
     )
     agent = Agent(
@@ -135,7 +145,7 @@ def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World
         document,
         digest,
         toolset,
-        world.prompts,
+        world,
         inputs_model(spec),
         {place: tuple(world.toolbox.extensions[name] for name in names) for place, names in hooks_of(spec) if names},
         world.toolbox.extensions.get(spec.executor),
@@ -247,8 +257,10 @@ def _circle(start: str, name: str, specs: Mapping[str, AgentSpec]) -> tuple[str,
 
 def _prompt_problems(agent: Agent) -> Iterator[Problem]:
     """Render with samples: an unknown variable or a broken include shows before a request does."""
-    shared = {**agent.variables, "locale": "en"}
     source = agent.spec.instructions
+    if not (isinstance(source, TemplateRef) or agent.prompts.own):
+        return
+    shared = {**agent.variables, "locale": "en"}
     if isinstance(source, TemplateRef):
         requests = [
             (when, {**shared, "user": None, **source.vars, **inputs})

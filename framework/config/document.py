@@ -36,8 +36,10 @@ MAX_EXCERPT_CHARS = 2000
 Path = tuple[str | int, ...]
 Mark = tuple[int, int]
 """1-based line and column."""
-_COLUMN_BITS = 21
-"""A column is no more than `MAX_BYTES`."""
+Marks = tuple[Mark, Mark]
+"""Where a key, or list item, begins, and where its value does."""
+_BITS = 21
+"""A line or a column is no more than `MAX_BYTES`."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
@@ -64,17 +66,18 @@ class DocumentError(Exception):
         self.problem = problem
 
 
-class PackedMarks(Mapping[Path, Mark]):
+class PackedMarks(Mapping[Path, Marks]):
     """Marks as texts and numbers, which no garbage collection has to look through."""
 
     __slots__ = ("_packed",)
 
-    def __init__(self, marks: Mapping[Path, Mark]) -> None:
-        self._packed = {repr(path): line << _COLUMN_BITS | column for path, (line, column) in marks.items()}
+    def __init__(self, marks: Mapping[Path, Marks]) -> None:
+        self._packed = {repr(path): _packed(*key, *value) for path, (key, value) in marks.items()}
 
-    def __getitem__(self, path: Path) -> Mark:
-        mark = self._packed[repr(path)]
-        return mark >> _COLUMN_BITS, mark & (1 << _COLUMN_BITS) - 1
+    def __getitem__(self, path: Path) -> Marks:
+        packed, all_bits = self._packed[repr(path)], (1 << _BITS) - 1
+        key_line, key_column, line, column = (packed >> part * _BITS & all_bits for part in range(4))
+        return (key_line, key_column), (line, column)
 
     def __iter__(self) -> Iterator[Path]:
         return map(literal_eval, self._packed)
@@ -88,30 +91,38 @@ class Document:
     """Parsed data with the place of everything in it."""
 
     path: str
-    lines: tuple[str, ...]
+    source: bytes
     data: dict[str, Any]
-    keys: Mapping[Path, Mark]
-    """Where each key, or list item, begins."""
-    values: Mapping[Path, Mark]
-    """Where each value begins."""
+    marks: Mapping[Path, Marks]
+    """Where everything in it begins."""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The text's lines, as libyaml counts them."""
+        return _lines(self.source.decode("utf-8-sig")) if self.source else ()
 
     def without_data(self) -> Document:
         """Only the places, packed: what is kept when the data has become a model."""
-        return replace(self, data={}, keys=PackedMarks(self.keys), values=PackedMarks(self.values))
+        return replace(self, data={}, marks=PackedMarks(self.marks))
 
     def place(self, path: Path) -> str:
         """`file:line` of a key, or of the closest thing around it that is written down."""
-        return f"{self.path}:{self._closest(self.keys, path)[0]}"
+        return f"{self.path}:{self._closest(path)[0][0]}"
 
     def problem(self, path: Path, message: str, *, hint: str | None = None, at_key: bool = False) -> Problem:
         """A Problem at a value, or at its key."""
-        line, column = self._closest(self.keys if at_key else self.values, path)
+        key, value = self._closest(path)
+        line, column = key if at_key else value
         return problem_at(self.path, self.lines, line, column, message, hint)
 
-    def _closest(self, marks: Mapping[Path, Mark], path: Path) -> Mark:
-        while path and path not in marks:
+    def _closest(self, path: Path) -> Marks:
+        while path and path not in self.marks:
             path = path[:-1]
-        return marks.get(path, (1, 1))
+        return self.marks.get(path, ((1, 1), (1, 1)))
+
+
+def _packed(*numbers: int) -> int:
+    return sum(number << part * _BITS for part, number in enumerate(numbers))
 
 
 def problem_at(
@@ -134,7 +145,11 @@ def read_document(path: str, source: bytes) -> Document:
         column = error.start - source.rfind(b"\n", 0, error.start)
         message = f"not UTF-8: byte 0x{source[error.start]:02x}"
         raise DocumentError(Problem(path=path, line=line, column=column, message=message)) from None
-    return _Builder(path, text).build()
+    return Document(path, source, *_Builder(path, text).build())
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(_BREAK.split(text))
 
 
 def plain_scalar(text: str) -> Any:
@@ -177,18 +192,18 @@ class _Level:
 class _Builder:
     path: str
     text: str
-    keys: dict[Path, Mark] = field(default_factory=dict)
-    values: dict[Path, Mark] = field(default_factory=dict)
+    marks: dict[Path, Marks] = field(default_factory=dict)
     levels: list[_Level] = field(default_factory=list)
     root: Any = None
     nodes: int = 0
     documents: int = 0
 
-    def build(self) -> Document:
+    def build(self) -> tuple[dict[str, Any], dict[Path, Marks]]:
+        """The data, and where everything in it begins."""
         if unreadable := _UNREADABLE.search(self.text):
             before = _BREAK.split(self.text[: unreadable.start()])
             message = f"the character U+{ord(unreadable[0]):04X} cannot stand in a file"
-            raise DocumentError(problem_at(self.path, self._lines, len(before), len(before[-1]) + 1, message))
+            raise DocumentError(problem_at(self.path, _lines(self.text), len(before), len(before[-1]) + 1, message))
         for event in self._events():
             if isinstance(event, DocumentStartEvent):
                 self.documents += 1
@@ -201,9 +216,9 @@ class _Builder:
         if not isinstance(self.root, dict):
             what = "empty" if self.root is None else f"a {'list' if isinstance(self.root, list) else 'single value'}"
             raise DocumentError(
-                problem_at(self.path, self._lines, 1, 1, f"a mapping of keys is expected, this is {what}")
+                problem_at(self.path, _lines(self.text), 1, 1, f"a mapping of keys is expected, this is {what}")
             )
-        return Document(self.path, self._lines, self.root, self.keys, self.values)
+        return self.root, self.marks
 
     def _events(self) -> Iterator[Event]:
         loader = None
@@ -215,7 +230,7 @@ class _Builder:
             mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
             message = ": ".join(part for name in ("context", "problem") if (part := getattr(error, name, None)))
             line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-            raise DocumentError(problem_at(self.path, self._lines, line, column, message or "not YAML")) from None
+            raise DocumentError(problem_at(self.path, _lines(self.text), line, column, message or "not YAML")) from None
         finally:
             if loader is not None:
                 loader.dispose()
@@ -241,7 +256,7 @@ class _Builder:
         if key == "<<" and not event.style:
             raise self._error(event, "merge keys (<<) are not used here: write the values out")
         if key in level.container:
-            first = self.keys[(*level.path, key)][0]
+            first = self.marks[(*level.path, key)][0][0]
             raise self._error(event, f"the key {shorten(key)!r} stands twice; first on line {first}")
         level.key, level.key_mark = key, mark
 
@@ -256,7 +271,7 @@ class _Builder:
         else:
             level.container.append(value)
             path, key_mark = (*level.path, len(level.container) - 1), mark
-        self.keys[path], self.values[path] = key_mark, mark
+        self.marks[path] = key_mark, mark
         return path
 
     def _value(self, event: ScalarEvent | CollectionStartEvent | AliasEvent) -> Any:
@@ -280,11 +295,7 @@ class _Builder:
             raise self._error(event, f"the tag {shorten(event.tag)} is not used here")
 
     def _error(self, event: Event, message: str) -> DocumentError:
-        return DocumentError(problem_at(self.path, self._lines, *_mark(event), message))
-
-    @property
-    def _lines(self) -> tuple[str, ...]:
-        return tuple(_BREAK.split(self.text))
+        return DocumentError(problem_at(self.path, _lines(self.text), *_mark(event), message))
 
 
 def shorten(text: str, length: int = 60) -> str:

@@ -16,6 +16,7 @@ from framework.config.outside import Outside
 from framework.config.parse import ParseError, in_order, parse_agent
 from framework.config.prompts import Prompts
 from framework.config.settings import Settings
+from framework.config.sharing import Shared
 from framework.config.snapshot import AGENTS, PLUGINS, PROMPTS, Cases, Snapshot, digest_of
 from framework.config.sources import SourceFiles, SourceShelf
 from framework.config.toolbox import PluginShelf, Toolbox
@@ -74,7 +75,10 @@ class Builder:
         self._models, self._settings, self._sources = models, settings, SourceShelf()
         self._around = Surroundings(Toolbox({}), Prompts({}), executors, frozenset())
         self._templates: Mapping[str, str] = {}
-        self._parsed: dict[str, tuple[bytes, Parsed | ParseError]] = {}
+        self._parsed: dict[str, Parsed | ParseError] = {}
+        self._agent_files: dict[str, bytes] = {}
+        """What the parsed files were."""
+        self._shared = Shared()
         self._building = threading.Lock()
 
     def sources(self, snapshot: Snapshot) -> SourceFiles:
@@ -150,17 +154,17 @@ class Builder:
 
     def _parse_all(self, files: Mapping[str, bytes]) -> dict[str, Parsed | ParseError]:
         self._parsed = {path: self._parse(path, source) for path, source in sorted(files.items())}
-        return {path: result for path, (_, result) in self._parsed.items()}
+        self._agent_files = dict(files)
+        return self._parsed
 
-    def _parse(self, path: str, source: bytes) -> tuple[bytes, Parsed | ParseError]:
-        known = self._parsed.get(path)
-        if known is not None and known[0] == source:
-            return known
+    def _parse(self, path: str, source: bytes) -> Parsed | ParseError:
+        if self._agent_files.get(path) == source:
+            return self._parsed[path]
         try:
             spec, document = parse_agent(path, source)
-            return source, Parsed(spec, document, digest_of(source))
+            return Parsed(self._shared.spec(spec), document, digest_of(source))
         except ParseError as error:
-            return source, error
+            return error
 
 
 def _used(toolbox: Toolbox, agents: Iterable[Agent]) -> tuple[Plugin, ...]:

@@ -1,7 +1,8 @@
-"""The generations that have been live, newest last, and the hold that a rollback puts on what lies on disk."""
+"""The generations that have been live, newest last."""
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,8 +10,10 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from framework.config.generation import Generation
+from framework.config.kept import Kept
 from framework.types.change import Change
 from framework.types.errors import RequestError
+from framework.types.problem import Problem
 
 KEPT = 20
 Trigger = Literal["startup", "watch", "api", "rollback", "source"]
@@ -20,10 +23,37 @@ Trigger = Literal["startup", "watch", "api", "rollback", "source"]
 class Entry:
     """One generation's time of going live, and why."""
 
-    generation: Generation
+    kept: Kept
     at: datetime
     trigger: Trigger
-    changes: tuple[Change, ...]
+    pickled: bytes
+    """The changes, as bytes: there may be thousands, and no garbage collection has to look through these."""
+
+    @property
+    def number(self) -> int:
+        """The generation's."""
+        return self.kept.bare.number
+
+    @property
+    def digest(self) -> str:
+        """Of the bytes it was built from."""
+        return self.kept.bare.digest
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What of the files could not be used, or was odd."""
+        return self.kept.bare.problems
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """The names of its agents."""
+        return tuple(self.kept.paths)
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What it changed, each change with its direction."""
+        changes: tuple[Change, ...] = pickle.loads(self.pickled)
+        return changes
 
 
 class History:
@@ -40,12 +70,12 @@ class History:
 
     def add(self, generation: Generation, trigger: Trigger, changes: tuple[Change, ...]) -> None:
         """Note a generation that went live now."""
-        self._entries.append(Entry(generation, datetime.now(UTC), trigger, changes))
+        self._entries.append(Entry(Kept.of(generation), datetime.now(UTC), trigger, pickle.dumps(changes)))
 
-    def generation(self, number: int) -> Generation:
-        """A generation by its number; raises RequestError when it is not kept."""
+    def entry(self, number: int) -> Entry:
+        """What is known of a generation; raises RequestError when it is not kept."""
         for entry in self._entries:
-            if entry.generation.number == number:
-                return entry.generation
-        kept = ", ".join(str(entry.generation.number) for entry in self._entries)
+            if entry.number == number:
+                return entry
+        kept = ", ".join(str(entry.number) for entry in self._entries)
         raise RequestError(f"generation {number} is not kept; kept: {kept}")

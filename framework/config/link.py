@@ -150,6 +150,7 @@ class Linker:
         """Compile what changed; what it is compiled from is all in its digest."""
         around = self._around
         world = World(around.toolbox, around.prompts, self._specs(), around.executors, around.models)
+        alone = world.with_only(())
         found: dict[str, Iterable[Problem]] = {}
         for path, own in self._parsed.items():
             digest = self._digest(own, world.specs)
@@ -157,7 +158,8 @@ class Linker:
                 (a for a in (self._compiled.get(path), self._last_good.get(path)) if a and a.digest == digest), None
             )
             try:
-                fresh = known or compile_agent(own.spec, own.document, digest, world)[0]
+                near = world.with_only(own.spec.sub_agents) if own.spec.sub_agents else alone
+                fresh = known or replace(compile_agent(own.spec, own.document, digest, world)[0], world=near)
                 self._compiled[path] = replace(fresh, stale=()) if fresh.stale else fresh
             except ParseError as error:
                 found[path] = error.problems

@@ -193,14 +193,14 @@ def _problems(detail: ErrorDetails, document: Document) -> Iterator[Problem]:
     variables = [_variable(loc[:length]) for length in range(len(loc), 0, -1)]
     given = {name.upper() for name in os.environ}
     variable = next((name for name in variables if name in given), None)
-    if variable is None and (loc in document.keys or loc[:-1] in document.keys):
+    if variable is None and (loc in document.marks or loc[:-1] in document.marks):
         yield from spec_problems([detail], document, Settings)
         return
     data: Any = None
     for part in reversed(loc):
         data = {part: data}
     name = variable or _variable(loc)
-    for problem in spec_problems([detail], Document(name, (), data, {}, {}), Settings):
+    for problem in spec_problems([detail], Document(name, b"", data, {}), Settings):
         yield Problem(path=name, message=problem.message, hint=problem.hint)
 
 

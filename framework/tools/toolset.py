@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from framework.tools.tool import Tool
 from framework.types.errors import ConfigError
@@ -14,6 +14,15 @@ from framework.types.spec import RISKS, Risk, Rule, SkillPolicy
 
 RuleKind = Literal["deny", "ask", "allow"]
 KINDS: tuple[RuleKind, ...] = get_args(RuleKind)
+_NONE: frozenset[str] = frozenset()
+
+
+class Source(Protocol):
+    """A file that knows its places."""
+
+    def place(self, path: tuple[str | int, ...]) -> str:
+        """`file:line` of a key, such as `("skill_policy", "deny", 0)`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +53,7 @@ class Toolset:
     It holds little: projects have thousands, and all of it is looked through by each garbage collection.
     """
 
-    __slots__ = ("_place", "_policy", "_rules", "blocked", "definitions", "offered", "tools")
+    __slots__ = ("_definitions", "_policy", "_rules", "_source", "blocked", "offered", "tools")
 
     def __init__(
         self,
@@ -52,7 +61,7 @@ class Toolset:
         policy: SkillPolicy,
         *,
         risk_level: Risk,
-        place: Callable[[tuple[str | int, ...]], str] = lambda path: f"{path[0]}.{path[1]}[{path[2]}]",
+        source: Source | None = None,
         blocked: Collection[str] = (),
     ) -> None:
         """Match a policy with all tools there are.
@@ -61,16 +70,16 @@ class Toolset:
             tools: by name.
             policy: which of them.
             risk_level: tools above it are not offered.
-            place: where a key of the agent's file stands, such as `("skill_policy", "deny", 0)`.
+            source: the file that the policy stands in.
             blocked: tools that are not offered whatever the rules say.
         """
         always_denied = [rule.tool for rule in policy.deny if not rule.when]
         wanted = [*policy.allow, *(rule.tool for rule in policy.ask)]
         ceiling = RISKS.index(risk_level)
-        self._policy, self._place = policy, place
+        self._policy, self._source = policy, source
         self._rules: dict[str, ToolRules] = {}
         """Of the tools that were asked about."""
-        self.tools, self.blocked = tools, frozenset(blocked)
+        self.tools, self.blocked = tools, frozenset(blocked) if blocked else _NONE
         self.offered: Mapping[str, Tool] = {
             name: tool
             for name, tool in tools.items()
@@ -79,7 +88,14 @@ class Toolset:
             and not _matches_any(name, always_denied)
             and RISKS.index(tool.risk) <= ceiling
         }
-        self.definitions: tuple[ToolDefinition, ...] = tuple(tool.definition for tool in self.offered.values())
+        self._definitions: tuple[ToolDefinition, ...] | None = None
+
+    @property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """What models are told of the tools on offer: the very same list each time, once it was asked for."""
+        if self._definitions is None:
+            self._definitions = tuple(tool.definition for tool in self.offered.values())
+        return self._definitions
 
     def rules_for(self, name: str) -> ToolRules:
         """The rules that match this tool, offered or not."""
@@ -106,7 +122,12 @@ class Toolset:
             rules: Sequence[Rule] = [Rule(tool=pattern) for pattern in policy.allow]
         else:
             rules = policy.deny if kind == "deny" else policy.ask
-        return [PlacedRule(kind, rule, self._place(("skill_policy", kind, index))) for index, rule in enumerate(rules)]
+        return [PlacedRule(kind, rule, self._place(kind, index)) for index, rule in enumerate(rules)]
+
+    def _place(self, kind: RuleKind, index: int) -> str:
+        if self._source is None:
+            return f"skill_policy.{kind}[{index}]"
+        return self._source.place(("skill_policy", kind, index))
 
 
 def filter_tools(
