@@ -47,7 +47,7 @@ def settings_diff(before: Settings, after: Settings) -> Iterator[Change]:
 
 def agent_diff(before: AgentSpec, after: AgentSpec) -> Iterator[Change]:
     """The changes of one agent."""
-    if before == after:
+    if before is after or before == after:
         return
     old, new = before.model_dump(mode="json", by_alias=True), after.model_dump(mode="json", by_alias=True)
     for path, was, now in _leaves((), old, new):

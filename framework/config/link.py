@@ -42,10 +42,10 @@ class Surroundings:
     executors: Collection[str]
     models: Collection[str]
     digests: dict[str, str] = field(default_factory=dict)
-    """Kept from one build to the next: of what a file refers to here, by the digest of the file."""
+    """Kept from one build to the next: of a file and what it refers to here, by the digest of the file."""
 
     def digest_for(self, own: Parsed) -> str:
-        """Of the templates an agent reaches, of the tools its rules match, and of its executor and hooks."""
+        """Of the file, the templates it reaches, the tools its rules match, its executor and hooks."""
         if own.digest not in self.digests:
             policy = own.spec.skill_policy
             patterns = [*policy.allow, *(rule.tool for rule in (*policy.deny, *policy.ask))]
@@ -53,6 +53,7 @@ class Surroundings:
             names = [*(tool.name for tool in tools), *extensions_of(own.spec)]
             templates = self.prompts.closure(templates_of(own.spec))
             self.digests[own.digest] = digest_of(
+                own.digest,
                 *(part for name, source in sorted(templates.items()) for part in (name, source)),
                 *(part for name in names for part in (name, self.toolbox.digests.get(name, ""))),
                 str(knows_models(own.spec, self.models)),
@@ -176,11 +177,14 @@ class Linker:
 
     def _digest(self, own: Parsed, specs: Mapping[str, AgentSpec]) -> str:
         """Of the file, and of everything it refers to: of a sub-agent, what its parent sees of it."""
+        digest = self._around.digest_for(own)
+        if not own.spec.sub_agents:
+            return digest
         seen = {"name", "description", "inputs"}
         sub_agents = (
             specs[name].model_dump_json(include=seen) if name in specs else "" for name in own.spec.sub_agents
         )
-        return digest_of(own.digest, self._around.digest_for(own), *sub_agents)
+        return digest_of(digest, *sub_agents)
 
 
 def _stale(agent: Agent, problems: Iterable[Problem]) -> Agent:
