@@ -43,6 +43,9 @@ def test_of_every_setting_it_is_known_when_a_change_takes_effect() -> None:
         "reload.removal_grace",
         "reload.widening_grace",
         "reload.reconcile",
+        "telemetry.otlp_endpoint",
+        "telemetry.otlp_headers",
+        "telemetry.service_name",
     }
     hot = {key for key, effect in known.items() if effect == "hot"}
     assert hot == {key for key in known if key.startswith("tools.")} - {"tools.base_path"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from framework.config.diff import diff, settings_diff
 from framework.config.generation import Generation
@@ -20,14 +20,26 @@ class Candidate:
     changes: tuple[Change, ...]
     snapshot: Snapshot | None = None
     """The files it was built from; none if it has been live before."""
+    built: tuple[int, int] | None = None
+    """From when to when it was built: Unix time in nanoseconds."""
 
     @classmethod
-    def of(cls, generation: Generation, before: Generation, snapshot: Snapshot | None = None) -> Candidate:
+    def of(
+        cls,
+        generation: Generation,
+        before: Generation,
+        snapshot: Snapshot | None = None,
+        built: tuple[int, int] | None = None,
+    ) -> Candidate:
         """Compare a built generation with the one that is live."""
         old = {name: agent.spec for name, agent in before.agents.items()}
         new = {name: agent.spec for name, agent in generation.agents.items()}
         changes = (*settings_diff(before.settings, generation.settings), *diff(old, new))
-        return cls(generation, before, changes, snapshot)
+        return cls(generation, before, changes, snapshot, built)
+
+    def seen_at(self, traceparent: str) -> Candidate:
+        """The same; its generation knows where in a trace it went live."""
+        return replace(self, generation=replace(self.generation, traceparent=traceparent)) if traceparent else self
 
     @property
     def digest(self) -> str:

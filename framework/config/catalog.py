@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextvars import Context
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time_ns
 
 from framework.config.candidate import Candidate
 from framework.config.effect import SettingsFile
@@ -16,11 +16,10 @@ from framework.config.generation import Builder, Generation, nothing
 from framework.config.history import History, Trigger
 from framework.config.leases import Lease, Leases
 from framework.config.outside import look_outside
+from framework.config.reload_trace import reload_span, tell
 from framework.config.settings import Settings
 from framework.config.snapshot import Snapshot, single_file, take_snapshot
-from framework.telemetry import names
 from framework.telemetry.metrics import ReloadMetrics
-from framework.telemetry.spans import Spans
 from framework.tools.contracts import Contracts
 from framework.tools.lifetime import Lifetimes, Use
 from framework.tools.pool import SourcePool
@@ -182,6 +181,7 @@ class Catalog:
     async def _prepare(self, snapshot: Snapshot) -> Candidate | None:
         if snapshot.digest == self._held and snapshot.digest != self.current.digest:
             return None
+        began = time_ns()
         declared = await asyncio.to_thread(self._builder.sources, snapshot)
         starting = self.current.number == 0
         outside = await look_outside(declared, self._pool, self._contracts, starting=starting)
@@ -193,25 +193,23 @@ class Catalog:
             self._seen = snapshot
             return None
         built = await asyncio.to_thread(self._builder.build, snapshot, self.current, outside)
-        return Candidate.of(built, self.current, snapshot)
+        return Candidate.of(built, self.current, snapshot, (began, time_ns()))
 
     async def _publish(self, candidate: Candidate, trigger: Trigger) -> Generation:
         started = perf_counter()
-        attributes = {names.PREVIOUS_GENERATION: self.current.number, names.RELOAD_TRIGGER: trigger}
-        with Spans({}).root("config.reload", "CHAIN", attributes) as span:
-            candidate, lease = await self._set_up(candidate)
+        with reload_span(candidate, trigger) as span:
+            candidate, lease = await self._set_up(candidate.seen_at(span.traceparent))
             with lease:
                 refused = await self._objections(candidate.generation)
                 errors = bool(refused or candidate.generation.errors)
                 outcome = "rejected" if refused else "partial" if errors else "applied"
-                span.set_attributes({names.RELOAD_OUTCOME: outcome, names.DIGEST: candidate.digest})
+                tell(span, candidate, outcome)
                 self._held, self._seen = None, candidate.snapshot
                 if refused:
                     self._reject(candidate, refused)
                 else:
                     self._refused = None
                     self._swap(candidate, lease, trigger)
-            span.set_attribute(names.GENERATION, self.current.number)
         agents = self.current.agents.values()
         self._metrics.record(
             trigger=trigger,
@@ -232,7 +230,8 @@ class Catalog:
                 await asyncio.to_thread(self._builder.refuse, lease.failed)
                 outside = candidate.generation.outside
                 built = await asyncio.to_thread(self._builder.build, candidate.snapshot, self.current, outside)
-                candidate = Candidate.of(built, self.current, candidate.snapshot)
+                where = candidate.generation.traceparent
+                candidate = Candidate.of(built, self.current, candidate.snapshot).seen_at(where)
                 lease = await self._leases.begin(candidate.generation)
         return candidate, lease
 

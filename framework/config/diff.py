@@ -13,7 +13,7 @@ from typing import Any, get_args
 from framework.config.settings import Settings
 from framework.config.snapshot import SETTINGS
 from framework.types.change import Change, Effect
-from framework.types.spec import RISKS, AgentSpec, HookPlace
+from framework.types.spec import CONTENTS, RISKS, AgentSpec, HookPlace
 
 _NEVER = len(RISKS)
 
@@ -42,6 +42,8 @@ def settings_diff(before: Settings, after: Settings) -> Iterator[Change]:
             effect: Effect = "widens" if path[0] == "tools" else "neutral"
             if key in _SETTINGS_LIMITS:
                 effect = _limit(was, now)
+            elif key == "telemetry.content":
+                effect = _content(was or "none", now or "none")
             yield Change(agent=SETTINGS, key=key, before=was, after=now, effect=effect)
 
 
@@ -104,6 +106,12 @@ def _strictness(was: bool, now: bool) -> Effect:  # noqa: ARG001 - one signature
     return "tightens" if now else "widens"
 
 
+def _content(was: str | None, now: str | None) -> Effect:
+    """More of what is said in more hands widens; an agent that sets nothing lowers nothing."""
+    before, after = ((mode or CONTENTS[-1]) for mode in (was, now))
+    return "widens" if CONTENTS.index(after) > CONTENTS.index(before) else "tightens"
+
+
 def _servers(was: dict[str, Any], now: dict[str, Any]) -> Effect:
     """More context is no right; a server whose changed tools are no longer refused widens."""
     loose = [name for name, policy in now.items() if policy["pin"] == "warn"]
@@ -158,4 +166,5 @@ _EFFECTS: Mapping[str, Callable[[Any, Any], Effect]] = {
     "plan.approval": _approval,
     "plan.max_plan_steps": _limit,
     "mcp_policy": _servers,
+    "telemetry.content": _content,
 }

@@ -26,6 +26,7 @@ EFFECTS: Mapping[str, Effect] = {
     "locale": "next-run",
     "routing.default_agent": "next-run",
     "tools.base_path": "next-run",
+    "telemetry.content": "next-run",
     "tools.unprotected": "hot",
     "tools.http.domains": "hot",
     "tools.http.methods": "hot",

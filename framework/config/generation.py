@@ -44,6 +44,8 @@ class Generation:
     """What holds for the runs that begin on it."""
     refusal: tuple[Problem, ...] = ()
     """What is wrong with the settings: a generation that has this never goes live."""
+    traceparent: str = ""
+    """Where in a trace it went live, as W3C writes it."""
     outside: Outside = field(default_factory=Outside)
     """What tool servers gave when it was built."""
     plugins: tuple[Plugin, ...] = ()

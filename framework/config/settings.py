@@ -20,7 +20,7 @@ from framework.types.errors import ConfigError, did_you_mean
 from framework.types.frozen import Duration, Frozen
 from framework.types.http import HttpLimits
 from framework.types.problem import Problem
-from framework.types.spec import AgentName, PositiveInt
+from framework.types.spec import AgentName, ContentMode, PositiveInt
 
 FILE = "agentsd.yaml"
 PREFIX = "AGENTSD_"
@@ -98,6 +98,19 @@ class ReloadSettings(Frozen):
     """How often the files are looked at although nothing hinted at a change."""
 
 
+class TelemetrySettings(Frozen):
+    """Traces: what they may hold, and where the command line sends them. A program that embeds sends its own."""
+
+    content: ContentMode | None = None
+    """Of prompts, arguments and results: `none` (the default), `redacted` or `full`; agents may only lower it."""
+    otlp_endpoint: str | None = None
+    """Where OTLP over HTTP is taken, such as `http://127.0.0.1:6006`; missing: what OTEL_* variables say."""
+    otlp_headers: dict[str, SecretStr] = {}
+    """Sent along, such as a key."""
+    service_name: str = "agentsd"
+    """What backends call this process; Phoenix takes it for the project."""
+
+
 class Settings(BaseSettings):
     """Everything that is not an agent's own. Files and variables that are wrong raise ConfigError."""
 
@@ -121,6 +134,7 @@ class Settings(BaseSettings):
     routing: RoutingSettings = RoutingSettings()
     tools: ToolSettings = ToolSettings()
     reload: ReloadSettings = ReloadSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
 
     @classmethod
     def settings_customise_sources(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from time import perf_counter
+from typing import TYPE_CHECKING
 
+from framework.engine.model_trace import model_trace
 from framework.llm.client import ModelClient, ModelReply, ModelRequest
 from framework.llm.tokens import estimate_tokens
-from framework.telemetry import names
-from framework.telemetry.spans import fail
 from framework.types.errors import ModelError
 from framework.types.events import ContentReceived
 from framework.types.messages import Usage
@@ -31,29 +31,15 @@ async def attempt(run: Run, client: ModelClient, request: ModelRequest, *, fallb
     Raises:
         ModelError: with what the attempt has cost, as far as that is known.
     """
-    model = client.info.model or client.info.provider
-    attributes = {
-        names.OPERATION: "chat",
-        names.PROVIDER: client.info.provider,
-        names.REQUEST_MODEL: model,
-        names.SERVER_ADDRESS: client.info.server_address,
-        names.REQUEST_STREAM: request.stream or None,
-        names.MODEL_ATTEMPT: run.attempt,
-        names.MODEL_FALLBACK: fallback or None,
-    }
     incoming = _Incoming(client.info.name)
-    with run.span(f"chat {model}", "LLM", attributes) as span:
+    with model_trace(run, client.info, request, fallback=fallback) as trace:
         try:
             reply = await _in_time(run, client, request, incoming)
         except ModelError as error:
-            fail(span, "timeout" if incoming.late else error.code)
             error.usage = incoming.cost(request, error.usage)
-            span.set_attributes(_usage_attributes(error.usage) if error.usage else {})
+            trace.failed("timeout" if incoming.late else error.code, error.usage)
             raise
-        except asyncio.CancelledError:
-            fail(span, "cancelled")
-            raise
-        span.set_attributes(_reply_attributes(reply))
+        trace.replied(reply, incoming.first_at)
     return reply
 
 
@@ -62,7 +48,8 @@ class _Incoming:
     """What of an answer has come in so far."""
 
     model: str
-    begun: bool = False
+    first_at: float | None = None
+    """When the first piece came in, by `perf_counter`."""
     late: bool = False
     texts: list[str] = field(default_factory=list)
 
@@ -73,7 +60,7 @@ class _Incoming:
 
     def cost(self, request: ModelRequest, told: Usage | None) -> Usage | None:
         """What an attempt that failed has cost; an estimate where an answer had begun and nobody told its price."""
-        if not self.begun or (told and told.total_tokens):
+        if self.first_at is None or (told and told.total_tokens):
             return told
         prompt = sum(estimate_tokens(message.content) for message in request.messages)
         completion = estimate_tokens("".join(self.texts))
@@ -104,7 +91,7 @@ async def _receive(
         async for delta in deltas:
             if delta.reply is not None:
                 return delta.reply
-            incoming.begun = True
+            incoming.first_at = incoming.first_at or perf_counter()
             first.reschedule(None)
             incoming.texts += (delta.text, delta.reasoning)
             if delta.text and request.stream:
@@ -114,20 +101,3 @@ async def _receive(
         if isinstance(deltas, AsyncGenerator):
             await deltas.aclose()
     raise ModelError(f"{incoming.model} broke off in the middle of its answer", retryable=True)
-
-
-def _reply_attributes(reply: ModelReply) -> dict[str, Any]:
-    return {
-        names.RESPONSE_MODEL: reply.model,
-        names.RESPONSE_ID: reply.response_id,
-        names.FINISH_REASONS: (reply.finish_reason,),
-        **_usage_attributes(reply.usage),
-    }
-
-
-def _usage_attributes(usage: Usage) -> dict[str, Any]:
-    return {
-        names.INPUT_TOKENS: usage.prompt_tokens,
-        names.OUTPUT_TOKENS: usage.completion_tokens,
-        names.CACHED_TOKENS: usage.cached_tokens,
-    }

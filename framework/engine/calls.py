@@ -13,6 +13,7 @@ from framework.engine import corrections, hooks
 from framework.engine.execution import execute
 from framework.engine.policy import Verdict
 from framework.engine.results import WRONG_CALL, finish
+from framework.engine.tool_trace import decided, tool_trace
 from framework.llm.chat import read_again, repair
 from framework.tools.arguments import ArgumentsError
 from framework.tools.tool import Tool
@@ -83,6 +84,13 @@ async def perform(run: Run, call: ToolCall) -> tuple[Confirmation, ...]:
     if record.result is not None:
         return ()
     tool = run.agent.toolset.tools.get(call.tool)
+    with tool_trace(run, call, tool) as trace:
+        asked = await _answer(run, call, tool, record)
+        trace.asked(asked)
+    return asked
+
+
+async def _answer(run: Run, call: ToolCall, tool: Tool | None, record: CallRecord) -> tuple[Confirmation, ...]:
     if tool is None:
         known = sorted(run.agent.toolset.offered)
         return await finish(run, call, _wrong(f"there is no tool {call.tool!r}{did_you_mean(call.tool, known)}"))
@@ -137,6 +145,8 @@ async def _decide(
     run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any], question: Confirmation
 ) -> tuple[Confirmation, ...]:
     decision: Decision | None = run.decision(question.id)
+    if decision is not None:
+        decided(run, decision)
     match decision:
         case None:
             record = run.state.calls[call.id]

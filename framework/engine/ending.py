@@ -5,32 +5,30 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-
-from opentelemetry.trace import Span
+from time import time
 
 from framework.engine.attempt import message_id
 from framework.engine.run import Run
+from framework.engine.run_trace import RunTrace
 from framework.memory.store import Store
-from framework.telemetry import names
-from framework.telemetry.spans import fail, trace_id
 from framework.types.errors import LimitExceeded
 from framework.types.events import ConfirmationRequested, RunFailed, RunFinished
-from framework.types.outcome import outcome
 from framework.types.state import CallSummary, Confirmation, RunResult, RunState, ToolStat, TraceEntry
 
 log = logging.getLogger("agentsd.runs")
 
 
-async def conclude(run: Run, asked: tuple[Confirmation, ...], span: Span) -> RunResult:
+async def conclude(run: Run, asked: tuple[Confirmation, ...], trace: RunTrace) -> RunResult:
     """Put the run on record, tell how it ended, and make its result; raises StoreError."""
     state = run.state
     state.pending = list(asked)
     if state.status == "running":  # cancelled before its executor began
         state.status, state.finish_reason = "cancelled", "cancelled"
-    _end_span(span, state)
+    state.paused_at = time() if asked else None
+    trace.ended()
     await run.save()
     await _keep_conversation(run.services.store, state)
-    result = result_of(state, trace_id(span))
+    result = result_of(state, trace.span.trace_id)
     for confirmation in asked:
         await run.emit(ConfirmationRequested, **confirmation.model_dump(exclude={"plan"}))
     if state.error is not None:
@@ -67,15 +65,6 @@ async def _keep_conversation(store: Store, state: RunState) -> None:
     messages = (*conversation.messages, *state.messages)
     ended = replace(conversation, messages=messages, agent=state.agent, open_run=None, session=dict(state.session))
     await store.save_conversation(ended)
-
-
-def _end_span(span: Span, state: RunState) -> None:
-    reason = outcome(state.finish_reason)
-    waiting = state.status == "paused"
-    span.set_attribute(names.RUN_OUTCOME, "waiting_confirmation" if waiting else state.finish_reason)
-    span.set_attribute(names.RUN_STEPS, state.steps)
-    if reason.span_error:
-        fail(span, reason.span_error)
 
 
 def result_of(state: RunState, trace: str | None = None) -> RunResult:
@@ -158,6 +147,7 @@ def _log(result: RunResult) -> None:
         "steps": result.steps,
         "tools": {name: stat.count for name, stat in result.tool_stats.items()},
         "tokens": result.usage.total_tokens,
+        "cost_usd": result.usage.cost_usd,
         "ms": round(result.elapsed_ms),
         "trace_id": result.trace_id,
     }

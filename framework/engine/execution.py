@@ -8,13 +8,11 @@ from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.trace import Span
-
 from framework.engine import hooks
 from framework.engine.context import context_of
 from framework.engine.results import finish, plain
 from framework.telemetry import names
-from framework.telemetry.spans import fail
+from framework.telemetry.span import current
 from framework.tools.tool import Tool
 from framework.types.errors import Paused, ToolError
 from framework.types.events import ToolStarted
@@ -43,25 +41,9 @@ async def execute(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -
     run.state.calls[call.id] = record.model_copy(update={"started": record.started + 1, "call": call})
     await run.save()
     await run.emit(ToolStarted, id=call.id, tool=call.tool, arguments=redact_data(call.arguments))
-    attributes = {
-        names.OPERATION: "execute_tool",
-        names.TOOL_NAME: tool.name,
-        names.TOOL_CALL_ID: call.id,
-        names.TOOL_TYPE: "function",
-        names.TOOL_SOURCE: tool.source,
-        names.TOOL_RISK: tool.risk,
-    }
-    with run.span(f"execute_tool {tool.name}", "TOOL", attributes) as span:
-        started = perf_counter()
-        try:
-            perform = _delegate if tool.source == "agent" else _try
-            asked, result = await perform(run, call, tool, bound, span)
-        except asyncio.CancelledError:
-            fail(span, "cancelled")
-            raise
-        span.set_attribute(names.TOOL_OUTCOME, "waiting" if asked else result.status)
-        if not asked and result.status != "success":
-            fail(span, str(result.metadata.get("error_type", "tool_error")))
+    started = perf_counter()
+    perform = _delegate if tool.source == "agent" else _try
+    asked, result = await perform(run, call, tool, bound)
     if asked:
         return asked
     elapsed = (perf_counter() - started) * 1000
@@ -69,9 +51,7 @@ async def execute(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -
     return await finish(run, call, result)
 
 
-async def _try(
-    run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any], span: Span
-) -> tuple[Confirmations, ToolResult]:
+async def _try(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> tuple[Confirmations, ToolResult]:
     """Call the tool, again if it may be and that may help."""
     for attempt in count(1):
         try:
@@ -84,7 +64,7 @@ async def _try(
             break
         await asyncio.sleep(min(BACKOFF_SECONDS * 2**attempt, MOST_BACKOFF_SECONDS) * random.uniform(0.5, 1))
     if tool.retries:
-        span.set_attribute(names.TOOL_ATTEMPTS, attempt)
+        current().set_attribute(names.TOOL_ATTEMPTS, attempt)
     return (), result
 
 
@@ -106,13 +86,7 @@ async def _invoke(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -
     return ToolResult(status="success", output=output)
 
 
-async def _delegate(
-    run: Run,
-    call: ToolCall,
-    tool: Tool,
-    bound: dict[str, Any],
-    span: Span,  # noqa: ARG001 - as of a tool
-) -> tuple[Confirmations, ToolResult]:
+async def _delegate(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> tuple[Confirmations, ToolResult]:
     """Run a sub-agent: the call's arguments are its message and inputs, its answer is the result."""
     name = tool.name.removeprefix("agent.")
     agent = run.services.generation.agents.get(name)

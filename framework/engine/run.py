@@ -10,12 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from time import perf_counter
 from typing import Any, TypeVar
 
-from opentelemetry.trace import INVALID_SPAN, Span
 from pydantic import BaseModel
 
 from framework.config.compile import Agent
@@ -27,6 +25,7 @@ from framework.engine.background import read_background
 from framework.engine.budget import Budget
 from framework.engine.policy import Policy
 from framework.engine.room import note_size
+from framework.engine.run_trace import AgentTrace, step_span
 from framework.engine.services import Executor, Services
 from framework.engine.together import together
 from framework.llm.prepared import Scratch
@@ -34,7 +33,8 @@ from framework.llm.protocol import ask_valid
 from framework.llm.structured import ask_typed
 from framework.telemetry import names
 from framework.telemetry.redact import places
-from framework.telemetry.spans import Kind, fail
+from framework.telemetry.span import NO_SPAN, OpenSpan
+from framework.telemetry.spans import Kind
 from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, Paused, Refused
 from framework.types.events import ContentReceived, RunEvent
 from framework.types.messages import Message, ToolCall
@@ -58,7 +58,7 @@ class Run:
         self.policy: Policy = Policy(agent, services.current_agent, parents)
         self.scratch = Scratch()
         """What model clients keep from one request to the next."""
-        self._step_span: Span = INVALID_SPAN
+        self._step_span: OpenSpan = NO_SPAN
         self.deadline: asyncio.Timeout | None = None
         """The end of the run's time, while it goes on."""
         self.attempt = 0
@@ -79,14 +79,15 @@ class Run:
             LimitExceeded: a limit is used up.
         """
         definitions = self.agent.toolset.definitions if tools else ()
-        self._begin_step()
-        with self.services.spans.inside(self._step_span):
+        self._begin_step(self.state.steps + 1)
+        with self._step_span.inside():
             request = turns.request_of(
                 self, instructions, tools=definitions, stream=self.services.listening and not self.is_guarded
             )
             reply = await ask_valid(partial(turns.ask, self), request)
         note_size(self, reply)
         message = calls.taken_in(reply.message, self.state)
+        self._step_span.set_attribute(names.STEP_KIND, "action" if message.tool_calls else "final")
         self.state.messages.append(message)
         await turns.tell(self, message)
         await self.save()
@@ -109,8 +110,8 @@ class Run:
             Paused: some need a human; the others have finished.
             LimitExceeded: a limit is used up.
         """
-        if self._step_span is INVALID_SPAN:
-            self._begin_step()
+        if self._step_span is NO_SPAN:
+            self._begin_step(self.state.steps)
         requested = calls.admit(self, requested)
         await self.save()
         gate = asyncio.Semaphore(self.budget.limits.max_parallel_tools)
@@ -119,7 +120,7 @@ class Run:
             async with gate:
                 return await calls.perform(self, call)
 
-        with self.services.spans.inside(self._step_span):
+        with self._step_span.inside():
             await together(one(call) for call in requested)
         results.answer(self, requested)
         await self.save()
@@ -154,9 +155,11 @@ class Run:
         """What a human answered, if anything."""
         return self.services.root.decisions.get(confirmation_id)
 
-    def span(self, name: str, kind: Kind, attributes: Mapping[str, Any]) -> AbstractContextManager[Span]:
-        """A span around a part of the executor's work."""
-        return self.services.spans.span(name, kind, {names.AGENT: self.agent.name, **attributes})
+    def span(self, name: str, kind: Kind, attributes: Mapping[str, Any], *, client: bool = False) -> OpenSpan:
+        """A span around a part of the executor's work; `client`: of another service's."""
+        if not self.services.spans.recording:
+            return NO_SPAN
+        return self.services.spans.span(name, kind, {names.AGENT: self.agent.name, **attributes}, client=client)
 
     async def emit(self, event: type[RunEvent], **payload: Any) -> None:
         """Tell whoever listens."""
@@ -193,7 +196,7 @@ class Run:
         executor = executor or self.agent.executor or self.services.executors[self.agent.spec.executor]
         started = perf_counter()
         self.state.status = "running"
-        with self.span(f"invoke_agent {self.agent.name}", "AGENT", self._agent_attributes()) as span:
+        with AgentTrace(self):
             try:
                 asked = await self._carry_out(executor)
                 if not asked and self.state.output:
@@ -203,7 +206,6 @@ class Run:
                 if self.state.status in ("stopped", "cancelled", "failed"):
                     results.close_turn(self)
                 self._end_step()
-                self._end_span(span)
         return asked
 
     # --- inside
@@ -262,15 +264,13 @@ class Run:
         """What stands before the conversation, the same in every request of this run."""
         return turns.preamble(self)
 
-    def _begin_step(self) -> None:
+    def _begin_step(self, index: int) -> None:
         self._end_step()
-        self._step_span = self.services.spans.start(
-            "agent.step", "CHAIN", {names.AGENT: self.agent.name, names.STEP_INDEX: self.state.steps + 1}
-        )
+        self._step_span = step_span(self, index)
 
     def _end_step(self) -> None:
         self._step_span.end()
-        self._step_span = INVALID_SPAN
+        self._step_span = NO_SPAN
 
     def _end(self, finish_reason: str, output: str = "", error: BaseException | None = None) -> None:
         state = self.state
@@ -285,18 +285,3 @@ class Run:
     def _stop(self, limit: LimitExceeded) -> None:
         self._end(limit.limit, results.partial_output(self.state))
         self.state.stopped_by = LimitUse(limit=limit.limit, used=limit.used, allowed=limit.allowed, place=limit.place)
-
-    def _agent_attributes(self) -> dict[str, Any]:
-        return {
-            names.OPERATION: "invoke_agent",
-            names.AGENT_DESCRIPTION: self.agent.spec.description,
-            names.EXECUTOR: self.agent.spec.executor,
-            names.TOOLS_AVAILABLE: len(self.agent.toolset.offered),
-        }
-
-    def _end_span(self, span: Span) -> None:
-        usage = self.state.usage
-        span.set_attribute(names.TOTAL_INPUT_TOKENS, usage.prompt_tokens)
-        span.set_attribute(names.TOTAL_OUTPUT_TOKENS, usage.completion_tokens)
-        if error_type := outcome(self.state.finish_reason).span_error:
-            fail(span, error_type)

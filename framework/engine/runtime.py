@@ -27,13 +27,14 @@ from framework.engine.request import RunOptions, first_state, kept_decisions
 from framework.engine.root import drive_root
 from framework.engine.router import Route, route
 from framework.engine.run import Run
+from framework.engine.run_trace import process_content, spans_of
 from framework.engine.services import Services
 from framework.engine.stream import Channel, RunStream
 from framework.engine.throttle import Throttle
 from framework.llm.client import ModelClient
 from framework.memory.store import MemoryStore, Store
-from framework.telemetry import names
-from framework.telemetry.spans import Spans
+from framework.telemetry.content import Content
+from framework.telemetry.metrics import RunMetrics
 from framework.tools.lifetime import Lifetimes
 from framework.tools.tool import Tool
 from framework.types.errors import AgentNotFound, ConfigError, ConversationBusy, RequestError
@@ -56,6 +57,7 @@ class Runtime:
         self._deps = deps
         self._threads = ThreadPoolExecutor(TOOL_THREADS, thread_name_prefix="agentsd-tool")
         self._throttle = Throttle()
+        self._meters = RunMetrics()
         self._running: dict[str, asyncio.Task[RunResult]] = {}
         self._pinned: dict[str, Generation] = {}
 
@@ -278,13 +280,6 @@ class Runtime:
                 self._pinned.pop(run.state.run_id, None)
 
     def _services(self, state: RunState, generation: Generation, channel: Channel, *, listening: bool) -> Services:
-        shared: dict[str, str | int | None] = {
-            names.RUN_ID: state.run_id,
-            names.GENERATION: generation.number,
-            names.CONVERSATION: state.conversation_id,
-            names.SESSION: state.conversation_id,
-            names.USER: state.user,
-        }
         settings = generation.settings
         base_path = Path(state.base_path) if state.base_path else self.root / settings.tools.base_path
         return Services(
@@ -296,7 +291,9 @@ class Runtime:
             health=self._models.health,
             store=self.store,
             channel=channel,
-            spans=Spans({key: value for key, value in shared.items() if value is not None}),
+            spans=(spans := spans_of(state, generation, keep=False)),
+            content=process_content(settings) if spans.recording else Content(),
+            meters=self._meters.recording(),
             threads=self._threads,
             throttle=self._throttle,
             base_path=base_path.resolve(),

@@ -18,6 +18,8 @@ from framework.engine.stream import Channel
 from framework.engine.throttle import Throttle
 from framework.llm.client import ModelClient
 from framework.memory.store import Store
+from framework.telemetry.content import Content
+from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
 from framework.types.state import RunState
 
@@ -60,5 +62,9 @@ class Services:
     deps: Any
     listening: bool
     """Somebody reads content deltas: ask the provider to stream."""
+    content: Content
+    """What of prompts, arguments and results the operator lets stand in traces."""
+    meters: RunMetrics | None
+    """Counts and times, where somebody reads them."""
     output_type: type[BaseModel] | None = None
     """What the caller wants the answer's data to be."""

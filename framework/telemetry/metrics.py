@@ -7,7 +7,13 @@ import time
 from opentelemetry import metrics
 
 from framework.telemetry import names
+from framework.types.messages import Usage
 
+_DURATIONS = tuple(0.01 * 2**n for n in range(14))
+"""Of the GenAI conventions: 10 ms to 82 s."""
+_TOKENS = tuple(4**n for n in range(14))
+_FEW = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55)
+_WAITING = (1, 10, 60, 300, 1800, 3600, 14_400, 86_400, 604_800)
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
@@ -40,3 +46,111 @@ class ReloadMetrics:
             self._success_time.set(time.time())
         self._objects.set(agents - stale, {"kind": "agent", "state": "active"})
         self._objects.set(stale, {"kind": "agent", "state": "failed"})
+
+
+class RunMetrics:
+    """What a process tells of its runs. Attributes are of low cardinality: never a run's or a conversation's id."""
+
+    def __init__(self) -> None:
+        meter = metrics.get_meter(names.TRACER)
+        self._model_seconds = _seconds(meter, "gen_ai.client.operation.duration", "One attempt at a model call.")
+        self._first_seconds = _seconds(
+            meter, "gen_ai.client.operation.time_to_first_chunk", "Until the first piece of a streamed answer."
+        )
+        self._tokens = meter.create_histogram(
+            "gen_ai.client.token.usage",
+            unit="{token}",
+            description="Tokens of a model call.",
+            explicit_bucket_boundaries_advisory=_TOKENS,
+        )
+        self._cost = meter.create_counter("agentsd.cost", unit="USD", description="What model calls cost.")
+        self._tool_seconds = _seconds(meter, "gen_ai.execute_tool.duration", "One tool call.")
+        self._denied = meter.create_counter("agentsd.tool.denied", description="Calls that the policy forbade.")
+        self._confirm_seconds = meter.create_histogram(
+            "agentsd.confirm.duration", unit="s", description="From a run's pause to a human's answer.",
+            explicit_bucket_boundaries_advisory=_WAITING,
+        )  # fmt: skip
+        self._agent_seconds = _seconds(meter, "gen_ai.invoke_agent.duration", "An agent's work in a run.")
+        self._agent_steps = _counts(meter, "gen_ai.invoke_agent.inference_calls", "Model turns of an agent's work.")
+        self._agent_calls = _counts(meter, "gen_ai.invoke_agent.tool_calls", "Tool calls of an agent's work.")
+        self._run_seconds = _seconds(meter, "gen_ai.invoke_workflow.duration", "A run, or a part of one up to a pause.")
+        self._runs = meter.create_counter("agentsd.runs", description="Runs that ended or paused, by how.")
+        self._active = meter.create_up_down_counter("agentsd.runs.active", description="Runs that go on now.")
+        self._replans = meter.create_counter("agentsd.plan.replans", description="Plans made anew.")
+        self._repairs = meter.create_counter("agentsd.llm.repairs", description="Calls whose arguments were put right.")
+
+    def recording(self) -> RunMetrics | None:
+        """Itself, if there is a MeterProvider: those of the API package are stand-ins. One check a run."""
+        stand_in = type(metrics.get_meter_provider()).__module__.startswith("opentelemetry.metrics")
+        return None if stand_in else self
+
+    def run_began(self) -> None:
+        """A run begins or goes on."""
+        self._active.add(1)
+
+    def run_ended(self, agent: str, finish_reason: str, seconds: float, error_type: str | None) -> None:
+        """It has ended, or waits for a human."""
+        self._active.add(-1)
+        self._runs.add(1, {"agent": agent, "finish_reason": finish_reason})
+        self._run_seconds.record(seconds, _with_error({names.WORKFLOW: "agent_run"}, error_type))
+
+    def corrected(self, agent: str, *, replans: int, repairs: int) -> None:
+        """What a run that has ended had to do twice."""
+        if replans:
+            self._replans.add(replans, {"agent": agent})
+        if repairs:
+            self._repairs.add(repairs, {"agent": agent})
+
+    def agent(self, name: str, seconds: float, error_type: str | None, *, steps: int, tool_calls: int) -> None:
+        """One agent has done its work, as a root or for another one."""
+        attributes = {names.AGENT: name}
+        self._agent_seconds.record(seconds, _with_error(attributes, error_type))
+        self._agent_steps.record(steps, attributes)
+        self._agent_calls.record(tool_calls, attributes)
+
+    def model_call(
+        self,
+        provider: str,
+        model: str,
+        seconds: float,
+        first_seconds: float | None,
+        usage: Usage | None,
+        error_type: str | None,
+    ) -> None:
+        """One attempt at a model call has ended."""
+        attributes = {names.OPERATION: "chat", names.PROVIDER: provider, names.REQUEST_MODEL: model}
+        self._model_seconds.record(seconds, _with_error(attributes, error_type))
+        if first_seconds is not None:
+            self._first_seconds.record(first_seconds, attributes)
+        if usage is None:
+            return
+        self._tokens.record(usage.prompt_tokens, {**attributes, names.TOKEN_TYPE: "input"})
+        self._tokens.record(usage.completion_tokens, {**attributes, names.TOKEN_TYPE: "output"})
+        if usage.cost_usd:
+            self._cost.add(usage.cost_usd, {"model": f"{provider}/{model}"})
+
+    def tool_call(self, name: str, source: str, seconds: float, error_type: str | None) -> None:
+        """One tool call has its result."""
+        attributes = {names.TOOL_NAME: name, names.TOOL_SOURCE: source}
+        self._tool_seconds.record(seconds, _with_error(attributes, error_type))
+        if error_type == "policy_denied":
+            self._denied.add(1, {names.TOOL_NAME: name, "reason": error_type})
+
+    def confirmed(self, decision: str, asked_at: float | None) -> None:
+        """A human has answered; `asked_at` is Unix time."""
+        if asked_at is not None:
+            self._confirm_seconds.record(max(0.0, time.time() - asked_at), {"decision": decision})
+
+
+def _seconds(meter: metrics.Meter, name: str, description: str) -> metrics.Histogram:
+    return meter.create_histogram(
+        name, unit="s", description=description, explicit_bucket_boundaries_advisory=_DURATIONS
+    )
+
+
+def _counts(meter: metrics.Meter, name: str, description: str) -> metrics.Histogram:
+    return meter.create_histogram(name, description=description, explicit_bucket_boundaries_advisory=_FEW)
+
+
+def _with_error(attributes: dict[str, str], error_type: str | None) -> dict[str, str]:
+    return {**attributes, names.ERROR_TYPE: error_type} if error_type else attributes

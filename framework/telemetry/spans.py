@@ -1,21 +1,22 @@
-"""Spans around the work of a run. The host's TracerProvider is used; without one nothing is recorded, at no cost.
+"""Spans around the work of a run: for the host program's TracerProvider, for the run's own stored trace, for both.
 
-Spans are opened around an await, in the task that does the work: never across a yield, so they cannot leak.
-Content (prompts, arguments, results, exception messages) is not recorded.
+Without either nothing is recorded: every span is `NO_SPAN`, and that is decided once a run. Spans are opened around an
+await, in the task that does the work: never across a yield, so they cannot leak. They hold no content (prompts,
+arguments, results, exception messages) unless whoever opens them puts in what `Content` lets through.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import random
 from typing import Literal
 
 from opentelemetry import trace
-from opentelemetry.context import Context, attach, detach
-from opentelemetry.trace import INVALID_SPAN, ProxyTracerProvider, Span, SpanKind, Status, StatusCode, Tracer
-from opentelemetry.util.types import AttributeValue
+from opentelemetry.context import Context
+from opentelemetry.trace import ProxyTracerProvider, SpanContext, SpanKind, TraceFlags, Tracer
 
 from framework.telemetry import names
+from framework.telemetry.span import NO_SPAN, Given, OpenSpan, RecordedSpan, innermost
+from framework.types.trace import SpanRecord
 
 Kind = Literal["LLM", "TOOL", "AGENT", "CHAIN"]
 
@@ -23,70 +24,80 @@ Kind = Literal["LLM", "TOOL", "AGENT", "CHAIN"]
 class Spans:
     """The spans of one run: they share the attributes that say which run and generation they belong to."""
 
-    def __init__(self, shared: Mapping[str, AttributeValue]) -> None:
-        self._shared = dict(shared)
-        # One check a run: without a provider no span object is ever made.
-        recording = not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
-        self._tracer: Tracer | None = trace.get_tracer(names.TRACER) if recording else None
+    def __init__(self, shared: Given, *, keep: bool = False) -> None:
+        """Look once whether there is a host's provider.
 
-    @contextmanager
+        Args:
+            shared: attributes of every span.
+            keep: put finished spans into `finished`, for a store.
+        """
+        self._shared = {key: value for key, value in shared.items() if value is not None}
+        provider = trace.get_tracer_provider()
+        self._tracer: Tracer | None = (
+            None if isinstance(provider, ProxyTracerProvider) else provider.get_tracer(names.TRACER)
+        )
+        self._keep = keep
+        self.finished: list[SpanRecord] = []
+        """Finished spans that nobody has taken yet."""
+        self.recording = keep or self._tracer is not None
+        """Whether anything is made of spans at all."""
+
     def span(
-        self, name: str, kind: Kind, attributes: Mapping[str, AttributeValue | None] | None = None
-    ) -> Iterator[Span]:
-        """Open a span as the current one. Exceptions pass through; whoever knows what they mean calls `fail`."""
-        if self._tracer is None:
-            yield INVALID_SPAN
-            return
-        with self._tracer.start_as_current_span(
-            name,
-            kind=SpanKind.CLIENT if kind == "LLM" else SpanKind.INTERNAL,
-            attributes=self._attributes(kind, attributes),
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            yield span
+        self,
+        name: str,
+        kind: Kind,
+        attributes: Given | None = None,
+        *,
+        client: bool = False,
+        root: bool = False,
+        started_ns: int | None = None,
+    ) -> OpenSpan:
+        """Open a span; enter it to make it the current one.
 
-    @contextmanager
-    def root(
-        self, name: str, kind: Kind, attributes: Mapping[str, AttributeValue | None] | None = None
-    ) -> Iterator[Span]:
-        """As `span`, but the beginning of a trace of its own, whatever is going on around it."""
-        token = attach(Context())
-        try:
-            with self.span(name, kind, attributes) as span:
-                yield span
-        finally:
-            detach(token)
+        Args:
+            name: constant or nearly so: backends group by it.
+            kind: how OpenInference backends show it.
+            attributes: known from the beginning: samplers see these only.
+            client: it calls another service; so does every `LLM`.
+            root: the beginning of a trace of its own, whatever is going on around it.
+            started_ns: when it began, if that was earlier; Unix time in nanoseconds.
+        """
+        if not self.recording:
+            return NO_SPAN
+        given = attributes or {}
+        own = {key: value for key, value in given.items() if value is not None}
+        merged = {**self._shared, names.OPENINFERENCE_KIND: kind, **own}
+        parent = None if root else innermost()
+        host = None
+        if self._tracer:
+            host = self._tracer.start_span(
+                name,
+                context=Context() if root else None,
+                kind=SpanKind.CLIENT if client or kind == "LLM" else SpanKind.INTERNAL,
+                attributes=merged,
+                start_time=started_ns,
+                record_exception=False,
+                set_status_on_exception=False,
+            )
+        context = host.get_span_context() if host else _context_below(parent, root=root)
+        span = RecordedSpan(name, host, context, parent, self.finished if self._keep else None)
+        if self._keep:
+            span.begin(merged, "client" if client or kind == "LLM" else "internal", started_ns)
+        return span
 
-    def start(self, name: str, kind: Kind, attributes: Mapping[str, AttributeValue | None] | None = None) -> Span:
-        """Open a span without making it current; enter it with `inside`, and call `span.end()`."""
-        if self._tracer is None:
-            return INVALID_SPAN
-        return self._tracer.start_span(name, attributes=self._attributes(kind, attributes))
-
-    @contextmanager
-    def inside(self, span: Span) -> Iterator[None]:
-        """Make an open span the current one, without ending it."""
-        if self._tracer is None:
-            yield
-            return
-        with trace.use_span(span, end_on_exit=False, record_exception=False, set_status_on_exception=False):
-            yield
-
-    def _attributes(
-        self, kind: Kind, attributes: Mapping[str, AttributeValue | None] | None
-    ) -> dict[str, AttributeValue]:
-        own = {key: value for key, value in (attributes or {}).items() if value is not None}
-        return {**self._shared, names.OPENINFERENCE_KIND: kind, **own}
+    def take(self) -> list[SpanRecord]:
+        """The finished spans that nobody has taken yet."""
+        taken, self.finished[:] = self.finished[:], []
+        return taken
 
 
-def fail(span: Span, error_type: str) -> None:
+def fail(span: OpenSpan, error_type: str) -> None:
     """Mark a span as failed: a low-cardinality type, never a message."""
-    span.set_attribute(names.ERROR_TYPE, error_type)
-    span.set_status(Status(StatusCode.ERROR, error_type))
+    span.fail(error_type)
 
 
-def trace_id(span: Span) -> str | None:
-    """The trace's id in hex; none when nothing is recorded."""
-    context = span.get_span_context()
-    return format(context.trace_id, "032x") if context.is_valid else None
+def _context_below(parent: RecordedSpan | None, *, root: bool) -> SpanContext:
+    """Ids for a span that only a store gets to see. A trace that the caller has begun goes on."""
+    around = parent.context if parent else trace.get_current_span().get_span_context()
+    trace_id = around.trace_id if around.is_valid and not root else random.getrandbits(128)
+    return SpanContext(trace_id, random.getrandbits(64), False, TraceFlags(TraceFlags.SAMPLED))

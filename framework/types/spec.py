@@ -17,6 +17,9 @@ RISKS: tuple[Risk, ...] = ("low", "medium", "high", "critical")
 """From harmless to harmful; the order is what `risk_level` and `confirm.from` compare by."""
 
 
+ContentMode = Literal["none", "redacted", "full"]
+CONTENTS: tuple[ContentMode, ...] = ("none", "redacted", "full")
+"""What of prompts, arguments and results stands in traces, from least to most."""
 Protocol = Literal["auto", "native", "json"]
 PositiveInt = Annotated[int, Field(gt=0, strict=True)]
 
@@ -249,6 +252,13 @@ class Hooks(Frozen):
     """Before the answer is handed out: they see it, and may give another one instead."""
 
 
+class TelemetryPolicy(Frozen):
+    """What of this agent's work stands in traces; never more than `telemetry.content` in agentsd.yaml lets through."""
+
+    content: ContentMode | None = None
+    """Of prompts, arguments and results: `none`, `redacted` (secrets masked, long texts cut) or `full`."""
+
+
 class AgentSpec(Frozen):
     """One agent: a file `agents.d/NAME.yaml`."""
 
@@ -290,6 +300,7 @@ class AgentSpec(Frozen):
     output_schema: dict[str, Any] | None = None
     """JSON Schema of an object: the answer's data, beside its text. Missing: only text."""
     hooks: Hooks = Hooks()
+    telemetry: TelemetryPolicy = TelemetryPolicy()
 
     @field_validator("description")
     @classmethod

@@ -157,6 +157,8 @@ class RunState(BaseModel):
     agent: str
     generation: int = 0
     digest: str = ""
+    traceparent: str = ""
+    """Where in a trace its last part began, as W3C writes it."""
     conversation_id: str | None = None
     user: str | None = None
     tenant: str | None = None
@@ -191,6 +193,8 @@ class RunState(BaseModel):
     children: dict[str, RunState] = {}
     """Sub-runs by the call or plan step they belong to."""
     pending: list[Confirmation] = []
+    paused_at: float | None = None
+    """Since when it waits for them; Unix time."""
     decisions: dict[str, Decision] = {}
     """Answers by confirmation, all kept in the root's state."""
 

@@ -1,0 +1,241 @@
+"""What a trace tells of a run, its routing, its agents and its steps; and the numbers that go with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from hashlib import blake2b
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import BaseModel, SecretStr
+
+from framework.config.generation import Generation
+from framework.config.settings import Settings
+from framework.engine.router import Route
+from framework.telemetry import names
+from framework.telemetry.content import Content, mode_of
+from framework.telemetry.span import NO_SPAN, OpenSpan
+from framework.telemetry.spans import Spans
+from framework.types.errors import AgentsdError
+from framework.types.outcome import outcome
+from framework.types.spec import TemplateRef
+from framework.types.state import RunState
+
+if TYPE_CHECKING:
+    from framework.engine.run import Run
+
+SECRET_CHARS = 8
+"""A shorter one is no secret, and taking it out would garble every text."""
+
+
+def spans_of(state: RunState, generation: Generation, *, keep: bool) -> Spans:
+    """The spans of a root run. Without a conversation it is a session of its own: its parts stand together."""
+    return Spans(
+        {
+            names.RUN_ID: state.run_id,
+            names.GENERATION: generation.number,
+            names.CONVERSATION: state.conversation_id,
+            names.SESSION: state.conversation_id or state.run_id,
+            names.USER: state.user,
+        },
+        keep=keep,
+    )
+
+
+def process_content(settings: Settings) -> Content:
+    """What the operator lets stand in traces."""
+    mode = mode_of(settings.telemetry.content, os.environ)
+    if mode == "none":
+        return Content()
+    secrets = sorted({secret for secret in _secrets(settings) if len(secret) >= SECRET_CHARS}, key=len, reverse=True)
+    return Content(mode, tuple(secrets))
+
+
+def content_of(run: Run) -> Content:
+    """What a run lets stand in traces: a sub-agent's caller has a say, for its words are in there."""
+    content, above = run.services.content, run
+    while content:
+        content = content.lowered(above.agent.spec.telemetry.content)
+        if above.parent is None:
+            break
+        above = above.parent
+    return content
+
+
+class RunTrace:
+    """The root span of a run, or of one part of it: from its beginning, or from a resume, to an end or a pause."""
+
+    def __init__(self, run: Run, chosen: Route | None) -> None:
+        self._run, self._chosen = run, chosen
+        self.span = NO_SPAN
+        self._meters = run.services.meters
+
+    def __enter__(self) -> Self:
+        run, state = self._run, self._run.state
+        self._began = perf_counter()
+        if self._meters:
+            self._meters.run_began()
+        if not run.services.spans.recording:
+            return self
+        attributes = {names.OPERATION: "invoke_workflow", names.WORKFLOW: "agent_run", names.DIGEST: state.digest}
+        self.span = run.services.spans.span("invoke_workflow agent_run", "CHAIN", attributes)
+        self.span.__enter__()
+        self.span.add_link(run.services.generation.traceparent, "config.reload")
+        if state.traceparent:
+            self.span.add_link(state.traceparent, "resume")
+            self.span.set_attribute(names.RESUMED, state.traceparent.split("-")[1])
+        state.traceparent = self.span.traceparent
+        if self.span.is_recording() and (content := content_of(run)):
+            self.span.set_attributes(content.asked(state.messages[0].content))
+        self._tell_route()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.span.__exit__(kind, error, traceback)
+        if self._meters:
+            self._count(self._run.state, perf_counter() - self._began)
+
+    def _count(self, state: RunState, seconds: float) -> None:
+        assert self._meters
+        self._meters.run_ended(state.agent, state.finish_reason, seconds, outcome(state.finish_reason).span_error)
+        if state.status != "paused":
+            repairs = sum(1 for call in state.calls.values() if call.repairs)
+            self._meters.corrected(
+                state.agent, replans=max(0, state.plan.revision - 1) if state.plan else 0, repairs=repairs
+            )
+
+    def ended(self) -> None:
+        """The state says how: nothing more is added, so that all of it can be stored."""
+        span, state, run = self.span, self._run.state, self._run
+        if span is NO_SPAN:
+            return
+        waiting = state.status == "paused"
+        span.set_attributes(
+            {
+                names.RUN_OUTCOME: "waiting_confirmation" if waiting else state.finish_reason,
+                names.RUN_STEPS: state.steps,
+                names.RUN_COST: state.usage.cost_usd or None,
+            }
+        )
+        if span.is_recording() and state.output and (content := content_of(run)):
+            span.set_attributes(content.answered(state.output))
+        if error_type := outcome(state.finish_reason).span_error:
+            span.fail(error_type)
+        span.end()
+
+    def _tell_route(self) -> None:
+        chosen = self._chosen
+        if chosen is None:
+            return
+        attributes = {
+            names.ROUTE_MODE: chosen.mode,
+            names.ROUTE_AGENT: chosen.agent.name,
+            names.ROUTE_RULE: chosen.reason if chosen.mode == "rule" else None,
+            names.ROUTE_CANDIDATES: len(self._run.services.generation.agents),
+            names.ROUTE_SCORE: chosen.confidence,
+        }
+        with self._run.services.spans.span("agent.route", "CHAIN", attributes):
+            pass
+
+
+class AgentTrace:
+    """A root run's or a sub-run's work, as one agent."""
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._meters = run, run.services.meters
+        self._span = NO_SPAN
+
+    def __enter__(self) -> Self:
+        run = self._run
+        self._began, self._steps, self._calls = perf_counter(), run.state.steps, run.state.tool_calls
+        if run.services.spans.recording:
+            self._span = run.span(f"invoke_agent {run.agent.name}", "AGENT", _agent_attributes(run))
+            self._span.__enter__()
+            if self._span.is_recording() and (content := content_of(run)):
+                self._span.set_attributes(content.asked(run.state.messages[0].content))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        state = self._run.state
+        error_type = outcome(state.finish_reason).span_error
+        if self._meters:
+            calls = {"steps": state.steps - self._steps, "tool_calls": state.tool_calls - self._calls}
+            self._meters.agent(self._run.agent.name, perf_counter() - self._began, error_type, **calls)
+        if self._span is not NO_SPAN:
+            self._tell(error_type)
+            self._span.__exit__(kind, error, traceback)
+
+    def _tell(self, error_type: str | None) -> None:
+        run, usage = self._run, self._run.state.usage
+        self._span.set_attributes(
+            {
+                names.TOTAL_INPUT_TOKENS: usage.prompt_tokens,
+                names.TOTAL_OUTPUT_TOKENS: usage.completion_tokens,
+                names.TOKENS_LIMIT: run.budget.limits.max_total_tokens,
+                names.TOKENS_USED: usage.total_tokens,
+            }
+        )
+        if self._span.is_recording() and run.state.output and (content := content_of(run)):
+            self._span.set_attributes(content.answered(run.state.output))
+        if error_type:
+            self._span.fail(error_type)
+
+
+def step_span(run: Run, index: int) -> OpenSpan:
+    """A model turn with the calls it leads to; open until the next one begins."""
+    spans = run.services.spans
+    if not spans.recording:
+        return NO_SPAN
+    return spans.span("agent.step", "CHAIN", {names.AGENT: run.agent.name, names.STEP_INDEX: index})
+
+
+def prompt_attributes(run: Run) -> dict[str, Any]:
+    """Which prompt was used, and which text of it: two runs with the same digest were told the same."""
+    source = run.agent.spec.instructions
+    digest = blake2b(run.preamble[0].content.encode("utf-8", "replace"), digest_size=8).hexdigest()
+    return {
+        names.PROMPT_NAME: source.template if isinstance(source, TemplateRef) else None,
+        names.PROMPT_DIGEST: digest,
+    }
+
+
+def _agent_attributes(run: Run) -> dict[str, Any]:
+    spec = run.agent.spec
+    attributes = {
+        names.OPERATION: "invoke_agent",
+        names.AGENT_DESCRIPTION: spec.description,
+        names.AGENT_DIGEST: run.agent.digest,
+        names.EXECUTOR: spec.executor,
+        names.PROTOCOL: spec.protocol,
+        names.RISK_CEILING: spec.runtime_policy.risk_level,
+        names.TOOLS_AVAILABLE: len(run.agent.toolset.offered),
+    }
+    try:
+        info = run.services.model(run.agent).info
+    except AgentsdError:  # told where it is asked
+        return attributes
+    return {**attributes, names.PROVIDER: info.provider, names.REQUEST_MODEL: info.model or info.provider}
+
+
+def _secrets(settings: BaseModel) -> Iterator[str]:
+    """Every secret in the settings, also as it stands in JSON."""
+    for name in type(settings).model_fields:
+        yield from _secrets_in(getattr(settings, name))
+
+
+def _secrets_in(value: Any) -> Iterator[str]:
+    match value:
+        case SecretStr():
+            plain = value.get_secret_value()
+            yield from {plain, plain.encode("unicode_escape").decode(), plain.replace('"', '\\"')}
+        case BaseModel():
+            yield from _secrets(value)
+        case dict():
+            for inner in value.values():
+                yield from _secrets_in(inner)

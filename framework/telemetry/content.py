@@ -1,0 +1,144 @@
+"""What of prompts, arguments and results may stand in a trace: nothing, unless the operator wants it.
+
+It is JSON that stays whole when it is cut: backends drop what they cannot parse.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from framework.telemetry import names
+from framework.types.messages import Message, ToolDefinition
+from framework.types.redact import MASK, redact, redact_data
+from framework.types.spec import CONTENTS, ContentMode
+from framework.types.trace import AttributeValue
+
+PART_CHARS = 4096
+"""Of one text in a message."""
+ATTRIBUTE_CHARS = 32_768
+"""Of one attribute: of a longer conversation the middle is left out."""
+TEXT, JSON = "text/plain", "application/json"
+ALIAS = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_ON = frozenset({"true", "1", "span_only", "span_and_event"})
+
+Recorded = dict[str, AttributeValue]
+
+
+def mode_of(settings: ContentMode | None, environ: Mapping[str, str]) -> ContentMode:
+    """The process's mode: the settings', else that of OpenTelemetry's own variable."""
+    if settings is not None:
+        return settings
+    return "full" if environ.get(ALIAS, "").lower() in _ON else "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Makes attributes of content, as far as the mode allows."""
+
+    mode: ContentMode = "none"
+    secrets: tuple[str, ...] = ()
+    """The operator's own: in no mode shown."""
+
+    def __bool__(self) -> bool:
+        """Whether anything may be recorded at all."""
+        return self.mode != "none"
+
+    def lowered(self, mode: ContentMode | None) -> Content:
+        """The same, or less."""
+        if mode is None or CONTENTS.index(mode) >= CONTENTS.index(self.mode):
+            return self
+        return Content(mode, self.secrets)
+
+    def request(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> Recorded:
+        """What a model is asked."""
+        recorded = self._conversation(names.INPUT_MESSAGES, [self._message(message) for message in messages])
+        if tools:
+            told = [
+                {"type": "function", "name": t.name, "description": t.description, "parameters": t.parameters}
+                for t in tools
+            ]
+            text = _dumps(told)
+            if len(text) <= ATTRIBUTE_CHARS:
+                recorded[names.TOOL_DEFINITIONS] = self._safe(text)
+            else:
+                recorded[names.TRUNCATED] = True
+        return recorded
+
+    def reply(self, message: Message, finish_reason: str) -> Recorded:
+        """What it answered; Phoenix shows no answer without a finish reason."""
+        return self._conversation(names.OUTPUT_MESSAGES, [{**self._message(message), "finish_reason": finish_reason}])
+
+    def arguments(self, arguments: Mapping[str, Any]) -> Recorded:
+        """Of a tool call."""
+        text = self._data(dict(arguments))
+        return {names.TOOL_ARGUMENTS: text, names.INPUT: text, names.INPUT_TYPE: JSON}
+
+    def result(self, output: Any) -> Recorded:
+        """Of a tool call."""
+        if isinstance(output, str):
+            text = self._text(output)
+            return {names.TOOL_RESULT: _dumps(text), names.OUTPUT: text, names.OUTPUT_MIME: TEXT}
+        text = self._data(output)
+        return {names.TOOL_RESULT: text, names.OUTPUT: text, names.OUTPUT_MIME: JSON}
+
+    def asked(self, text: str) -> Recorded:
+        """The message of a run, or of an agent."""
+        return {names.INPUT: self._text(text), names.INPUT_TYPE: TEXT}
+
+    def answered(self, text: str) -> Recorded:
+        """The answer of a run, or of an agent."""
+        return {names.OUTPUT: self._text(text), names.OUTPUT_MIME: TEXT}
+
+    def _conversation(self, name: str, messages: Sequence[dict[str, Any]]) -> Recorded:
+        """As JSON: the first and the last messages, as many as there is room for."""
+        texts = [_dumps(message) for message in messages]
+        room = ATTRIBUTE_CHARS - sum(map(len, texts[:1]))
+        kept: list[str] = []
+        for text in reversed(texts[1:]):
+            room -= len(text) + 1
+            if room < 0:
+                break
+            kept.append(text)
+        whole = len(kept) == len(texts[1:])
+        recorded: Recorded = {name: self._safe("[" + ",".join([*texts[:1], *reversed(kept)]) + "]")}
+        return recorded if whole else {**recorded, names.TRUNCATED: True}
+
+    def _message(self, message: Message) -> dict[str, Any]:
+        return {"role": message.role, "parts": [*self._parts(message)]}
+
+    def _parts(self, message: Message) -> Iterator[dict[str, Any]]:
+        if message.tool_call_id is not None:
+            response = self._text(message.content)
+            yield {"type": "tool_call_response", "id": message.tool_call_id, "response": response}
+            return
+        if message.reasoning and message.reasoning.text:
+            yield {"type": "reasoning", "content": self._text(message.reasoning.text)}
+        if message.content:
+            yield {"type": "text", "content": self._text(message.content)}
+        for call in message.tool_calls:
+            arguments = json.loads(self._data(call.arguments))
+            yield {"type": "tool_call", "id": call.id, "name": call.tool, "arguments": arguments}
+
+    def _text(self, text: str) -> str:
+        """Cut; first to twice the length, so that no half of a secret stands at the end."""
+        shown = redact(text[: 2 * PART_CHARS]) if self.mode == "redacted" else text
+        return self._safe(shown if len(shown) <= PART_CHARS else shown[: PART_CHARS - 1] + "…")
+
+    def _data(self, value: Any) -> str:
+        text = _dumps(redact_data(value) if self.mode == "redacted" else value)
+        if len(text) > PART_CHARS:
+            text = _dumps({"truncated": text[: PART_CHARS - 1] + "…"})
+        return self._safe(text)
+
+    def _safe(self, text: str) -> str:
+        """Without the operator's secrets, and of characters that can be sent."""
+        for secret in self.secrets:
+            text = text.replace(secret, MASK)
+        return text.encode("utf-8", "replace").decode()
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

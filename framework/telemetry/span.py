@@ -1,0 +1,244 @@
+"""One span: for the host program's provider, for a run's own stored trace, for both, or for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Literal, Self
+
+from opentelemetry import trace
+from opentelemetry.context import Context, attach, detach
+from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TraceFlags
+
+from framework.telemetry import names
+from framework.types.trace import AttributeValue, SpanEvent, SpanLink, SpanRecord, link_of
+
+Given = Mapping[str, AttributeValue | None]
+"""Attributes; those that are None are left out."""
+
+
+class OpenSpan:
+    """A span that is open, here one that records nothing. Entering makes it the current one; leaving ends it.
+
+    Exceptions pass through without a trace: whoever knows what one means calls `fail`.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        return None
+
+    def inside(self) -> AbstractContextManager[object]:
+        """Make it the current one for a while, without ending it."""
+        return self
+
+    def is_recording(self) -> bool:
+        """Whether it is worth the work to make attributes."""
+        return False
+
+    def set_attribute(self, name: str, value: AttributeValue | None) -> None:
+        """Add an attribute."""
+
+    def set_attributes(self, attributes: Given) -> None:
+        """Add some."""
+
+    def add_event(self, name: str, attributes: Given | None = None) -> None:
+        """Something happened now."""
+
+    def add_link(self, traceparent: str, kind: str) -> None:
+        """It belongs with the span of that W3C `traceparent`; an empty one is no span."""
+
+    def fail(self, error_type: str) -> None:
+        """Mark it as failed: a low-cardinality type, never a message. The first type counts."""
+
+    def end(self, at_ns: int | None = None) -> None:
+        """It is over, now or since then (Unix time in nanoseconds); a second time changes nothing."""
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace's id in hex; none when nothing is recorded."""
+        return None
+
+    @property
+    def traceparent(self) -> str:
+        """Where it is, as W3C writes it; empty when nothing is recorded."""
+        return ""
+
+
+NO_SPAN = OpenSpan()
+
+
+class RecordedSpan(OpenSpan):
+    """A span for the host's provider, for a store, or for both."""
+
+    __slots__ = (
+        "_attached",
+        "_attributes",
+        "_entered",
+        "_error",
+        "_events",
+        "_host",
+        "_kind",
+        "_links",
+        "_log",
+        "_name",
+        "_parent_id",
+        "_started",
+        "context",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        host: Span | None,
+        context: SpanContext,
+        parent: RecordedSpan | None,
+        log: list[SpanRecord] | None,
+    ) -> None:
+        self._name, self._host, self._log = name, host, log
+        self._error: str | None = None
+        self.context = context
+        self._parent_id = parent.context.span_id if parent else None
+        self._entered: Token[RecordedSpan | None] | None = None
+        self._attached: Token[Context] | None = None
+
+    def begin(self, attributes: dict[str, AttributeValue], kind: Literal["internal", "client"], at: int | None) -> None:
+        """Keep what becomes of it, too."""
+        self._attributes, self._kind = attributes, kind
+        self._started = at or time.time_ns()
+        self._events: list[SpanEvent] = []
+        self._links: list[SpanLink] = []
+
+    def __enter__(self) -> Self:
+        self._entered = _current.set(self)
+        if self._host:
+            self._attached = attach(trace.set_span_in_context(self._host))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.leave(error)
+        self.end()
+
+    def leave(self, error: BaseException | None) -> None:
+        """It is the current one no more. Who is cancelled cannot tell what it means: that is the same everywhere."""
+        if self._attached:
+            detach(self._attached)
+        if self._entered:
+            _current.reset(self._entered)
+        self._attached = self._entered = None
+        if isinstance(error, asyncio.CancelledError):
+            self.fail("cancelled")
+
+    def inside(self) -> AbstractContextManager[object]:
+        return _Inside(self)
+
+    def is_recording(self) -> bool:
+        return self._log is not None or (self._host is not None and self._host.is_recording())
+
+    def set_attribute(self, name: str, value: AttributeValue | None) -> None:
+        self.set_attributes({name: value})
+
+    def set_attributes(self, attributes: Given) -> None:
+        own = {key: value for key, value in attributes.items() if value is not None}
+        if self._host:
+            self._host.set_attributes(own)
+        if self._log is not None:
+            self._attributes.update(own)
+
+    def add_event(self, name: str, attributes: Given | None = None) -> None:
+        own = {key: value for key, value in (attributes or {}).items() if value is not None}
+        if self._host:
+            self._host.add_event(name, own)
+        if self._log is not None:
+            self._events.append(SpanEvent(name, time.time_ns(), own))
+
+    def add_link(self, traceparent: str, kind: str) -> None:
+        link = link_of(traceparent, kind, names.LINK_TYPE)
+        if link is None:
+            return
+        if self._host:
+            there = SpanContext(int(link.trace_id, 16), int(link.span_id, 16), True, TraceFlags(TraceFlags.SAMPLED))
+            self._host.add_link(there, link.attributes)
+        if self._log is not None:
+            self._links.append(link)
+
+    def fail(self, error_type: str) -> None:
+        if self._error:
+            return
+        self._error = error_type
+        self.set_attributes({names.ERROR_TYPE: error_type})
+        if self._host:
+            self._host.set_status(Status(StatusCode.ERROR, error_type))
+
+    def end(self, at_ns: int | None = None) -> None:
+        if self._host:
+            self._host.end(at_ns)
+            self._host = None
+        if self._log is not None:
+            self._log.append(self._record(at_ns or time.time_ns()))
+            self._log = None
+
+    @property
+    def trace_id(self) -> str | None:
+        return f"{self.context.trace_id:032x}"
+
+    @property
+    def traceparent(self) -> str:
+        flags = int(self.context.trace_flags)
+        return f"00-{self.context.trace_id:032x}-{self.context.span_id:016x}-{flags & 1:02x}"
+
+    def _record(self, end_ns: int) -> SpanRecord:
+        return SpanRecord(
+            name=self._name,
+            trace_id=f"{self.context.trace_id:032x}",
+            span_id=f"{self.context.span_id:016x}",
+            parent_id=None if self._parent_id is None else f"{self._parent_id:016x}",
+            kind=self._kind,
+            start_ns=self._started,
+            end_ns=end_ns,
+            attributes=self._attributes,
+            error=self._error,
+            events=tuple(self._events),
+            links=tuple(self._links),
+        )
+
+
+class _Inside:
+    """Makes a span the current one, and leaves it open."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: RecordedSpan) -> None:
+        self._span = span
+
+    def __enter__(self) -> None:
+        self._span.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._span.leave(error)
+
+
+_current: ContextVar[RecordedSpan | None] = ContextVar("agentsd_span", default=None)
+
+
+def innermost() -> RecordedSpan | None:
+    """The span of ours that is open around whoever asks."""
+    return _current.get()
+
+
+def current() -> OpenSpan:
+    """As `innermost`; one that records nothing where there is none."""
+    return _current.get() or NO_SPAN
