@@ -391,6 +391,20 @@ def test_names_that_lead_nowhere_are_problems_of_the_suite(tmp_path: Path) -> No
     assert lonely.failures == ("there is no usable agent 'clark'",)
 
 
+def test_an_agent_that_is_not_there_is_told_of_once_and_a_broken_one_by_its_own_file(tmp_path: Path) -> None:
+    root = shop(tmp_path)
+    many = case() + case()[7:].replace("name: it", "name: again")
+    write(
+        root, {"agents.d/clark.test.yaml": many, "agents.d/broken.test.yaml": many, "agents.d/broken.yaml": "name: x"}
+    )
+
+    async def errors() -> list[str]:
+        async with Runtime.open(root, watch=False) as runtime:
+            return [problem.place for problem in read_suite(runtime.catalog.current).errors]
+
+    assert asyncio.run(errors()) == ["agents.d/clark.test.yaml:2:5"]
+
+
 def test_a_file_is_about_the_agent_it_is_named_after(tmp_path: Path) -> None:
     assert default_agent("agents.d/sub/clerk.test.yml") == "clerk"
     root = write(shop(tmp_path), {"agents.d/other.test.yaml": case("{}", "[{say: x}]", agent="clerk")})
