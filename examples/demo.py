@@ -18,7 +18,7 @@ from framework.cli.init import copy_starter
 from framework.cli.session import print_result, view_of_run
 from framework.cli.waterfall import waterfall
 from framework.config.settings import Settings, ToolSettings
-from framework.telemetry.setup import SpanLog, log_spans
+from framework.telemetry.span_log import SpanLog, log_spans
 from framework.types.events import ToolStarted
 from framework.types.state import RunResult
 

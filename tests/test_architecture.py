@@ -28,6 +28,7 @@ HEAVY = {
     "mcp",
     "watchfiles",
     "opentelemetry.sdk",
+    "opentelemetry.exporter",
 }
 """What may be imported inside a function: SDKs that not every process needs."""
 HEAVY |= {"framework.tools.mcp_client", "framework.tools.mcp_connection"}  # with the MCP SDK, an extra

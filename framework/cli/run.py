@@ -9,14 +9,15 @@ from typing import Any
 
 import click
 
-from framework.cli.project import locate, show_problem
+from framework.cli.exporting import exporting
+from framework.cli.project import Location, locate, show_problem
 from framework.cli.schema import refresh_schemas
 from framework.cli.session import answer, print_result
 from framework.cli.waterfall import waterfall
 from framework.config.settings import Settings
 from framework.engine.request import RunOptions
 from framework.engine.runtime import Runtime
-from framework.telemetry.setup import log_spans
+from framework.telemetry.span_log import log_spans
 from framework.types.state import RunResult
 
 
@@ -43,6 +44,7 @@ def pairs(values: tuple[str, ...]) -> dict[str, Any]:
 @click.option("-l", "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Another limit, e.g. max_steps=3.")
 @click.option("--locale", help="Language of the prompts, e.g. zh.")
 @click.option("--trace", is_flag=True, help="Draw what happened when, at the end.")
+@click.option("--otlp", metavar="URL", help="Send the trace there, e.g. http://127.0.0.1:6006 (Phoenix).")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
 def command(words: tuple[str, ...], project: str, as_json: bool, trace: bool, **given: Any) -> int:
     """Send MESSAGE to an agent and print its answer.
@@ -66,6 +68,13 @@ async def _run(path: str, message: str, given: Mapping[str, Any], *, quiet: bool
     settings = Settings.load(location.root if location.root.is_dir() else location.root.parent)
     if given["model"]:
         settings = settings.model_copy(update={"model": given["model"]})
+    with exporting(settings, given["otlp"]):
+        return await _answer(location, settings, message, given, quiet=quiet)
+
+
+async def _answer(
+    location: Location, settings: Settings, message: str, given: Mapping[str, Any], *, quiet: bool
+) -> RunResult:
     async with Runtime.open(location.root, settings=settings, watch=False) as runtime:
         refresh_schemas(runtime)
         generation = runtime.catalog.current

@@ -1,59 +1,112 @@
-"""Sets tracing up where no host program has done so."""
+"""Sends the traces of a program of ours to a backend: the one place that makes providers. Embedders make their own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
-from opentelemetry import trace
+from opentelemetry import metrics, trace
+from opentelemetry.trace import ProxyTracerProvider
 
-from framework.telemetry import names
+from framework.types.errors import ConfigError
 
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
 
-@dataclass(frozen=True, slots=True)
-class FinishedSpan:
-    """What a picture of a trace needs of a span."""
-
-    name: str
-    span_id: str
-    parent_id: str | None
-    start_ns: int
-    end_ns: int
-    error: str | None
-
-
-class SpanLog:
-    """Keeps the spans of this process in memory: for looking at them without any backend."""
-
-    def __init__(self, exporter: Any) -> None:
-        self._exporter = exporter
-
-    def finished(self, trace_id: str | None = None) -> Sequence[FinishedSpan]:
-        """All finished spans, or those of one trace (hex id)."""
-        spans = self._exporter.get_finished_spans()
-        return [_plain(span) for span in spans if trace_id is None or f"{span.context.trace_id:032x}" == trace_id]
+QUEUE_SPANS = 65_536
+"""Spans that may wait to be sent, of some 1 kB each: a thousand runs that end at once lose none."""
+BATCH_SPANS = 1024
+TIMEOUT_SECONDS = 30.0
+"""Of one sending: MLflow takes ten seconds for the first."""
+PATH = "/v1/traces"
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
-def log_spans() -> SpanLog:
-    """Record every span from now on. It sets the process's TracerProvider, so only a program may call it."""
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+@contextmanager
+def exporting(endpoint: str | None, headers: Mapping[str, str], service: str) -> Iterator[None]:
+    """Send spans while the context is open, and what is left at its end. A provider that is there already stays.
 
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-    return SpanLog(exporter)
+    Args:
+        endpoint: where OTLP over HTTP is taken, with or without `/v1/traces`; none: what OTEL_* variables say, if they
+            say anything.
+        headers: sent along; with none, those of OTEL_* variables.
+        service: what backends call this process.
 
-
-def _plain(span: Any) -> FinishedSpan:
-    return FinishedSpan(
-        name=span.name,
-        span_id=f"{span.context.span_id:016x}",
-        parent_id=f"{span.parent.span_id:016x}" if span.parent else None,
-        start_ns=span.start_time,
-        end_ns=span.end_time,
-        error=(span.attributes or {}).get(names.ERROR_TYPE),
+    Raises:
+        ConfigError: the exporter's package is missing, or the endpoint is none.
+    """
+    if not _wanted(endpoint):
+        yield
+        return
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise ConfigError(f"sending traces needs a package ({error}): pip install 'agentsd[otlp]'") from None
+    resource = _resource(service)
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    exporter = OTLPSpanExporter(
+        endpoint=None if endpoint is None else traces_url(endpoint),
+        headers=dict(headers) or None,
+        timeout=None if os.environ.get("OTEL_EXPORTER_OTLP_TIMEOUT") else TIMEOUT_SECONDS,
     )
+    size = None if os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE") else QUEUE_SPANS
+    batch = None if os.environ.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") else BATCH_SPANS
+    provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=size, max_export_batch_size=batch))
+    trace.set_tracer_provider(provider)
+    with _metrics(resource):
+        try:
+            yield
+        finally:
+            provider.shutdown()
+
+
+def traces_url(endpoint: str) -> str:
+    """Where spans are sent to; raises ConfigError for what is no address."""
+    if not endpoint.startswith(("http://", "https://")):
+        raise ConfigError(f"{endpoint!r} is no address for traces: write it like http://127.0.0.1:6006")
+    return endpoint if endpoint.rstrip("/").endswith(PATH) else endpoint.rstrip("/") + PATH
+
+
+def _wanted(endpoint: str | None) -> bool:
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return False
+    if not isinstance(trace.get_tracer_provider(), ProxyTracerProvider):
+        return False
+    if endpoint is not None:
+        return True
+    return os.environ.get("OTEL_TRACES_EXPORTER", "otlp") != "none" and any(os.environ.get(name) for name in ENDPOINTS)
+
+
+def _resource(service: str) -> Resource:
+    """What is said of this process with every span; what OTEL_* variables say of it wins."""
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+    own = {"service.name": service, "openinference.project.name": service}
+    with suppress(PackageNotFoundError):
+        own["service.version"] = version("agentsd")
+    given = {key: value for key, value in OTELResourceDetector().detect().attributes.items() if value}
+    project = {"openinference.project.name": str(given["service.name"])} if "service.name" in given else {}
+    return Resource.create({**own, **project, **given})
+
+
+@contextmanager
+def _metrics(resource: Resource) -> Iterator[None]:
+    """Numbers go the same way, but only where that is asked for: not every backend of traces takes them."""
+    if os.environ.get("OTEL_METRICS_EXPORTER") != "otlp":
+        yield
+        return
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())], resource=resource)
+    metrics.set_meter_provider(provider)
+    try:
+        yield
+    finally:
+        provider.shutdown()

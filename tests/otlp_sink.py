@@ -1,0 +1,64 @@
+"""A collector of our own: takes OTLP over HTTP, and keeps what it was sent."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+
+class Sink:
+    """What has arrived so far."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.spans: list[Any] = []
+        self.services: set[str] = set()
+        self.headers: list[dict[str, str]] = []
+        self.paths: set[str] = set()
+
+    def take(self, path: str, headers: dict[str, str], body: bytes) -> None:
+        """Read one request."""
+        request = ExportTraceServiceRequest.FromString(body)
+        self.paths.add(path)
+        self.headers.append(headers)
+        for resource in request.resource_spans:
+            names = [a.value.string_value for a in resource.resource.attributes if a.key == "service.name"]
+            self.services.update(names)
+            for scope in resource.scope_spans:
+                self.spans.extend(scope.spans)
+
+
+@contextmanager
+def sink() -> Iterator[Sink]:
+    """A collector on a port of its own."""
+    kept = Sink()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:  # noqa: N802 - the name is http.server's
+            body = self.rfile.read(int(self.headers["content-length"]))
+            if self.headers.get("content-encoding") == "gzip":
+                body = gzip.decompress(body)
+            kept.take(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is http.server's
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    kept.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield kept
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
