@@ -7,57 +7,98 @@ result = await runtime.run("What is in a.txt?", agent="reader")
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from framework.llm.scripted import Script, ScriptedModel, Turn, calls
-from framework.memory.store import Conversation
-from framework.types.errors import RunNotFound
-from framework.types.state import RunState
+from framework.memory.in_memory import MemoryStore
+from framework.memory.store import Blueprint, Conversation, RunRecord
+from framework.types.events import Event, wire
+from framework.types.state import Decision, RunState
 
 __all__ = ["Crash", "JsonStore", "Script", "ScriptedModel", "Turn", "calls"]
 
 
-class JsonStore:
+class JsonStore(MemoryStore):
     """A store that keeps JSON only, as a database does: what is loaded shares nothing with what was saved.
 
-    `crash_after(n)` makes the store fail as a killed process does: the n-th save from then on still counts, and nothing
-    after it.
+    `crash_after(n)` makes the store fail as a killed process does: the n-th write from then on still counts, and
+    nothing after it.
     """
 
+    durable = True
+
     def __init__(self) -> None:
-        self._runs: dict[str, str] = {}
-        self._conversations: dict[str, Conversation] = {}
-        self._saves_left: int | None = None
+        super().__init__()
+        self._bodies: dict[str, str] = {}
+        self._blueprints: dict[str, Blueprint] = {}
+        self._events: dict[str, list[dict[str, Any]]] = {}
+        self._writes_left: int | None = None
 
-    def crash_after(self, saves: int) -> None:
-        """Raise `Crash` once this many saves are done."""
-        self._saves_left = saves
+    def crash_after(self, writes: int | None) -> None:
+        """Raise `Crash` once this many writes are done; None: never. Nobody holds a run any more."""
+        self._writes_left = writes
+        for record in self._runs.values():
+            record.held = False
 
-    async def save_run(self, state: RunState) -> None:
+    async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
         """Keep the state as JSON."""
-        if self._saves_left is not None:
-            if self._saves_left == 0:
-                raise Crash
-            self._saves_left -= 1
-        self._runs[state.run_id] = state.model_dump_json()
+        self.count()
+        record = await super().begin(state, conversation, blueprint)
+        if blueprint:
+            self._blueprints[blueprint.digest] = blueprint
+        self.keep(state, ())
+        return JsonRecord(record, self)
+
+    async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
+        """Hold a run again, as what was loaded."""
+        record = await super().take(state, decisions, by)
+        return JsonRecord(record, self)
 
     async def load_run(self, run_id: str) -> RunState:
         """A new object each time; raises RunNotFound."""
-        if run_id not in self._runs:
-            raise RunNotFound(f"there is no run {run_id!r}")
-        return RunState.model_validate_json(self._runs[run_id])
+        self._record(run_id)
+        return RunState.model_validate_json(self._bodies[run_id])
 
-    async def runs(self) -> Sequence[RunState]:
-        """All runs, oldest first."""
-        return [RunState.model_validate_json(body) for body in self._runs.values()]
+    async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
+        """What the run has told."""
+        self._record(run_id)
+        return [event for event in self._events[run_id] if event["seq"] > after]
 
-    async def conversation(self, conversation_id: str) -> Conversation:
-        """A conversation; an unknown id is a new, empty one."""
-        return self._conversations.get(conversation_id, Conversation(conversation_id))
+    async def blueprint(self, digest: str) -> Blueprint | None:
+        """What was kept of an agent."""
+        return self._blueprints.get(digest)
 
-    async def save_conversation(self, conversation: Conversation) -> None:
-        """Keep a conversation."""
-        self._conversations[conversation.id] = conversation
+    def keep(self, state: RunState, events: Sequence[Event]) -> None:
+        """Keep JSON."""
+        self._bodies[state.run_id] = state.model_dump_json()
+        self._events.setdefault(state.run_id, []).extend(wire(event) for event in events)
+
+    def count(self) -> None:
+        """One more write; raises Crash if there are to be no more."""
+        if self._writes_left is not None:
+            if self._writes_left == 0:
+                raise Crash
+            self._writes_left -= 1
+
+
+class JsonRecord:
+    """A run that is written as JSON."""
+
+    def __init__(self, record: RunRecord, store: JsonStore) -> None:
+        self._record, self._store = record, store
+        self.cancel_requested = False
+
+    async def write(self, state: RunState, events: Sequence[Event] = (), *, last: bool = False) -> None:
+        """Keep the state as JSON, and what was told."""
+        self._store.count()
+        self._store.keep(state, events)
+        await self._record.write(state, events, last=last)
+        self.cancel_requested = self._record.cancel_requested
+
+    async def release(self) -> None:
+        """Nobody works on the run any more."""
+        await self._record.release()
 
 
 class Crash(BaseException):

@@ -32,6 +32,8 @@ HEAVY = {
 }
 """What may be imported inside a function: SDKs that not every process needs."""
 HEAVY |= {"framework.tools.mcp_client", "framework.tools.mcp_connection"}  # with the MCP SDK, an extra
+HEAVY |= {"framework.memory.sql"}  # with SQLAlchemy, for those who keep anything
+HEAVY |= {"framework.memory.sql"}  # with SQLAlchemy, for those who keep anything
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 

@@ -58,7 +58,7 @@ async def crash_and_resume(root: Path, world: World, saves: int, answer: Decisio
             assert not world.ran
             found.result = await runtime.run("0", agent="root")
             return found
-        found.in_flight = set(_in_flight(left[0]))
+        found.in_flight = set(_in_flight(await store.load_run(left[0].run_id)))
         result = await runtime.resume(left[0].run_id, {})
         while result.status == "paused":
             assert all("outcome is unknown" in asked.reason for asked in result.pending)

@@ -10,10 +10,11 @@ import framework
 def test_the_public_names() -> None:
     assert sorted(framework.__all__) == framework.__all__
     assert set(framework.__all__) == {
-        "AgentNotFound", "AgentsdError", "Approve", "ConfigError", "ConversationBusy", "Edit", "HttpClient",
-        "LimitExceeded", "ModelError", "PluginContext", "PolicyDenied", "Refused", "Reject", "RequestError",
-        "Respond", "Run", "RunNotFound", "RunResult", "Runtime", "StoreError", "Tool", "ToolCall", "ToolContext",
-        "ToolError", "ToolResult", "events", "executor", "filter_tools", "hook", "tool",
+        "AgentNotFound", "AgentsdError", "Approve", "ConfigError", "ConversationBusy", "DecisionRefused", "Edit",
+        "HttpClient", "LimitExceeded", "ModelError", "PluginContext", "PolicyDenied", "Refused", "Reject",
+        "RequestError", "Respond", "Run", "RunBusy", "RunNotFound", "RunResult", "RunSuspended", "Runtime",
+        "StoreError", "Tool", "ToolCall", "ToolContext", "ToolError", "ToolResult", "events", "executor",
+        "filter_tools", "hook", "tool",
     }  # fmt: skip
 
 

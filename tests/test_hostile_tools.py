@@ -322,7 +322,7 @@ def test_asi09_an_approval_is_for_one_call_and_one_tool_only(tmp_path: Path, cou
             second = await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
             assert second.status == "paused"
             assert counter.taken == [1]
-            with pytest.raises(RequestError, match="is asked"):
+            with pytest.raises(RequestError, match="x was decided before"):
                 await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
             edited = Edit(arguments={"amount": "all of it"})
             result = await runtime.resume(first.run_id, {second.pending[0].id: edited})

@@ -296,7 +296,8 @@ def test_after_a_crash_anywhere_in_a_plan_no_finished_step_is_repeated(
         left = await store.runs()
         if not left:
             return None
-        before = {s.id for s in (left[0].plan.steps if left[0].plan else ()) if s.status == "done"}
+        planned = (await store.load_run(left[0].run_id)).plan
+        before = {s.id for s in (planned.steps if planned else ()) if s.status == "done"}
         already = shop.log.copy()
         async with Runtime.open(root, models={"scripted": ScriptedModel(script=script)}, **options) as runtime:
             result = await runtime.resume(left[0].run_id, {})

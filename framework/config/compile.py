@@ -131,6 +131,16 @@ def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World
     ]
     if found:
         raise ParseError(found)
+    agent = assemble(spec, document, digest, world)
+    if problems := list(_prompt_problems(agent)):
+        raise ParseError(problems)
+    odd = lint(spec, document, agent.toolset, world.prompts, world.toolbox.outside.silent)
+    warnings = tuple(in_order(odd))
+    return replace(agent, warnings=warnings), warnings
+
+
+def assemble(spec: AgentSpec, document: Document, digest: str, world: World) -> Agent:
+    """Put an agent together whose references all lead somewhere; tools that are not there are not offered."""
     agents = [agent_tool(world.specs[name]) for name in spec.sub_agents]
     tools = world.toolbox.tools
     toolset = Toolset(
@@ -140,7 +150,7 @@ def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World
         source=document,
         blocked=[name for name in world.toolbox.outside.altered if _is_pinned(spec, name)],
     )
-    agent = Agent(
+    return Agent(
         spec,
         document,
         digest,
@@ -150,11 +160,6 @@ def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World
         {place: tuple(world.toolbox.extensions[name] for name in names) for place, names in hooks_of(spec) if names},
         world.toolbox.extensions.get(spec.executor),
     )
-    if problems := list(_prompt_problems(agent)):
-        raise ParseError(problems)
-    odd = lint(spec, document, toolset, world.prompts, world.toolbox.outside.silent)
-    warnings = tuple(in_order(odd))
-    return replace(agent, warnings=warnings), warnings
 
 
 def templates_of(spec: AgentSpec) -> list[str]:

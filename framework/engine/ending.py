@@ -4,36 +4,48 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
 from time import time
+from typing import NoReturn
 
 from framework.engine.attempt import message_id
+from framework.engine.expiry import with_expiry
 from framework.engine.run import Run
 from framework.engine.run_trace import RunTrace
-from framework.memory.store import Store
-from framework.types.errors import LimitExceeded
-from framework.types.events import ConfirmationRequested, RunFailed, RunFinished
+from framework.types.errors import LimitExceeded, RunSuspended
+from framework.types.events import ConfirmationRequested, Event, RunFailed, RunFinished
 from framework.types.state import CallSummary, Confirmation, RunResult, RunState, ToolStat, TraceEntry
 
 log = logging.getLogger("agentsd.runs")
 
 
 async def conclude(run: Run, asked: tuple[Confirmation, ...], trace: RunTrace) -> RunResult:
-    """Put the run on record, tell how it ended, and make its result; raises StoreError."""
+    """Put the end on record, tell how the run ended, and make its result; raises StoreError."""
     state = run.state
-    state.pending = list(asked)
+    state.pending = [with_expiry(run, confirmation) for confirmation in asked]
     if state.status == "running":  # cancelled before its executor began
         state.status, state.finish_reason = "cancelled", "cancelled"
     state.paused_at = time() if asked else None
     trace.ended()
-    await run.save()
-    await _keep_conversation(run.services.store, state)
-    result = result_of(state, trace.span.trace_id)
-    for confirmation in asked:
-        await run.emit(ConfirmationRequested, **confirmation.model_dump(exclude={"plan"}))
+    await run.services.journal.end([*_last_events(run)])
+    result = result_of(state)
+    _log(result)
+    return result
+
+
+async def suspend(run: Run) -> NoReturn:
+    """Leave a run that has not ended to whoever resumes it; raises RunSuspended, or StoreError."""
+    await run.services.journal.release()
+    run_id = run.state.run_id
+    raise RunSuspended(f"the runtime was closed while the run {run_id} went on; it can be resumed")
+
+
+def _last_events(run: Run) -> Iterator[Event]:
+    state = run.state
+    for confirmation in state.pending:
+        yield run.event(ConfirmationRequested, **confirmation.model_dump(exclude={"plan"}))
     if state.error is not None:
-        await run.emit(RunFailed, **state.error.model_dump())
-    await run.emit(
+        yield run.event(RunFailed, **state.error.model_dump())
+    yield run.event(
         RunFinished,
         status=state.status,
         finish_reason=state.finish_reason,
@@ -41,33 +53,11 @@ async def conclude(run: Run, asked: tuple[Confirmation, ...], trace: RunTrace) -
         message_id=message_id(run),
         tokens_used=state.usage.total_tokens,
         usage=state.usage,
-        trace_id=result.trace_id,
+        trace_id=state.trace_id,
     )
-    _log(result)
-    return result
 
 
-async def free_conversation(store: Store, state: RunState) -> None:
-    """Let the next run of this run's conversation begin."""
-    if state.conversation_id:
-        conversation = await store.conversation(state.conversation_id)
-        await store.save_conversation(replace(conversation, open_run=None))
-
-
-async def _keep_conversation(store: Store, state: RunState) -> None:
-    """A turn that ended well is part of the conversation; one that failed or was cancelled is not."""
-    if not state.conversation_id or state.status == "paused":
-        return
-    if state.status not in ("completed", "stopped"):
-        await free_conversation(store, state)
-        return
-    conversation = await store.conversation(state.conversation_id)
-    messages = (*conversation.messages, *state.messages)
-    ended = replace(conversation, messages=messages, agent=state.agent, open_run=None, session=dict(state.session))
-    await store.save_conversation(ended)
-
-
-def result_of(state: RunState, trace: str | None = None) -> RunResult:
+def result_of(state: RunState) -> RunResult:
     """A state as its caller sees it."""
     entries = sorted(_trace_entries(state), key=lambda entry: entry.timestamp)
     return RunResult(
@@ -85,7 +75,7 @@ def result_of(state: RunState, trace: str | None = None) -> RunResult:
         generation=state.generation,
         digest=state.digest,
         conversation_id=state.conversation_id,
-        trace_id=trace,
+        trace_id=state.trace_id,
         trace=tuple(entries),
         pending=tuple(state.pending),
         error=state.error,

@@ -37,10 +37,11 @@ async def execute(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -
     """
     run.keep_time()
     await run.services.throttle.wait(tool)
+    run.services.journal.check()
     record = run.state.calls[call.id]
     run.state.calls[call.id] = record.model_copy(update={"started": record.started + 1, "call": call})
-    await run.save()
     await run.emit(ToolStarted, id=call.id, tool=call.tool, arguments=redact_data(call.arguments))
+    await run.save()
     started = perf_counter()
     perform = _delegate if tool.source == "agent" else _try
     asked, result = await perform(run, call, tool, bound)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
@@ -48,6 +49,18 @@ class RunOptions(TypedDict, total=False):
     """Passed to tools as it is."""
     output_type: type[BaseModel] | None
     """What the answer's data must be; otherwise the agent's `output_schema`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks for a run; what is given must be the run's own."""
+
+    user: str | None = None
+    tenant: str | None = None
+
+    def may_see(self, user: str | None, tenant: str | None) -> bool:
+        """Is what belongs to these theirs?"""
+        return self.user in (None, user) and self.tenant in (None, tenant)
 
 
 def first_state(message: str, agent: Agent, generation: Generation, locale: str, options: RunOptions) -> RunState:

@@ -48,10 +48,10 @@ async def finish(run: Run, call: ToolCall, result: ToolResult) -> tuple[Confirma
         state.tool_stats[call.tool] = ToolStat(count=stat.count + 1, total_ms=stat.total_ms + result.elapsed_ms)
     text = observation(run, call.tool, result)
     state.trace.append(_trace_entry(run, call, result, text))
-    await run.save()
     await run.emit(
         ToolFinished, id=call.id, tool=call.tool, status=result.status, result=text, elapsed_ms=result.elapsed_ms
     )
+    await run.save()
     if record.repeats == run.budget.limits.max_repeated_calls:
         warning = f"{call.tool} was called {record.repeats} times with the same arguments"
         await run.emit(Warned, code="max_repeated_calls", message=warning)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from framework.engine.ending import conclude
+from framework.engine.ending import conclude, suspend
 from framework.engine.router import Route
 from framework.engine.run import Run
 from framework.engine.run_trace import RunTrace
@@ -27,6 +27,8 @@ async def drive_root(run: Run, chosen: Route | None) -> RunResult:
                 if chosen is not None:
                     await _tell_route(run, chosen)
                 asked = await run.drive()
+            if run.services.journal.suspended and run.state.status == "running":
+                await suspend(run)
             return await conclude(run, asked, trace)
     finally:
         run.services.channel.close()

@@ -36,7 +36,7 @@ from framework.telemetry.redact import places
 from framework.telemetry.span import NO_SPAN, OpenSpan
 from framework.telemetry.spans import Kind
 from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, Paused, Refused
-from framework.types.events import ContentReceived, RunEvent
+from framework.types.events import ContentReceived, Event, RunEvent
 from framework.types.messages import Message, ToolCall
 from framework.types.outcome import outcome
 from framework.types.redact import redact
@@ -89,8 +89,8 @@ class Run:
         message = calls.taken_in(reply.message, self.state)
         self._step_span.set_attribute(names.STEP_KIND, "action" if message.tool_calls else "final")
         self.state.messages.append(message)
+        self.services.journal.save_soon()  # with the beginning of the calls that it asks for, if they begin at once
         await turns.tell(self, message)
-        await self.save()
         return message
 
     async def ask_typed(self, output: type[T], instruction: str) -> T:
@@ -113,7 +113,6 @@ class Run:
         if self._step_span is NO_SPAN:
             self._begin_step(self.state.steps)
         requested = calls.admit(self, requested)
-        await self.save()
         gate = asyncio.Semaphore(self.budget.limits.max_parallel_tools)
 
         async def one(call: ToolCall) -> Confirmations:
@@ -123,7 +122,6 @@ class Run:
         with self._step_span.inside():
             await together(one(call) for call in requested)
         results.answer(self, requested)
-        await self.save()
 
     async def call_tool(self, call: ToolCall) -> Confirmations:
         """Carry out one call that no message asked for, such as a plan's; its result stays in `state.calls`."""
@@ -162,11 +160,15 @@ class Run:
         return self.services.spans.span(name, kind, {names.AGENT: self.agent.name, **attributes}, client=client)
 
     async def emit(self, event: type[RunEvent], **payload: Any) -> None:
-        """Tell whoever listens."""
+        """Tell whoever listens, once it is on record."""
+        await self.services.journal.tell(self.event(event, **payload))
+
+    def event(self, event: type[RunEvent], **payload: Any) -> Event:
+        """The run's next event, numbered."""
         root = self.services.root
         root.seq += 1
         head = {"run_id": root.run_id, "seq": root.seq, "generation": root.generation, "path": self.state.path}
-        await self.services.channel.put(event(**head, **payload))  # type: ignore[arg-type]  # every RunEvent is an Event
+        return event(**head, **payload)  # type: ignore[return-value]  # every RunEvent is an Event
 
     def keep_time(self) -> None:
         """Bring the end of the run forward, if its timeout was tightened since it began."""
@@ -178,8 +180,8 @@ class Run:
             self.deadline.reschedule(now_due)
 
     async def save(self) -> None:
-        """Checkpoint: the store has the whole run as it is now."""
-        await self.services.store.save_run(self.services.root)
+        """Checkpoint: the store has the whole run as it is now; raises StoreError."""
+        await self.services.journal.save()
 
     def record(self, messages: Iterable[Message]) -> None:
         """Add messages that no model turn made."""
@@ -232,6 +234,8 @@ class Run:
             else:
                 self._end("internal_error", results.partial_output(self.state), error)
         except asyncio.CancelledError:
+            if self.services.journal.suspended:
+                raise  # it has not ended: it is left as it is
             self._end("cancelled", "" if self.is_guarded else results.partial_output(self.state))
             raise
         except (AgentsdError, PromptError) as error:

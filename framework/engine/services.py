@@ -14,10 +14,10 @@ from framework.config.compile import Agent
 from framework.config.generation import Generation
 from framework.config.settings import ToolSettings
 from framework.engine.health import Health
+from framework.engine.journal import Journal
 from framework.engine.stream import Channel
 from framework.engine.throttle import Throttle
 from framework.llm.client import ModelClient
-from framework.memory.store import Store
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
@@ -50,8 +50,9 @@ class Services:
     executors: Mapping[str, Executor]
     model: ModelOf
     health: Health
-    store: Store
+    journal: Journal
     channel: Channel
+    """For what is told without being on record: pieces of an answer."""
     spans: Spans
     threads: Threads
     """Where tools that are not coroutines run."""

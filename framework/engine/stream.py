@@ -91,11 +91,15 @@ class RunStream:
 
     def cancel(self) -> None:
         """Stop the run; its result says so."""
-        self._task.cancel()
+        asyncio.get_running_loop().call_soon(self._task.cancel)  # a task that has not begun could not put down its end
+
+    def end(self) -> asyncio.Task[RunResult]:
+        """What ends when the run is on record."""
+        return self._task
 
     async def leave(self) -> None:
         """The reader goes: a run whose end was not waited for is stopped. Returns when the run is on record."""
         self._channel.close()
         if not self._wanted:
-            self._task.cancel()
+            self.cancel()
         await asyncio.wait([self._task])

@@ -55,6 +55,7 @@ async def ask(run: Run, request: ModelRequest) -> ModelReply:
         ModelError: no model answered.
     """
     run.keep_time()
+    run.services.journal.check()
     run.budget.check_steps()
     await check_room(run, request, asking.first_model(run).info)
     run.budget.spend_step()

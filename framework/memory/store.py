@@ -1,14 +1,19 @@
-"""Where runs and conversations are kept. In memory here; the protocol is what a database implements."""
+"""Where runs and conversations are kept: the protocol of a store, and what goes through it.
+
+A run is written by one process at a time: whoever holds its `RunRecord`. Records are had by beginning a run or by
+taking over one that nobody holds; every write through a record that was taken over meanwhile is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from framework.types.errors import RunNotFound
+from framework.types.events import Event
 from framework.types.messages import Message
-from framework.types.state import RunState
+from framework.types.outcome import Status
+from framework.types.state import Decision, RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,67 +22,180 @@ class Conversation:
 
     id: str
     messages: tuple[Message, ...] = ()
+    """Of the turns that ended well: what the next run is told of."""
     agent: str | None = None
+    """Who answered last."""
     open_run: str | None = None
     """A run that goes on, or waits for a human."""
     session: Mapping[str, Any] = field(default_factory=dict)
     """What tools keep from turn to turn."""
+    turns: int = 0
+    """How many runs were begun in it; none: it is new."""
+    user: str | None = None
+    tenant: str | None = None
+    """Whose it is: that of its first run."""
 
-    def opened_by(self, run_id: str) -> Conversation:
-        """The conversation while a run goes on in it."""
-        return replace(self, open_run=run_id)
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """The files an agent is made of, kept so that its runs can go on when the project's are others."""
+
+    digest: str
+    """Of all the files."""
+    files: Mapping[str, str]
+    """Agent files and templates by their path below the root; the agent's own and those of its sub-agents."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """A run as lists show it."""
+
+    run_id: str
+    status: Status
+    finish_reason: str
+    agent: str
+    generation: int
+    digest: str
+    message: str
+    """The beginning of what the user wrote."""
+    created_at: float
+    """Seconds since 1970; so are the other times."""
+    updated_at: float
+    conversation_id: str | None = None
+    turn: int = 0
+    """Its number in the conversation."""
+    user: str | None = None
+    tenant: str | None = None
+    trace_id: str | None = None
+    steps: int = 0
+    tokens: int = 0
+    expires_at: float | None = None
+    """When the first of the questions it waits with expires."""
+    held: bool = False
+    """A process works on it."""
+    attempts: int = 0
+    """How often it was taken over since a step of it was last put on record."""
+
+    @property
+    def orphaned(self) -> bool:
+        """It was under way when its process ended, and nobody has taken it over."""
+        return self.status == "running" and not self.held
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """Which runs a list is to show; what is left out does not matter."""
+
+    statuses: Collection[Status] = ()
+    conversation_id: str | None = None
+    agent: str | None = None
+    user: str | None = None
+    tenant: str | None = None
+    orphaned: bool = False
+    """Only those that nobody works on although they have not ended."""
+    expired_at: float | None = None
+    """Only those that wait with a question that has expired by then."""
+    newest_first: bool = False
+    limit: int | None = None
+
+
+class RunRecord(Protocol):
+    """A run that this process holds. One write at a time; what each of them gets is written whole or not at all."""
+
+    cancel_requested: bool
+    """Somebody wants the run to end, as of the last write."""
+
+    async def write(self, state: RunState, events: Sequence[Event] = (), *, last: bool = False) -> None:
+        """Put on record what has changed, and events with it.
+
+        Args:
+            state: the run as it is now; read before anything is waited for.
+            events: since the last write; their numbers go on from there.
+            last: the run has ended, or waits for a human: it is let go, and so is its conversation once it has ended.
+
+        Raises:
+            RunTaken: another process has taken the run over; nothing was written.
+            StoreError: it could not be written.
+        """
+        ...
+
+    async def release(self) -> None:
+        """Let a run go that has not ended, as it was last written: whoever wants to may take it over."""
+        ...
+
+
+class NoRecord:
+    """Of what nothing is kept."""
+
+    cancel_requested = False
+
+    async def write(self, state: RunState, events: Sequence[Event] = (), *, last: bool = False) -> None:
+        """Nothing."""
+
+    async def release(self) -> None:
+        """Nothing."""
 
 
 class Store(Protocol):
-    """Keeps RunStates and conversations. Raises StoreError when it cannot."""
+    """Keeps runs and conversations. Every method raises StoreError when it cannot do its work."""
 
-    async def save_run(self, state: RunState) -> None:
-        """Keep a root run's state as it is now."""
+    durable: bool
+    """What is kept outlasts the process, so each step has to be written. Otherwise records keep the state itself."""
+
+    async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
+        """Put a new run on record, with the user's message, before anything is done.
+
+        Args:
+            state: its first state.
+            conversation: as it was loaded; the run becomes its next turn.
+            blueprint: what its agent is made of; only durable stores need it.
+
+        Raises:
+            ConversationBusy: another run of the conversation goes on or waits, or was faster.
+        """
+        ...
+
+    async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
+        """Take over a run that waits or was left behind, exactly as it was loaded, with what a human decided.
+
+        Args:
+            state: as `load_run` gave it.
+            decisions: by confirmation; each may be decided once.
+            by: who decided.
+
+        Raises:
+            RunBusy: somebody else works on it, or was faster.
+        """
         ...
 
     async def load_run(self, run_id: str) -> RunState:
-        """Give a state back; raises RunNotFound."""
+        """A run as it was last written; raises RunNotFound."""
         ...
 
-    async def runs(self) -> Sequence[RunState]:
-        """All runs, oldest first."""
+    async def runs(self, query: RunQuery | None = None) -> Sequence[RunInfo]:
+        """All runs, or some; oldest first unless said otherwise."""
+        ...
+
+    async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
+        """What a run has told since event number `after`, in the form of the wire; raises RunNotFound."""
+        ...
+
+    async def request_cancel(self, run_id: str) -> bool:
+        """Ask whoever holds a run to end it; says whether anybody does. Raises RunNotFound."""
+        ...
+
+    async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
+        """Hold on to runs. Those that are still held; true: somebody wants the run to end."""
+        ...
+
+    async def blueprint(self, digest: str) -> Blueprint | None:
+        """What was kept of an agent, if it was."""
         ...
 
     async def conversation(self, conversation_id: str) -> Conversation:
         """A conversation; an unknown id is a new, empty one."""
         ...
 
-    async def save_conversation(self, conversation: Conversation) -> None:
-        """Keep a conversation as it is now."""
+    async def close(self) -> None:
+        """Give back what the store has open."""
         ...
-
-
-class MemoryStore:
-    """Keeps everything in this process, until it ends. Finished runs are forgotten past `keep_runs`, oldest first."""
-
-    def __init__(self, keep_runs: int = 1000) -> None:
-        self._runs: dict[str, RunState] = {}
-        self._conversations: dict[str, Conversation] = {}
-        self._keep_runs = keep_runs
-
-    async def save_run(self, state: RunState) -> None:
-        self._runs[state.run_id] = state
-        if len(self._runs) > self._keep_runs:
-            finished = (run for run, kept in self._runs.items() if kept.status not in ("running", "paused"))
-            if oldest := next(finished, None):
-                del self._runs[oldest]
-
-    async def load_run(self, run_id: str) -> RunState:
-        try:
-            return self._runs[run_id]
-        except KeyError:
-            raise RunNotFound(f"there is no run {run_id!r}") from None
-
-    async def runs(self) -> Sequence[RunState]:
-        return tuple(self._runs.values())
-
-    async def conversation(self, conversation_id: str) -> Conversation:
-        return self._conversations.get(conversation_id, Conversation(conversation_id))
-
-    async def save_conversation(self, conversation: Conversation) -> None:
-        self._conversations[conversation.id] = conversation

@@ -5,12 +5,17 @@
     ├── RequestError         the caller
     │   ├── AgentNotFound    names the agents there are
     │   ├── RunNotFound
+    │   ├── RunBusy          the run goes on already
+    │   ├── DecisionRefused  it was decided before, or too late
     │   └── ConversationBusy a run of this conversation is going on or waits for a decision
     ├── ModelError           the provider; `retryable` or not, `unavailable` or not
     ├── ToolError            a tool; told to the model, never to the caller as a traceback
     ├── PolicyDenied         the policy; names the rule and its `file:line`
     ├── LimitExceeded        a limit; names it, its use and its place in the file
-    └── StoreError           the store
+    ├── StoreError           the store
+    │   ├── RunTaken         another process has taken the run over
+    │   └── StoreTooNew      a newer version has written it
+    └── RunSuspended         nobody: the runtime was closed, the run can be resumed
 
 `Paused` is not an error: it is how a run that waits for a human leaves the executor. It derives from
 `BaseException`, so that no `except Exception` in a plugin can swallow it.
@@ -84,6 +89,20 @@ class ConversationBusy(RequestError):
     """The conversation has a run that goes on or waits for a decision."""
 
     code = "conversation_busy"
+    http_status = 409
+
+
+class RunBusy(RequestError):
+    """The run goes on already, here or in another process."""
+
+    code = "run_busy"
+    http_status = 409
+
+
+class DecisionRefused(RequestError):
+    """A decision that cannot count any more: it was made before, came too late, or nothing waits for it."""
+
+    code = "decision_refused"
     http_status = 409
 
 
@@ -163,6 +182,25 @@ class StoreError(AgentsdError):
     """The store could not keep or give back a record."""
 
     code = "store_error"
+
+
+class RunTaken(StoreError):
+    """Another process has taken the run over: this one may write nothing of it any more."""
+
+    code = "run_taken"
+
+
+class StoreTooNew(StoreError):
+    """A newer version of agentsd has written the store; this one would not understand it."""
+
+    code = "store_too_new"
+
+
+class RunSuspended(AgentsdError):
+    """The runtime was closed while the run went on. It is on record as it was, and can be resumed."""
+
+    code = "run_suspended"
+    http_status = 503
 
 
 class Paused(BaseException):

@@ -7,6 +7,7 @@ Content deltas are the exception: unnumbered (seq 0) and free to be merged. Ever
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Literal
 
 from framework.types.change import Change
@@ -15,7 +16,7 @@ from framework.types.messages import Usage
 from framework.types.outcome import Status
 from framework.types.plan import PlanStep, StepStatus
 from framework.types.problem import Problem
-from framework.types.spec import Risk
+from framework.types.spec import OnExpiry, Risk
 
 
 class RunEvent(Frozen):
@@ -116,6 +117,9 @@ class ConfirmationRequested(RunEvent):
     reason: str
     rule: str
     risk: Risk
+    expires_at: datetime | None = None
+    """Until when a decision counts."""
+    on_expiry: OnExpiry = "reject"
 
 
 class RunFailed(RunEvent):

@@ -20,6 +20,7 @@ RISKS: tuple[Risk, ...] = ("low", "medium", "high", "critical")
 ContentMode = Literal["none", "redacted", "full"]
 CONTENTS: tuple[ContentMode, ...] = ("none", "redacted", "full")
 """What of prompts, arguments and results stands in traces, from least to most."""
+OnExpiry = Literal["reject", "cancel"]
 Protocol = Literal["auto", "native", "json"]
 PositiveInt = Annotated[int, Field(gt=0, strict=True)]
 
@@ -142,6 +143,10 @@ class ConfirmPolicy(Frozen):
 
     from_: Literal["low", "medium", "high", "critical", "never"] = Field(default="high", alias="from")
     """Ask for tools of this risk and above; `never` asks only where a rule or the tool itself does."""
+    expires: Duration | None = None
+    """How long a human may take to decide, such as `15m`; missing: as long as they like."""
+    on_expiry: OnExpiry = "reject"
+    """What happens then: `reject` the call and go on, or `cancel` the run."""
 
 
 class Limits(Frozen):

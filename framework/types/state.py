@@ -14,7 +14,7 @@ from framework.types.frozen import Frozen
 from framework.types.messages import Message, ToolCall, ToolResult, Usage
 from framework.types.outcome import Status
 from framework.types.plan import Plan
-from framework.types.spec import Limits, ModelSettings, Risk
+from framework.types.spec import Limits, ModelSettings, OnExpiry, Risk
 
 
 def arguments_hash(tool: str, arguments: dict[str, Any]) -> str:
@@ -41,6 +41,9 @@ class Confirmation(Frozen):
     rule: str = ""
     """The rule that asks, with its place in the file."""
     risk: Risk = "medium"
+    expires_at: datetime | None = None
+    """After this nobody can decide it any more: what the agent's file says happens (`confirm.on_expiry`)."""
+    on_expiry: OnExpiry = "reject"
 
 
 class Approve(Frozen):
@@ -151,6 +154,8 @@ class RunState(BaseModel):
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
     schema_version: int = 1
+    version: int = 0
+    """Which record of the run this is: a store counts them, and refuses to write over a later one."""
     run_id: str = Field(default_factory=lambda: f"run_{uuid4().hex}")
     path: tuple[str, ...] = ()
     """Where in its root run this one stands: the keys of the sub-runs that lead to it."""
@@ -159,6 +164,8 @@ class RunState(BaseModel):
     digest: str = ""
     traceparent: str = ""
     """Where in a trace its last part began, as W3C writes it."""
+    blueprint: str = ""
+    """Digest of the files its agent is made of, as a durable store keeps them."""
     conversation_id: str | None = None
     user: str | None = None
     tenant: str | None = None
@@ -197,6 +204,8 @@ class RunState(BaseModel):
     """Since when it waits for them; Unix time."""
     decisions: dict[str, Decision] = {}
     """Answers by confirmation, all kept in the root's state."""
+    expires: dict[str, datetime] = {}
+    """Until when a confirmation may be answered, since it was first asked; all kept in the root's state."""
 
     steps: int = 0
     tool_calls: int = 0
@@ -217,6 +226,11 @@ class RunState(BaseModel):
     seq: int = 0
     """Number of the last event."""
     trace: list[TraceEntry] = []
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace of its last part, where one was recorded."""
+        return self.traceparent.split("-")[1] if self.traceparent else None
 
     def open_calls(self) -> tuple[ToolCall, ...]:
         """Calls of the last turn that stand unanswered: left over from a pause or a crash."""

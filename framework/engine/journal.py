@@ -1,0 +1,124 @@
+"""What a root run puts on record, and tells whoever listens: nothing is told before it is on record.
+
+With a durable store every step is one write: the state's changes and the events since the last one, together. Writes of
+parallel jobs join: whoever asks while one is under way waits for the next, which has it all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from framework.engine.stream import Channel
+from framework.memory.store import RunRecord
+from framework.types.events import Event
+from framework.types.state import RunState
+
+SOON = 0.002
+"""Seconds that `tell` gives a step to come to its own write, which then has the event with it."""
+
+
+class Journal:
+    """The record of one root run while this process works on it."""
+
+    def __init__(self, state: RunState, record: RunRecord, channel: Channel, *, durable: bool) -> None:
+        self.suspended = False
+        """The runtime closes: the run stops at its next step, and is left to whoever resumes it."""
+        self.on_cancel: Callable[[], object] = lambda: None
+        """Called when somebody, in whatever process, wants the run to end."""
+        self._state, self._record, self._channel, self._durable = state, record, channel, durable
+        self._outbox: list[Event] = []
+        self._asked = self._stored = 0
+        self._writing: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._failure: BaseException | None = None
+        self._last = False
+
+    def check(self) -> None:
+        """Before a step: raises CancelledError if the runtime closes, and StoreError once the record has failed."""
+        if self.suspended:
+            raise asyncio.CancelledError
+        if self._failure is not None:
+            raise self._failure
+
+    async def tell(self, event: Event) -> None:
+        """Put an event on record, with the next write or a little later, and then hand it out."""
+        if not self._durable:
+            await self._channel.put(event)
+            return
+        self._outbox.append(event)
+        self.save_soon()
+
+    def save_soon(self) -> None:
+        """Have the state written within a moment, at the latest; a failure shows at the next `save` or `check`."""
+        if self._durable:
+            self._asked += 1
+            if self._timer is None and self._writing is None:
+                self._timer = asyncio.get_running_loop().call_later(SOON, self._begin_write)
+
+    async def save(self) -> None:
+        """Wait until the state, as it is now, is on record, and what was told with it handed out.
+
+        Raises:
+            StoreError: it could not be written: neither now nor, since then, ever.
+        """
+        if not self._durable:
+            return
+        self._asked += 1
+        wanted = self._asked
+        while self._stored < wanted:
+            if self._failure is not None:
+                raise self._failure
+            await asyncio.shield(self._writing or self._begin_write())
+
+    async def end(self, events: Sequence[Event]) -> None:
+        """Put the run's end on record with its last events; nothing that happens meanwhile keeps it from that."""
+        self._last = True
+        if not self._durable:
+            await self._record.write(self._state, last=True)
+            for event in events:
+                await self._channel.put(event)
+            return
+        self._outbox.extend(events)
+        await _whatever_happens(asyncio.ensure_future(self.save()))
+
+    async def release(self) -> None:
+        """Leave the run, as it is, to whoever resumes it."""
+        await _whatever_happens(asyncio.ensure_future(self._release()))
+
+    async def _release(self) -> None:
+        await self.save()
+        await self._record.release()
+
+    def _begin_write(self) -> asyncio.Task[None]:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._writing = asyncio.ensure_future(self._write())
+        return self._writing
+
+    async def _write(self) -> None:
+        covered, events, self._outbox = self._asked, self._outbox, []
+        try:
+            await self._record.write(self._state, events, last=self._last)
+            self._stored = covered
+            for event in events:
+                await self._channel.put(event)
+        except BaseException as failure:  # noqa: BLE001 - whoever saves next is told; nothing goes on without a record
+            self._failure = failure
+        finally:
+            self._writing = None
+        if self._record.cancel_requested:
+            self.on_cancel()
+        if self._outbox and self._failure is None:
+            self._begin_write()
+
+
+async def _whatever_happens(task: asyncio.Future[None]) -> None:
+    """Wait for a task, also while being cancelled."""
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            continue
+    task.result()

@@ -1,0 +1,178 @@
+"""Starts the tasks in which runs go on, and stops them when the runtime closes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from framework.config.compile import Agent
+from framework.config.generation import Generation
+from framework.engine.journal import Journal
+from framework.engine.keeper import Keeper
+from framework.engine.models import Models
+from framework.engine.project import EXECUTORS, Project
+from framework.engine.root import drive_root
+from framework.engine.router import Route
+from framework.engine.run import Run
+from framework.engine.run_trace import process_content, spans_of
+from framework.engine.services import Services
+from framework.engine.stream import Channel, RunStream
+from framework.engine.throttle import Throttle
+from framework.llm.client import ModelClient
+from framework.memory.store import NoRecord, RunRecord, Store
+from framework.telemetry.content import Content
+from framework.telemetry.metrics import RunMetrics
+from framework.types.state import RunResult, RunState
+
+TOOL_THREADS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """All that a run is started with."""
+
+    state: RunState
+    record: RunRecord
+    generation: Generation
+    agent: Agent
+    chosen: Route | None = None
+    """How its agent was chosen; none for one that goes on."""
+    output_type: type[BaseModel] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ongoing:
+    """A run that goes on in this process."""
+
+    stream: RunStream
+    journal: Journal
+    state: RunState
+
+    def cancel(self) -> None:
+        """Stop it."""
+        self.stream.cancel()
+
+
+class Launcher:
+    """The runs of this process that go on."""
+
+    def __init__(self, project: Project, store: Store, models: Mapping[str, ModelClient], deps: Any) -> None:
+        self.models = Models(models)
+        self.store = store
+        self.pinned: dict[str, Generation] = {}
+        """By run, also of those that wait, where the store does not keep what their agents are made of."""
+        self._root, self._catalog, self._deps = project.root, project.catalog, deps
+        self._threads = ThreadPoolExecutor(TOOL_THREADS, thread_name_prefix="agentsd-tool")
+        self._throttle = Throttle()
+        self._meters = RunMetrics()
+        self._running: dict[str, _Ongoing] = {}
+        self._keeper = Keeper(store, self._running)
+
+    @asynccontextmanager
+    async def launch(self, start: Start, *, listening: bool) -> AsyncIterator[RunStream]:
+        """Drive a run in a task of its own; leaving the context before its end was waited for cancels it."""
+        stream = self.drive(start, listening=listening)
+        try:
+            yield stream
+        finally:
+            await stream.leave()
+
+    def drive(self, start: Start, *, listening: bool) -> RunStream:
+        """The same, for a run that goes on whoever listens."""
+        run_id, channel = start.state.run_id, Channel()
+        journal = Journal(start.state, start.record, channel, durable=self.store.durable)
+        services = self.services(start, channel, journal, listening=listening)
+        run = Run(start.state, start.agent, services)
+        if not self.store.durable:
+            self.pinned[run_id] = start.generation
+        stream = RunStream(run_id, channel, asyncio.create_task(self._drive(run, start.chosen), name=run_id))
+        self._running[run_id] = _Ongoing(stream, journal, start.state)
+        journal.on_cancel = stream.cancel
+        self._keeper.wake()
+        return stream
+
+    def off_the_record(self, state: RunState, agent: Agent, generation: Generation) -> Run:
+        """A run of which nothing is kept or told, for a call that is part of no run."""
+        start, channel = Start(state, NoRecord(), generation, agent), Channel()
+        channel.close()
+        journal = Journal(state, start.record, channel, durable=False)
+        return Run(state, agent, self.services(start, channel, journal, listening=False))
+
+    def is_running(self, run_id: str) -> bool:
+        """Does it go on in this process?"""
+        return run_id in self._running
+
+    def cancel(self, run_id: str) -> None:
+        """Stop a run that goes on in this process."""
+        self._running[run_id].cancel()
+
+    def services(self, start: Start, channel: Channel, journal: Journal, *, listening: bool) -> Services:
+        """What a run and its sub-runs use."""
+        state, generation = start.state, start.generation
+        settings = generation.settings
+        base_path = Path(state.base_path) if state.base_path else self._root / settings.tools.base_path
+        return Services(
+            root=state,
+            generation=generation,
+            current_agent=lambda name: self._catalog.current.agents.get(name),
+            executors=EXECUTORS,
+            model=partial(self.models.of, settings),
+            health=self.models.health,
+            journal=journal,
+            channel=channel,
+            spans=(spans := spans_of(state, generation, keep=False)),
+            content=process_content(settings) if spans.recording else Content(),
+            meters=self._meters.recording(),
+            threads=self._threads,
+            throttle=self._throttle,
+            base_path=base_path.resolve(),
+            tools=lambda: settings.tools.narrowed_by(self._catalog.current.settings.tools),
+            deps=self._deps,
+            listening=listening,
+            output_type=start.output_type,
+        )
+
+    async def close(self, grace: float) -> None:
+        """End the runs that go on; those on a durable record are left as they are, to be resumed.
+
+        Args:
+            grace: seconds for tool calls that are under way: one that is cut off may have taken effect.
+        """
+        if self.store.durable:
+            for ongoing in self._running.values():
+                ongoing.journal.suspended = True
+            await self._stop([ongoing for ongoing in self._running.values() if not _calls_under_way(ongoing.state)])
+            if acting := [ongoing.stream.end() for ongoing in self._running.values()]:
+                await asyncio.wait(acting, timeout=grace)
+        await self._stop(list(self._running.values()))
+        await self._keeper.close()
+        await self.models.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _stop(self, runs: Sequence[_Ongoing]) -> None:
+        for ongoing in runs:
+            ongoing.cancel()
+        if runs:
+            await asyncio.wait([ongoing.stream.end() for ongoing in runs])
+
+    async def _drive(self, run: Run, chosen: Route | None) -> RunResult:
+        try:
+            return await drive_root(run, chosen)
+        finally:
+            del self._running[run.state.run_id]
+            if run.state.status != "paused":
+                self.pinned.pop(run.state.run_id, None)
+
+
+def _calls_under_way(state: RunState) -> bool:
+    return any(record.started and record.result is None for record in state.calls.values()) or any(
+        map(_calls_under_way, state.children.values())
+    )

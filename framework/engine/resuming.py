@@ -1,0 +1,173 @@
+"""Runs that are not new: resumed after a pause or a crash, or ended without being resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from framework.config.blueprint import Blueprints
+from framework.config.catalog import Catalog
+from framework.config.generation import Generation
+from framework.engine.expiry import expired
+from framework.engine.journal import Journal
+from framework.engine.launcher import Launcher, Start
+from framework.engine.request import Asker, kept_decisions
+from framework.engine.router import route
+from framework.engine.stream import Channel, RunStream
+from framework.memory.store import RunInfo, RunQuery
+from framework.types.errors import AgentsdError, ConfigError, DecisionRefused, RequestError, RunBusy, RunNotFound
+from framework.types.events import RunFinished
+from framework.types.outcome import Status
+from framework.types.state import Confirmation, Decision, ErrorInfo, Reject, RunState
+
+log = logging.getLogger(__name__)
+
+NOBODY_DECIDED = "nobody decided in time"
+MAX_ATTEMPTS = 3
+"""So often a run is taken over without one more step on record: after that it is what ends the processes."""
+
+
+class Resumption:
+    """Goes on with runs, and ends those that wait."""
+
+    def __init__(self, catalog: Catalog, launcher: Launcher, blueprints: Blueprints) -> None:
+        self._catalog, self._launcher, self._blueprints = catalog, launcher, blueprints
+        self._store = launcher.store
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def load(self, run_id: str, asker: Asker) -> RunState:
+        """A run as it was last put on record; raises RunNotFound, also for a run of somebody else."""
+        state = await self._store.load_run(run_id)
+        if not asker.may_see(state.user, state.tenant):
+            raise RunNotFound(f"there is no run {run_id!r}")
+        return state
+
+    @asynccontextmanager
+    async def stream(self, run_id: str, decisions: Mapping[str, Decision], asker: Asker) -> AsyncIterator[RunStream]:
+        """Go on with a run, with what was decided; see `Runtime.resume`."""
+        with await self._catalog.lease_again(self._launcher.pinned.get(run_id, self._catalog.current)) as leased:
+            state = await self.load(run_id, asker)
+            late = await self._check(state, decisions)
+            kept = kept_decisions(decisions) | {key: Reject(reason=NOBODY_DECIDED) for key in late}
+            generation = await self._generation(state, leased)
+            agent = route("", generation.agents, explicit=state.agent).agent
+            record = await self._store.take(state, kept, asker.user)
+            state.decisions.update(kept)
+            state.pending = []
+            async with self._launcher.launch(Start(state, record, generation, agent), listening=True) as stream:
+                yield stream
+
+    async def cancel(self, run_id: str, asker: Asker) -> None:
+        """End a run that goes on, here or elsewhere, or that waits, or was left behind; see `Runtime.cancel`."""
+        state = await self.load(run_id, asker)
+        if self._launcher.is_running(run_id):
+            self._launcher.cancel(run_id)
+        elif state.status in ("running", "paused") and not await self._store.request_cancel(run_id):
+            await self._end(state, "cancelled", "cancelled")
+
+    async def orphans(self) -> Sequence[RunInfo]:
+        """Runs that were under way when their process ended, oldest first."""
+        return await self._store.runs(RunQuery(orphaned=True))
+
+    async def resume_orphans(self) -> list[str]:
+        """Go on with the runs whose process has ended, in the background; see `Runtime.resume_orphans`."""
+        resumed = []
+        for info in await self.orphans():
+            if info.attempts >= MAX_ATTEMPTS:
+                await self._give_up(info)
+            else:
+                self._go_on(info.run_id)
+                resumed.append(info.run_id)
+        return resumed
+
+    async def expire(self, now: float) -> list[str]:
+        """Go on with the runs that wait with a question nobody can answer any more, in the background."""
+        waiting = [info.run_id for info in await self._store.runs(RunQuery(expired_at=now))]
+        for run_id in waiting:
+            self._go_on(run_id)
+        return waiting
+
+    async def close(self) -> None:
+        """Wait for what was begun in the background: it ends when the launcher closes."""
+        if self._background:
+            await asyncio.wait(self._background)
+
+    # --- inside
+
+    async def _check(self, state: RunState, decisions: Mapping[str, Decision]) -> dict[str, Confirmation]:
+        """What of the run's questions has expired.
+
+        Raises:
+            RequestError: the run, or what it asks, cannot be decided like that.
+        """
+        if self._launcher.is_running(state.run_id):
+            raise RunBusy(f"the run {state.run_id} goes on already")
+        if state.status not in ("paused", "running"):
+            raise RequestError(f"the run {state.run_id} is {state.status}: it waits for no decision")
+        late = expired(state.pending)
+        if any(asked.on_expiry == "cancel" for asked in late.values()):
+            await self._end(state, "cancelled", "cancelled")
+            raise DecisionRefused(f"the run {state.run_id} is cancelled: {NOBODY_DECIDED}")
+        asked = {confirmation.id for confirmation in state.pending}
+        for key in sorted(decisions.keys()):
+            if key in late:
+                raise DecisionRefused(f"{key} expired at {late[key].expires_at:%Y-%m-%d %H:%M:%S} UTC: it is rejected")
+            if key not in asked and key in state.decisions:
+                raise DecisionRefused(f"{key} was decided before")
+        if unknown := sorted(decisions.keys() - asked):
+            listed = ", ".join(sorted(asked)) or "nothing"
+            raise RequestError(f"nothing named {', '.join(unknown)} is asked; asked: {listed}")
+        return late
+
+    async def _generation(self, state: RunState, current: Generation) -> Generation:
+        """What the run began with: its own agents' files, with the plugins that there are now."""
+        if not state.blueprint or self._blueprints.matches(state.blueprint, current, state.agent):
+            return current
+        kept = await self._store.blueprint(state.blueprint)
+        if kept is None:
+            raise ConfigError(f"the store has lost what the agent {state.agent!r} of the run {state.run_id} is made of")
+        agents = self._blueprints.agents(kept, current)
+        return replace(current, number=state.generation, digest=state.digest, agents=agents)
+
+    def _go_on(self, run_id: str) -> None:
+        async def go_on() -> None:
+            try:
+                async with self.stream(run_id, {}, Asker()) as stream:
+                    await stream.result()
+            except AgentsdError as error:
+                log.warning("run %s: %s", run_id, error)
+
+        task = asyncio.create_task(go_on(), name=f"resume {run_id}")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _give_up(self, info: RunInfo) -> None:
+        message = f"{info.attempts} processes in a row have ended while they worked on its next step"
+        try:
+            state = await self._store.load_run(info.run_id)
+            await self._end(state, "failed", "crashed", ErrorInfo(code="crashed", message=message))
+        except RequestError:
+            return  # somebody else was faster
+
+    async def _end(self, state: RunState, status: Status, finish_reason: str, error: ErrorInfo | None = None) -> None:
+        record = await self._store.take(state, {})
+        self._launcher.pinned.pop(state.run_id, None)
+        state.status, state.finish_reason, state.error, state.pending = status, finish_reason, error, []
+        state.seq += 1
+        told = RunFinished(
+            run_id=state.run_id,
+            seq=state.seq,
+            generation=state.generation,
+            status=state.status,
+            finish_reason=finish_reason,
+            output=state.output,
+            tokens_used=state.usage.total_tokens,
+            usage=state.usage,
+            trace_id=state.trace_id,
+        )
+        channel = Channel()
+        channel.close()
+        await Journal(state, record, channel, durable=self._store.durable).end([told])

@@ -1,0 +1,68 @@
+"""How a message becomes a run: its conversation, its agent, its first state, its record."""
+
+from __future__ import annotations
+
+from framework.config.blueprint import Blueprints
+from framework.config.generation import Generation
+from framework.engine.launcher import Start
+from framework.engine.request import Asker, RunOptions, first_state
+from framework.engine.router import Route, route
+from framework.memory.store import Conversation, Store
+from framework.types.errors import AgentNotFound, ConfigError, ConversationBusy, RequestError
+
+
+class Starter:
+    """Puts new runs on record."""
+
+    def __init__(self, store: Store, blueprints: Blueprints) -> None:
+        self._store, self._blueprints = store, blueprints
+
+    async def begin(self, message: str, options: RunOptions, generation: Generation) -> Start:
+        """Put a run on record, before anything of it is done.
+
+        Raises:
+            RequestError: it cannot be started as asked (AgentNotFound, ConversationBusy).
+            ConfigError: no agent can be used.
+            StoreError: it could not be put on record.
+        """
+        conversation = await self._conversation(options)
+        last = conversation.agent if conversation else None
+        chosen = choose(message, generation, explicit=options.get("agent"), last=last)
+        state = first_state(message, chosen.agent, generation, generation.settings.locale, options)
+        if conversation is not None:
+            state.history, state.session = list(conversation.messages), dict(conversation.session)
+        blueprint = self._blueprints.of(generation, chosen.agent.name) if self._store.durable else None
+        state.blueprint = blueprint.digest if blueprint else ""
+        record = await self._store.begin(state, conversation, blueprint)
+        return Start(state, record, generation, chosen.agent, chosen, options.get("output_type"))
+
+    async def _conversation(self, options: RunOptions) -> Conversation | None:
+        """The conversation that a run is to be the next turn of; raises ConversationBusy."""
+        if not (conversation_id := options.get("conversation")):
+            return None
+        conversation = await self._store.conversation(conversation_id)
+        asker = Asker(options.get("user"), options.get("tenant"))
+        if conversation.turns and not asker.may_see(conversation.user, conversation.tenant):
+            raise RequestError(f"there is no conversation {conversation_id!r} of this user")
+        if run_id := conversation.open_run:
+            pending = (await self._store.load_run(run_id)).pending
+            waits = f" and waits for {', '.join(p.tool or p.kind for p in pending)}" if pending else " and goes on"
+            raise ConversationBusy(f"the conversation {conversation_id!r} has the run {run_id} open{waits}")
+        return conversation
+
+
+def choose(message: str, generation: Generation, *, explicit: str | None, last: str | None = None) -> Route:
+    """Which agent of a generation takes a message.
+
+    Raises:
+        AgentNotFound: the agent that is named is not there; the error has the problems in the files.
+        ConfigError: there is none at all.
+        RequestError: none fits.
+    """
+    if not generation.agents and generation.errors:
+        raise ConfigError("no agent can be used", generation.errors)
+    default = generation.settings.routing.default_agent
+    try:
+        return route(message, generation.agents, explicit=explicit, last=last, default=default)
+    except AgentNotFound as missing:
+        raise AgentNotFound(missing.name, missing.known, generation.errors) from None

@@ -1,0 +1,173 @@
+"""A store that keeps everything in this process, until it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from framework.memory.store import Blueprint, Conversation, RunInfo, RunQuery, RunRecord
+from framework.types.errors import ConversationBusy, RunBusy, RunNotFound
+from framework.types.events import Event
+from framework.types.state import Decision, RunState
+
+MESSAGE_CHARS = 200
+"""Of a user's message, in lists."""
+
+
+@dataclass(slots=True)
+class MemoryRecord:
+    """A run whose state is the record: nothing is written before its end."""
+
+    state: RunState
+    store: MemoryStore
+    turn: int
+    created_at: float
+    updated_at: float
+    held: bool = True
+    cancel_requested: bool = False
+
+    async def write(self, state: RunState, events: Sequence[Event] = (), *, last: bool = False) -> None:  # noqa: ARG002 - the protocol's
+        """Keep the end; whatever comes before it is in the state."""
+        if last:
+            self.state, self.updated_at, self.held = state, time.time(), False
+            self.store.ended(state)
+
+    async def release(self) -> None:
+        """Nobody works on the run any more."""
+        self.held = False
+
+
+class MemoryStore:
+    """Finished runs are forgotten past `keep_runs`, oldest first. Events are not kept: who listens has them."""
+
+    durable = False
+
+    def __init__(self, keep_runs: int = 1000) -> None:
+        self._runs: dict[str, MemoryRecord] = {}
+        self._conversations: dict[str, Conversation] = {}
+        self._keep_runs = keep_runs
+
+    async def begin(
+        self,
+        state: RunState,
+        conversation: Conversation | None,
+        blueprint: Blueprint | None,  # noqa: ARG002 - what a run is made of lives as long as what is kept of it here
+    ) -> RunRecord:
+        """Keep the state itself: it is the record."""
+        turn = 0
+        if conversation is not None:
+            current = await self.conversation(conversation.id)
+            if current.open_run or current.turns != conversation.turns:
+                raise ConversationBusy(f"the conversation {conversation.id!r} has another run open")
+            turn = current.turns + 1
+            user, tenant = (current.user, current.tenant) if current.turns else (state.user, state.tenant)
+            opened = replace(current, open_run=state.run_id, turns=turn, user=user, tenant=tenant)
+            self._conversations[current.id] = opened
+        now = time.time()
+        record = self._runs[state.run_id] = MemoryRecord(state, self, turn, now, now)
+        if len(self._runs) > self._keep_runs:
+            finished = (run for run, kept in self._runs.items() if kept.state.status not in ("running", "paused"))
+            if oldest := next(finished, None):
+                del self._runs[oldest]
+        return record
+
+    async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:  # noqa: ARG002 - the protocol's
+        """Hold a run again."""
+        record = self._record(state.run_id)
+        if record.held:
+            raise RunBusy(f"the run {state.run_id} goes on already")
+        record.held, record.cancel_requested = True, False
+        return record
+
+    async def load_run(self, run_id: str) -> RunState:
+        """The state itself, not a copy."""
+        return self._record(run_id).state
+
+    async def runs(self, query: RunQuery | None = None) -> Sequence[RunInfo]:
+        """The runs that are still kept."""
+        query = query or RunQuery()
+        found = [info for info in map(_info, self._runs.values()) if _matches(info, query)]
+        return (found[::-1] if query.newest_first else found)[: query.limit]
+
+    async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:  # noqa: ARG002 - the protocol's
+        """Nothing: they went to whoever listened."""
+        self._record(run_id)
+        return ()
+
+    async def request_cancel(self, run_id: str) -> bool:
+        """Whoever holds the run is in this process."""
+        record = self._record(run_id)
+        record.cancel_requested = record.held
+        return record.held
+
+    async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
+        """Nobody else can take a run over."""
+        return {run_id: self._runs[run_id].cancel_requested for run_id in run_ids if run_id in self._runs}
+
+    async def blueprint(self, digest: str) -> Blueprint | None:  # noqa: ARG002 - the protocol's
+        """None is kept."""
+        return None
+
+    async def conversation(self, conversation_id: str) -> Conversation:
+        """A conversation; an unknown id is a new, empty one."""
+        return self._conversations.get(conversation_id, Conversation(conversation_id))
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def ended(self, state: RunState) -> None:
+        """Let the next run of this run's conversation begin; a turn that ended well is part of it."""
+        if state.conversation_id is None or state.status == "paused":
+            return
+        conversation = self._conversations[state.conversation_id]
+        if state.status in ("completed", "stopped"):
+            messages, session = (*conversation.messages, *state.messages), dict(state.session)
+            conversation = replace(conversation, messages=messages, agent=state.agent, session=session)
+        self._conversations[conversation.id] = replace(conversation, open_run=None)
+
+    def _record(self, run_id: str) -> MemoryRecord:
+        try:
+            return self._runs[run_id]
+        except KeyError:
+            raise RunNotFound(f"there is no run {run_id!r}") from None
+
+
+def _info(record: MemoryRecord) -> RunInfo:
+    state = record.state
+    expiries = [asked.expires_at.timestamp() for asked in state.pending if asked.expires_at]
+    return RunInfo(
+        run_id=state.run_id,
+        status=state.status,
+        finish_reason=state.finish_reason,
+        agent=state.agent,
+        generation=state.generation,
+        digest=state.digest,
+        message=state.messages[0].content[:MESSAGE_CHARS],
+        created_at=record.created_at,
+        updated_at=record.updated_at,
+        conversation_id=state.conversation_id,
+        turn=record.turn,
+        user=state.user,
+        tenant=state.tenant,
+        trace_id=state.trace_id,
+        steps=state.steps,
+        tokens=state.usage.total_tokens,
+        expires_at=min(expiries, default=None),
+        held=record.held,
+    )
+
+
+def _matches(info: RunInfo, query: RunQuery) -> bool:
+    return all(_conditions(info, query))
+
+
+def _conditions(info: RunInfo, query: RunQuery) -> Iterator[bool]:
+    yield not query.statuses or info.status in query.statuses
+    yield not query.orphaned or info.orphaned
+    if query.expired_at is not None:
+        yield info.status == "paused" and info.expires_at is not None and info.expires_at <= query.expired_at
+    for name in ("conversation_id", "agent", "user", "tenant"):
+        wanted = getattr(query, name)
+        yield wanted is None or getattr(info, name) == wanted

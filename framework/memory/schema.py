@@ -1,0 +1,160 @@
+"""The tables of a database, and how one comes from the version it has to the newest; for SQLite and PostgreSQL.
+
+A migration that was released is never changed: what comes later is a migration of its own at the end of the list.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import sqlalchemy as sa
+
+from framework.types.errors import StoreTooNew
+
+metadata = sa.MetaData()
+_Long = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+_MIGRATION_LOCK = 0x6167656E7473
+
+versions = sa.Table(
+    "agentsd_schema",
+    metadata,
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("applied_at", sa.Double, nullable=False),
+)
+
+conversations = sa.Table(
+    "agentsd_conversations",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("user_id", sa.Text),
+    sa.Column("tenant", sa.Text),
+    sa.Column("agent", sa.Text),
+    sa.Column("open_run", sa.Text),
+    sa.Column("turns", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("session", sa.Text, nullable=False, server_default="{}"),
+    sa.Column("summary", sa.Text),
+    sa.Column("summary_upto", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("updated_at", sa.Double, nullable=False),
+    sa.Column("expires_at", sa.Double, index=True),
+)
+
+runs = sa.Table(
+    "agentsd_runs",
+    metadata,
+    sa.Column("no", _Long, primary_key=True, autoincrement=True),
+    sa.Column("id", sa.Text, nullable=False, unique=True),
+    sa.Column("conversation_id", sa.Text),
+    sa.Column("turn", sa.Integer),
+    sa.Column("user_id", sa.Text),
+    sa.Column("tenant", sa.Text),
+    sa.Column("agent", sa.Text, nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("blueprint", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False, index=True),
+    sa.Column("finish_reason", sa.Text, nullable=False, server_default=""),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("owner", sa.Text),
+    sa.Column("lease_until", sa.Double),
+    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("steps", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("tokens", _Long, nullable=False, server_default="0"),
+    sa.Column("expires_at", sa.Double),
+    sa.Column("trace_id", sa.Text),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False, index=True),
+    sa.Column("updated_at", sa.Double, nullable=False),
+    sa.Column("ended_at", sa.Double, index=True),
+    sa.Column("head", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.UniqueConstraint("conversation_id", "turn"),
+)
+"""One row a run; `head` is written once, `state` with every step. The rest is columns because somebody looks for it."""
+
+messages = sa.Table(
+    "agentsd_messages",
+    metadata,
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("path", sa.Text, primary_key=True),
+    sa.Column("n", sa.Integer, primary_key=True),
+    sa.Column("body", sa.Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Of runs and their sub-runs. A conversation is the root messages of its turns that ended well."""
+
+parts = sa.Table(
+    "agentsd_parts",
+    metadata,
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("path", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("n", sa.Integer, primary_key=True),
+    sa.Column("body", sa.Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Calls with their results, the trace, plans, sub-runs: what a run needs to go on besides its messages."""
+
+events = sa.Table(
+    "agentsd_events",
+    metadata,
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+decisions = sa.Table(
+    "agentsd_decisions",
+    metadata,
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("confirmation_id", sa.Text, primary_key=True),
+    sa.Column("decision", sa.Text, nullable=False),
+    sa.Column("decided_by", sa.Text),
+    sa.Column("decided_at", sa.Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+blueprints = sa.Table(
+    "agentsd_blueprints",
+    metadata,
+    sa.Column("digest", sa.Text, primary_key=True),
+    sa.Column("files", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+Migration = Callable[[sa.Connection], None]
+
+
+def _first(connection: sa.Connection) -> None:
+    tables = (conversations, runs, messages, parts, events, decisions, blueprints)
+    metadata.create_all(connection, tables=tables, checkfirst=False)
+
+
+MIGRATIONS: Sequence[Migration] = (_first,)
+"""The n-th brings a database to version n; each runs in the transaction of the whole upgrade."""
+
+
+def upgrade(connection: sa.Connection) -> int:
+    """Bring a database to the newest version, in the connection's transaction; returns the version it had.
+
+    Raises:
+        StoreTooNew: it has a version that this code does not know.
+    """
+    if connection.dialect.name == "postgresql":  # two processes that start at once must not both create tables
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+    versions.create(connection, checkfirst=True)
+    version: int = connection.execute(sa.select(sa.func.coalesce(sa.func.max(versions.c.version), 0))).scalar_one()
+    if version > len(MIGRATIONS):
+        raise StoreTooNew(
+            f"the store has version {version} of its tables; this agentsd knows versions up to {len(MIGRATIONS)}: "
+            "use the agentsd that has written it, or a newer one"
+        )
+    for number, migrate in enumerate(MIGRATIONS[version:], start=version + 1):
+        migrate(connection)
+        connection.execute(versions.insert().values(version=number, applied_at=time.time()))
+    return version

@@ -1,0 +1,184 @@
+"""The durable store: SQLAlchemy Core over SQLite or PostgreSQL, the same code for both."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import orjson
+import sqlalchemy as sa
+from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError
+
+from framework.memory import sql_runs
+from framework.memory.database import Database
+from framework.memory.parts import Differ, head_of, history_of
+from framework.memory.schema import blueprints, conversations, runs
+from framework.memory.sql_record import LEASE_SECONDS, Batch, SqlRecord, Statements
+from framework.memory.store import Blueprint, Conversation, RunInfo, RunQuery, RunRecord
+from framework.types.errors import RunNotFound, StoreError
+from framework.types.messages import Message
+from framework.types.state import Decision, RunState
+
+_MESSAGES = TypeAdapter(list[Message])
+
+
+class SqlStore:
+    """Keeps everything in a database. Make one with `SqlStore.open`; several processes may use the same database."""
+
+    durable = True
+
+    def __init__(self, database: Database, lease: float) -> None:
+        self.lease = lease
+        self._database, self._statements = database, Statements(database)
+        self._owner = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex}"
+        self._known_blueprints: set[str] = set()
+
+    @classmethod
+    async def open(cls, url: str, root: Path, *, lease: float = LEASE_SECONDS) -> SqlStore:
+        """Open a database, and bring its tables up to date.
+
+        Args:
+            url: `sqlite:///state.db` (relative to `root`; four slashes: absolute) or `postgresql://…`.
+            root: a folder.
+            lease: seconds without a sign of life after which another process may take a run over.
+
+        Raises:
+            ConfigError: the URL cannot be used.
+            StoreError: the database cannot be opened; StoreTooNew: a newer version has written it.
+        """
+        return cls(await Database.open(url, root), lease)
+
+    async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
+        """One transaction: the conversation claimed, the run and the user's message inserted."""
+        differ, batch = Differ(), Batch()
+        try:
+            batch.add(state.run_id, differ.changes(state))
+            given = [] if conversation else history_of(state)
+            batch.add(state.run_id, given)
+            row: dict[str, Any] = {"head": head_of(state), "state": batch.state}
+        except (PydanticSerializationError, TypeError, ValueError) as error:
+            raise StoreError(f"the run cannot be written as JSON: {type(error).__name__}") from None
+        is_new = blueprint is not None and blueprint.digest not in self._known_blueprints
+
+        def work(connection: sa.Connection) -> None:
+            if conversation is not None:
+                row["turn"] = sql_runs.claim_conversation(connection, conversation, state)
+            if blueprint is not None and is_new:
+                sql_runs.insert_blueprint(connection, blueprint)
+            sql_runs.insert_run(connection, self._database, state, row, self._owner, self.lease)
+            batch.insert(connection, self._statements)
+
+        await self._database.write(work)
+        if blueprint is not None:
+            self._known_blueprints.add(blueprint.digest)
+        state.version = 1
+        return self._record(state, differ)
+
+    async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
+        """One transaction: the run claimed, the decisions inserted."""
+        decided = {key: decision.model_dump_json() for key, decision in decisions.items()}
+
+        def work(connection: sa.Connection) -> int:
+            owner = connection.execute(sa.select(runs.c.owner).where(runs.c.id == state.run_id)).scalar_one_or_none()
+            dead = owner if self._is_dead(owner) else None
+            claim = sql_runs.Claim(self._owner, self.lease, dead, by)
+            return sql_runs.take_run(connection, self._database, state, decided, claim)
+
+        state.version = await self._database.write(work)
+        differ = Differ()
+        differ.skip(state)
+        return self._record(state, differ)
+
+    async def load_run(self, run_id: str) -> RunState:
+        """A run as it was last written."""
+        return await self._database.read(lambda connection: sql_runs.load_run(connection, run_id))
+
+    async def runs(self, query: RunQuery | None = None) -> Sequence[RunInfo]:
+        """All runs, or some."""
+        wanted = query or RunQuery()
+        found = await self._database.read(lambda connection: sql_runs.list_runs(connection, self._database, wanted))
+        infos = [replace(info, held=False) if info.held and self._is_dead(owner) else info for info, owner in found]
+        if not wanted.orphaned:
+            return infos
+        return [info for info in infos if info.orphaned][: wanted.limit]
+
+    async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
+        """What a run has told."""
+        return await self._database.read(lambda connection: sql_runs.told(connection, run_id, after))
+
+    async def request_cancel(self, run_id: str) -> bool:
+        """Leave word for whoever holds the run."""
+
+        def work(connection: sa.Connection) -> str | None:
+            asked = sa.update(runs).where(runs.c.id == run_id, runs.c.status == "running")
+            asked = asked.where(runs.c.owner.is_not(None), runs.c.lease_until > self._database.now)
+            owner = connection.execute(asked.values(cancel_requested=True).returning(runs.c.owner)).scalar_one_or_none()
+            if owner is None and not connection.execute(sa.select(runs.c.no).where(runs.c.id == run_id)).one_or_none():
+                raise RunNotFound(f"there is no run {run_id!r}")
+            return owner
+
+        owner = await self._database.write(work)
+        return owner is not None and not self._is_dead(owner)
+
+    async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
+        """Sign of life for all of them in one statement."""
+        mine = sa.update(runs).where(runs.c.id.in_(sorted(run_ids)), runs.c.owner == self._owner)
+        renewed = mine.values(lease_until=self._database.now + self.lease).returning(runs.c.id, runs.c.cancel_requested)
+        rows = await self._database.write(lambda connection: connection.execute(renewed).all())
+        return {run_id: bool(cancelled) for run_id, cancelled in rows}
+
+    async def blueprint(self, digest: str) -> Blueprint | None:
+        """What was kept of an agent."""
+        found = sa.select(blueprints.c.files).where(blueprints.c.digest == digest)
+        files = await self._database.read(lambda connection: connection.execute(found).scalar_one_or_none())
+        return Blueprint(digest, orjson.loads(files)) if files else None
+
+    async def conversation(self, conversation_id: str) -> Conversation:
+        """A conversation with the messages of its turns that ended well."""
+
+        def work(connection: sa.Connection) -> Conversation:
+            found = sa.select(conversations).where(conversations.c.id == conversation_id)
+            row = connection.execute(found).one_or_none()
+            if row is None:
+                return Conversation(conversation_id)
+            bodies = sql_runs.history(connection, conversation_id)
+            return Conversation(
+                conversation_id,
+                tuple(_MESSAGES.validate_json(f"[{','.join(bodies)}]")),
+                agent=row.agent,
+                open_run=row.open_run,
+                session=orjson.loads(row.session),
+                turns=row.turns,
+                user=row.user_id,
+                tenant=row.tenant,
+            )
+
+        return await self._database.read(work)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._database.close()
+
+    def _record(self, state: RunState, differ: Differ) -> SqlRecord:
+        return SqlRecord(self._database, self._statements, state, differ, self._owner, self.lease)
+
+    def _is_dead(self, owner: str | None) -> bool:
+        """Is it known that a process lives no more? Of one on another machine only its lease tells."""
+        if owner is None or not self._database.is_sqlite:
+            return False
+        host, pid, _ = owner.rsplit("/", 2)
+        if host != socket.gethostname():
+            return False
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        return False

@@ -1,0 +1,175 @@
+"""One run that this process holds in a database: a step is one transaction, compared and set on the run's version."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+from pydantic_core import PydanticSerializationError
+from sqlalchemy.dialects import postgresql, sqlite
+
+from framework.memory.database import Database
+from framework.memory.parts import Differ, Part, is_progress
+from framework.memory.schema import conversations, events, messages, parts, runs
+from framework.types.errors import RunTaken, StoreError
+from framework.types.events import Event, wire
+from framework.types.state import RunState
+
+LEASE_SECONDS = 10.0
+"""After so long without a sign of life anybody may take a run over."""
+
+_MINE = (
+    runs.c.id == sa.bindparam("run"),
+    runs.c.version == sa.bindparam("was"),
+    runs.c.owner == sa.bindparam("me"),
+)
+
+
+class Statements:
+    """What a record executes, built once for a database."""
+
+    def __init__(self, database: Database) -> None:
+        insert = sqlite.insert if database.is_sqlite else postgresql.insert
+        lease = database.now + sa.bindparam("lease", type_=sa.Double)
+        step = sa.update(runs).where(*_MINE).returning(runs.c.cancel_requested)
+        kept: dict[str, Any] = {
+            name: sa.bindparam(name) for name in ("state", "steps", "tokens", "trace_id", "updated_at")
+        }
+        self.step = step.values(version=sa.bindparam("is"), lease_until=lease, **kept)
+        self.progress = step.values(version=sa.bindparam("is"), lease_until=lease, attempts=0, **kept)
+        ended: dict[str, Any] = {
+            name: sa.bindparam(name) for name in ("status", "finish_reason", "ended_at", "expires_at")
+        }
+        self.end = step.values(version=sa.bindparam("is"), owner=None, lease_until=None, attempts=0, **kept, **ended)
+        self.release = sa.update(runs).where(*_MINE).values(owner=None, lease_until=None)
+        add_message, add_part = insert(messages), insert(parts)
+        self.message = add_message.on_conflict_do_update(
+            index_elements=["run_id", "path", "n"], set_={"body": add_message.excluded.body}
+        )
+        self.part = add_part.on_conflict_do_update(
+            index_elements=["run_id", "path", "kind", "n"], set_={"body": add_part.excluded.body}
+        )
+        self.event = sa.insert(events)
+        free = sa.update(conversations).where(
+            conversations.c.id == sa.bindparam("conversation"), conversations.c.open_run == sa.bindparam("run")
+        )
+        self.free = free.values(open_run=None, updated_at=sa.bindparam("updated_at"))
+        self.answered = free.values(
+            open_run=None,
+            updated_at=sa.bindparam("updated_at"),
+            agent=sa.bindparam("agent"),
+            session=sa.bindparam("session"),
+        )
+
+
+@dataclass(slots=True)
+class Batch:
+    """The rows of one write."""
+
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    parts: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    state: str = ""
+    progress: bool = False
+
+    def add(self, run_id: str, changes: Sequence[Part]) -> None:
+        """Sort what has changed by table."""
+        for part in changes:
+            self.progress = self.progress or is_progress(part)
+            if part.kind == "state" and not part.path:
+                self.state = part.body
+            elif part.kind == "message":
+                self.messages.append({"run_id": run_id, "path": part.path, "n": part.n, "body": part.body})
+            elif part.kind != "head" or part.path:
+                row = {"run_id": run_id, "path": part.path, "kind": part.kind, "n": part.n, "body": part.body}
+                self.parts.append(row)
+
+    def insert(self, connection: sa.Connection, statements: Statements) -> None:
+        """Write the rows that are added to others."""
+        if self.messages:
+            connection.execute(statements.message, self.messages)
+        if self.parts:
+            connection.execute(statements.part, self.parts)
+        if self.events:
+            connection.execute(statements.event, self.events)
+
+
+class SqlRecord:
+    """A run that this process holds in a database."""
+
+    def __init__(
+        self, database: Database, statements: Statements, state: RunState, differ: Differ, owner: str, lease: float
+    ) -> None:
+        self.cancel_requested = False
+        self._database, self._statements, self._owner, self._lease = database, statements, owner, lease
+        self._run_id, self._version, self._differ = state.run_id, state.version, differ
+
+    async def write(self, state: RunState, events: Sequence[Event] = (), *, last: bool = False) -> None:
+        """One transaction: what has changed, the events, and at the end what the conversation is told."""
+        now = time.time()
+        batch = Batch()
+        try:
+            batch.add(self._run_id, self._differ.changes(state))
+            batch.events = [
+                {"run_id": self._run_id, "seq": event.seq, "at": now, "body": orjson.dumps(wire(event)).decode()}
+                for event in events
+            ]
+        except (PydanticSerializationError, TypeError, ValueError) as error:
+            raise StoreError(f"the run {self._run_id} cannot be written as JSON: {type(error).__name__}") from None
+        row = {
+            "run": self._run_id,
+            "me": self._owner,
+            "state": batch.state,
+            "steps": state.steps,
+            "tokens": state.usage.total_tokens,
+            "trace_id": state.trace_id,
+            "updated_at": now,
+        }
+        more = _ending(state, now) if last else {"lease": self._lease}
+        statement = self._statements.progress if batch.progress else self._statements.step
+        statement = self._statements.end if last else statement
+
+        def work(connection: sa.Connection) -> bool:
+            cancelled = self._set(connection, statement, row | more)
+            batch.insert(connection, self._statements)
+            if last and state.conversation_id and state.status != "paused":
+                self._free(connection, state, now)
+            return cancelled
+
+        self.cancel_requested = await self._database.write(work)
+        self._version += 1
+        state.version = self._version
+
+    async def release(self) -> None:
+        """Let the run go as it was last written."""
+        mine = {"run": self._run_id, "was": self._version, "me": self._owner}
+        await self._database.write(lambda connection: connection.execute(self._statements.release, mine))
+
+    def _set(self, connection: sa.Connection, statement: sa.Update, row: dict[str, Any]) -> bool:
+        """Compare and set; whether somebody wants the run to end. Raises RunTaken."""
+        found = connection.execute(statement, row | {"was": self._version, "is": self._version + 1}).one_or_none()
+        if found is None:
+            raise RunTaken(f"another process has taken over the run {self._run_id}: this one stops")
+        return bool(found[0])
+
+    def _free(self, connection: sa.Connection, state: RunState, now: float) -> None:
+        told = {"conversation": state.conversation_id, "run": self._run_id, "updated_at": now}
+        if state.status in ("completed", "stopped"):
+            session = orjson.dumps(state.session).decode()
+            connection.execute(self._statements.answered, told | {"agent": state.agent, "session": session})
+        else:
+            connection.execute(self._statements.free, told)
+
+
+def _ending(state: RunState, now: float) -> dict[str, Any]:
+    expiries = [asked.expires_at.timestamp() for asked in state.pending if asked.expires_at]
+    return {
+        "status": state.status,
+        "finish_reason": state.finish_reason,
+        "ended_at": None if state.status == "paused" else now,
+        "expires_at": min(expiries, default=None),
+    }

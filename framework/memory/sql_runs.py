@@ -1,0 +1,252 @@
+"""Runs in a database: begun, taken over, read, listed. Functions over one connection, each within one transaction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+from pydantic import ValidationError
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
+
+from framework.memory.database import Database
+from framework.memory.parts import Kind, whole
+from framework.memory.schema import blueprints, conversations, decisions, events, messages, parts, runs
+from framework.memory.store import Blueprint, Conversation, RunInfo, RunQuery
+from framework.types.errors import ConversationBusy, DecisionRefused, RunBusy, RunNotFound, StoreError
+from framework.types.state import RunState
+
+MESSAGE_CHARS = 200
+"""Of a user's message, in lists."""
+OPEN = ("paused", "running")
+GOOD = ("completed", "stopped")
+"""Turns that ended so are part of their conversation."""
+
+
+def text(value: str | None) -> str | None:
+    """What both databases take as text."""
+    return None if value is None else value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
+# --- beginning and taking over
+
+
+def claim_conversation(connection: sa.Connection, conversation: Conversation, state: RunState) -> int:
+    """Make the run the conversation's next turn; returns its number. Raises ConversationBusy."""
+    now = time.time()
+    if not conversation.turns:
+        insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+        whose = {"user_id": text(state.user), "tenant": text(state.tenant)}
+        row = insert(conversations).values(id=conversation.id, created_at=now, updated_at=now, **whose)
+        connection.execute(row.on_conflict_do_nothing(index_elements=["id"]))
+    claimed = connection.execute(
+        sa.update(conversations)
+        .where(
+            conversations.c.id == conversation.id,
+            conversations.c.open_run.is_(None),
+            conversations.c.turns == conversation.turns,
+        )
+        .values(open_run=state.run_id, turns=conversations.c.turns + 1, updated_at=now)
+        .returning(conversations.c.turns)
+    ).scalar_one_or_none()
+    if claimed is None:
+        raise ConversationBusy(f"the conversation {conversation.id!r} has another run open, or had one meanwhile")
+    return int(claimed)
+
+
+def insert_run(
+    connection: sa.Connection, database: Database, state: RunState, row: Mapping[str, Any], owner: str, lease: float
+) -> None:
+    """A new run that `owner` holds."""
+    now = time.time()
+    connection.execute(
+        sa.insert(runs).values(
+            id=state.run_id,
+            conversation_id=state.conversation_id,
+            user_id=text(state.user),
+            tenant=text(state.tenant),
+            agent=state.agent,
+            generation=state.generation,
+            digest=state.digest,
+            blueprint=state.blueprint,
+            status="running",
+            version=1,
+            owner=owner,
+            lease_until=database.now + lease,
+            message=text(state.messages[0].content[:MESSAGE_CHARS]),
+            created_at=now,
+            updated_at=now,
+            **row,
+        )
+    )
+
+
+def insert_blueprint(connection: sa.Connection, blueprint: Blueprint) -> None:
+    """Keep what an agent is made of, unless it is kept already."""
+    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    files = orjson.dumps(dict(blueprint.files)).decode()
+    row = insert(blueprints).values(digest=blueprint.digest, files=files, created_at=time.time())
+    connection.execute(row.on_conflict_do_nothing(index_elements=["digest"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who takes a run over."""
+
+    owner: str
+    lease: float
+    """For so many seconds."""
+    dead: str | None
+    """An owner of whom it is known that it does not live any more."""
+    by: str | None
+    """Who decided what the run waited for."""
+
+
+def take_run(
+    connection: sa.Connection, database: Database, state: RunState, decided: Mapping[str, str], claim: Claim
+) -> int:
+    """Take a run that nobody holds, exactly as it was loaded, with decisions as JSON; returns its version.
+
+    Raises:
+        RunBusy: somebody holds it, or was faster.
+        DecisionRefused: a decision was made before.
+    """
+    free = sa.or_(runs.c.owner.is_(None), runs.c.lease_until <= database.now, runs.c.owner == claim.dead)
+    taken = connection.execute(
+        sa.update(runs)
+        .where(runs.c.id == state.run_id, runs.c.version == state.version, runs.c.status.in_(OPEN), free)
+        .values(
+            owner=claim.owner,
+            lease_until=database.now + claim.lease,
+            version=runs.c.version + 1,
+            status="running",
+            cancel_requested=False,
+            expires_at=None,
+            attempts=runs.c.attempts + 1,
+        )
+        .returning(runs.c.version)
+    ).scalar_one_or_none()
+    if taken is None:
+        raise RunBusy(f"the run {state.run_id} goes on already, or somebody else was faster")
+    now = time.time()
+    rows = [
+        {
+            "run_id": state.run_id,
+            "confirmation_id": text(key),
+            "decision": body,
+            "decided_by": text(claim.by),
+            "decided_at": now,
+        }
+        for key, body in decided.items()
+    ]
+    if rows:
+        try:
+            connection.execute(sa.insert(decisions), rows)
+        except IntegrityError:
+            raise DecisionRefused(f"{', '.join(sorted(decided))}: decided before") from None
+    return int(taken)
+
+
+# --- reading
+
+
+def load_run(connection: sa.Connection, run_id: str) -> RunState:
+    """A run as it was last written; raises RunNotFound, or StoreError for one that cannot be read."""
+    columns = (runs.c.head, runs.c.state, runs.c.version, runs.c.status, runs.c.conversation_id, runs.c.turn)
+    row = connection.execute(sa.select(*columns).where(runs.c.id == run_id)).one_or_none()
+    if row is None:
+        raise RunNotFound(f"there is no run {run_id!r}")
+    earlier = history(connection, row.conversation_id, row.turn) if row.conversation_id else []
+    try:
+        state = whole(_parts(connection, run_id, row.head, row.state), earlier, row.version)
+    except (ValidationError, ValueError, KeyError, LookupError) as error:
+        raise StoreError(f"the run {run_id} cannot be read: {type(error).__name__}") from None
+    if row.status in ("running", "paused"):  # of a run that goes on, its last record may be a little ahead of its end
+        state.status = row.status
+    return state
+
+
+def _parts(connection: sa.Connection, run_id: str, head: str, state: str) -> Iterator[tuple[str, Kind, str]]:
+    yield "", "head", head
+    yield "", "state", state
+    said = sa.select(messages.c.path, messages.c.body).where(messages.c.run_id == run_id)
+    for path, body in connection.execute(said.order_by(messages.c.path, messages.c.n)):
+        yield path, "message", body
+    rest = sa.select(parts.c.path, parts.c.kind, parts.c.body).where(parts.c.run_id == run_id)
+    for path, kind, body in connection.execute(rest.order_by(parts.c.path, parts.c.kind, parts.c.n)):
+        yield path, kind, body
+
+
+def history(connection: sa.Connection, conversation_id: str, before_turn: int | None = None) -> list[str]:
+    """The messages of a conversation's turns that ended well, as JSON, in order."""
+    said = (
+        sa.select(messages.c.body)
+        .join(runs, runs.c.id == messages.c.run_id)
+        .where(runs.c.conversation_id == conversation_id, runs.c.status.in_(GOOD), messages.c.path == "")
+        .order_by(runs.c.turn, messages.c.n)
+    )
+    if before_turn is not None:
+        said = said.where(runs.c.turn < before_turn)
+    return list(connection.execute(said).scalars())
+
+
+def told(connection: sa.Connection, run_id: str, after: int) -> list[dict[str, Any]]:
+    """A run's events since number `after`; raises RunNotFound."""
+    found = sa.select(events.c.body).where(events.c.run_id == run_id, events.c.seq > after).order_by(events.c.seq)
+    bodies = list(connection.execute(found).scalars())
+    if not bodies and connection.execute(sa.select(runs.c.no).where(runs.c.id == run_id)).one_or_none() is None:
+        raise RunNotFound(f"there is no run {run_id!r}")
+    return [orjson.loads(body) for body in bodies]
+
+
+def list_runs(connection: sa.Connection, database: Database, query: RunQuery) -> list[tuple[RunInfo, str | None]]:
+    """Runs as lists show them, each with who holds it."""
+    held = sa.and_(runs.c.owner.is_not(None), runs.c.lease_until > database.now)
+    columns = [column for column in runs.c if column.name not in ("head", "state")]
+    found = sa.select(*columns, held.label("held")).order_by(runs.c.no.desc() if query.newest_first else runs.c.no)
+    found = found.where(*_conditions(query))
+    if query.limit is not None and not query.orphaned:
+        found = found.limit(query.limit)
+    return [(_info(row), row.owner) for row in connection.execute(found)]
+
+
+def _conditions(query: RunQuery) -> Iterator[sa.ColumnElement[bool]]:
+    if query.statuses:
+        yield runs.c.status.in_(sorted(query.statuses))
+    if query.orphaned:
+        yield runs.c.status == "running"
+    if query.expired_at is not None:
+        yield sa.and_(runs.c.status == "paused", runs.c.expires_at <= query.expired_at)
+    wanted = {runs.c.conversation_id: query.conversation_id, runs.c.agent: query.agent}
+    wanted |= {runs.c.user_id: query.user, runs.c.tenant: query.tenant}
+    for column, value in wanted.items():
+        if value is not None:
+            yield column == value
+
+
+def _info(row: Any) -> RunInfo:
+    return RunInfo(
+        run_id=row.id,
+        status=row.status,
+        finish_reason=row.finish_reason,
+        agent=row.agent,
+        generation=row.generation,
+        digest=row.digest,
+        message=row.message,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        conversation_id=row.conversation_id,
+        turn=row.turn or 0,
+        user=row.user_id,
+        tenant=row.tenant,
+        trace_id=row.trace_id,
+        steps=row.steps,
+        tokens=row.tokens,
+        expires_at=row.expires_at,
+        held=bool(row.held),
+        attempts=row.attempts,
+    )
