@@ -14,7 +14,8 @@ FLOORS = (
     {"llm", "tools", "memory", "telemetry"},
     {"config"},
     {"engine"},
-    {"cli", "testing"},
+    {"server", "testing"},
+    {"cli"},
 )
 FLOOR = {folder: floor for floor, folders in enumerate(FLOORS) for folder in folders}
 HEAVY = {
@@ -33,7 +34,7 @@ HEAVY = {
 """What may be imported inside a function: SDKs that not every process needs."""
 HEAVY |= {"framework.tools.mcp_client", "framework.tools.mcp_connection"}  # with the MCP SDK, an extra
 HEAVY |= {"framework.memory.sql"}  # with SQLAlchemy, for those who keep anything
-HEAVY |= {"framework.memory.sql"}  # with SQLAlchemy, for those who keep anything
+HEAVY |= {"framework.server.process"}  # with FastAPI and uvicorn, an extra
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 

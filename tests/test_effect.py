@@ -46,9 +46,11 @@ def test_of_every_setting_it_is_known_when_a_change_takes_effect() -> None:
         "telemetry.otlp_endpoint",
         "telemetry.otlp_headers",
         "telemetry.service_name",
+        "server.host",
+        "server.port",
     }
     hot = {key for key, effect in known.items() if effect == "hot"}
-    assert hot == {key for key in known if key.startswith("tools.")} - {"tools.base_path"}
+    assert hot == {key for key in known if key.startswith("tools.")} - {"tools.base_path"} | {"server.api_keys"}
     assert effect_of("something.new") == "restart"
 
 
@@ -152,6 +154,7 @@ def test_what_changed_is_told_without_any_secret(tmp_path: Path) -> None:
         assert isinstance(event, ConfigReloaded)
         changes = {change.key: (change.agent, change.effect) for change in event.changes}
         assert changes["models.fast.model"] == (FILE, "neutral")
+        assert changes["models.fast.api_key"] == (FILE, "neutral")
         assert changes["tools.unprotected"] == (FILE, "widens")
         assert "k1" not in str(told)
         assert "k2" not in str(told)

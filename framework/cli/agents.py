@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
 
 import click
 import yaml
 
 from framework.cli.project import find_agent, locate, read_project
-from framework.config.compile import Agent
+from framework.engine.listing import summaries
 
 
 @click.group("agents")
@@ -24,15 +23,15 @@ def command() -> None:
 def list_agents(project: str, as_json: bool) -> int:
     """List the agents that can be used, by name."""
     read = asyncio.run(read_project(locate(project)))
-    rows = [_row(agent, read.settings.model) for _, agent in sorted(read.catalog.current.agents.items())]
+    rows = summaries(read.catalog.current)
     if as_json:
-        click.echo(json.dumps(rows, ensure_ascii=False, indent=2))
+        click.echo(json.dumps([row.model_dump() for row in rows], ensure_ascii=False, indent=2))
         return 0
-    width = max((len(row["name"]) for row in rows), default=0)
+    width = max((len(row.name) for row in rows), default=0)
     for row in rows:
-        click.secho(f"{row['name']:<{width}}", bold=True, nl=False)
-        click.echo(f"  {row['executor']}, {row['model']}, {row['tools']} tools  {row['description']}")
-        if row["stale"]:
+        click.secho(f"{row.name:<{width}}", bold=True, nl=False)
+        click.echo(f"  {row.executor}, {row.model}, {row.tools} tools  {row.description}")
+        if row.stale:
             click.secho(f"{'':<{width}}  the last good version; its file cannot be used now", fg="red")
     if not rows:
         click.echo("no agent can be used: `agentsd check` says why")
@@ -54,15 +53,3 @@ def show(agent: str, project: str, as_json: bool) -> int:
         click.secho(f"# {found.path}, digest {found.digest}", dim=True)
         click.echo(yaml.safe_dump(spec, sort_keys=False, allow_unicode=True), nl=False)
     return 0
-
-
-def _row(agent: Agent, default_model: str) -> dict[str, Any]:
-    return {
-        "name": agent.name,
-        "description": agent.spec.description,
-        "path": agent.path,
-        "model": agent.spec.model or default_model,
-        "executor": agent.spec.executor,
-        "tools": len(agent.toolset.offered),
-        "stale": bool(agent.stale),
-    }

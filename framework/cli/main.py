@@ -27,7 +27,8 @@ COMMANDS = {
     "explain": "Say what an agent is offered, asked about and denied, and by which line.",
     "agents": "List a project's agents, or show one as it is in effect.",
     "tools": "List a project's tools, or call one under an agent's policy.",
-    "config": "Compare two versions of a project.",
+    "serve": "Serve a project over HTTP, with its files watched.",
+    "config": "Compare two versions of a project; the history of a server, and the way back.",
     "chat": "Talk with an agent; edits of its files go live between messages.",
 }
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from framework.config.diff import diff, settings_diff
 from framework.config.generation import Generation
 from framework.config.snapshot import Snapshot
 from framework.types.change import Change
 from framework.types.events import ConfigRejected, ConfigReloaded
+from framework.types.problem import Problem
+
+Outcome = Literal["applied", "partial", "rejected", "unchanged"]
+"""What becomes of files: all of them can be used, some, none may go live, or they say nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +77,14 @@ class Candidate:
             changes=self.changes,
             problems=self.generation.problems,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What the files would do, beside what is live."""
+
+    outcome: Outcome
+    candidate: Candidate
+    held: bool
+    """A rollback holds the files back that it was made over."""
+    problems: tuple[Problem, ...]

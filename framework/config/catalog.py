@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter, time_ns
 
-from framework.config.candidate import Candidate
+from framework.config.candidate import Candidate, Outcome, Preview
 from framework.config.effect import SettingsFile
 from framework.config.generation import Builder, Generation, nothing
 from framework.config.history import History, Trigger
 from framework.config.leases import Lease, Leases
-from framework.config.outside import look_outside
+from framework.config.outside import Outside, look_outside
 from framework.config.reload_trace import reload_span, tell
 from framework.config.settings import Settings
 from framework.config.snapshot import Snapshot, single_file, take_snapshot
@@ -125,6 +125,20 @@ class Catalog:
         async with self._changing:
             return await self._prepare(snapshot)
 
+    async def preview(self) -> Preview:
+        """What the files would do if they were read now. Nothing goes live, no plugin is set up, no case is run."""
+        async with self._changing:
+            snapshot = await asyncio.to_thread(self.snapshot)
+            outside = await self._outside(snapshot)
+            built = await asyncio.to_thread(self._builder.build, snapshot, self.current, outside)
+            candidate, held = Candidate.of(built, self.current, snapshot), self.held and snapshot.digest == self._held
+            if (snapshot.digest, outside.digest) == (self.current.digest, self.current.outside.digest):
+                return Preview("unchanged", candidate, held, self.current.problems_with(outside))
+            refused = self.problems if (snapshot.digest, outside.digest) == self._refused else self._unusable(built)
+            errors = bool(built.errors)
+            outcome: Outcome = "rejected" if refused else "partial" if errors else "applied"
+            return Preview(outcome, candidate, held, refused or built.problems)
+
     async def publish(self, candidate: Candidate, trigger: Trigger = "watch") -> Generation:
         """Make a candidate live, unless strict mode or the gate refuses it; one that was overtaken is dropped."""
         async with self._changing:
@@ -136,7 +150,7 @@ class Catalog:
         """Make an earlier generation live again, as a new one. It stays until the files change once more.
 
         Raises:
-            RequestError: that generation is not kept.
+            GenerationNotFound: that generation is not kept.
             ConfigError: its plugins cannot be set up again.
         """
         async with self._changing:
@@ -149,6 +163,11 @@ class Catalog:
                 self._held, self._seen = on_disk.digest, None
                 self._swap(Candidate.of(earlier, self.current), lease, "rollback")
             return self.current
+
+    @property
+    def held(self) -> bool:
+        """A rollback holds back what the files say, until they change once more."""
+        return self._held not in (None, self.current.digest)
 
     def lease(self) -> Lease:
         """Hold the live generation: its plugins stay set up for as long as the lease is entered."""
@@ -181,10 +200,7 @@ class Catalog:
     async def _prepare(self, snapshot: Snapshot) -> Candidate | None:
         if snapshot.digest == self._held and snapshot.digest != self.current.digest:
             return None
-        began = time_ns()
-        declared = await asyncio.to_thread(self._builder.sources, snapshot)
-        starting = self.current.number == 0
-        outside = await look_outside(declared, self._pool, self._contracts, starting=starting)
+        began, outside = time_ns(), await self._outside(snapshot)
         if (snapshot.digest, outside.digest) == (self.current.digest, self.current.outside.digest):
             self._refused, self._held, self._seen = None, None, snapshot
             self.problems = self.current.problems_with(outside)
@@ -195,6 +211,10 @@ class Catalog:
         built = await asyncio.to_thread(self._builder.build, snapshot, self.current, outside)
         return Candidate.of(built, self.current, snapshot, (began, time_ns()))
 
+    async def _outside(self, snapshot: Snapshot) -> Outside:
+        declared = await asyncio.to_thread(self._builder.sources, snapshot)
+        return await look_outside(declared, self._pool, self._contracts, starting=self.current.number == 0)
+
     async def _publish(self, candidate: Candidate, trigger: Trigger) -> Generation:
         started = perf_counter()
         with reload_span(candidate, trigger) as span:
@@ -202,7 +222,7 @@ class Catalog:
             with lease:
                 refused = await self._objections(candidate.generation)
                 errors = bool(refused or candidate.generation.errors)
-                outcome = "rejected" if refused else "partial" if errors else "applied"
+                outcome: Outcome = "rejected" if refused else "partial" if errors else "applied"
                 tell(span, candidate, outcome)
                 self._held, self._seen = None, candidate.snapshot
                 if refused:
@@ -236,11 +256,14 @@ class Catalog:
         return candidate, lease
 
     async def _objections(self, generation: Generation) -> tuple[Problem, ...]:
+        if unusable := self._unusable(generation):
+            return unusable
+        return tuple(await self._gate(generation)) if self._gate else ()
+
+    def _unusable(self, generation: Generation) -> tuple[Problem, ...]:
         if generation.refusal:
             return generation.refusal
-        if self._strict and generation.errors:
-            return generation.problems
-        return tuple(await self._gate(generation)) if self._gate else ()
+        return generation.problems if self._strict and generation.errors else ()
 
     def _reject(self, candidate: Candidate, problems: tuple[Problem, ...]) -> None:
         self._refused = candidate.digest, candidate.generation.outside.digest

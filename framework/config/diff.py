@@ -10,6 +10,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args
 
+from pydantic import SecretStr
+
 from framework.config.settings import Settings
 from framework.config.snapshot import SETTINGS
 from framework.types.change import Change, Effect
@@ -33,18 +35,13 @@ def settings_diff(before: Settings, after: Settings) -> Iterator[Change]:
     """The changes of `agentsd.yaml`; secrets are told apart, but never shown."""
     if before == after:
         return
-    old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
-    for path, was, now in _leaves((), old, new):
+    for path, was, now in _leaves((), before.model_dump(), after.model_dump()):
         key = ".".join(path)
         if key in _SETTINGS_SETS:
             yield from _set_changes(SETTINGS, key, was or [], now or [], _SETTINGS_SETS[key])
         else:
-            effect: Effect = "widens" if path[0] == "tools" else "neutral"
-            if key in _SETTINGS_LIMITS:
-                effect = _limit(was, now)
-            elif key == "telemetry.content":
-                effect = _content(was or "none", now or "none")
-            yield Change(agent=SETTINGS, key=key, before=was, after=now, effect=effect)
+            effect = _SETTINGS_EFFECTS.get(key, _wider if path[0] == "tools" else _neutral)(was, now)
+            yield Change(agent=SETTINGS, key=key, before=_masked(was), after=_masked(now), effect=effect)
 
 
 def agent_diff(before: AgentSpec, after: AgentSpec) -> Iterator[Change]:
@@ -86,6 +83,23 @@ def _set_changes(
 
 def _neutral(was: Any, now: Any) -> Effect:  # noqa: ARG001 - one signature for all
     return "neutral"
+
+
+def _wider(was: Any, now: Any) -> Effect:  # noqa: ARG001 - one signature for all
+    return "widens"
+
+
+def _keys(was: tuple[SecretStr, ...], now: tuple[SecretStr, ...]) -> Effect:
+    """Without any key, whoever is on this machine may ask."""
+    return "widens" if not now or (was and {*now} - {*was}) else "tightens"
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, SecretStr):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _masked(item) for key, item in value.items()}
+    return [_masked(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
 def _limit(was: float | None, now: float | None) -> Effect:
@@ -144,7 +158,13 @@ _SETTINGS_SETS: Mapping[str, tuple[Effect, Effect]] = dict.fromkeys(
     ("tools.unprotected", "tools.http.domains", "tools.http.methods", "tools.http.private_networks"),
     ("widens", "tightens"),
 )
-_SETTINGS_LIMITS = ("tools.http.max_redirects", "tools.http.max_bytes", "tools.http.timeout")
+_SETTINGS_EFFECTS: Mapping[str, Callable[[Any, Any], Effect]] = {
+    "tools.http.max_redirects": _limit,
+    "tools.http.max_bytes": _limit,
+    "tools.http.timeout": _limit,
+    "telemetry.content": lambda was, now: _content(was or "none", now or "none"),
+    "server.api_keys": _keys,
+}
 _LIMITS = (
     "max_steps",
     "max_tool_calls",

@@ -34,9 +34,10 @@ EFFECTS: Mapping[str, Effect] = {
     "tools.http.max_redirects": "hot",
     "tools.http.max_bytes": "hot",
     "tools.http.timeout": "hot",
+    "server.api_keys": "hot",
 }
 """When a change of a setting takes effect; of one that is not named here, at the next start. What is `hot` restricts
-tools: a run that goes on may do only what was permitted when it began and still is."""
+tools, and a run that goes on may do only what was permitted when it began and still is; or it says who may ask."""
 
 
 def effect_of(key: str) -> Effect:

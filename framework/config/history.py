@@ -12,7 +12,7 @@ from typing import Literal
 from framework.config.generation import Generation
 from framework.config.kept import Kept
 from framework.types.change import Change
-from framework.types.errors import RequestError
+from framework.types.errors import GenerationNotFound
 from framework.types.problem import Problem
 
 KEPT = 20
@@ -68,14 +68,19 @@ class History:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def last(self) -> Entry | None:
+        """The one of what is live; none before anything is."""
+        return self._entries[-1] if self._entries else None
+
     def add(self, generation: Generation, trigger: Trigger, changes: tuple[Change, ...]) -> None:
         """Note a generation that went live now."""
         self._entries.append(Entry(Kept.of(generation), datetime.now(UTC), trigger, pickle.dumps(changes)))
 
     def entry(self, number: int) -> Entry:
-        """What is known of a generation; raises RequestError when it is not kept."""
+        """What is known of a generation; raises GenerationNotFound when it is not kept."""
         for entry in self._entries:
             if entry.number == number:
                 return entry
         kept = ", ".join(str(entry.number) for entry in self._entries)
-        raise RequestError(f"generation {number} is not kept; kept: {kept}")
+        raise GenerationNotFound(f"generation {number} is not kept; kept: {kept or 'none'}")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
@@ -24,6 +24,9 @@ from framework.types.spec import AgentName, ContentMode, PositiveInt
 
 FILE = "agentsd.yaml"
 PREFIX = "AGENTSD_"
+KEY_CHARS = 16
+API_KEY = "AGENTSD_API_KEY"
+"""The variable with the key that commands show to a server; the only one with our prefix that is no setting."""
 NO_FILE = b"{}"
 """What stands for a missing file: no key at all."""
 
@@ -111,6 +114,26 @@ class TelemetrySettings(Frozen):
     """What backends call this process; Phoenix takes it for the project."""
 
 
+def _usable_key(key: SecretStr) -> SecretStr:
+    text = key.get_secret_value()
+    if len(text) < KEY_CHARS or not (text.isascii() and text.isprintable()) or " " in text:
+        raise ValueError(
+            f"a key is {KEY_CHARS} or more visible ASCII characters, such as `openssl rand -hex 32` prints"
+        )
+    return key
+
+
+class ServerSettings(Frozen):
+    """Where `agentsd serve` listens, and who may ask it."""
+
+    host: Annotated[str, Field(min_length=1, max_length=255)] = "127.0.0.1"
+    """An address or a name of this machine; one that others reach needs `api_keys`."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8321
+    """0: any that is free."""
+    api_keys: tuple[Annotated[SecretStr, AfterValidator(_usable_key)], ...] = ()
+    """Every request needs one of these (`Authorization: Bearer …`). None: only this machine may ask."""
+
+
 class Settings(BaseSettings):
     """Everything that is not an agent's own. Files and variables that are wrong raise ConfigError."""
 
@@ -135,6 +158,7 @@ class Settings(BaseSettings):
     tools: ToolSettings = ToolSettings()
     reload: ReloadSettings = ReloadSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    server: ServerSettings = ServerSettings()
 
     @classmethod
     def settings_customise_sources(
@@ -225,5 +249,5 @@ def _variable(loc: tuple[str | int, ...]) -> str:
 def _unknown_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
     known = [_variable((name,)) for name in Settings.model_fields]
     for name in sorted(environ):
-        if name.startswith(PREFIX) and name.split("__")[0].upper() not in known:
+        if name.startswith(PREFIX) and name != API_KEY and name.split("__")[0].upper() not in known:
             yield Problem(path=name, message=f"no such setting{did_you_mean(name.split('__')[0].upper(), known)}")

@@ -7,6 +7,7 @@
     │   ├── RunNotFound
     │   ├── RunBusy          the run goes on already
     │   ├── DecisionRefused  it was decided before, or too late
+    │   ├── GenerationNotFound
     │   └── ConversationBusy a run of this conversation is going on or waits for a decision
     ├── ModelError           the provider; `retryable` or not, `unavailable` or not
     ├── ToolError            a tool; told to the model, never to the caller as a traceback
@@ -82,6 +83,13 @@ class RunNotFound(RequestError):
     """No run of that id."""
 
     code = "run_not_found"
+    http_status = 404
+
+
+class GenerationNotFound(RequestError):
+    """No generation of that number is kept; the message lists those that are."""
+
+    code = "generation_not_found"
     http_status = 404
 
 

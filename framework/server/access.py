@@ -1,0 +1,68 @@
+"""Who may ask. With `server.api_keys` whoever shows one of them; without, only programs on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from hmac import compare_digest
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from framework.server.failures import AccessDenied, Unauthenticated
+
+Admit = Callable[[Mapping[str, str], str | None], None]
+"""Is told a request's headers and its client's address; raises Unauthenticated or AccessDenied."""
+
+
+def admission(keys: Callable[[], Sequence[SecretStr]]) -> Admit:
+    """Judges each request by the keys that hold at that moment."""
+
+    def admit(headers: Mapping[str, str], client: str | None) -> None:
+        if now := keys():
+            _shows_a_key(headers.get("authorization", ""), now)
+        else:
+            _is_from_here(headers, client)
+
+    return admit
+
+
+def _shows_a_key(authorization: str, keys: Sequence[SecretStr]) -> None:
+    scheme, _, given = authorization.partition(" ")
+    shown = _digest(given.strip())
+    known = [compare_digest(shown, _digest(key.get_secret_value())) for key in keys]  # all: no time tells which
+    if scheme.lower() != "bearer" or not any(known):
+        raise Unauthenticated("a key of this server is needed, as the header `Authorization: Bearer KEY`")
+
+
+def _is_from_here(headers: Mapping[str, str], client: str | None) -> None:
+    """A web page that a person of this machine has open is not: it may send requests, but under names of its own."""
+    if client is None or not is_loopback(client):
+        raise AccessDenied("only this machine may ask, for server.api_keys are not set")
+    host = headers.get("host", "")
+    if not _names_loopback(f"//{host}"):
+        raise AccessDenied("the Host header names another machine; ask for 127.0.0.1 or localhost, or set api_keys")
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != host:
+        raise AccessDenied("pages of other sites may not ask; set server.api_keys, and send one")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, or a name, can only be this machine."""
+    try:
+        address = ip_address(host)
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _names_loopback(url: str) -> bool:
+    try:
+        return is_loopback(urlsplit(url).hostname or "")
+    except ValueError:  # such as [ without ]
+        return False
+
+
+def _digest(text: str) -> bytes:
+    return sha256(text.encode("utf-8", "surrogateescape")).digest()

@@ -1,0 +1,20 @@
+"""`/agents`: which agents there are."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from framework.engine.listing import summaries
+from framework.engine.runtime import Runtime
+from framework.server.endpoint import answer
+from framework.server.replies import AgentList
+
+
+def add_agent_routes(routes: APIRouter, runtime: Runtime) -> None:
+    """Add them, for a runtime."""
+
+    @routes.get("/agents", response_model=AgentList)
+    async def agents() -> object:
+        """The agents that can be used, by name."""
+        generation = runtime.catalog.current
+        return answer(AgentList(generation=generation.number, agents=tuple(summaries(generation))))

@@ -1,0 +1,54 @@
+"""`/events`: what happens to the configuration, as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request
+from fastapi.responses import StreamingResponse
+
+from framework.server.access import Admit
+from framework.server.endpoint import admit_request
+from framework.server.feed import ConfigFeed, Item
+from framework.types.errors import RequestError
+
+SIGN_OF_LIFE_SECONDS = 15.0
+"""After which a stream on which nothing happens says so: what is between may cut it otherwise."""
+RETRY = b"retry: 1000\n\n"
+"""How many milliseconds a client that lost the stream should wait before it asks again."""
+
+
+def add_event_routes(routes: APIRouter, feed: ConfigFeed, admit: Admit) -> None:
+    """Add them, for a feed; a client that is no longer admitted hears no more."""
+
+    @routes.get("/events", response_class=StreamingResponse)
+    async def events(request: Request, last_event_id: Annotated[str | None, Header()] = None) -> StreamingResponse:
+        """`config_reloaded` and `config_rejected` from now on, or after the id in `Last-Event-ID`."""
+        stream = _stream(feed, feed.number_of(last_event_id), lambda: admit_request(admit, request))
+        return StreamingResponse(stream, media_type="text/event-stream")
+
+
+async def _stream(feed: ConfigFeed, number: int, admitted: Callable[[], None]) -> AsyncIterator[bytes]:
+    yield RETRY
+    while not feed.closed:
+        try:
+            async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
+                items = await feed.after(number)
+        except TimeoutError:
+            yield b": still here\n\n"
+            continue
+        for item in items:
+            try:
+                admitted()
+            except RequestError:
+                return
+            number = item.number
+            yield _encoded(feed, item)
+
+
+def _encoded(feed: ConfigFeed, item: Item) -> bytes:
+    data = json.dumps(item.data, ensure_ascii=False)
+    return f"id: {feed.id_of(item)}\nevent: {item.data['event']}\ndata: {data}\n\n".encode()

@@ -1,0 +1,110 @@
+"""`agentsd serve`: a runtime and its server as one process, from the first signal to the last request."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from framework.config.settings import Settings
+from framework.engine.project import folder_of
+from framework.engine.runtime import Runtime
+from framework.server.app import app_of
+from framework.server.feed import ConfigFeed
+from framework.server.listening import listening, url_of
+
+DRAIN_SECONDS = 20
+"""How long requests that are under way may still take when the server is to stop."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+Started = Callable[[str, Runtime], None]
+"""Is told the server's URL once it can be asked."""
+
+
+async def serve(root: str | Path, host: str | None, port: int | None, started: Started) -> None:
+    """Serve a project until SIGTERM or SIGINT; then requests under way are finished, and plugins torn down.
+
+    Args:
+        root: the project's folder, or its one file.
+        host: instead of that of the settings.
+        port: instead of that of the settings.
+        started: is told the server's URL once it can be asked.
+
+    Raises:
+        ConfigError: the settings cannot be used, nothing may go live, or others could reach it without a key.
+        CannotListen: the address is in use.
+    """
+    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    settings = Settings.load(folder_of(root)).server.model_copy(update=given)
+    with listening(settings) as bound, _Stopping() as stopping:
+        try:
+            async with Runtime.open(root) as runtime:
+                await _Server(runtime, bound, stopping, started).serve([bound])
+        except asyncio.CancelledError:
+            if not stopping.asked:
+                raise
+
+
+class _Stopping:
+    """What signals do: the first stops what is there to be stopped, each further one does not wait for it."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        task = asyncio.current_task()
+        assert task is not None
+        self._abandon = task.cancel
+        self.stop: Callable[[], object] = task.cancel
+
+    def __enter__(self) -> _Stopping:
+        for number in SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in SIGNALS:
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    def _on_signal(self) -> None:
+        first, self.asked = not self.asked, True
+        (self.stop if first else self._abandon)()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, but it leaves signals to us, and listeners to events do not keep it from ending."""
+
+    def __init__(self, runtime: Runtime, bound: socket.socket, stopping: _Stopping, started: Started) -> None:
+        self._feed = ConfigFeed()
+        self._forget = runtime.catalog.subscribe(self._feed.add)
+        self._tell: Callable[[], None] = lambda: started(url_of(*bound.getsockname()[:2]), runtime)
+        super().__init__(
+            uvicorn.Config(
+                app_of(runtime, self._feed),
+                lifespan="off",
+                ws="none",
+                log_config=None,  # the log is the command line's
+                server_header=False,
+                timeout_graceful_shutdown=DRAIN_SECONDS,
+            )
+        )
+        stopping.stop = self._stop
+
+    def _stop(self) -> None:
+        self.should_exit = True
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Uvicorn would end the process by the signal, before the runtime is closed."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._tell()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._feed.close()
+        self._forget()
+        await super().shutdown(sockets)

@@ -1,0 +1,174 @@
+"""What the server says, as data: the JSON of each route. Secrets are masked on the way out, by `masked`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from framework.config.candidate import Outcome, Preview
+from framework.config.catalog import Catalog
+from framework.config.history import Entry, Trigger
+from framework.engine.listing import AgentSummary
+from framework.types.change import Change
+from framework.types.problem import Problem
+from framework.types.redact import redact_data, redact_problem
+
+R = TypeVar("R", bound="Reply")
+
+
+class Reply(BaseModel):
+    """Immutable data; a client passes over what a newer server says besides."""
+
+    model_config = ConfigDict(frozen=True, defer_build=True, extra="ignore", hide_input_in_errors=True)
+
+
+class LiveConfig(Reply):
+    """What is live."""
+
+    generation: int
+    digest: str
+    at: datetime | None
+    """When it went live."""
+    trigger: Trigger | None
+    """Why it did."""
+    held: bool
+    """A rollback holds back what the files say, until they change once more."""
+    agents: tuple[str, ...]
+    stale: tuple[str, ...]
+    """The agents that are served in their last good version: their files cannot be used now."""
+    problems: tuple[Problem, ...]
+    """What is wrong with the files as they were last read, whether or not they went live."""
+
+    @classmethod
+    def of(cls, catalog: Catalog) -> LiveConfig:
+        """What a catalog holds now."""
+        current, last = catalog.current, catalog.history.last
+        return cls(
+            generation=current.number,
+            digest=current.digest,
+            at=last and last.at,
+            trigger=last and last.trigger,
+            held=catalog.held,
+            agents=tuple(sorted(current.agents)),
+            stale=tuple(sorted(name for name, agent in current.agents.items() if agent.stale)),
+            problems=masked_problems(catalog.problems),
+        )
+
+
+class PastConfig(Reply):
+    """A generation that is live or was."""
+
+    generation: int
+    digest: str
+    at: datetime
+    trigger: Trigger
+    live: bool
+    changes: tuple[Change, ...]
+    """What it changed when it went live."""
+
+    @classmethod
+    def of(cls, entry: Entry, live: int) -> PastConfig:
+        """An entry of the history, where a generation of this number is live."""
+        return cls(
+            generation=entry.number,
+            digest=entry.digest,
+            at=entry.at,
+            trigger=entry.trigger,
+            live=entry.number == live,
+            changes=masked_changes(entry.changes),
+        )
+
+
+class ConfigHistory(Reply):
+    """The generations that are kept, the live one first."""
+
+    generations: tuple[PastConfig, ...]
+
+    @classmethod
+    def of(cls, catalog: Catalog) -> ConfigHistory:
+        """What a catalog keeps."""
+        live = catalog.current.number
+        return cls(generations=tuple(PastConfig.of(entry, live) for entry in catalog.history)[::-1])
+
+
+class CheckedConfig(Reply):
+    """What the files would do if they were read now. Plugins are loaded but not set up, and no case is run."""
+
+    outcome: Outcome
+    """`applied`: all of them can be used; `partial`: some; `rejected`: nothing goes live; `unchanged`."""
+    held: bool
+    """A rollback holds these files back: nothing goes live before they change once more."""
+    digest: str
+    agents: tuple[str, ...]
+    """Those that would be served."""
+    changes: tuple[Change, ...]
+    problems: tuple[Problem, ...]
+
+    @classmethod
+    def of(cls, preview: Preview) -> CheckedConfig:
+        """What was found."""
+        candidate = preview.candidate
+        return cls(
+            outcome=preview.outcome,
+            held=preview.held,
+            digest=candidate.digest,
+            agents=tuple(sorted(candidate.generation.agents)),
+            changes=masked_changes(candidate.changes),
+            problems=masked_problems(preview.problems),
+        )
+
+
+class Rollback(BaseModel):
+    """Which generation is to be live again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    generation: int = Field(ge=1, strict=True)
+
+
+class AgentList(Reply):
+    """The agents that can be used."""
+
+    generation: int
+    agents: tuple[AgentSummary, ...]
+
+
+class Health(Reply):
+    """The process answers."""
+
+    status: str = "ok"
+
+
+class Readiness(Reply):
+    """Whether some agent can be served."""
+
+    ready: bool
+    generation: int
+    agents: int
+    problems: tuple[Problem, ...] = ()
+    """Only for those who may ask for more."""
+
+
+def masked(reply: BaseModel) -> dict[str, Any]:
+    """A reply as JSON data, without what looks like a secret."""
+    told: dict[str, Any] = redact_data(reply.model_dump(mode="json", exclude_none=True))
+    return told
+
+
+def masked_changes(changes: Sequence[Change]) -> tuple[Change, ...]:
+    """Changes without values of keys that are named as secrets are."""
+    return tuple(_masked_change(change) for change in changes)
+
+
+def masked_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """Findings without secrets that somebody wrote into a file."""
+    return tuple(redact_problem(problem) for problem in problems)
+
+
+def _masked_change(change: Change) -> Change:
+    name = change.key.rpartition(".")[2]
+    values = {side: redact_data({name: getattr(change, side)})[name] for side in ("before", "after")}
+    return change.model_copy(update=values)
