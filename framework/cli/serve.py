@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 
 import click
@@ -34,8 +35,15 @@ def command(path: str, host: str | None, port: int | None) -> int:
         if missing.name in {"fastapi", "uvicorn"}:
             raise ConfigError(NEEDED) from None
         raise
+    _freeze_imports()
     asyncio.run(serve(location.root, host, port, _tell))
     return 0
+
+
+def _freeze_imports() -> None:
+    """What imports leave lives as long as the process: garbage collections, in which everything waits, pass over it."""
+    gc.collect()
+    gc.freeze()
 
 
 def _tell(url: str, runtime: Runtime) -> None:
