@@ -150,16 +150,16 @@ def step(name: str, *after: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("steps", "finding"),
     [
-        ([step("a", "b"), step("b", "a")], "not among the steps before it"),
-        ([step("a", "a")], "not among the steps before it"),
-        ([step("a"), step("b", "nowhere")], "not among the steps before it"),
+        ([step("a", "b"), step("b", "a")], "in a circle: a -> b -> a"),
+        ([step("a", "a")], "step a depends on itself"),
+        ([step("a"), step("b", "nowhere")], "step b depends on 'nowhere': there is no such step"),
         ([step("a"), step("a")], "two steps have the id"),
         ([step(f"s{n}") for n in range(1000)], "1000 steps; at most 12 are allowed"),
         ([step("a", tool="pay")], "the policy forbids it: deny pay"),
         ([step("a", tool="p\u0430y")], "there is no tool"),
         ([step("a", tool="agent.victim")], "there is no tool"),
         ([step("a", parameters={"x": 1})], "there is no such argument"),
-        ([], "at least 1 item"),
+        ([], "it has no steps"),
     ],
     ids=lambda value: str(value)[:24],
 )
@@ -221,7 +221,7 @@ def test_llm10_parameters_of_a_plan_that_nest_too_deep_for_the_store_are_sent_ba
 
 
 @pytest.mark.hostile(35)
-@pytest.mark.parametrize("limit", ["max_tool_calls: 2", "max_total_tokens: 10", "max_steps: 1"])
+@pytest.mark.parametrize("limit", ["max_total_tokens: 10", "max_steps: 1"])
 def test_llm10_a_budget_that_ends_within_a_plan_ends_the_run_with_what_was_done(tmp_path: Path, limit: str) -> None:
     made: list[int] = []
 
@@ -236,8 +236,29 @@ def test_llm10_a_budget_that_ends_within_a_plan_ends_the_run_with_what_was_done(
     policy = f"{{{limit}, max_repeated_calls: null}}"
     seen = victim(tmp_path, plan, GOES_ON, tools=[work], executor="plan", runtime_policy=policy)
     assert (seen.result.status, seen.result.finish_reason) == ("stopped", limit.partition(":")[0])
-    assert len(made) == (2 if "calls" in limit else 4), "steps that name their tool cost no turn and no tokens"
-    assert seen.result.output == "\n".join(f"did {n + 1}" for n in range(len(made)))
+    assert len(made) == 4, "steps that name their tool cost no turn and no tokens"
+    assert seen.result.output == "did 1\ndid 2\ndid 3\ndid 4"
+
+
+@pytest.mark.hostile(35)
+def test_llm10_a_plan_of_more_calls_than_are_left_is_sent_back_before_any_is_made(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    @tool(risk="low")
+    async def work() -> str:
+        """Work."""
+        made.append(1)
+        return "did it"
+
+    def plan(*steps: dict[str, Any]) -> PlanDraft:
+        return PlanDraft.model_validate({"goal": "g", "steps": steps})
+
+    plans = plan(step("a"), step("b", "a"), step("c", "b")), plan(step("a"), step("b", "a"))
+    policy = "{max_tool_calls: 2}"
+    seen = victim(tmp_path, *plans, GOES_ON, tools=[work], executor="plan", runtime_policy=policy)
+    assert "3 tool calls; 2 are left of max_tool_calls" in seen.requests[1].messages[-1].content
+    assert seen.result.output == GOES_ON
+    assert len(made) == 2
 
 
 @pytest.mark.hostile(35)

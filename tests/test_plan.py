@@ -85,7 +85,7 @@ def test_steps_run_after_what_they_depend_on_and_independent_ones_side_by_side(t
 def test_what_depends_on_a_failed_step_is_skipped_and_says_why(tmp_path: Path) -> None:
     shop = Workshop("a")
     plan = draft(step("a"), step("b", "a"), step("c", "b"), step("d"))
-    result, seen = run_plan(planner(tmp_path), shop, plan, "half done")
+    result, seen = run_plan(planner(tmp_path, plan="{on_failure: skip}"), shop, plan, "half done")
     assert result.status == "completed"
     assert "+b" not in shop.log
     assert "+d" in shop.log
@@ -243,7 +243,11 @@ def test_every_step_runs_once_after_its_dependencies_and_never_after_a_failed_on
 ) -> None:
     plan, failing = graph
     policy = '{ask: [work], allow: ["*"]}' if ask else '{allow: ["*"]}'
-    root = planner(tmp_path_factory.mktemp("plan"), skill_policy=policy, plan="{approval: never, max_parallel: 3}")
+    root = planner(
+        tmp_path_factory.mktemp("plan"),
+        skill_policy=policy,
+        plan="{approval: never, max_parallel: 3, on_failure: skip}",
+    )
     shop = Workshop(*failing)
 
     async def main() -> RunResult:

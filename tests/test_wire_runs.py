@@ -66,7 +66,7 @@ def test_a_plan_comes_through_instructor_and_its_re_asks_are_counted(tmp_path: P
             {"id": "b", "description": "say", "tool": "echo", "parameters": {"text": "hi"}, "depends_on": ["a"]},
         ],
     }
-    broken = {"goal": "calculate", "steps": [{"id": "a", "description": "add", "depends_on": ["nowhere"]}]}
+    broken = {"goal": "calculate", "steps": [{"id": "a", "depends_on": ["nowhere"]}]}
 
     async def main() -> None:
         answers = [calls(("PlanDraft", broken)), calls(("PlanDraft", plan)), says("2, and hi.")]
@@ -78,7 +78,7 @@ def test_a_plan_comes_through_instructor_and_its_re_asks_are_counted(tmp_path: P
         assert result.output == "2, and hi."
         assert [call.result for call in result.tool_calls] == [2, "hi"]
         assert result.steps == 3, "the re-ask is a model call like any other"
-        assert "not among the steps before it" in json.dumps(server.requests[1]["messages"])
+        assert "Field required" in json.dumps(server.requests[1]["messages"])
         assert "Make a plan for the last request" in json.dumps(server.requests[0]["messages"])
 
     asyncio.run(main())
@@ -158,7 +158,7 @@ def test_a_typed_plan_in_every_format(tmp_path: Path, form: Format) -> None:
         "goal": "calculate",
         "steps": [{"id": "a", "description": "add", "tool": "calculator", "parameters": {"expression": "1 + 1"}}],
     }
-    broken = {"goal": "calculate", "steps": [{"id": "a", "description": "add", "depends_on": ["nowhere"]}]}
+    broken = {"goal": "calculate", "steps": [{"id": "a", "depends_on": ["nowhere"]}]}
 
     async def main() -> None:
         answers = [said(form, calls=(("PlanDraft", given),)) for given in (broken, plan)]
@@ -167,7 +167,7 @@ def test_a_typed_plan_in_every_format(tmp_path: Path, form: Format) -> None:
             result = await run_once(root)
         assert result.status == "completed", result.error
         assert result.output == "It is 2."
-        assert "not among the steps before it" in json.dumps(server.requests[1])
+        assert "Field required" in json.dumps(server.requests[1])
 
     asyncio.run(main())
 

@@ -37,10 +37,11 @@ def view_of_run() -> View:
 
 async def answer(runtime: Runtime, started: AbstractAsyncContextManager[RunStream], *, quiet: bool) -> RunResult:
     """Show a run to its end; on a terminal, ask what it needs to know and go on."""
-    result = await _watch(started, None if quiet else view_of_run())
+    view = None if quiet else view_of_run()
+    result = await _watch(started, view)
     while result.status == "paused" and not quiet and is_terminal():
         decisions = {asked.id: await asyncio.to_thread(ask_human, asked) for asked in result.pending}
-        result = await _watch(runtime.resume_stream(result.run_id, decisions), view_of_run())
+        result = await _watch(runtime.resume_stream(result.run_id, decisions), view)
     return result
 
 

@@ -56,9 +56,10 @@ def line(event: Event) -> str | None:
     match event:
         case events.Routed(agent=agent, reason=reason, generation=generation):
             return f"● {agent} ({reason}; generation {generation})"
-        case events.PlanProposed(revision=revision, steps=steps):
+        case events.PlanProposed(revision=revision, steps=steps, changes=changes):
             listed = "; ".join(f"{step.id} {step.description}" for step in steps)
-            return f"plan {revision}: {listed}"
+            what = ", ".join(f"{change.kind} {change.id}" for change in changes)
+            return f"plan {revision}{f' ({what})' if what else ''}: {listed}"
         case events.PlanStepChanged(id=step, status=status, result=result) if status != "running":
             return f"{MARKS[status]} step {step} {status}{': ' + first_line(result) if result else ''}"
         case events.ToolStarted(tool=tool, arguments=arguments, progress=None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from rich.console import Console
@@ -9,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 from rich.tree import Tree
 
-from framework.cli.show import MARKS, arguments_text, first_line, line
+from framework.cli.show import MARKS, arguments_text, first_line, line, visible
 from framework.types import events
 from framework.types.events import Event
 
@@ -26,6 +27,14 @@ STYLES: Mapping[str, str] = {
     "open": "dim",
 }
 
+PLAN = "plan"
+"""Names a plan's node below the run's path."""
+GONE = "–"
+_PLANNED = re.compile(r"plan-\d+-(.+?)(?:~\d+)?")
+"""The id of a call that a step makes."""
+_REVISED = re.compile(r"~\d+$")
+"""What the sub-run of a step from a later revision has behind its name."""
+
 
 class LiveTree:
     """Shows a run as a tree that fills in: the agent, its plan's steps, its tool calls, those of its sub-agents."""
@@ -33,25 +42,21 @@ class LiveTree:
     def __init__(self, console: Console) -> None:
         self._root = Tree(Text("…"), guide_style="dim")
         self._nodes: dict[tuple[str, ...], Tree] = {(): self._root}
-        self._live = Live(self._root, console=console, refresh_per_second=12, transient=False)
-        self._live.start()
+        self._console = console
+        self._live: Live | None = None
 
     def show(self, event: Event) -> None:
         """Take in one event."""
         match event:
             case events.Routed():
                 self._root.label = Text(line(event) or "", style="bold")
-            case events.PlanProposed(goal=goal, revision=revision, steps=steps):
-                plan = self._parent(event.path).add(Text(f"plan {revision}: {goal}", style="bold"))
-                for step in steps:
-                    self._nodes[*event.path, f"step-{step.id}"] = plan.add(
-                        _step(step.status, step.id, step.description)
-                    )
+            case events.PlanProposed():
+                self._plan(event)
             case events.PlanStepChanged(id=step, status=status, description=description, result=result):
-                node = self._nodes[*event.path, f"step-{step}"]
+                node = self._nodes.get((*event.path, f"step-{step}")) or self._step_node(event.path, step)
                 node.label = _step(status, step, description)
                 if status == "skipped" and result:
-                    node.label.append(f"  {result}", style="dim")
+                    node.label.append(f"  {first_line(result)}", style="dim")
             case events.ToolRequested() | events.ToolStarted():
                 self._call(event)
             case events.ToolFinished(id=call, tool=tool, status=status, result=result, elapsed_ms=elapsed):
@@ -63,11 +68,33 @@ class LiveTree:
                 self._parent(event.path).add(Text(line(event) or "", style=style))
             case _:
                 return
+        if self._live is None:
+            self._live = Live(self._root, console=self._console, refresh_per_second=12, transient=False)
+            self._live.start()
         self._live.refresh()
 
     def close(self) -> None:
-        """Leave the tree on the screen as it is."""
-        self._live.stop()
+        """Leave the tree on the screen as it is; what is shown after that is drawn below, from its beginning."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _plan(self, event: events.PlanProposed) -> None:
+        """The plan's steps; of a later revision, what is new and what is gone."""
+        plan = self._nodes.get((*event.path, PLAN)) or self._parent(event.path).add("")
+        self._nodes[*event.path, PLAN] = plan
+        plan.label = Text(f"plan {event.revision}: {visible(event.goal)}", style="bold")
+        for change in event.changes:
+            if (old := self._nodes.pop((*event.path, f"step-{change.id}"), None)) is not None:
+                old.label = Text(f"{GONE} {change.id}  {_about(old.label)}", style="dim strike")
+        for step in event.steps:
+            if (*event.path, f"step-{step.id}") not in self._nodes:
+                self._step_node(event.path, step.id).label = _step(step.status, step.id, step.description)
+
+    def _step_node(self, path: tuple[str, ...], step: str) -> Tree:
+        plan = self._nodes.get((*path, PLAN)) or self._parent(path)
+        node = self._nodes[*path, f"step-{step}"] = plan.add(Text(""))
+        return node
 
     def _call(self, event: events.ToolRequested) -> None:
         key = (*event.path, event.id)
@@ -79,19 +106,25 @@ class LiveTree:
 
     def _add(self, path: tuple[str, ...], call: str) -> Tree:
         """A node for a call: below its plan step, or its sub-agent's call, or the run itself."""
-        step = (*path, "step-" + call.rpartition("plan-")[2].partition("-")[2])
-        parent = self._nodes.get(step) or self._parent(path)
+        step = _PLANNED.fullmatch(call)
+        parent = (self._nodes.get((*path, f"step-{step[1]}")) if step else None) or self._parent(path)
         self._nodes[*path, call] = parent.add(Text(""))
         return self._nodes[*path, call]
 
     def _parent(self, path: tuple[str, ...]) -> Tree:
+        path = tuple(_REVISED.sub("", part) for part in path)
         while path and path not in self._nodes:
             path = path[:-1]
         return self._nodes[path]
 
 
 def _step(status: str, step: str, description: str) -> Text:
-    return Text(f"{MARKS[status]} {step}  {description}", style=STYLES[status])
+    return Text(f"{MARKS[status]} {step}  {visible(description)}", style=STYLES[status])
+
+
+def _about(label: object) -> str:
+    """What a step was about, without its mark and name."""
+    return str(label).partition("  ")[2]
 
 
 def _finished(label: str, status: str, elapsed: float) -> Text:

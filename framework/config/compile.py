@@ -226,6 +226,8 @@ def models_of(spec: AgentSpec) -> Iterator[tuple[Path, str]]:
     if spec.model is not None:
         yield ("model",), spec.model
     yield from ((("fallback_models", index), name) for index, name in enumerate(spec.fallback_models))
+    if spec.plan.model is not None:
+        yield ("plan", "model"), spec.plan.model
 
 
 def knows_models(spec: AgentSpec, models: Collection[str]) -> bool:

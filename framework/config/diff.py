@@ -184,7 +184,7 @@ _EFFECTS: Mapping[str, Callable[[Any, Any], Effect]] = {
     "runtime_policy.confirm.from": _risk,
     "runtime_policy.strict_arguments": _strictness,
     "plan.approval": _approval,
-    "plan.max_plan_steps": _limit,
+    **{f"plan.{limit}": _limit for limit in ("max_plan_steps", "max_replans", "step_timeout", "step_retries")},
     "mcp_policy": _servers,
     "telemetry.content": _content,
 }

@@ -55,8 +55,10 @@ def runtime_samples(shared: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[st
     """The runtime's own templates and what it gives them; `shared` is what it gives to all but `error.j2`."""
     steps = tuple(PlanStep(id=f"s{n}", description="text", status=s) for n, s in enumerate(("done", "failed")))
     yield "react.j2", shared
-    yield "plan.j2", {**shared, "findings": [], "max_plan_steps": 1}
-    yield "plan.j2", {**shared, "findings": ["text"], "max_plan_steps": 1}
+    planning = {"findings": [], "feedback": "", "progress": [], "max_plan_steps": 1}
+    progress = [{"id": "s1", "status": "done", "description": "text"}]
+    yield "plan.j2", {**shared, **planning}
+    yield "plan.j2", {**shared, **planning, "findings": ["text"], "feedback": "text", "progress": progress}
     yield "summary.j2", {**shared, "plan": Plan(goal="text", steps=steps).model_dump()}
     wrong = {"field": "text", "kind": "value", "problem": "text", "value": "text", "expected": "text", "fix": "text"}
     yield "error.j2", {"tool": "text", "message": "text", "hint": None, "findings": []}

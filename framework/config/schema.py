@@ -67,7 +67,8 @@ def agent_schema(names: Names) -> Schema:
     rule["tool"] = _offer(rule["tool"], tools)
     settings["tool_choice"] = _offer(settings["tool_choice"], dict.fromkeys(("auto", "none", "required"), ""))
     template["template"] = _offer(template["template"], dict.fromkeys(names.templates, ""))
-    agent["model"] = _offer(agent["model"], dict.fromkeys(names.models, ""))
+    for keys in (agent, definitions["PlanSettings"]["properties"]):
+        keys["model"] = _offer(keys["model"], dict.fromkeys(names.models, ""))
     agent["fallback_models"] = _offer(agent["fallback_models"], dict.fromkeys(names.models, ""))
     agent["sub_agents"] = _offer(agent["sub_agents"], names.agents)
     if names.executors:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from framework.tools.arguments import ArgumentsError, SchemaArguments
+from framework.types.messages import Message
 
 if TYPE_CHECKING:
     from framework.engine.run import Run
@@ -31,7 +32,8 @@ async def typed_answer(run: Run, text: str) -> Any:
     try:
         answer = output.model_validate_json(fenced[1] if fenced else text)
     except ValidationError:
-        answer = await run.ask_typed(output, INSTRUCTION.format(name=output.__name__))
+        instruction = Message(role="system", content=INSTRUCTION.format(name=output.__name__))
+        answer = await run.ask_typed(output, instruction)
     return answer.model_dump(mode="json")
 
 

@@ -35,8 +35,8 @@ LOOK_AGAIN = 0.5
 """Seconds: a run that waits for a model looks so often whether another run has found it well again."""
 
 
-async def ask(run: Run, request: ModelRequest) -> ModelReply:
-    """Ask the agent's model, as often as it makes sense, then its fallbacks.
+async def ask(run: Run, request: ModelRequest, model: str | None = None) -> ModelReply:
+    """Ask the agent's model, or the one that is named instead, as often as it makes sense, then the agent's fallbacks.
 
     Raises:
         ModelError: none of them answered; or one did with an error that is no other model's business.
@@ -45,7 +45,7 @@ async def ask(run: Run, request: ModelRequest) -> ModelReply:
     """
     run.attempt = 0
     spec = run.agent.spec
-    models = (spec.model or run.services.generation.settings.model, *spec.fallback_models)
+    models = (model or spec.model or run.services.generation.settings.model, *spec.fallback_models)
     failures: list[ModelError] = []
     for place, name in enumerate(models):
         instead = models[place + 1] if place + 1 < len(models) else None
@@ -61,9 +61,9 @@ async def ask(run: Run, request: ModelRequest) -> ModelReply:
     raise _gave_up(failures, run.attempt)
 
 
-def first_model(run: Run) -> ModelClient:
+def first_model(run: Run, model: str | None = None) -> ModelClient:
     """The model that is asked first; raises ConfigError when it has no key."""
-    return run.services.model(run.agent, run.agent.spec.model or run.services.generation.settings.model)
+    return run.services.model(run.agent, model or run.agent.spec.model or run.services.generation.settings.model)
 
 
 def _client(run: Run, name: str, request: ModelRequest, *, fallback: bool) -> ModelClient:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from framework.tools.mcp import McpSource
 from framework.types.errors import ToolError
 from framework.types.events import Warned
-from framework.types.spec import McpPolicy, PromptRef
+from framework.types.mcp import McpPolicy, PromptRef
 
 if TYPE_CHECKING:
     from framework.engine.run import Run

@@ -17,6 +17,8 @@ from framework.types.state import CallSummary, Confirmation, RunResult, RunState
 
 log = logging.getLogger("agentsd.runs")
 
+_ASKED = tuple(Confirmation.model_fields)
+
 
 async def conclude(run: Run, asked: tuple[Confirmation, ...], trace: RunTrace) -> RunResult:
     """Put the end on record, tell how the run ended, and make its result; raises StoreError."""
@@ -42,7 +44,7 @@ async def suspend(run: Run) -> NoReturn:
 def _last_events(run: Run) -> Iterator[Event]:
     state = run.state
     for confirmation in state.pending:
-        yield run.event(ConfirmationRequested, **confirmation.model_dump(exclude={"plan"}))
+        yield run.event(ConfirmationRequested, **{name: getattr(confirmation, name) for name in _ASKED})
     if state.error is not None:
         yield run.event(RunFailed, **state.error.model_dump())
     yield run.event(
@@ -66,6 +68,7 @@ def result_of(state: RunState) -> RunResult:
         finish_reason=state.finish_reason,
         output=state.output,
         data=state.data,
+        plan=state.plan,
         messages=(*state.history, *state.messages),
         steps=state.steps,
         tool_calls=tuple(_call_summaries(state)),

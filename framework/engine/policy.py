@@ -118,6 +118,8 @@ def _denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict |
 
 
 def _not_offered(agent: Agent, tool: Tool) -> Verdict:
+    if scope := agent.toolset.scope:
+        return Verdict("deny", f"not among the tools of {scope}", agent.place("skill_policy", "allow"))
     if tool.source == "agent":
         return Verdict("deny", "not in sub_agents", agent.place("sub_agents"))
     place = agent.place("skill_policy", "allow")

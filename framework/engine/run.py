@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from framework.config.compile import Agent
 from framework.config.prompts import PromptError
-from framework.engine import calls, hooks, results, turns
+from framework.engine import calls, hooks, results, turns, typed
 from framework.engine.answers import typed_answer
 from framework.engine.attempt import message_id
 from framework.engine.background import read_background
@@ -30,7 +30,6 @@ from framework.engine.services import Executor, Services
 from framework.engine.together import together
 from framework.llm.prepared import Scratch
 from framework.llm.protocol import ask_valid
-from framework.llm.structured import ask_typed
 from framework.telemetry import names
 from framework.telemetry.redact import places
 from framework.telemetry.span import NO_SPAN, OpenSpan
@@ -93,15 +92,20 @@ class Run:
         await turns.tell(self, message)
         return message
 
-    async def ask_typed(self, output: type[T], instruction: str) -> T:
-        """Ask for an answer of a type; it is returned, not recorded. Raises as `ask_model` does."""
-        definitions = self.agent.toolset.definitions
-        instructions = [Message(role="system", content=instruction)]
-        request = turns.request_of(self, instructions, tools=definitions, output=output)
-        if self.services.model(self.agent).info.typed:
-            reply = await ask_valid(partial(turns.ask, self), request)
-            return output.model_validate_json(reply.message.content)
-        return await ask_typed(partial(turns.ask, self), request, output)
+    async def ask_typed(self, output: type[T], *instructions: Message, model: str | None = None) -> T:
+        """Ask for an answer of a type; it is returned, not recorded.
+
+        Args:
+            output: the type.
+            *instructions: as of `ask_model`.
+            model: the one to ask instead of the agent's own; the agent's fallbacks stay.
+
+        Raises:
+            ModelError: the provider failed, or the answer does not fit the type.
+            LimitExceeded: a limit is used up.
+        """
+        request = turns.request_of(self, instructions, tools=self.agent.toolset.definitions, output=output)
+        return await typed.answer(self, partial(turns.ask, self, model=model), request, output, model)
 
     async def call_tools(self, requested: Sequence[ToolCall]) -> None:
         """Carry out one turn's calls side by side, and answer them in the order they were asked for.
@@ -123,9 +127,18 @@ class Run:
             await together(one(call) for call in requested)
         results.answer(self, requested)
 
-    async def call_tool(self, call: ToolCall) -> Confirmations:
-        """Carry out one call that no message asked for, such as a plan's; its result stays in `state.calls`."""
+    async def call_tool(self, call: ToolCall, *, doubtful: bool = False) -> Confirmations:
+        """Carry out one call that no message asked for, such as a plan's; its result stays in `state.calls`.
+
+        Args:
+            call: what to call.
+            doubtful: the same call may have taken effect before: a human must say whether to make it again.
+        """
+        is_new = call.id not in self.state.calls
         (call,) = calls.admit(self, [call])
+        if doubtful and is_new:
+            record = self.state.calls[call.id]
+            self.state.calls[call.id] = record.model_copy(update={"started": 1})
         return await calls.perform(self, call)
 
     def child(self, key: str, agent: Agent, message: str, inputs: Mapping[str, Any] | None = None) -> Run:

@@ -82,9 +82,9 @@ def _isolated(agent: Agent, model: str, tools: Mapping[str, Tool]) -> Agent:
     toolset = copy(agent.toolset)
     toolset.tools = {name: _stand_in(tool, tools) for name, tool in agent.toolset.tools.items()}
     toolset.offered = {name: toolset.tools[name] for name in agent.toolset.offered}
-    return replace(
-        agent, spec=agent.spec.model_copy(update={"model": model, "fallback_models": ()}), toolset=toolset, hooks={}
-    )
+    plan = agent.spec.plan.model_copy(update={"model": None})
+    spec = agent.spec.model_copy(update={"model": model, "fallback_models": (), "plan": plan})
+    return replace(agent, spec=spec, toolset=toolset, hooks={})
 
 
 def _stand_in(tool: Tool, tools: Mapping[str, Tool]) -> Tool:

@@ -3,40 +3,83 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from framework.types.errors import LimitExceeded, Paused
 from framework.types.state import Confirmation
 
 Confirmations = tuple[Confirmation, ...]
+Job = Coroutine[Any, Any, Confirmations]
 
 
-async def together(jobs: Iterable[Coroutine[Any, Any, Confirmations]]) -> None:
+async def together(jobs: Iterable[Job]) -> None:
     """Run jobs side by side. All of them finish before one that pauses, or hits a limit, makes itself felt.
 
     Raises:
         Paused: with everything that the jobs ask.
         LimitExceeded: of the first job that met one.
     """
-    limits: list[LimitExceeded] = []
+    group = _Group()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for job in jobs:
+                group.add(tasks, job)
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from None
+    group.conclude()
 
-    async def guarded(job: Coroutine[Any, Any, Confirmations]) -> Confirmations:
+
+async def as_ready(next_job: Callable[[], Job | None], *, at_most: int) -> None:
+    """Run jobs side by side, each as soon as there is one and room for it; none waits for a slow neighbour.
+
+    Args:
+        next_job: a job that can begin now, if there is one; asked again whenever one has ended.
+        at_most: so many at once. Once one has met a limit, none begins any more.
+
+    Raises:
+        Paused: with everything that the jobs ask, in the order in which they began.
+        LimitExceeded: of the first job that met one.
+    """
+    group = _Group()
+    running: set[asyncio.Task[Confirmations]] = set()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                while not group.limits and len(running) < at_most and (job := next_job()) is not None:
+                    running.add(group.add(tasks, job))
+                if not running:
+                    break
+                _, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from None
+    group.conclude()
+
+
+class _Group:
+    """What the jobs of one group ask, and the limits that they met."""
+
+    def __init__(self) -> None:
+        self.limits: list[LimitExceeded] = []
+        self._tasks: list[asyncio.Task[Confirmations]] = []
+
+    def add(self, tasks: asyncio.TaskGroup, job: Job) -> asyncio.Task[Confirmations]:
+        self._tasks.append(tasks.create_task(self._guarded(job)))
+        return self._tasks[-1]
+
+    def conclude(self) -> None:
+        """Raise what was held back until all had finished."""
+        if self.limits:
+            raise self.limits[0]
+        if asked := [confirmation for task in self._tasks for confirmation in task.result()]:
+            raise Paused(asked)
+
+    async def _guarded(self, job: Job) -> Confirmations:
         try:
             return await job
         except LimitExceeded as limit:
-            limits.append(limit)
+            self.limits.append(limit)
             return ()
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(guarded(job)) for job in jobs]
-    except BaseExceptionGroup as errors:
-        raise _first(errors) from None
-    if limits:
-        raise limits[0]
-    if asked := [confirmation for task in tasks for confirmation in task.result()]:
-        raise Paused(asked)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

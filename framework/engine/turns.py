@@ -47,8 +47,13 @@ def _hurry(run: Run) -> Iterator[Message]:
         yield Message(role="system", content=text)
 
 
-async def ask(run: Run, request: ModelRequest) -> ModelReply:
+async def ask(run: Run, request: ModelRequest, *, model: str | None = None) -> ModelReply:
     """Every model call of a run goes through here, re-asks for a typed answer included: one step, whatever it takes.
+
+    Args:
+        run: who asks.
+        request: what is asked.
+        model: whom, instead of the agent's own model.
 
     Raises:
         LimitExceeded: before the call, if a limit is used up, or between two attempts.
@@ -57,9 +62,9 @@ async def ask(run: Run, request: ModelRequest) -> ModelReply:
     run.keep_time()
     run.services.journal.check()
     run.budget.check_steps()
-    await check_room(run, request, asking.first_model(run).info)
+    await check_room(run, request, asking.first_model(run, model).info)
     run.budget.spend_step()
-    reply = await asking.ask(run, request)
+    reply = await asking.ask(run, request, model)
     for code, message in run.budget.near():
         await run.emit(Warned, code=code, message=message)
     return reply

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol, get_args
@@ -53,7 +54,7 @@ class Toolset:
     It holds little: projects have thousands, and all of it is looked through by each garbage collection.
     """
 
-    __slots__ = ("_definitions", "_policy", "_rules", "_source", "blocked", "offered", "tools")
+    __slots__ = ("_definitions", "_policy", "_rules", "_source", "blocked", "offered", "scope", "tools")
 
     def __init__(
         self,
@@ -89,6 +90,8 @@ class Toolset:
             and RISKS.index(tool.risk) <= ceiling
         }
         self._definitions: tuple[ToolDefinition, ...] | None = None
+        self.scope = ""
+        """What these tools are narrowed to, if they are."""
 
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
@@ -96,6 +99,13 @@ class Toolset:
         if self._definitions is None:
             self._definitions = tuple(tool.definition for tool in self.offered.values())
         return self._definitions
+
+    def only(self, names: Collection[str], scope: str) -> Toolset:
+        """The same tools under the same rules, with no more than these offered, for a part of the agent's work."""
+        narrowed = copy(self)
+        narrowed.offered = {name: tool for name, tool in self.offered.items() if name in names}
+        narrowed._definitions, narrowed.scope = None, scope
+        return narrowed
 
     def rules_for(self, name: str) -> ToolRules:
         """The rules that match this tool, offered or not."""

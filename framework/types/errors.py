@@ -10,6 +10,7 @@
     │   ├── GenerationNotFound
     │   └── ConversationBusy a run of this conversation is going on or waits for a decision
     ├── ModelError           the provider; `retryable` or not, `unavailable` or not
+    ├── StepFailed           a step of a plan, where the agent's file wants that to be the end
     ├── ToolError            a tool; told to the model, never to the caller as a traceback
     ├── PolicyDenied         the policy; names the rule and its `file:line`
     ├── LimitExceeded        a limit; names it, its use and its place in the file
@@ -148,6 +149,13 @@ class ModelRefused(ModelError):
 
     code = "refused"
     http_status = 200
+
+
+class StepFailed(AgentsdError):
+    """A step of a plan failed, and `plan.on_failure` is `fail`."""
+
+    code = "step_failed"
+    http_status = 502
 
 
 class ToolError(AgentsdError):

@@ -14,7 +14,8 @@ from framework.types.change import Change
 from framework.types.frozen import Frozen
 from framework.types.messages import Usage
 from framework.types.outcome import Status
-from framework.types.plan import PlanStep, StepStatus
+from framework.types.plan import Plan, PlanChange, PlanStep, StepStatus
+from framework.types.preflight import Preflight
 from framework.types.problem import Problem
 from framework.types.spec import OnExpiry, Risk
 
@@ -94,6 +95,9 @@ class PlanProposed(RunEvent):
     goal: str
     hash: str
     steps: tuple[PlanStep, ...]
+    changes: tuple[PlanChange, ...] = ()
+    """Of a new revision: what is other than before."""
+    preflight: Preflight | None = None
 
 
 class PlanStepChanged(RunEvent):
@@ -120,6 +124,9 @@ class ConfirmationRequested(RunEvent):
     expires_at: datetime | None = None
     """Until when a decision counts."""
     on_expiry: OnExpiry = "reject"
+    plan: Plan | None = None
+    preflight: Preflight | None = None
+    """Of a plan: the verdict on each of its steps, and what it will take."""
 
 
 class RunFailed(RunEvent):

@@ -1,4 +1,4 @@
-"""A plan as data: steps, their states, and the pure transitions between them."""
+"""A plan as data: steps, their states, what was approved, and the pure transitions between them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 from hashlib import blake2b
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import StringConstraints
 
 from framework.types.frozen import Frozen
+from framework.types.spec import Risk
 
 StepId = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z][a-zA-Z0-9_-]{0,63}$")]
 StepStatus = Literal["open", "running", "done", "failed", "skipped"]
@@ -22,34 +23,24 @@ class StepDraft(Frozen):
     description: str
     """What the step is for; for a step without a tool: the goal to reach."""
     tool: str | None = None
-    """The tool to call; none: the goal is worked off with all tools."""
+    """The tool to call; none: the goal is worked off by thinking and calling tools."""
     parameters: dict[str, Any] = {}
-    """The tool's arguments."""
+    """The tool's arguments; {{ steps.ID.output }} stands for the result of a step it depends on."""
+    tools: tuple[str, ...] | None = None
+    """For a step without a tool: the tools it may use; none given: all."""
     depends_on: tuple[StepId, ...] = ()
     """Steps that must be done before."""
+    expected: str = ""
+    """What should come of it."""
 
 
 class PlanDraft(Frozen):
-    """A plan: its goal and its steps."""  # the model sees this sentence, and the messages of the checks below
+    """A plan: its goal and its steps."""  # the model sees this sentence
 
     goal: str
     """What the whole plan is to reach."""
-    steps: tuple[StepDraft, ...] = Field(min_length=1)
-    """The steps, each after those it depends on."""
-
-    @model_validator(mode="after")
-    def _is_a_graph_without_cycles(self) -> PlanDraft:
-        seen: set[str] = set()
-        for step in self.steps:
-            if step.id in seen:
-                raise ValueError(f"two steps have the id {step.id!r}")
-            if unknown := sorted(set(step.depends_on) - seen):
-                missing = ", ".join(unknown)
-                raise ValueError(
-                    f"step {step.id!r} depends on {missing}, not among the steps before it: {sorted(seen)}"
-                )
-            seen.add(step.id)
-        return self
+    steps: tuple[StepDraft, ...]
+    """The steps; their order is that of depends_on."""
 
 
 class PlanStep(StepDraft):
@@ -58,6 +49,44 @@ class PlanStep(StepDraft):
     status: StepStatus = "open"
     result: str | None = None
     """What came of it, as the model gets to see it; for a skipped step: why."""
+    revision: int = 1
+    """The revision of the plan that it came with."""
+    contract: str = ""
+    """Of its tool, as it was when the step was proposed: an approval is for that alone."""
+    approved: bool = False
+    """A human has approved a plan with exactly this step."""
+    settled: bool = False
+    """It failed, and a later revision says what is done about that."""
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """What a human approves: the step without its progress."""
+        return self.model_dump(include=set(StepDraft.model_fields))
+
+
+class PlanChange(Frozen):
+    """How a step differs from the revision before."""
+
+    kind: Literal["added", "changed", "removed"]
+    id: StepId
+    description: str
+
+
+class Envelope(Frozen):
+    """What an approval allows later revisions without a new one."""
+
+    revision: int
+    """The one that was approved."""
+    tools: tuple[str, ...]
+    """Those that its steps named, or were free to use."""
+    risk: Risk
+    """The highest among them."""
+    steps: int
+    """How many were not done yet."""
+    free: int
+    """How many of these are without a tool."""
+    done: int
+    """How many were done already."""
 
 
 class Plan(Frozen):
@@ -66,20 +95,38 @@ class Plan(Frozen):
     revision: int = 1
     goal: str
     steps: tuple[PlanStep, ...]
+    replans: int = 0
+    """How often a failed step has made it anew."""
+    must_be_approved: bool = False
+    """A human was asked and wanted another plan: nothing happens now without a yes."""
+    envelope: Envelope | None = None
+    """What was approved last."""
 
     @classmethod
-    def from_draft(cls, draft: PlanDraft, revision: int = 1) -> Plan:
-        """Open every step of a draft."""
-        return cls(
-            revision=revision, goal=draft.goal, steps=tuple(PlanStep(**step.model_dump()) for step in draft.steps)
-        )
+    def from_draft(cls, draft: PlanDraft, before: Plan | None = None) -> Plan:
+        """A draft as the next revision: what is done stays, what failed too unless a new step has its id."""
+        if before is None:
+            return cls(goal=draft.goal, steps=tuple(PlanStep(**step.model_dump()) for step in draft.steps))
+        revision = before.revision + 1
+        proposed = {step.id for step in draft.steps}
+        known = {step.id: step for step in before.steps}
+        kept = [s for s in before.steps if s.status == "done" or (s.status == "failed" and s.id not in proposed)]
+        fresh = [_continued(step, known.get(step.id), revision) for step in draft.steps]
+        kept = [s.model_copy(update={"settled": True}) if s.status == "failed" else s for s in kept]
+        steps = (*kept, *(step for step in fresh if step.status == "open"))
+        return before.model_copy(update={"revision": revision, "goal": draft.goal, "steps": steps})
 
     @property
     def hash(self) -> str:
         """Content hash of what a human approves: goal and steps, not their progress."""
-        shown = [step.model_dump(include=set(StepDraft.model_fields)) for step in self.steps]
-        body = json.dumps([self.goal, shown], sort_keys=True, ensure_ascii=False)
-        return blake2b(body.encode(), digest_size=8).hexdigest()
+        body = json.dumps([self.goal, [step.content for step in self.steps]], sort_keys=True, ensure_ascii=False)
+        return blake2b(body.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
+
+    @property
+    def draft(self) -> PlanDraft:
+        """What of it is not done, as it would be proposed."""
+        left = tuple(StepDraft(**step.content) for step in self.steps if step.status not in ("done", "failed"))
+        return PlanDraft(goal=self.goal, steps=left)
 
     def step(self, step_id: str) -> PlanStep:
         """The step of that id; raises KeyError."""
@@ -104,3 +151,36 @@ class Plan(Frozen):
         """Open steps that can never run, each with the failed or skipped step it waits for."""
         dead = {step.id for step in self.steps if step.status in ("failed", "skipped")}
         return [(s, d) for s in self.steps if s.status == "open" for d in sorted(dead.intersection(s.depends_on))[:1]]
+
+    def failures(self) -> list[PlanStep]:
+        """Failed steps that no later revision has dealt with."""
+        return [step for step in self.steps if step.status == "failed" and not step.settled]
+
+    def needs(self, step_id: str) -> set[str]:
+        """The steps that a step depends on, directly or by way of others."""
+        after = {step.id: step.depends_on for step in self.steps}
+        found: set[str] = set()
+        waiting = list(after.get(step_id, ()))
+        while waiting:
+            if (other := waiting.pop()) not in found:
+                found.add(other)
+                waiting += after.get(other, ())
+        return found
+
+    def changes(self, before: Plan) -> tuple[PlanChange, ...]:
+        """What is other than in an earlier revision."""
+        old, new = ({step.id: step for step in plan.steps} for plan in (before, self))
+        found = [
+            PlanChange(kind="changed" if key in old else "added", id=key, description=step.description)
+            for key, step in new.items()
+            if key not in old or old[key].content != step.content
+        ]
+        gone = (step for key, step in old.items() if key not in new)
+        return (*found, *(PlanChange(kind="removed", id=step.id, description=step.description) for step in gone))
+
+
+def _continued(step: StepDraft, known: PlanStep | None, revision: int) -> PlanStep:
+    """A proposed step; the one that there is already, if it is the same and may still be carried out, or was."""
+    if known and known.content == step.model_dump() and known.status in ("open", "running", "done"):
+        return known if known.status == "done" else known.model_copy(update={"status": "open", "result": None})
+    return PlanStep(**step.model_dump(), revision=revision)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag, field_validator
 
 from framework.types.frozen import Duration, Frozen
+from framework.types.mcp import McpPolicy
 
 AgentName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
@@ -203,10 +204,22 @@ class PlanSettings(Frozen):
         Annotated[Literal["never", "always"], Tag("text")] | Annotated[ApprovalFrom, Tag("risk")], _text_or("risk")
     ] = ApprovalFrom.model_validate({"from": "high"})
     """When a human must approve the plan: `never`, `always` or `{from: RISK}`."""
+    model: str | None = None
+    """The model that plans, named as the agent's `model`; missing: the agent's own."""
     max_plan_steps: PositiveInt = 12
-    """Steps of one plan; a longer one is refused."""
+    """Steps that one plan may still have to do; a longer one is refused."""
+    max_replans: Annotated[int, Field(ge=0, strict=True)] = 2
+    """How often a failed step may make the plan anew."""
     max_parallel: PositiveInt = 2
     """Independent steps that run side by side."""
+    step_timeout: Duration | None = 60.0
+    """One step: its call with all attempts, or all turns of a step without a tool."""
+    step_retries: Annotated[int, Field(ge=0, strict=True)] = 1
+    """How often a step's call is made again when its tool broke; only of tools that are harmless to repeat."""
+    on_failure: Literal["replan", "skip", "fail"] = "replan"
+    """When a step fails: make the plan anew from what is done, leave out what depends on it, or end the run."""
+    recite: Annotated[bool, Field(strict=True)] = True
+    """Show the model its open plan, or its to-do list, at the end of every turn; never stored."""
 
 
 class ConversationSettings(Frozen):
@@ -214,30 +227,6 @@ class ConversationSettings(Frozen):
 
     window: PositiveInt = 50
     """Messages of history sent with a request."""
-
-
-class PromptRef(Frozen):
-    """A prompt of an MCP server."""
-
-    name: Annotated[str, StringConstraints(min_length=1, max_length=200)]
-    """The server's name for it."""
-    arguments: dict[str, str] = {}
-    """What it is to be filled with."""
-
-
-def _prompt(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
-
-
-class McpPolicy(Frozen):
-    """What comes from one MCP server into an agent's context. Which of its tools: see `skill_policy`."""
-
-    resources: tuple[Annotated[str, StringConstraints(min_length=1, max_length=2000)], ...] = ()
-    """Resources by URI, whose text the model gets when a run begins."""
-    prompts: tuple[Annotated[PromptRef, BeforeValidator(_prompt, json_schema_input_type=str | PromptRef)], ...] = ()
-    """Prompts by name, or `{name: …, arguments: {…}}`, whose text the model gets when a run begins."""
-    pin: Literal["warn", "block"] = "block"
-    """What to do about a tool that says something else of itself than when it was accepted: refuse it, or say so."""
 
 
 HookPlace = Literal["before_run", "before_tool", "after_tool", "after_run"]
@@ -292,7 +281,8 @@ class AgentSpec(Frozen):
     """Few-shot turns put before the conversation."""
     routing: Routing = Routing()
     executor: str = "react"
-    """`react` thinks and acts turn by turn; `plan` makes a plan first and works it off; or a plugin's, by its name."""
+    """`react` thinks and acts turn by turn; `plan` makes a plan first and works it off; `auto` picks one for each
+    request; or a plugin's, by its name."""
     skill_policy: SkillPolicy = SkillPolicy(allow=())
     """Which tools; missing: none."""
     mcp_policy: dict[SourceName, McpPolicy] = {}

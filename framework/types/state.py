@@ -14,6 +14,7 @@ from framework.types.frozen import Frozen
 from framework.types.messages import Message, ToolCall, ToolResult, Usage
 from framework.types.outcome import Status
 from framework.types.plan import Plan
+from framework.types.preflight import Preflight
 from framework.types.spec import Limits, ModelSettings, OnExpiry, Risk
 
 
@@ -34,6 +35,8 @@ class Confirmation(Frozen):
     """The tool to be called; empty for a plan."""
     arguments: dict[str, Any] = {}
     plan: Plan | None = None
+    preflight: Preflight | None = None
+    """Of a plan: the verdict on each of its steps, and what it will take."""
     hash: str
     """An approval counts for exactly this content."""
     reason: str = ""
@@ -260,6 +263,8 @@ class RunResult(Frozen):
     output: str
     data: Any = None
     """The answer as JSON data, where `output_schema` or `output_type` asks for it."""
+    plan: Plan | None = None
+    """The plan with the states and results of its steps, where the run made one."""
     messages: tuple[Message, ...]
     """History and this run's messages; feed them to the next call as `history`."""
     steps: int

@@ -1,0 +1,57 @@
+"""What a plan's steps did, in the form that any model reads: calls and their results, goals and their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from framework.engine.results import observation
+from framework.types.messages import Message
+from framework.types.plan import PlanStep
+from framework.types.state import CallRecord
+
+if TYPE_CHECKING:
+    from framework.engine.run import Run
+
+
+def call_id(step: PlanStep) -> str:
+    """The id of a step's call; further attempts have `~2`, `~3` behind it."""
+    return f"plan-{step.revision}-{step.id}"
+
+
+def child_key(step: PlanStep) -> str:
+    """The key of the sub-run that works off a step without a tool."""
+    return f"step-{step.id}" if step.revision == 1 else f"step-{step.id}~{step.revision}"
+
+
+def last_attempt(run: Run, step: PlanStep) -> tuple[int, CallRecord | None]:
+    """The number of the last attempt at a step's call, from 1, and its record if it was begun."""
+    number, first = 1, call_id(step)
+    while f"{first}~{number + 1}" in run.state.calls:
+        number += 1
+    return number, run.state.calls.get(attempt_id(step, number))
+
+
+def attempt_id(step: PlanStep, number: int) -> str:
+    """The id of one attempt at a step's call."""
+    return call_id(step) if number == 1 else f"{call_id(step)}~{number}"
+
+
+def calls_made(run: Run, steps: Iterable[PlanStep], said: str) -> Iterator[Message]:
+    """The calls of steps that were carried out, as one turn of a model, and their results."""
+    records = [last_attempt(run, step)[1] for step in steps if step.tool and step.status in ("done", "failed")]
+    made = [record for record in records if record is not None and record.result is not None]
+    if made:
+        yield Message(role="assistant", content=said, tool_calls=tuple(record.call for record in made))
+    for record in made:
+        assert record.result is not None
+        text = observation(run, record.call.tool, record.result)
+        yield Message(role="tool", tool_call_id=record.call.id, content=text)
+
+
+def work_done(run: Run, steps: Sequence[PlanStep], said: str) -> Iterator[Message]:
+    """Steps that have ended, those that were skipped too."""
+    yield from calls_made(run, steps, said)
+    for step in steps:
+        if step.status in ("done", "failed", "skipped") and not (step.tool and last_attempt(run, step)[1]):
+            yield Message(role="assistant", content=f"{step.description}: {step.result or step.status}")
