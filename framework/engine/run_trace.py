@@ -152,6 +152,7 @@ class AgentTrace:
     def __enter__(self) -> Self:
         run = self._run
         self._began, self._steps, self._calls = perf_counter(), run.state.steps, run.state.tool_calls
+        self._usage = run.state.usage
         if run.services.spans.recording:
             self._span = run.span(f"invoke_agent {run.agent.name}", "AGENT", _agent_attributes(run))
             self._span.__enter__()
@@ -172,11 +173,11 @@ class AgentTrace:
             self._span.__exit__(kind, error, traceback)
 
     def _tell(self, error_type: str | None) -> None:
-        run, usage = self._run, self._run.state.usage
+        run, usage, before = self._run, self._run.state.usage, self._usage
         self._span.set_attributes(
             {
-                names.TOTAL_INPUT_TOKENS: usage.prompt_tokens,
-                names.TOTAL_OUTPUT_TOKENS: usage.completion_tokens,
+                names.TOTAL_INPUT_TOKENS: usage.prompt_tokens - before.prompt_tokens,
+                names.TOTAL_OUTPUT_TOKENS: usage.completion_tokens - before.completion_tokens,
                 names.TOKENS_LIMIT: run.budget.limits.max_total_tokens,
                 names.TOKENS_USED: usage.total_tokens,
             }
