@@ -15,6 +15,7 @@ from framework.memory.in_memory import MemoryStore
 from framework.memory.store import Blueprint, Conversation, RunRecord
 from framework.types.events import Event, wire
 from framework.types.state import Decision, RunState
+from framework.types.trace import SpanRecord
 
 __all__ = ["Crash", "JsonStore", "Script", "ScriptedModel", "Turn", "calls"]
 
@@ -89,11 +90,13 @@ class JsonRecord:
         self._record, self._store = record, store
         self.cancel_requested = False
 
-    async def write(self, state: RunState, events: Sequence[Event] = (), *, last: bool = False) -> None:
+    async def write(
+        self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
+    ) -> None:
         """Keep the state as JSON, and what was told."""
         self._store.count()
         self._store.keep(state, events)
-        await self._record.write(state, events, last=last)
+        await self._record.write(state, events, spans, last=last)
         self.cancel_requested = self._record.cancel_requested
 
     async def release(self) -> None:

@@ -34,8 +34,9 @@ async def conclude(run: Run, asked: tuple[Confirmation, ...], trace: RunTrace) -
     return result
 
 
-async def suspend(run: Run) -> NoReturn:
+async def suspend(run: Run, trace: RunTrace) -> NoReturn:
     """Leave a run that has not ended to whoever resumes it; raises RunSuspended, or StoreError."""
+    trace.ended()
     await run.services.journal.release()
     run_id = run.state.run_id
     raise RunSuspended(f"the runtime was closed while the run {run_id} went on; it can be resumed")

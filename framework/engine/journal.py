@@ -8,14 +8,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from framework.engine.stream import Channel
 from framework.memory.store import RunRecord
 from framework.types.events import Event
 from framework.types.state import RunState
+from framework.types.trace import SpanRecord
 
 SOON = 0.002
 """Seconds that `tell` gives a step to come to its own write, which then has the event with it."""
+
+
+MANY_SPANS = 32
+"""So many of a trace are worth a row of their own before the run's end."""
+
+
+class TakeSpans(Protocol):
+    """Gives the spans that have ended, each once."""
+
+    def __call__(self, least: int = 1) -> Sequence[SpanRecord]:
+        """None while there are fewer than that."""
+        ...
+
+
+def _no_spans(least: int = 1) -> Sequence[SpanRecord]:  # noqa: ARG001 - the signature is TakeSpans'
+    return ()
 
 
 class Journal:
@@ -26,13 +44,15 @@ class Journal:
         """The runtime closes: the run stops at its next step, and is left to whoever resumes it."""
         self.on_cancel: Callable[[], object] = lambda: None
         """Called when somebody, in whatever process, wants the run to end."""
+        self.take_spans: TakeSpans = _no_spans
+        """Gives the spans that have ended, to be put on record: all at the end, and before that many at once."""
         self._state, self._record, self._channel, self._durable = state, record, channel, durable
         self._outbox: list[Event] = []
         self._asked = self._stored = 0
         self._writing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._failure: BaseException | None = None
-        self._last = False
+        self._last = self._leaving = False
 
     def check(self) -> None:
         """Before a step: raises CancelledError if the runtime closes, and StoreError once the record has failed."""
@@ -75,7 +95,7 @@ class Journal:
         """Put the run's end on record with its last events; nothing that happens meanwhile keeps it from that."""
         self._last = True
         if not self._durable:
-            await self._record.write(self._state, last=True)
+            await self._record.write(self._state, spans=self.take_spans(), last=True)
             for event in events:
                 await self._channel.put(event)
             return
@@ -87,6 +107,7 @@ class Journal:
         await _whatever_happens(asyncio.ensure_future(self._release()))
 
     async def _release(self) -> None:
+        self._leaving = True
         await self.save()
         await self._record.release()
 
@@ -99,8 +120,9 @@ class Journal:
 
     async def _write(self) -> None:
         covered, events, self._outbox = self._asked, self._outbox, []
+        spans = self.take_spans(least=1 if self._last or self._leaving else MANY_SPANS)
         try:
-            await self._record.write(self._state, events, last=self._last)
+            await self._record.write(self._state, events, spans, last=self._last)
             self._stored = covered
             for event in events:
                 await self._channel.put(event)

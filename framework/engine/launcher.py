@@ -118,6 +118,8 @@ class Launcher:
         """What a run and its sub-runs use."""
         state, generation = start.state, start.generation
         settings = generation.settings
+        spans = spans_of(state, generation, keep=self.store.keeps_spans and not isinstance(start.record, NoRecord))
+        journal.take_spans = spans.take
         base_path = Path(state.base_path) if state.base_path else self._root / settings.tools.base_path
         return Services(
             root=state,
@@ -128,7 +130,7 @@ class Launcher:
             health=self.models.health,
             journal=journal,
             channel=channel,
-            spans=(spans := spans_of(state, generation, keep=False)),
+            spans=spans,
             content=process_content(settings) if spans.recording else Content(),
             meters=self._meters.recording(),
             threads=self._threads,

@@ -28,7 +28,7 @@ async def drive_root(run: Run, chosen: Route | None) -> RunResult:
                     await _tell_route(run, chosen)
                 asked = await run.drive()
             if run.services.journal.suspended and run.state.status == "running":
-                await suspend(run)
+                await suspend(run, trace)
             return await conclude(run, asked, trace)
     finally:
         run.services.channel.close()

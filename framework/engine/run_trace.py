@@ -113,17 +113,17 @@ class RunTrace:
         span, state, run = self.span, self._run.state, self._run
         if span is NO_SPAN:
             return
-        waiting = state.status == "paused"
+        outcomes = {"paused": "waiting_confirmation", "running": "suspended"}
         span.set_attributes(
             {
-                names.RUN_OUTCOME: "waiting_confirmation" if waiting else state.finish_reason,
+                names.RUN_OUTCOME: outcomes.get(state.status, state.finish_reason),
                 names.RUN_STEPS: state.steps,
                 names.RUN_COST: state.usage.cost_usd or None,
             }
         )
         if span.is_recording() and state.output and (content := content_of(run)):
             span.set_attributes(content.answered(state.output))
-        if error_type := outcome(state.finish_reason).span_error:
+        if state.status != "running" and (error_type := outcome(state.finish_reason).span_error):
             span.fail(error_type)
         span.end()
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from framework.memory.store import Blueprint, Conversation, RunInfo, RunQuery, RunRecord
 from framework.types.errors import ConversationBusy, RunBusy, RunNotFound
 from framework.types.events import Event
 from framework.types.state import Decision, RunState
+from framework.types.trace import SpanRecord
 
 MESSAGE_CHARS = 200
 """Of a user's message, in lists."""
@@ -27,9 +28,18 @@ class MemoryRecord:
     updated_at: float
     held: bool = True
     cancel_requested: bool = False
+    spans: list[SpanRecord] = field(default_factory=list)
 
-    async def write(self, state: RunState, events: Sequence[Event] = (), *, last: bool = False) -> None:  # noqa: ARG002 - the protocol's
+    async def write(
+        self,
+        state: RunState,
+        events: Sequence[Event] = (),  # noqa: ARG002 - the protocol's
+        spans: Sequence[SpanRecord] = (),
+        *,
+        last: bool = False,
+    ) -> None:
         """Keep the end; whatever comes before it is in the state."""
+        self.spans.extend(spans)
         if last:
             self.state, self.updated_at, self.held = state, time.time(), False
             self.store.ended(state)
@@ -44,7 +54,8 @@ class MemoryStore:
 
     durable = False
 
-    def __init__(self, keep_runs: int = 1000) -> None:
+    def __init__(self, keep_runs: int = 1000, *, keep_spans: bool = False) -> None:
+        self.keeps_spans = keep_spans
         self._runs: dict[str, MemoryRecord] = {}
         self._conversations: dict[str, Conversation] = {}
         self._keep_runs = keep_runs
@@ -95,6 +106,10 @@ class MemoryStore:
         """Nothing: they went to whoever listened."""
         self._record(run_id)
         return ()
+
+    async def spans(self, run_id: str) -> Sequence[SpanRecord]:
+        """The run's trace, if traces are kept."""
+        return sorted(self._record(run_id).spans, key=lambda span: span.start_ns)
 
     async def request_cancel(self, run_id: str) -> bool:
         """Whoever holds the run is in this process."""

@@ -127,6 +127,16 @@ blueprints = sa.Table(
     sqlite_with_rowid=False,
 )
 
+spans = sa.Table(
+    "agentsd_spans",
+    metadata,
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Of a run's trace, what had ended by the write that made this version of the run: a JSON list."""
+
 Migration = Callable[[sa.Connection], None]
 
 
@@ -135,7 +145,11 @@ def _first(connection: sa.Connection) -> None:
     metadata.create_all(connection, tables=tables, checkfirst=False)
 
 
-MIGRATIONS: Sequence[Migration] = (_first,)
+def _traces(connection: sa.Connection) -> None:
+    spans.create(connection)
+
+
+MIGRATIONS: Sequence[Migration] = (_first, _traces)
 """The n-th brings a database to version n; each runs in the transaction of the whole upgrade."""
 
 

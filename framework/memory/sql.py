@@ -19,11 +19,13 @@ from framework.memory import sql_runs
 from framework.memory.database import Database
 from framework.memory.parts import Differ, head_of, history_of
 from framework.memory.schema import blueprints, conversations, runs
+from framework.memory.spans import spans_from_json
 from framework.memory.sql_record import LEASE_SECONDS, Batch, SqlRecord, Statements
 from framework.memory.store import Blueprint, Conversation, RunInfo, RunQuery, RunRecord
 from framework.types.errors import RunNotFound, StoreError
 from framework.types.messages import Message
 from framework.types.state import Decision, RunState
+from framework.types.trace import SpanRecord
 
 _MESSAGES = TypeAdapter(list[Message])
 
@@ -32,6 +34,7 @@ class SqlStore:
     """Keeps everything in a database. Make one with `SqlStore.open`; several processes may use the same database."""
 
     durable = True
+    keeps_spans = True
 
     def __init__(self, database: Database, lease: float) -> None:
         self.lease = lease
@@ -111,6 +114,11 @@ class SqlStore:
     async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
         """What a run has told."""
         return await self._database.read(lambda connection: sql_runs.told(connection, run_id, after))
+
+    async def spans(self, run_id: str) -> Sequence[SpanRecord]:
+        """The run's trace."""
+        pieces = await self._database.read(lambda connection: sql_runs.traced(connection, run_id))
+        return spans_from_json(pieces)
 
     async def request_cancel(self, run_id: str) -> bool:
         """Leave word for whoever holds the run."""

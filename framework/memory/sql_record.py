@@ -15,9 +15,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from framework.memory.database import Database
 from framework.memory.parts import Differ, Part, is_progress
 from framework.memory.schema import conversations, events, messages, parts, runs
+from framework.memory.schema import spans as spans_table
+from framework.memory.spans import spans_to_json
 from framework.types.errors import RunTaken, StoreError
 from framework.types.events import Event, wire
 from framework.types.state import RunState
+from framework.types.trace import SpanRecord
 
 LEASE_SECONDS = 10.0
 """After so long without a sign of life anybody may take a run over."""
@@ -54,6 +57,7 @@ class Statements:
             index_elements=["run_id", "path", "kind", "n"], set_={"body": add_part.excluded.body}
         )
         self.event = sa.insert(events)
+        self.spans = sa.insert(spans_table)
         free = sa.update(conversations).where(
             conversations.c.id == sa.bindparam("conversation"), conversations.c.open_run == sa.bindparam("run")
         )
@@ -108,7 +112,9 @@ class SqlRecord:
         self._database, self._statements, self._owner, self._lease = database, statements, owner, lease
         self._run_id, self._version, self._differ = state.run_id, state.version, differ
 
-    async def write(self, state: RunState, events: Sequence[Event] = (), *, last: bool = False) -> None:
+    async def write(
+        self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
+    ) -> None:
         """One transaction: what has changed, the events, and at the end what the conversation is told."""
         now = time.time()
         batch = Batch()
@@ -129,6 +135,7 @@ class SqlRecord:
             "trace_id": state.trace_id,
             "updated_at": now,
         }
+        traced = spans_to_json(spans)
         more = _ending(state, now) if last else {"lease": self._lease}
         statement = self._statements.progress if batch.progress else self._statements.step
         statement = self._statements.end if last else statement
@@ -136,6 +143,9 @@ class SqlRecord:
         def work(connection: sa.Connection) -> bool:
             cancelled = self._set(connection, statement, row | more)
             batch.insert(connection, self._statements)
+            if traced:
+                row_of_spans = {"run_id": self._run_id, "version": self._version + 1, "body": traced}
+                connection.execute(self._statements.spans, row_of_spans)
             if last and state.conversation_id and state.status != "paused":
                 self._free(connection, state, now)
             return cancelled

@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 
 from framework.memory.database import Database
 from framework.memory.parts import Kind, whole
-from framework.memory.schema import blueprints, conversations, decisions, events, messages, parts, runs
+from framework.memory.schema import blueprints, conversations, decisions, events, messages, parts, runs, spans
 from framework.memory.store import Blueprint, Conversation, RunInfo, RunQuery
 from framework.types.errors import ConversationBusy, DecisionRefused, RunBusy, RunNotFound, StoreError
 from framework.types.state import RunState
@@ -198,9 +198,22 @@ def told(connection: sa.Connection, run_id: str, after: int) -> list[dict[str, A
     """A run's events since number `after`; raises RunNotFound."""
     found = sa.select(events.c.body).where(events.c.run_id == run_id, events.c.seq > after).order_by(events.c.seq)
     bodies = list(connection.execute(found).scalars())
-    if not bodies and connection.execute(sa.select(runs.c.no).where(runs.c.id == run_id)).one_or_none() is None:
-        raise RunNotFound(f"there is no run {run_id!r}")
+    if not bodies:
+        _must_be_there(connection, run_id)
     return [orjson.loads(body) for body in bodies]
+
+
+def traced(connection: sa.Connection, run_id: str) -> list[str]:
+    """The pieces of a run's trace; raises RunNotFound."""
+    bodies = list(connection.execute(sa.select(spans.c.body).where(spans.c.run_id == run_id)).scalars())
+    if not bodies:
+        _must_be_there(connection, run_id)
+    return bodies
+
+
+def _must_be_there(connection: sa.Connection, run_id: str) -> None:
+    if connection.execute(sa.select(runs.c.no).where(runs.c.id == run_id)).one_or_none() is None:
+        raise RunNotFound(f"there is no run {run_id!r}")
 
 
 def list_runs(connection: sa.Connection, database: Database, query: RunQuery) -> list[tuple[RunInfo, str | None]]:

@@ -14,6 +14,7 @@ from framework.types.events import Event
 from framework.types.messages import Message
 from framework.types.outcome import Status
 from framework.types.state import Decision, RunState
+from framework.types.trace import SpanRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +106,15 @@ class RunRecord(Protocol):
     cancel_requested: bool
     """Somebody wants the run to end, as of the last write."""
 
-    async def write(self, state: RunState, events: Sequence[Event] = (), *, last: bool = False) -> None:
+    async def write(
+        self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
+    ) -> None:
         """Put on record what has changed, and events with it.
 
         Args:
             state: the run as it is now; read before anything is waited for.
             events: since the last write; their numbers go on from there.
+            spans: of its trace, that have ended since the last write that had some.
             last: the run has ended, or waits for a human: it is let go, and so is its conversation once it has ended.
 
         Raises:
@@ -129,7 +133,9 @@ class NoRecord:
 
     cancel_requested = False
 
-    async def write(self, state: RunState, events: Sequence[Event] = (), *, last: bool = False) -> None:
+    async def write(
+        self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
+    ) -> None:
         """Nothing."""
 
     async def release(self) -> None:
@@ -141,6 +147,8 @@ class Store(Protocol):
 
     durable: bool
     """What is kept outlasts the process, so each step has to be written. Otherwise records keep the state itself."""
+    keeps_spans: bool
+    """Traces are kept, too: without that, and without a TracerProvider, there is nothing to record."""
 
     async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
         """Put a new run on record, with the user's message, before anything is done.
@@ -178,6 +186,10 @@ class Store(Protocol):
 
     async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
         """What a run has told since event number `after`, in the form of the wire; raises RunNotFound."""
+        ...
+
+    async def spans(self, run_id: str) -> Sequence[SpanRecord]:
+        """The run's trace as far as it was kept, by when the spans began; raises RunNotFound."""
         ...
 
     async def request_cancel(self, run_id: str) -> bool:

@@ -8,6 +8,7 @@ arguments, results, exception messages) unless whoever opens them puts in what `
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Literal
 
 from opentelemetry import trace
@@ -85,8 +86,10 @@ class Spans:
             span.begin(merged, "client" if client or kind == "LLM" else "internal", started_ns)
         return span
 
-    def take(self) -> list[SpanRecord]:
-        """The finished spans that nobody has taken yet."""
+    def take(self, least: int = 1) -> Sequence[SpanRecord]:
+        """The finished spans that nobody has taken yet; none while there are fewer than `least`."""
+        if len(self.finished) < least:
+            return ()
         taken, self.finished[:] = self.finished[:], []
         return taken
 
