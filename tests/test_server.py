@@ -17,6 +17,7 @@ from fastapi import Depends, FastAPI, HTTPException
 
 from framework import Runtime
 from framework.server import router
+from tests.otlp_sink import sink
 from tests.projects import agent, write
 from tests.served import PATIENCE, Served, served
 from tests.test_cli import COMMAND, ENVIRONMENT, agentsd
@@ -298,6 +299,15 @@ def test_a_signal_while_it_starts_ends_it_too(tmp_path: Path) -> None:
             with connection:
                 process.terminate()
             assert process.wait(PATIENCE) == 0
+
+
+def test_what_goes_live_is_traced_where_the_settings_say(tmp_path: Path) -> None:
+    write(tmp_path, {ONE: one()})
+    with sink() as kept:
+        with served(tmp_path, environment={"AGENTSD_TELEMETRY__OTLP_ENDPOINT": kept.url}) as server:
+            edit(server, tmp_path, one(description="v2"))
+            assert server.stop() == 0
+        assert [span.name for span in kept.spans].count("config.reload") == 2
 
 
 def test_a_port_that_is_in_use_is_told(tmp_path: Path) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from typing import Any
 
 import click
 
+from framework.cli.exporting import exporting
 from framework.cli.project import locate
 from framework.cli.schema import refresh_schemas
+from framework.config.settings import Settings
+from framework.engine.project import folder_of
 from framework.engine.runtime import Runtime
 from framework.types.errors import ConfigError
 
@@ -20,7 +24,7 @@ NEEDED = "`agentsd serve` needs FastAPI and uvicorn: pip install 'agentsd[serve]
 @click.argument("path", default=".")
 @click.option("--host", help="Listen at this address, instead of server.host.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Listen at this port, instead of server.port; 0: any.")
-def command(path: str, host: str | None, port: int | None) -> int:
+def command(path: str, **given: Any) -> int:
     """Serve the project at PATH (default: this folder) over HTTP. Edits of its files go live meanwhile.
 
     Ends with SIGTERM or Ctrl-C, once the requests under way are done.
@@ -35,8 +39,11 @@ def command(path: str, host: str | None, port: int | None) -> int:
         if missing.name in {"fastapi", "uvicorn"}:
             raise ConfigError(NEEDED) from None
         raise
+    settings = Settings.load(folder_of(location.root))
+    listen = settings.server.model_copy(update={name: value for name, value in given.items() if value is not None})
     _freeze_imports()
-    asyncio.run(serve(location.root, host, port, _tell))
+    with exporting(settings):
+        asyncio.run(serve(location.root, listen, _tell))
     return 0
 
 

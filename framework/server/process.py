@@ -11,8 +11,7 @@ from pathlib import Path
 
 import uvicorn
 
-from framework.config.settings import Settings
-from framework.engine.project import folder_of
+from framework.config.settings import ServerSettings
 from framework.engine.runtime import Runtime
 from framework.server.app import app_of
 from framework.server.feed import ConfigFeed
@@ -25,21 +24,18 @@ Started = Callable[[str, Runtime], None]
 """Is told the server's URL once it can be asked."""
 
 
-async def serve(root: str | Path, host: str | None, port: int | None, started: Started) -> None:
+async def serve(root: str | Path, settings: ServerSettings, started: Started) -> None:
     """Serve a project until SIGTERM or SIGINT; then requests under way are finished, and plugins torn down.
 
     Args:
         root: the project's folder, or its one file.
-        host: instead of that of the settings.
-        port: instead of that of the settings.
+        settings: where to listen; who may ask, the files say at each moment.
         started: is told the server's URL once it can be asked.
 
     Raises:
         ConfigError: the settings cannot be used, nothing may go live, or others could reach it without a key.
         CannotListen: the address is in use.
     """
-    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    settings = Settings.load(folder_of(root)).server.model_copy(update=given)
     with listening(settings) as bound, _Stopping() as stopping:
         try:
             async with Runtime.open(root) as runtime:
