@@ -129,7 +129,9 @@ def test_a_wrong_word_is_answered_with_the_right_ones(more: str, column: int, me
 
 
 def test_another_version_of_the_format_is_refused() -> None:
-    assert found("", GOOD.replace("version: 1", "version: 2")) == [(1, 10, "must be 1", None)]
+    assert found("", GOOD.replace("version: 1", "version: 2")) == [
+        (1, 10, "version 2 of this file format is not known; known: 1", None)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ PRINTED = """\
 agents.d/bad.yaml:1:1: the key 'name' is missing
     1 | version: 2
       | ^
-agents.d/bad.yaml:1:10: must be 1
+agents.d/bad.yaml:1:10: version 2 of this file format is not known; known: 1
     1 | version: 2
       |          ^
 agents.d/bad.yaml:2:1: unknown key 'nmae'

@@ -82,7 +82,7 @@ def test_the_environment_wins_key_by_key(tmp_path: Path, monkeypatch: pytest.Mon
         ("reload: {quiet: soon}\n", "agentsd.yaml:1:17", "a duration is written like", ""),
         ("routing: helper\n", "agentsd.yaml:1:10", "must be a mapping of keys", ""),
         ("models: {fast: {}}\n", "agentsd.yaml:1:10", "the key 'model' is missing", ""),
-        ("version: 2\n", "agentsd.yaml:1:10", "must be less than or equal to 1", ""),
+        ("version: 2\n", "agentsd.yaml:1:10", "version 2 of this file format is not known; known: 1", ""),
         ("- model\n", "agentsd.yaml:1:1", "a mapping of keys is expected", ""),
         ("model: x\nmodel: y\n", "agentsd.yaml:2:1", "the key 'model' stands twice", ""),
         ("_env_file: .env\n", "agentsd.yaml:1:1", "unknown key '_env_file'", ""),

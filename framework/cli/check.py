@@ -7,35 +7,62 @@ import json
 
 import click
 
+from framework.cli.fixing import fix_files
 from framework.cli.project import Location, locate, read_project, show_problem
 from framework.cli.schema import refresh_schemas
 from framework.config.generation import Generation
 from framework.config.parse import in_order
 from framework.config.suite import read_suite
+from framework.engine.project import folder_of
+from framework.types.errors import ConfigError
 from framework.types.outcome import EXIT_CONFIG
 from framework.types.problem import Problem
+
+ROUNDS = 3
+"""What one fix uncovers, the next may fix."""
 
 
 @click.command("check")
 @click.argument("path", default=".")
+@click.option("--fix", "fix", is_flag=True, help="Write what can only have been meant, and show what that changes.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def command(path: str, as_json: bool) -> int:
+def command(path: str, fix: bool, as_json: bool) -> int:
     """Check the files of a project (default: this folder) or one agent file.
 
     Exit codes: 0 all can be used, 78 some cannot.
     """
     location = locate(path)
+    changed = _fix(location, quiet=as_json) if fix else []
     generation = asyncio.run(_load(location))
-    found = in_order([*generation.problems, *read_suite(generation).problems])
-    problems = [problem for problem in found if location.file in (None, problem.path)]
+    problems = _problems(location, generation)
     errors = sum(problem.severity == "error" for problem in problems)
     if as_json:
-        click.echo(json.dumps(_as_data(generation, problems), ensure_ascii=False, indent=2))
+        data = _as_data(generation, problems) | ({"fixed": changed} if fix else {})
+        click.echo(json.dumps(data, ensure_ascii=False, indent=2))
     else:
         for problem in problems:
             show_problem(problem)
         _show_sum(generation, errors, len(problems) - errors)
     return EXIT_CONFIG if errors else 0
+
+
+def _fix(location: Location, *, quiet: bool) -> list[str]:
+    """Fix what can be fixed, settings first: nothing else is read as long as these are broken."""
+    root, changed = folder_of(location.root), list[str]()
+    for _ in range(ROUNDS):
+        try:
+            problems = _problems(location, asyncio.run(_load(location)))
+        except ConfigError as error:
+            problems = [problem for problem in error.problems if location.file in (None, problem.path)]
+        if not (now := fix_files(root, problems, quiet=quiet)):
+            break
+        changed += now
+    return [*dict.fromkeys(changed)]
+
+
+def _problems(location: Location, generation: Generation) -> list[Problem]:
+    found = in_order([*generation.problems, *read_suite(generation).problems])
+    return [problem for problem in found if location.file in (None, problem.path)]
 
 
 async def _load(location: Location) -> Generation:

@@ -24,7 +24,7 @@ from yaml.events import (
     ScalarEvent,
 )
 
-from framework.types.problem import Problem
+from framework.types.problem import Fix, Problem
 from framework.types.redact import redact
 
 MAX_BYTES = 1 << 20
@@ -109,11 +109,14 @@ class Document:
         """`file:line` of a key, or of the closest thing around it that is written down."""
         return f"{self.path}:{self._closest(path)[0][0]}"
 
-    def problem(self, path: Path, message: str, *, hint: str | None = None, at_key: bool = False) -> Problem:
+    def problem(
+        self, path: Path, message: str, *, hint: str | None = None, at_key: bool = False, fix: Fix | None = None
+    ) -> Problem:
         """A Problem at a value, or at its key."""
         key, value = self._closest(path)
         line, column = key if at_key else value
-        return problem_at(self.path, self.lines, line, column, message, hint)
+        found = problem_at(self.path, self.lines, line, column, message, hint)
+        return found.model_copy(update={"fix": fix}) if fix else found
 
     def _closest(self, path: Path) -> Marks:
         while path and path not in self.marks:
@@ -146,6 +149,11 @@ def read_document(path: str, source: bytes) -> Document:
         message = f"not UTF-8: byte 0x{source[error.start]:02x}"
         raise DocumentError(Problem(path=path, line=line, column=column, message=message)) from None
     return Document(path, source, *_Builder(path, text).build())
+
+
+def line_starts(text: str) -> list[int]:
+    """Where each line begins, as libyaml counts them: the first at 0."""
+    return [0, *(found.end() for found in _BREAK.finditer(text))]
 
 
 def _lines(text: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from framework.config.document import Document, DocumentError, Path, read_document, shorten
+from framework.config.fixing import boolean_fix, key_fix, value_fix
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
 
@@ -90,7 +91,9 @@ def _problems(
 ) -> Iterator[Problem]:
     wanted = list(dict.fromkeys(_WANTED[detail["type"]] for detail in details if detail["type"] in _WANTED))
     if wanted:  # the members of a union complain one by one: it is one mistake
-        yield document.problem(path, f"must be {' or '.join(wanted)}")
+        fix = boolean_fix(document, path, details[0]["input"]) if wanted == [_WANTED["bool_type"]] else None
+        hint = f"YAML 1.2 takes it for text; write {fix.instead}" if fix else None
+        yield document.problem(path, f"must be {' or '.join(wanted)}", hint=hint, fix=fix)
     for detail in details:
         if detail["type"] not in _WANTED:
             yield _problem(path, detail, document, model)
@@ -100,16 +103,20 @@ def _problem(path: Path, detail: ErrorDetails, document: Document, model: type[B
     last = str(detail["loc"][-1]) if detail["loc"] else ""
     match detail["type"]:
         case "extra_forbidden":
-            hint = _suggest(last, _fields_at(model, path[:-1]))
-            return document.problem(path, f"unknown key {shorten(last)!r}", hint=hint, at_key=True)
+            known = _fields_at(model, path[:-1])
+            fix = key_fix(document, path, known)
+            hint = _suggest(last, [fix.instead] if fix else known)
+            return document.problem(path, f"unknown key {shorten(last)!r}", hint=hint, at_key=True, fix=fix)
         case "missing":
             hint = _ALLOW_ALL if last == "allow" else None
             return document.problem(path, f"the key {last!r} is missing", hint=hint, at_key=True)
         case "literal_error" | "enum":
             expected = str(detail["ctx"].get("expected", ""))
             options = [option.strip("' ") for option in expected.replace(" or ", ",").split(",")]
-            close = _closest(str(detail["input"]), options)
-            return document.problem(path, f"must be {expected}", hint=f"did you mean {close!r}?" if close else None)
+            fix = value_fix(document, path, detail["input"], options)
+            close = fix.instead if fix else _closest(str(detail["input"]), options)
+            hint = f"did you mean {close!r}?" if close else None
+            return document.problem(path, f"must be {expected}", hint=hint, fix=fix)
         case _:
             return document.problem(path, _sentence(detail))
 

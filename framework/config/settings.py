@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
@@ -17,7 +17,7 @@ from framework.config.environment import expand
 from framework.config.parse import in_order, spec_problems, without_secrets
 from framework.llm.capabilities import Capabilities
 from framework.types.errors import ConfigError, did_you_mean
-from framework.types.frozen import Duration, Frozen
+from framework.types.frozen import Duration, Frozen, known_version
 from framework.types.http import HttpLimits
 from framework.types.problem import Problem
 from framework.types.spec import AgentName, ContentMode, PositiveInt
@@ -145,7 +145,7 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,
     )
 
-    version: Annotated[int, Field(ge=1, le=1)] = 1
+    version: Annotated[int, Field(ge=1, le=1), BeforeValidator(known_version)] = 1
     """Version of this file format."""
     model: str = "offline"
     """The model of agents that name none."""

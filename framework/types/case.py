@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from framework.types.frozen import Frozen
+from framework.types.frozen import Frozen, known_version
 from framework.types.plan import PlanDraft
 from framework.types.spec import AgentName, PositiveInt, Regex, ToolPattern
 from framework.types.state import Approve, Decision, Edit, Reject, Respond
@@ -220,7 +220,7 @@ class Case(Frozen):
 class CaseFile(Frozen):
     """A file of cases: `agents.d/NAME.test.yaml`."""
 
-    version: Literal[1] = 1
+    version: Annotated[Literal[1], BeforeValidator(known_version)] = 1
     """Version of this file format."""
     cases: tuple[Case, ...]
     """Each is carried out by itself."""

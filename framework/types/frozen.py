@@ -23,6 +23,15 @@ class Frozen(BaseModel):
     )
 
 
+def known_version(value: Any) -> Any:
+    """Say which versions of a file format there are, when another one is named."""
+    if isinstance(value, bool):
+        raise ValueError("1 is expected")
+    if isinstance(value, int) and value != 1:
+        raise ValueError(f"version {value} of this file format is not known; known: 1")
+    return value
+
+
 def seconds(value: Any) -> Any:
     """Turn `"90s"`, `"15m"`, `"250ms"`, `"24h"` or `"30d"` into seconds; numbers pass through."""
     if isinstance(value, bool):

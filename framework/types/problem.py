@@ -9,6 +9,13 @@ from framework.types.frozen import Frozen
 EXCERPT_CHARS = 120
 
 
+class Fix(Frozen):
+    """What is to be written instead of what stands at a Problem's place, character for character."""
+
+    written: str
+    instead: str
+
+
 class Problem(Frozen):
     """One thing wrong with one file, with the place and what to do about it."""
 
@@ -26,6 +33,8 @@ class Problem(Frozen):
     """What to do about it, such as the name that was probably meant."""
     excerpt: str | None = None
     """The source line the problem stands in."""
+    fix: Fix | None = None
+    """Where only one thing can have been meant: `agentsd check --fix` writes it."""
 
     @property
     def place(self) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag, field_validator
 
-from framework.types.frozen import Duration, Frozen
+from framework.types.frozen import Duration, Frozen, known_version
 from framework.types.mcp import McpPolicy
 
 AgentName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
@@ -24,12 +24,6 @@ CONTENTS: tuple[ContentMode, ...] = ("none", "redacted", "full")
 OnExpiry = Literal["reject", "cancel"]
 Protocol = Literal["auto", "native", "json"]
 PositiveInt = Annotated[int, Field(gt=0, strict=True)]
-
-
-def _no_boolean(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("1 is expected")
-    return value
 
 
 def _is_regex(pattern: str) -> str:
@@ -256,7 +250,7 @@ class TelemetryPolicy(Frozen):
 class AgentSpec(Frozen):
     """One agent: a file `agents.d/NAME.yaml`."""
 
-    version: Annotated[Literal[1], BeforeValidator(_no_boolean)]
+    version: Annotated[Literal[1], BeforeValidator(known_version)]
     """Version of this file format."""
     name: AgentName
     """The identity: unique, and independent of the file's name."""

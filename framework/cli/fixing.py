@@ -1,0 +1,60 @@
+"""Writes what findings say is to be written instead, and shows what that changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from difflib import unified_diff
+from itertools import groupby
+from pathlib import Path
+from shutil import copymode
+
+import click
+
+from framework.cli.show import visible
+from framework.config.fixing import fixed
+from framework.types.errors import RequestError
+from framework.types.problem import Problem
+
+STYLES = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def fix_files(root: Path, problems: Iterable[Problem], *, quiet: bool) -> list[str]:
+    """Apply the fixes of problems to their files below a root; returns the paths of those that changed.
+
+    Raises:
+        RequestError: a file cannot be written.
+    """
+    fixable = sorted((problem for problem in problems if problem.fix), key=lambda problem: problem.path)
+    changed = []
+    for path, found in groupby(fixable, key=lambda problem: problem.path):
+        file = root / path
+        try:
+            before = file.read_bytes()
+            after = fixed(path, before, found)
+            if after != before:
+                _replace(file.resolve(), after)
+        except OSError as error:
+            raise RequestError(f"{path} cannot be fixed: {error.strerror}") from None
+        if after != before:
+            changed.append(path)
+            if not quiet:
+                _show(path, before, after)
+    return changed
+
+
+def _show(path: str, before: bytes, after: bytes) -> None:
+    old, new = (source.decode("utf-8-sig").splitlines() for source in (before, after))
+    for line in unified_diff(old, new, path, path, "as it was", "fixed", n=1, lineterm=""):
+        click.secho(visible(line).replace("\\t", "  "), fg=STYLES.get(line[:1]))
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """Write a file at once: whoever reads it sees the old bytes or the new ones."""
+    fresh = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        fresh.write_bytes(content)
+        copymode(file, fresh)
+        fresh.replace(file)
+    finally:
+        fresh.unlink(missing_ok=True)
