@@ -7,7 +7,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from framework.engine.run_trace import content_of, prompt_attributes
+from framework.engine.run_trace import content_of
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.telemetry import names
 from framework.telemetry.span import NO_SPAN
@@ -65,10 +65,8 @@ class _Told(ModelTrace):
         if run.services.spans.recording:
             self._span = run.span(f"chat {self._model}", "LLM", self._attributes())
             self._span.__enter__()
-            if self._span.is_recording():
-                self._span.set_attributes(prompt_attributes(run))
-                if content := content_of(run):
-                    self._span.set_attributes(content.request(self._request.messages, self._request.tools))
+            if self._span.is_recording() and (content := content_of(run)):
+                self._span.set_attributes(content.request(self._request.messages, self._request.tools))
         return self
 
     def __exit__(
@@ -113,7 +111,7 @@ class _Told(ModelTrace):
             names.PROVIDER: self._info.provider,
             names.REQUEST_MODEL: self._model,
             names.SERVER_ADDRESS: self._info.server_address,
-            names.OUTPUT_TYPE: "json" if request.output else "text",
+            names.OUTPUT_TYPE: "json" if request.output else None,
             names.REQUEST_STREAM: request.stream or None,
             names.REQUEST_TEMPERATURE: settings.temperature,
             names.REQUEST_TOP_P: settings.top_p,
@@ -128,6 +126,6 @@ def _usage_attributes(usage: Usage) -> dict[str, Any]:
     return {
         names.INPUT_TOKENS: usage.prompt_tokens,
         names.OUTPUT_TOKENS: usage.completion_tokens,
-        names.CACHED_TOKENS: usage.cached_tokens,
+        names.CACHED_TOKENS: usage.cached_tokens or None,
         names.CALL_COST: usage.cost_usd or None,
     }

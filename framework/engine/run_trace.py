@@ -180,6 +180,7 @@ class AgentTrace:
                 names.TOTAL_OUTPUT_TOKENS: usage.completion_tokens - before.completion_tokens,
                 names.TOKENS_LIMIT: run.budget.limits.max_total_tokens,
                 names.TOKENS_USED: usage.total_tokens,
+                **_prompt_attributes(run),
             }
         )
         if self._span.is_recording() and run.state.output and (content := content_of(run)):
@@ -196,8 +197,10 @@ def step_span(run: Run, index: int) -> OpenSpan:
     return spans.span("agent.step", "CHAIN", {names.AGENT: run.agent.name, names.STEP_INDEX: index})
 
 
-def prompt_attributes(run: Run) -> dict[str, Any]:
+def _prompt_attributes(run: Run) -> dict[str, Any]:
     """Which prompt was used, and which text of it: two runs with the same digest were told the same."""
+    if "preamble" not in vars(run):  # it was not asked for yet, or cannot be rendered
+        return {}
     source = run.agent.spec.instructions
     digest = blake2b(run.preamble[0].content.encode("utf-8", "replace"), digest_size=8).hexdigest()
     return {

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 """Stands for a tool that is not there: its name is a word of the model's."""
-DESCRIPTION_CHARS = 200
 
 
 class ToolTrace:
@@ -110,13 +109,10 @@ class _Told(ToolTrace):
             names.OPERATION: "execute_tool",
             names.TOOL_NAME: self._name,
             names.TOOL_CALL_ID: self._call.id,
-            names.TOOL_TYPE: "function",
             names.TOOL_SOURCE: self._source,
         }
         if tool := self._tool:
-            described = tool.definition.description.partition("\n")[0]
             attributes[names.TOOL_RISK] = tool.risk
-            attributes[names.TOOL_DESCRIPTION] = described[:DESCRIPTION_CHARS]
             if tool.source in ("mcp", "skill"):
                 attributes[names.TOOL_SERVER] = tool.name.split(".")[1]
             if tool.source == "mcp":
