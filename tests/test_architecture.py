@@ -35,6 +35,7 @@ HEAVY = {
 HEAVY |= {"framework.tools.mcp_client", "framework.tools.mcp_connection"}  # with the MCP SDK, an extra
 HEAVY |= {"framework.memory.sql"}  # with SQLAlchemy, for those who keep anything
 HEAVY |= {"framework.server.process"}  # with FastAPI and uvicorn, an extra
+HEAVY |= {"framework.llm.openai_connection"}  # with the openai SDK
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 

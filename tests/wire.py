@@ -57,6 +57,10 @@ class WireServer:
     """The bodies, in order."""
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
+    ports: list[int] = field(default_factory=list)
+    """The client's: as many as it has opened connections."""
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by every request."""
     disconnected: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a client leaves in mid-answer."""
 
@@ -65,6 +69,8 @@ class WireServer:
         self.requests.append(body)
         self.headers.append(dict(request.headers))
         self.paths.append(request.path)
+        self.asked.set()
+        self.ports.append(request.transport.get_extra_info("peername")[1] if request.transport else 0)
         answer = self._next(body)
         try:
             return await _respond(request, body, answer)

@@ -90,7 +90,10 @@ class Agent:
         """What every template may use besides `vars` and `inputs`; made when asked for: few agents need it."""
         return {
             "agent": {"name": self.spec.name, "description": self.spec.description},
-            "tools": [definition.model_dump() for definition in self.toolset.definitions],
+            "tools": [  # the very data: no template can change it
+                {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+                for tool in self.toolset.definitions
+            ],
             "limits": self.spec.runtime_policy.model_dump(),
         }
 

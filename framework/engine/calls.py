@@ -60,7 +60,8 @@ def admit(run: Run, requested: Sequence[ToolCall]) -> list[ToolCall]:
     Raises:
         LimitExceeded: none of them fits, or one was made too often.
     """
-    requested = [read_again(call) for call in requested]
+    kept = run.state.open_calls()  # these were read when their message came in
+    requested = [call if any(call is known for known in kept) else read_again(call) for call in requested]
     new = [call for call in requested if call.id not in run.state.calls]
     fitting = 0
     for call in new:

@@ -54,6 +54,11 @@ class Journal:
         self._failure: BaseException | None = None
         self._last = self._leaving = False
 
+    @property
+    def is_unread(self) -> bool:
+        """What is told is neither kept nor heard."""
+        return not self._durable and self._channel.is_closed
+
     def check(self) -> None:
         """Before a step: raises CancelledError if the runtime closes, and StoreError once the record has failed."""
         if self.suspended:

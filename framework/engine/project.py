@@ -50,7 +50,7 @@ class Project:
         Args:
             root: the folder that has `agents.d/`, or one agent file.
             settings: instead of `agentsd.yaml` and the environment.
-            tools: besides the built-in ones and those of `plugins/`.
+            tools: besides those of `plugins/` and the built-in ones; one with a built-in tool's name replaces it.
             models: names that agent files may use besides those of the settings.
             gate: what may keep an edit from going live, if the settings want that.
             lifetimes: sets plugins up.
@@ -63,7 +63,7 @@ class Project:
         started = settings or Settings.load(folder)
         catalog = Catalog(
             path,
-            tools=[*BUILTIN_TOOLS, *tools],
+            tools=_with_builtin(tools),
             executors=EXECUTORS.keys(),
             models={OFFLINE, *(provider.name for provider in PROVIDERS), *models},
             settings=started,
@@ -82,6 +82,13 @@ class Project:
             await catalog.close()
             raise
         return cls(folder, catalog)
+
+
+def _with_builtin(tools: Iterable[Tool]) -> list[Tool]:
+    """A program's own tools, and the built-in ones whose names it does not use itself."""
+    own = list(tools)
+    names = {tool.name for tool in own}
+    return [*(tool for tool in BUILTIN_TOOLS if tool.name not in names), *own]
 
 
 def folder_of(root: str | Path) -> Path:

@@ -115,6 +115,8 @@ def _inputs(agent: Agent, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changed(base: T, model: type[T], changes: Mapping[str, Any], what: str) -> T:
+    if not changes:
+        return base
     known = {name: getattr(base, name) for name in model.model_fields}
     if unknown := [name for name in changes if name not in known]:
         raise RequestError(f"{what}: there is no {unknown[0]!r}{did_you_mean(unknown[0], list(known))}")

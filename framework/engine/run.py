@@ -174,6 +174,9 @@ class Run:
 
     async def emit(self, event: type[RunEvent], **payload: Any) -> None:
         """Tell whoever listens, once it is on record."""
+        if self.services.journal.is_unread:
+            self.services.root.seq += 1
+            return
         await self.services.journal.tell(self.event(event, **payload))
 
     def event(self, event: type[RunEvent], **payload: Any) -> Event:

@@ -19,6 +19,7 @@ from framework.config.watch import Watcher, watching
 from framework.engine.cases import cases_pass
 from framework.engine.ending import limit_error
 from framework.engine.launcher import Launcher
+from framework.engine.opening import held
 from framework.engine.project import EXECUTORS, Project, folder_of
 from framework.engine.request import Asker, RunOptions, first_state
 from framework.engine.resuming import Resumption
@@ -45,6 +46,7 @@ class Runtime:
         self.root, self.catalog, self.store = project.root, project.catalog, store
         self.watcher: Watcher | None = None
         """What keeps the catalog at what the files say, if anything does."""
+        self.context: object = None  # what `open` gave this from
         blueprints = Blueprints(EXECUTORS)
         self._launcher = Launcher(project, store, models, deps)
         self._starter = Starter(store, blueprints)
@@ -56,6 +58,7 @@ class Runtime:
         return self.catalog.current.settings
 
     @classmethod
+    @held
     @asynccontextmanager
     async def open(
         cls,
@@ -74,7 +77,7 @@ class Runtime:
         Args:
             root: the folder that has `agents.d/`, or one agent file.
             settings: instead of `agentsd.yaml` and the environment.
-            tools: besides the built-in ones and those of `plugins/`.
+            tools: besides those of `plugins/` and the built-in ones; one with a built-in tool's name replaces it.
             models: clients by the name under which agent files may use them.
             store: where runs and conversations are kept, or its URL, such as `sqlite:///state.db`; missing: in memory.
             deps: the program's own objects, passed to tools as `context.deps`.

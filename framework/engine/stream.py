@@ -40,6 +40,11 @@ class Channel:
         self._changed.set()
         self._room.set()
 
+    @property
+    def is_closed(self) -> bool:
+        """Nobody will read what is put in."""
+        return self._closed
+
     async def get(self) -> Event | None:
         """The next event; none at the end."""
         while not self._events:

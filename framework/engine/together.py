@@ -20,6 +20,11 @@ async def together(jobs: Iterable[Job]) -> None:
         Paused: with everything that the jobs ask.
         LimitExceeded: of the first job that met one.
     """
+    jobs = list(jobs)
+    if len(jobs) == 1:  # beside nothing: it needs no task of its own
+        if asked := await jobs[0]:
+            raise Paused(asked)
+        return
     group = _Group()
     try:
         async with asyncio.TaskGroup() as tasks:

@@ -1,4 +1,4 @@
-"""A streamed answer, put together from the SDK's chunks."""
+"""A streamed answer, put together from its chunks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from framework.llm.client import Delta
 
 
 class Assembly:
-    """An answer under way: takes chunks, gives deltas. The SDK checks no types, so nothing here trusts one."""
+    """An answer under way: takes chunks, gives deltas. Nobody has checked their types, so nothing here trusts one."""
 
     def __init__(self) -> None:
         self.chunks = 0
@@ -25,16 +25,19 @@ class Assembly:
 
     def take(self, chunk: Any) -> Delta | None:
         """Add a chunk; gives what of it can be shown already, an empty Delta where that is nothing yet."""
+        chunk = as_dict(chunk)
         self.chunks += 1
-        self.model = str(getattr(chunk, "model", None) or self.model)
-        self.response_id = str(getattr(chunk, "id", None) or self.response_id)
-        self.usage = getattr(chunk, "usage", None) or self.usage
-        choices = getattr(chunk, "choices", None)
+        self.model = str(chunk.get("model") or self.model)
+        self.response_id = str(chunk.get("id") or self.response_id)
+        self.usage = chunk.get("usage") or self.usage
+        choices = chunk.get("choices")
         if not isinstance(choices, list) or not choices:
             return None
-        self.finish = str(getattr(choices[0], "finish_reason", None) or self.finish)
-        delta = getattr(choices[0], "delta", None)
-        pieces = getattr(delta, "tool_calls", None) or ()
+        first = as_dict(choices[0])
+        self.finish = str(first.get("finish_reason") or self.finish)
+        delta = as_dict(first.get("delta"))
+        found = delta.get("tool_calls")
+        pieces = found if isinstance(found, list) else []
         for piece in pieces:
             self._take_call(as_dict(piece))
         self._take_text("refusal", delta)
@@ -56,8 +59,8 @@ class Assembly:
         texts = {field: "".join(pieces) for field, pieces in self._texts.items()}
         return {**texts, "tool_calls": self._calls}
 
-    def _take_text(self, field: str, delta: object) -> str:
-        text = content_text(getattr(delta, field, None))
+    def _take_text(self, field: str, delta: Mapping[str, Any]) -> str:
+        text = content_text(delta.get(field))
         if text:
             self._texts.setdefault(field, []).append(text)
         return text

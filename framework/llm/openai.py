@@ -29,7 +29,7 @@ from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolDefinition
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+    from framework.llm.openai_connection import Connection
 
 T = TypeVar("T")
 SDK_TIMEOUT = 600.0
@@ -87,7 +87,7 @@ class OpenAIModel:
         self._api_key = api_key
         self._base_url = base_url
         self._failures = Failures(self._info.name, api_key, base_url)
-        self._client: AsyncOpenAI | None = None
+        self._connection: Connection | None = None
         self._toolsets = Toolsets(_Tools.of)
 
     @property
@@ -97,11 +97,13 @@ class OpenAIModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Ask; raises ModelError."""
-        body = self._body(request)
-        if not request.stream and not self._must_stream(body):
-            yield Delta(reply=self._whole(await self._guard(self._post(request, body)), request))
+        settings = self._settings(request)
+        streamed = request.stream or self._must_stream(settings)
+        body = self._body(request, settings, streamed=streamed)
+        if not streamed:
+            yield Delta(reply=self._whole(await self._guard(self._connect().whole(body)), request))
             return
-        chunks = await self._guard(self._open_stream(request, body))
+        chunks = await self._guard(self._connect().stream(body))
         answer = Assembly()
         try:
             while (chunk := await self._guard(anext(chunks, None))) is not None:
@@ -114,55 +116,32 @@ class OpenAIModel:
 
     async def close(self) -> None:
         """Give connections back."""
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
 
-    def _connect(self) -> AsyncOpenAI:
-        if self._client is None:
-            from openai import AsyncOpenAI
+    def _connect(self) -> Connection:
+        if self._connection is None:
+            from framework.llm.openai_connection import Connection
 
-            # Never None: the SDK would then send the key of its own environment variable to any server.
-            self._client = AsyncOpenAI(
-                api_key=self._api_key or "none", base_url=self._base_url, max_retries=0, timeout=SDK_TIMEOUT
-            )
-        return self._client
+            self._connection = Connection(self._api_key, self._base_url, SDK_TIMEOUT)
+        return self._connection
 
-    async def _post(self, request: ModelRequest, body: dict[str, Any]) -> Any:
-        """Send prepared bytes, by the SDK's public `post`: its `create` looks at every part of every message first."""
-        import httpx2
-
-        names = self._toolsets.of(request.tools).names
-        written = request.scratch.written(self._info.name)
-        ready = {"messages": written.join(request.messages, lambda message: self._chat(message, names))}
-        if request.tools:
-            ready["tools"] = self._toolsets.of(request.tools).written
-        response = await self._connect().post(
-            "/chat/completions", content=fields(body, **ready), cast_to=httpx2.Response
-        )
-        if "json" not in response.headers.get("content-type", "json"):
-            return response.text
-        return orjson.loads(response.content)
-
-    async def _open_stream(self, request: ModelRequest, body: dict[str, Any]) -> Any:
-        """Ask for a stream; what `create` would look through goes beside it."""
+    def _body(self, request: ModelRequest, settings: dict[str, Any], *, streamed: bool) -> bytes:
+        """The request as it is sent."""
         tools = self._toolsets.of(request.tools)
-        more: dict[str, Any] = {"messages": [self._chat(message, tools.names) for message in request.messages]}
+        written = request.scratch.written(self._info.name)
+        ready = {"messages": written.join(request.messages, lambda message: self._chat(message, tools.names))}
         if request.tools:
-            more["tools"] = orjson.loads(tools.written)
-        create: Any = self._connect().chat.completions.create
-        return await create(
-            model=self._info.model,
-            messages=[],
-            stream=True,
-            stream_options={"include_usage": True},
-            extra_body={**body, **more},
-        )
+            ready["tools"] = tools.written
+        if streamed:
+            settings = {**settings, "stream": True, "stream_options": {"include_usage": True}}
+        return fields(settings, **ready)
 
     def _chat(self, message: Message, names: Mapping[str, str]) -> dict[str, Any]:
         return message_to_chat(message, names, provider=self._info.provider)
 
-    def _body(self, request: ModelRequest) -> dict[str, Any]:
+    def _settings(self, request: ModelRequest) -> dict[str, Any]:
         """All of a request but its messages and tools."""
         names, can = self._toolsets.of(request.tools).names, self._info.capabilities
         body = {"model": self._info.model, **settings_to_chat(request.settings)}
@@ -174,9 +153,9 @@ class OpenAIModel:
             body["tool_choice"] = tool_choice_to_chat(can.tool_choice(request.settings.tool_choice), names)
         return body
 
-    def _must_stream(self, body: Mapping[str, Any]) -> bool:
+    def _must_stream(self, settings: Mapping[str, Any]) -> bool:
         # Qwen's open models think in streamed answers only.
-        return bool(self._info.capabilities.stream_only or body.get("enable_thinking"))
+        return bool(self._info.capabilities.stream_only or settings.get("enable_thinking"))
 
     def _whole(self, body: Any, request: ModelRequest) -> ModelReply:
         if isinstance(body, str):

@@ -16,5 +16,7 @@ TOKENS_A_WIDE_CHAR = 0.75
 
 def estimate_tokens(text: str) -> int:
     """About how many tokens."""
+    if text.isascii():
+        return ceil(len(text) / CHARS_A_TOKEN)
     wide = len(_WIDE.findall(text))
     return ceil((len(text) - wide) / CHARS_A_TOKEN + wide * TOKENS_A_WIDE_CHAR)

@@ -104,10 +104,14 @@ class ToolDefinition(Frozen):
         return wire_name(self.name)
 
     @cached_property
+    def told(self) -> str:
+        """All of it as JSON."""
+        return json.dumps(self.model_dump(), sort_keys=True, ensure_ascii=False)
+
+    @cached_property
     def contract(self) -> str:
         """Digest of all of it: what a human approved, and what a server may change behind one's back."""
-        told = json.dumps(self.model_dump(), sort_keys=True)
-        return blake2b(told.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
+        return blake2b(self.told.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
 
 
 def wire_name(name: str) -> str:

@@ -1,0 +1,68 @@
+"""The openai SDK, given requests that are bytes already."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import httpx2
+import orjson
+from openai import AsyncOpenAI, AsyncStream
+
+from framework.llm.assembly import as_dict
+from framework.llm.transport import client_for
+
+
+class Connection:
+    """One server, asked through the SDK's public `post`: its `create` looks at every part of every message first.
+
+    An SDK whose `post` takes no bytes is asked through `create` all the same: the answers are alike.
+
+    Args:
+        api_key: empty for a server that asks for none.
+        base_url: up to and with `/v1`; None is the SDK's own choice.
+        timeout: seconds without a byte.
+    """
+
+    def __init__(self, api_key: str, base_url: str | None, timeout: float) -> None:
+        self._sdk = AsyncOpenAI(
+            # Never None: the SDK would then send the key of its own environment variable to any server.
+            api_key=api_key or "none",
+            base_url=base_url,
+            max_retries=0,
+            timeout=timeout,
+            http_client=client_for(base_url, timeout),
+        )
+        self._url = f"{self._sdk.base_url}chat/completions"  # whole: the SDK would put it together for every call
+        self._takes_bytes = "content" in inspect.signature(self._sdk.post).parameters
+
+    async def whole(self, body: bytes) -> Any:
+        """The answer's JSON, or the text of one that is none; raises OpenAIError, httpx2.HTTPError or ValueError."""
+        if not self._takes_bytes:
+            completion = await self._create(body)
+            return completion if isinstance(completion, str) else as_dict(completion)
+        response = await self._sdk.post(self._url, content=body, cast_to=httpx2.Response)
+        if "json" not in response.headers.get("content-type", "json"):
+            return response.text
+        return orjson.loads(response.content)
+
+    async def stream(self, body: bytes) -> AsyncStream[Any]:
+        """The answer's chunks, where the body asks for a stream; raises as `whole`."""
+        if not self._takes_bytes:
+            chunks: AsyncStream[Any] = await self._create(body)
+            return chunks
+        # As `object`, chunks stay the dicts that they are in JSON.
+        return await self._sdk.post(
+            self._url, content=body, cast_to=object, stream=True, stream_cls=AsyncStream[object]
+        )
+
+    async def close(self) -> None:
+        """Give connections back."""
+        await self._sdk.close()
+
+    async def _create(self, body: bytes) -> Any:
+        """The typed call; what it would look through goes beside it."""
+        fields = orjson.loads(body)
+        create: Any = self._sdk.chat.completions.create
+        more = {"stream": True} if fields.pop("stream", False) else {}
+        return await create(model=fields.pop("model"), messages=[], **more, extra_body=fields)
