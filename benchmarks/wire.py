@@ -1,4 +1,8 @@
-"""CPU of a model call over HTTP: ours, and a loop written by hand on the openai SDK, against one server in turns."""
+"""CPU of a model call over HTTP: ours, and a loop written by hand on the openai SDK, against one server in turns.
+
+Both ask for whole answers, as everybody does who does not show them word by word. The loop by hand uses the SDK as it
+comes; ours has its store in memory and no tracing. Ours offers the built-in tools besides, the other one does not.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +58,7 @@ name: looper
 description: Calls a tool.
 model: wire
 instructions: Call the tool, then answer.
-skill_policy: {allow: [note, "other_*"]}
+skill_policy: {allow: ["*"]}
 conversation: {window: 1000}
 runtime_policy: {max_steps: null, max_tool_calls: null, max_total_tokens: null}
 """
@@ -69,6 +73,18 @@ async def note(n: int) -> str:
         n: a number
     """
     return f"noted {n}"
+
+
+@tool(risk="low")
+async def look_up(query: str, limit: int = 10, exact: bool = False) -> str:
+    """Look up records in the company store and return them as text.
+
+    Args:
+        query: What to look for.
+        limit: How many records at most.
+        exact: Whether to match exactly.
+    """
+    return f"{limit} of {query}, {exact}"
 
 
 @contextmanager
@@ -130,9 +146,10 @@ async def compare(steps: int, tools: list[Tool], history: History, rounds: int) 
 def main(*, quick: bool) -> None:
     """Print the tables of this part."""
     rounds = 3 if quick else 12
-    many = [note, *(note.named(f"other_{n}", "python") for n in range(99))]
+    many = [note, *(look_up.named(f"look_up_{n}", "python") for n in range(99))]
     roles = ("user", "assistant")
-    history = [{"role": roles[n % 2], "content": f"message {n} " * 10} for n in range(400)]
+    words = "Some words of a conversation that went before this one, long enough to look like chat. " * 2
+    history = [{"role": roles[n % 2], "content": f"{n}: {words}"} for n in range(400)]
     asyncio.run(compare(10, [note], [], rounds))
     asyncio.run(compare(3, many, [], rounds))
     asyncio.run(compare(3, [note], history, rounds))

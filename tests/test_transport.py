@@ -17,7 +17,7 @@ from framework.llm.openai import OpenAIModel
 from framework.llm.transport import LARGE_BODY, ModelHTTPClient, client_for
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Usage
-from tests.site import answer, redirect, site
+from tests.site import answer, site
 from tests.test_openai_model import BOTH_WAYS, KEY, deltas, request
 from tests.wire import (
     Answer,
@@ -208,7 +208,8 @@ def test_a_large_request_and_a_packed_answer() -> None:
 def test_a_server_that_has_moved_is_followed_with_everything(stream: bool) -> None:
     async def run() -> tuple[Usage, WireServer]:
         async with wire_server([says("here")]) as server:
-            moved = redirect(f"{server.url}/chat/completions", "307 Temporary Redirect")
+            place = f"location: {server.url}/chat/completions"
+            moved = answer("", place, "connection: close", status="307 Temporary Redirect")
             async with site({"/old/v1/chat/completions": moved}) as old:
                 model = OpenAIModel("openai", "m", api_key=KEY, base_url=f"{old.url}/old/v1")
                 told = await deltas(model, request(stream=stream))

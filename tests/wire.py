@@ -89,7 +89,7 @@ class WireServer:
 async def wire_server(answers: Answers) -> AsyncIterator[WireServer]:
     """Serve `answers`, one a request, on a free port of 127.0.0.1."""
     server = WireServer(answers)
-    app = web.Application()
+    app = web.Application(client_max_size=1 << 24)
     for path in ("/v1/chat/completions", "/v1/messages", "/{version}/models/{call}"):
         app.router.add_post(path, server.handle)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)

@@ -1,7 +1,7 @@
 """How the openai SDK's requests go out: by aiohttp, without what httpx does for requests of other kinds.
 
 The SDK's own transport looks through its whole pool for each request; merging addresses and headers, cookies,
-redirects and authentication cost as much again, and a call to a model needs none of it: docs/design/012-transport.md.
+redirects and authentication cost as much again, and a call to a model needs none of it: docs/design/013-transport.md.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _Transport(httpx2.AsyncBaseTransport):
         self._session: aiohttp.ClientSession | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        body = request.content
+        body = await request.aread()
         try:
             answer = await self._connect().request(
                 request.method,

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+from pathlib import Path
+
+import pytest
+
+from framework import Runtime, tool
+from framework.testing import ScriptedModel
+from framework.types.messages import ToolCall
+
+AGENT = """\
+version: 1
+name: helper
+description: Helps.
+model: scripted
+instructions: Help.
+skill_policy: {allow: [echo]}
+"""
+
+
+@tool(risk="low")
+async def echo(text: str) -> str:
+    """Say it twice."""
+    return f"{text} {text}"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    path = tmp_path / "helper.yaml"
+    path.write_text(AGENT, "utf-8")
+    return path
+
+
+def scripted() -> ScriptedModel:
+    return ScriptedModel((ToolCall(id="c", tool="echo", arguments={"text": "hi"}),), "done")
+
+
+def test_a_programs_tool_takes_the_place_of_the_built_in_one_of_its_name(project: Path) -> None:
+    async def run() -> tuple[int, object]:
+        async with Runtime.open(project, tools=[echo], models={"scripted": scripted()}, watch=False) as runtime:
+            result = await runtime.run("go")
+            return len(runtime.catalog.current.tools), result.tool_calls[0].result
+
+    async def usual() -> int:
+        async with Runtime.open(project, models={"scripted": scripted()}, watch=False) as runtime:
+            return len(runtime.catalog.current.tools)
+
+    assert asyncio.run(run()) == (asyncio.run(usual()), "hi hi")
+
+
+def test_entered_by_hand_a_runtime_is_not_closed_by_the_garbage_collector(project: Path) -> None:
+    async def run() -> str:
+        runtime = await Runtime.open(project, models={"scripted": scripted()}, watch=False).__aenter__()
+        gc.collect()
+        await asyncio.sleep(0)  # what the collector closes, the loop does
+        result = await runtime.run("go")
+        return result.finish_reason
+
+    assert asyncio.run(run()) == "final"
