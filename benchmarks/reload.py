@@ -6,16 +6,23 @@ import asyncio
 import gc
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
+import yaml
+
 from benchmarks.measure import Row, best, table
 from framework import Runtime
+from framework.config.parse import parse_agent
 from framework.config.reading import FINE_NS
 from framework.config.settings import Settings
-from framework.config.snapshot import Scanner, take_snapshot
+from framework.config.snapshot import TEST_SUFFIXES, Scanner, take_snapshot
+
+SHIPPED = Path(__file__).parent.parent / "agents.d"
 
 AGENTS = 1000
 AGENT = """\
@@ -150,6 +157,41 @@ async def rebuilds(root: Path, rounds: int, *, frozen: bool) -> None:
     gc.unfreeze()
 
 
+def parsing(rounds: int) -> None:
+    """The shipped agents, each from its bytes to the checked model; the baseline makes plain data of the same bytes.
+
+    In CPU time, and each round does both: the ratio is the median of the rounds' ratios.
+    """
+    took, ratios, rows = list[float](), list[float](), list[Row]()
+    for path in sorted(SHIPPED.glob("*.yaml")):
+        if path.name.endswith(TEST_SUFFIXES):
+            continue
+        source = path.read_bytes()
+        both = [(cpu(partial(plain, source)), cpu(partial(parse_agent, path.name, source))) for _ in range(rounds)]
+        parsed, ratio = min(own for _, own in both), median(own / other for other, own in both)
+        rows.append(Row(path.name, parsed, ratio, f"{len(source):,} bytes"))
+        took.append(parsed)
+        ratios.append(ratio)
+    loaded = Row("yaml.CSafeLoader alone", median(row.value / row.ratio for row in rows), 1, "no places, no checks")
+    rows = [loaded, *rows, Row("half of the files", median(took), median(ratios))]
+    table("One agent file, parsed and checked", "ms", rows)
+    print(f"\nat most 1 ms a file: {'yes' if max(took) <= 1 else 'no'}, {max(took):.2f} ms for the slowest")
+
+
+def cpu(function: Callable[[], object], calls: int = 50) -> float:
+    """Milliseconds of this process's CPU time for one call."""
+    function()
+    started = time.process_time()
+    for _ in range(calls):
+        function()
+    return (time.process_time() - started) / calls * 1000
+
+
+def plain(source: bytes) -> object:
+    """What PyYAML makes of it."""
+    return yaml.load(source, yaml.CSafeLoader)
+
+
 def main(*, quick: bool) -> None:
     """Print the tables of this part."""
     with TemporaryDirectory() as folder:
@@ -160,3 +202,4 @@ def main(*, quick: bool) -> None:
         looks(root, 5 if quick else 20)
         for frozen in (True, False):
             asyncio.run(rebuilds(root, 1 if quick else 10, frozen=frozen))
+    parsing(5 if quick else 20)
