@@ -25,6 +25,7 @@ from tests.projects import agent, write
 from tests.served import PATIENCE, Served, served
 from tests.test_cli import agentsd
 
+SECRET = "sk-abcdefghijklmnop"
 KEY, OTHER = "0123456789abcdef0123", "fedcba9876543210fedc"
 ONE = {"agents.d/one.yaml": agent("one", model="offline")}
 ROUTES = [
@@ -113,7 +114,8 @@ def test_what_is_not_loopback_is_known(host: str) -> None:
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server that others could reach, and that wants a key."""
-    root = write(tmp_path_factory.mktemp("locked"), {**ONE, "agents.d/bad.yaml": "name: [  # sk-abcdefghijklmnop\n"})
+    bad, told = f"name: [  # {SECRET}\n", agent("told", model="offline", description=f"Has {SECRET}.")
+    root = write(tmp_path_factory.mktemp("locked"), {**ONE, "agents.d/bad.yaml": bad, "agents.d/told.yaml": told})
     environment = {"AGENTSD_SERVER__API_KEYS": f'["{KEY}", "{OTHER}"]'}
     with served(root, "--host", "0.0.0.0", key=KEY, environment=environment) as found:
         yield found
@@ -141,7 +143,8 @@ def test_no_answer_holds_a_secret(locked: Served) -> None:
     for method, path in ROUTES:
         if path != "/agent/events":
             text = locked.ask(method, path).text
-            assert not any(secret in text for secret in (KEY, OTHER, "sk-abcdefghijklmnop")), path
+            assert not any(secret in text for secret in (KEY, OTHER, SECRET)), path
+    assert locked.get("/agent/agents")["agents"][1]["description"] == "Has ***."
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
@@ -223,6 +226,8 @@ def test_a_variable_that_holds_no_keys_is_refused_and_not_shown(tmp_path: Path, 
 def test_values_under_the_names_of_secrets_are_masked() -> None:
     (change,) = masked_changes([Change(agent="a", key="metadata.api_key", before="x", after="y", effect="neutral")])
     assert (change.before, change.after) == ("***", "***")
+    (change,) = masked_changes([Change(agent="a", key="inputs.password.default", after="hunter2", effect="neutral")])
+    assert (change.before, change.after) == (None, "***")
     (change,) = masked_changes([Change(agent="a", key="instructions", after="Bearer abcdefghijkl", effect="neutral")])
     assert change.after == "Bearer ***"
 

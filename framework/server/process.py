@@ -93,7 +93,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Uvicorn would end the process by the signal, before the runtime is closed."""
+        """Signals are for `_Stopping`: uvicorn would take them, and raise them again once it has ended."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

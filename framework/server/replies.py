@@ -159,7 +159,7 @@ def masked(reply: BaseModel) -> dict[str, Any]:
 
 
 def masked_changes(changes: Sequence[Change]) -> tuple[Change, ...]:
-    """Changes without values of keys that are named as secrets are."""
+    """Changes without secrets, and without any value of a key that is named as secrets are, or below one."""
     return tuple(_masked_change(change) for change in changes)
 
 
@@ -169,6 +169,7 @@ def masked_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
 
 
 def _masked_change(change: Change) -> Change:
-    name = change.key.rpartition(".")[2]
-    values = {side: redact_data({name: getattr(change, side)})[name] for side in ("before", "after")}
-    return change.model_copy(update=values)
+    before, after = change.before, change.after
+    for name in change.key.split("."):
+        before, after = redact_data({name: before})[name], redact_data({name: after})[name]
+    return change.model_copy(update={"before": before, "after": after})
