@@ -112,7 +112,9 @@ def test_a_step_without_a_tool_is_worked_off_by_react_and_knows_the_results_befo
 
     result = asyncio.run(main())
     assert result.output == "the end"
-    assert [(m.role, m.content) for m in model[1].messages[1:]] == [
+    *told, recited = model[1].messages[1:]
+    assert recited.content.endswith("[x] a: a\n[>] think: think about it")
+    assert [(m.role, m.content) for m in told] == [
         ("user", "think about it"),
         ("assistant", ""),
         ("tool", "did a"),

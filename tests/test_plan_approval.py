@@ -98,7 +98,7 @@ def test_nothing_is_done_before_a_yes_to_just_this_plan(
                 assert shop.log == [], "nobody has said yes"
                 (asked,) = result.pending
                 if answer == "another's":
-                    wrong = earlier[-1] if earlier else f"{asked.id}0"
+                    wrong = next((one for one in reversed(earlier) if one != asked.id), f"{asked.id}0")
                     with pytest.raises(RequestError, match=r"nothing named|was decided before"):
                         await runtime.resume(result.run_id, {wrong: Approve()})
                     continue

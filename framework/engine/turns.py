@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from framework.engine import asking
 from framework.engine.attempt import message_id
+from framework.engine.recitation import recitation
 from framework.engine.results import trace_answer
 from framework.engine.room import check_room
 from framework.llm.client import ModelReply, ModelRequest
@@ -35,7 +36,7 @@ def preamble(run: Run) -> tuple[Message, ...]:
 def request_of(run: Run, instructions: Sequence[Message], **options: Any) -> ModelRequest:
     """The whole conversation as a request, with instructions that are never stored at its end."""
     history = last_messages(run.state.history, run.agent.spec.conversation.window)
-    messages = (*run.preamble, *history, *run.state.messages, *instructions, *_hurry(run))
+    messages = (*run.preamble, *history, *run.state.messages, *recitation(run), *instructions, *_hurry(run))
     return ModelRequest(messages, settings=run.state.model_settings, scratch=run.scratch, **options)
 
 

@@ -1,0 +1,57 @@
+"""What is still to be done, told to the model at the end of every turn: it forgets the beginning of a long run first.
+
+It stands behind everything else, so that what providers have cached before it stays valid, and it is never stored.
+Only the model's own words are in it: steps and tasks with their marks, one line each, never what a tool has said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from framework.tools.builtin.notes import MARKS, TODO, Item
+from framework.types.messages import Message
+
+if TYPE_CHECKING:
+    from framework.engine.run import Run
+
+MAX_CHARS = 200
+"""Of one line."""
+_STEP_MARKS = {"open": "[ ]", "running": "[>]", "done": "[x]", "failed": "[!]", "skipped": "[-]"}
+
+
+def recitation(run: Run) -> Iterator[Message]:
+    """The plan whose step the run works off, or the conversation's list; nothing where all of it is done."""
+    if not run.agent.spec.plan.recite:
+        return
+    if text := _plan(run) or _list(run):
+        yield Message(role="system", content=text)
+
+
+def _plan(run: Run) -> str:
+    plan = run.parent.state.plan if run.parent and run.state.path[-1].startswith("step-") else None
+    if plan is None or len(plan.steps) < 2:
+        return ""
+    lines = [f"{_STEP_MARKS[step.status]} {step.id}: {_line(step.description)}" for step in plan.steps]
+    return "\n".join((f"The plan, of which you do the step that you were given ([>]): {_line(plan.goal)}", *lines))
+
+
+def _list(run: Run) -> str:
+    kept = run.services.root.session.get(TODO)
+    if TODO not in run.agent.toolset.offered or not kept:
+        return ""
+    try:
+        items = [Item.model_validate(item) for item in kept]
+    except (TypeError, ValidationError):  # a plugin keeps something else under this name
+        return ""
+    if all(item.status == "done" for item in items):
+        return ""
+    lines = [f"{MARKS[item.status]} {_line(item.task)}" for item in items]
+    return "\n".join((f"Your list of things to do (keep it up to date with {TODO}):", *lines))
+
+
+def _line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_CHARS else line[: MAX_CHARS - 1] + "…"
