@@ -6,6 +6,7 @@ import json
 
 import click
 
+from framework.cli.plan_question import ask_about_plan
 from framework.cli.show import shown, visible
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
 
@@ -18,6 +19,8 @@ def ask_human(asked: Confirmation) -> Decision:
         if asked.kind == "question":
             click.secho(f"\n{asked.agent} asks, for {asked.tool}: {visible(asked.reason)}", bold=True, err=True)
             return Respond(text=click.prompt("the answer", err=True))
+        if asked.plan is not None:
+            return ask_about_plan(asked, asked.plan)
         _show(asked)
         while True:
             choice = click.prompt("[a]pprove, [e]dit, [r]eject, re[s]pond", type=click.Choice(CHOICES), err=True)
@@ -28,14 +31,7 @@ def ask_human(asked: Confirmation) -> Decision:
 
 
 def _show(asked: Confirmation) -> None:
-    what = asked.tool or "this plan"
-    click.secho(
-        f"\n{asked.agent} asks: may it {'carry out' if asked.kind == 'plan' else 'call'} {what}?", bold=True, err=True
-    )
-    if asked.plan is not None:
-        for step in asked.plan.steps:
-            call = f"  {step.tool} {shown(step.parameters)}" if step.tool else ""
-            click.echo(f"  {step.id}. {visible(step.description)}{call}", err=True)
+    click.secho(f"\n{asked.agent} asks: may it call {asked.tool}?", bold=True, err=True)
     for name, value in asked.arguments.items():
         click.echo(f"  {visible(name)}: {shown(value)}", err=True)
     because = f"{asked.reason}; " if asked.reason else ""
@@ -50,8 +46,7 @@ def _decision(choice: str, asked: Confirmation) -> Decision | None:
             return Reject(reason=click.prompt("why", default="", show_default=False, err=True))
         case "s":
             return Respond(text=click.prompt("the answer", err=True))
-    shown = asked.arguments if asked.plan is None else asked.plan.model_dump(mode="json", include={"goal", "steps"})
-    text = click.edit(json.dumps(shown, ensure_ascii=False, indent=2), extension=".json")
+    text = click.edit(json.dumps(asked.arguments, ensure_ascii=False, indent=2), extension=".json")
     try:
         edited = json.loads(text or "")
     except json.JSONDecodeError as error:

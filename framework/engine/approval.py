@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from framework.engine.planning import adopt, plan_of, propose, settings_of
 from framework.engine.preflight import highest, preflight, tools_of
 from framework.telemetry import names
+from framework.tools.tool import Tool
 from framework.types.errors import Paused
 from framework.types.plan import Envelope, Plan, PlanDraft, PlanStep
 from framework.types.preflight import Preflight
@@ -85,7 +86,7 @@ def _why_asked(run: Run, plan: Plan) -> str:
         return ""
     wanted = settings_of(run).approval
     left = _left(plan)
-    risk = highest([tool for step in left for tool in tools_of(run, step)])
+    risk = highest([tool for step in left for tool in _unasked(run, step)])
     risky = not isinstance(wanted, str) and RISKS.index(risk) >= RISKS.index(wanted.from_)
     if not left or not (risky or wanted == "always" or plan.must_be_approved):
         return ""
@@ -95,6 +96,14 @@ def _why_asked(run: Run, plan: Plan) -> str:
         return ASKED
     beyond = "; ".join(_beyond(run, plan, plan.envelope))
     return f"{BEYOND}: {beyond}" if beyond else ""
+
+
+def _unasked(run: Run, step: PlanStep) -> list[Tool]:
+    """The tools that count: the one a step names, and those a step may choose that nobody would be asked about."""
+    tools = tools_of(run, step)
+    if step.tool is not None:
+        return tools
+    return [tool for tool in tools if run.policy.judge(tool, tool.with_defaults({})).kind == "allow"]
 
 
 def _beyond(run: Run, plan: Plan, envelope: Envelope) -> Iterator[str]:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
-from framework.llm.offline_arguments import Filled, fill, in_every_mode
+from framework.llm.offline_arguments import Filled, fill
+from framework.llm.offline_plan import plan
 from framework.llm.offline_words import (
     ACTIONS,
     EFFECTS,
@@ -29,12 +30,12 @@ from framework.llm.offline_words import (
 )
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, ToolDefinition, Usage
-from framework.types.plan import PlanDraft, StepDraft
 
 _THRESHOLD = 2.0
 _LITERAL_USED, _LITERAL_LEFT, _OPTION_NAMED, _AGENT_ASKED = 1.5, -1.0, 2.0, 6.0
 _ACTION_UNKNOWN, _EFFECT_UNKNOWN = -1.0, -2.0
 _RESULT_LENGTH = 600
+_LABEL_LENGTH = 60
 _LISTED_TOOLS = 6
 
 _ASKS_AN_AGENT = re.compile(r"\b(?:ask|tell|let|have|agent|delegate)\b|让|问|交给|请|智能体", re.IGNORECASE)
@@ -83,7 +84,7 @@ class OfflineModel:
         turn, tools = _Turn.read(request.messages), _usable(request)
         calls: tuple[ToolCall, ...] = ()
         if request.output is not None:
-            text = _typed(request.output, turn.text, tools)
+            text = _typed(request.output, turn.text, request.messages, tools)
         else:
             calls = tuple(_next_calls(turn, tools))
             text = "" if calls else _answer(turn, tools)
@@ -201,7 +202,7 @@ def _label(call: ToolCall) -> str:
     for name in ("expression", "formula"):
         if name in call.arguments:
             return str(call.arguments[name])
-    return f"{call.tool}({', '.join(_scalar(value) for value in call.arguments.values())})"
+    return f"{call.tool}({', '.join(_shorten(_scalar(value), _LABEL_LENGTH) for value in call.arguments.values())})"
 
 
 def _is_empty(content: str) -> bool:
@@ -242,8 +243,8 @@ def _parsed(content: str) -> Any:
         return None
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= _RESULT_LENGTH else text[: _RESULT_LENGTH - 1].rstrip() + "…"
+def _shorten(text: str, length: int = _RESULT_LENGTH) -> str:
+    return text if len(text) <= length else text[: length - 1].rstrip() + "…"
 
 
 def _introduction(tools: Sequence[ToolDefinition], chinese: bool) -> str:
@@ -261,30 +262,7 @@ def _introduction(tools: Sequence[ToolDefinition], chinese: bool) -> str:
     )
 
 
-def _typed(output: type[Any], text: str, tools: Sequence[ToolDefinition]) -> str:
+def _typed(output: type[Any], text: str, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> str:
     if not {"goal", "steps"} <= output.model_json_schema().get("properties", {}).keys():
         raise ModelError(f"the offline model answers only plans: {output.__name__} needs a real model")
-    return _plan(text, tools).model_dump_json()
-
-
-def _plan(text: str, tools: Sequence[ToolDefinition]) -> PlanDraft:
-    """Steps out of clauses: those of one clause side by side, each after all of the clause before."""
-    by_name = {tool.name: tool for tool in tools}
-    parts = [(part, _pick(clause := take_apart(part), tools, ()), clause) for part in clauses(text)]
-    if not any(calls for _, calls, _ in parts):
-        return PlanDraft(goal=text, steps=(StepDraft(id="s1", description=text),))
-    steps: list[StepDraft] = []
-    before: tuple[str, ...] = ()
-    for part, picked, clause in parts:
-        drafts: list[tuple[str | None, dict[str, Any]]] = [*picked] or [(None, {})]
-        if len(picked) == 1 and "analyze" in clause.words:
-            [(name, arguments)] = picked
-            drafts = [(name, variant) for variant in in_every_mode(by_name[name], arguments)]
-        now = tuple(f"s{len(steps) + number}" for number in range(1, len(drafts) + 1))
-        for step_id, (tool, parameters) in zip(now, drafts, strict=True):
-            described = f"{part}: {_scalar(list(parameters.values())[-1])}" if len(drafts) > 1 else part
-            steps.append(
-                StepDraft(id=step_id, description=described, tool=tool, parameters=parameters, depends_on=before)
-            )
-        before = now
-    return PlanDraft(goal=text, steps=tuple(steps))
+    return plan(text, messages, tools, _pick).model_dump_json()

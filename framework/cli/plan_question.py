@@ -1,0 +1,139 @@
+"""Asks the person at the terminal about a plan: shows it with what the rules say, and takes their changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from framework.cli.plan_text import as_text, is_unchanged, read_text, with_problems, without
+from framework.cli.show import MARKS, arguments_text, visible
+from framework.config.parse import ParseError
+from framework.types.plan import Plan, PlanDraft, PlanStep
+from framework.types.preflight import Preflight, StepCheck
+from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
+
+CHOICES = ("a", "e", "d", "s", "r")
+PROMPT = "[a]pprove, [e]dit, [d]rop steps, [s]ay what to change, [r]eject"
+
+
+def ask_about_plan(asked: Confirmation, plan: Plan) -> Decision:
+    """Show a plan and read the decision; raises click.Abort at the end of input."""
+    for line in _shown(asked, plan):
+        click.echo(line, err=True)
+    while True:
+        choice = click.prompt(PROMPT, type=click.Choice(CHOICES), show_choices=False, err=True)
+        if decision := _decision(choice, asked, plan):
+            return decision
+
+
+def _decision(choice: str, asked: Confirmation, plan: Plan) -> Decision | None:
+    match choice:
+        case "a":
+            return Approve()
+        case "e":
+            return _edited(_draft(asked, plan), plan)
+        case "d":
+            return _dropped(_draft(asked, plan))
+        case "s":
+            return Respond(text=click.prompt("what should be different", err=True))
+    return Reject(reason=click.prompt("why", default="", show_default=False, err=True))
+
+
+def _draft(asked: Confirmation, plan: Plan) -> PlanDraft:
+    """What there is to change: the plan, or the edit of it that could not be used."""
+    try:
+        return PlanDraft.model_validate(asked.arguments) if asked.arguments else plan.draft
+    except ValidationError:
+        return plan.draft
+
+
+def _edited(draft: PlanDraft, plan: Plan) -> Edit | None:
+    """The plan from the person's editor, opened again until it can be read."""
+    text = as_text(draft, plan)
+    while True:
+        text = click.edit(text, extension=".yaml") or ""
+        if is_unchanged(text):
+            click.secho("nothing was changed", dim=True, err=True)
+            return None
+        try:
+            changed = read_text(text)
+        except ParseError as error:
+            click.secho(str(error), fg="red", err=True)
+            if not click.confirm("edit it again?", default=True, err=True):
+                return None
+            text = with_problems(text, error)
+            continue
+        if changed == draft:
+            click.secho("nothing was changed", dim=True, err=True)
+            return None
+        return _edit(changed)
+
+
+def _dropped(draft: PlanDraft) -> Edit | None:
+    known = [step.id for step in draft.steps]
+    names = set(click.prompt(f"which ({', '.join(known)})", err=True).replace(",", " ").split())
+    if unknown := sorted(names - set(known)):
+        click.secho(f"there is no step {', '.join(unknown)}", fg="red", err=True)
+        return None
+    left = without(draft, names)
+    if more := [name for name in known if name not in names and name not in {step.id for step in left.steps}]:
+        click.secho(f"({', '.join(more)} would have needed that, and goes too)", dim=True, err=True)
+    return _edit(left)
+
+
+def _edit(draft: PlanDraft) -> Edit:
+    return Edit(arguments=draft.model_dump(mode="json", exclude_defaults=True))
+
+
+# --- showing it
+
+
+def _shown(asked: Confirmation, plan: Plan) -> Iterator[str]:
+    revision = f", revision {plan.revision}" if plan.revision > 1 else ""
+    yield click.style(f"\n{asked.agent} asks: may it carry out this plan{revision}?", bold=True)
+    yield f"  {visible(plan.goal)}"
+    checks = {check.id: check for check in asked.preflight.steps} if asked.preflight else {}
+    for step in plan.steps:
+        yield from _step(step, checks.get(step.id))
+    if asked.preflight:
+        yield click.style(f"  {_estimate(asked.preflight)}", dim=True)
+    yield click.style(f"  ({visible(asked.reason)}; {asked.rule}, risk {asked.risk})", dim=True)
+
+
+def _step(step: PlanStep, check: StepCheck | None) -> Iterator[str]:
+    after = f"  (after {', '.join(step.depends_on)})" if step.depends_on else ""
+    yield f"  {MARKS[step.status]} {step.id}  {visible(step.description)}{click.style(after, dim=True)}"
+    if step.tool is not None:
+        yield f"      {visible(step.tool)} {arguments_text(step.parameters)}"
+    elif step.tools is not None:
+        yield f"      may use {visible(', '.join(step.tools)) or 'no tools'}"
+    if check is not None:
+        yield click.style(f"      {_verdict(check)}", fg="yellow" if check.verdict != "allow" else None, dim=True)
+
+
+def _verdict(check: StepCheck) -> str:
+    match check.verdict, bool(check.waits_for):
+        case "allow", False:
+            return f"allowed, risk {check.risk}"
+        case "allow", True:
+            return f"judged when {', '.join(check.waits_for)} is done, risk {check.risk}"
+        case "ask", False:
+            return f"approved with the plan: {check.rule}, risk {check.risk}"
+        case "ask", True:
+            return f"asked about again when {', '.join(check.waits_for)} is done: {check.rule}, risk {check.risk}"
+    return f"has no tool: each of its calls is judged, risk up to {check.risk}"
+
+
+def _estimate(preflight: Preflight) -> str:
+    expected = preflight.estimate
+    parts: list[Any] = [
+        f"{expected.tool_calls} tool calls",
+        f"{expected.model_calls} model calls or more",
+        f"about {expected.tokens:,} tokens",
+    ]
+    if expected.cost_usd is not None:
+        parts.append(f"${expected.cost_usd:.4f}")
+    return ", ".join(parts)

@@ -1,0 +1,96 @@
+"""A plan as text that people edit, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from framework.cli.show import visible
+from framework.config.parse import ParseError, parse
+from framework.types.plan import Plan, PlanDraft, StepDraft
+
+FILE = "the plan"
+HEAD = """\
+# Change the plan, save, and close the editor. An empty file changes nothing.
+# A step has a tool and its parameters; or no tool: then its description is a goal, and `tools` lists what it may call.
+# {{ steps.ID.output }} in a parameter stands for the result of a step that is in its depends_on.
+"""
+
+
+def as_text(draft: PlanDraft, plan: Plan, tools: Collection[str] = ()) -> str:
+    """A draft as YAML with a few words of help; what of the plan is done stands in comments, for it stays."""
+    return "\n".join([*_head(plan, tools), *_lines(draft)]) + "\n"
+
+
+def with_problems(text: str, error: ParseError) -> str:
+    """The same text, with what is wrong above it."""
+    body = "\n".join(line for line in text.splitlines() if not line.startswith("#!")).strip("\n")
+    told = "\n".join(f"#! {line}" for line in str(error).splitlines())
+    return f"{told}\n{body}\n"
+
+
+def read_text(text: str) -> PlanDraft:
+    """What the text says; raises ParseError with every mistake at its place."""
+    draft, _ = parse(FILE, text.encode("utf-8", "replace"), PlanDraft)
+    return draft
+
+
+def is_unchanged(text: str | None) -> bool:
+    """Whether somebody closed the editor without leaving a plan in it."""
+    return text is None or not [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def without(draft: PlanDraft, names: Collection[str]) -> PlanDraft:
+    """The draft without these steps, and without those that need them."""
+    gone = set(names)
+    while more := {step.id for step in draft.steps if step.id not in gone and gone.intersection(step.depends_on)}:
+        gone |= more
+    return draft.model_copy(update={"steps": tuple(step for step in draft.steps if step.id not in gone)})
+
+
+def _head(plan: Plan, tools: Collection[str]) -> Iterator[str]:
+    yield HEAD.rstrip()
+    if tools:
+        yield f"# Tools: {', '.join(sorted(tools))}"
+    for step in plan.steps:
+        if step.status == "done":
+            yield f"# done, and stays: {step.id}: {visible(step.description)}"
+
+
+def _lines(draft: PlanDraft) -> Iterator[str]:
+    yield f"goal: {_value(draft.goal)}"
+    yield "steps:" if draft.steps else "steps: []"
+    for step in draft.steps:
+        first, *rest = _step(step)
+        yield ""
+        yield f"  - {first}"
+        yield from (f"    {line}" for line in rest)
+
+
+def _step(step: StepDraft) -> Iterator[str]:
+    yield f"id: {step.id}"
+    yield f"description: {_value(step.description)}"
+    if step.tool is not None:
+        yield f"tool: {_value(step.tool)}"
+        yield "parameters:" if step.parameters else "parameters: {}"
+        yield from (f"  {_value(name)}: {_value(value)}" for name, value in step.parameters.items())
+    if step.tools is not None:
+        yield f"tools: {_value(list(step.tools))}"
+    if step.depends_on:
+        yield f"depends_on: [{', '.join(step.depends_on)}]"
+    if step.expected:
+        yield f"expected: {_value(step.expected)}"
+
+
+def _value(value: Any) -> str:
+    """As JSON, which is YAML, too; plain words without quotation marks."""
+    if isinstance(value, str) and value.replace(" ", "").replace("_", "").isalnum() and _is_a_word(value):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _is_a_word(text: str) -> bool:
+    return (
+        text.isascii() and text[0].isalpha() and text.strip() == text and text.lower() not in ("true", "false", "null")
+    )
