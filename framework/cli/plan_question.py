@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import click
 from pydantic import ValidationError
@@ -129,11 +128,15 @@ def _verdict(check: StepCheck) -> str:
 
 def _estimate(preflight: Preflight) -> str:
     expected = preflight.estimate
-    parts: list[Any] = [
-        f"{expected.tool_calls} tool calls",
-        f"{expected.model_calls} model calls or more",
+    parts = [
+        _count(expected.tool_calls, "tool call"),
+        f"{_count(expected.model_calls, 'model call')} or more",
         f"about {expected.tokens:,} tokens",
     ]
     if expected.cost_usd is not None:
         parts.append(f"${expected.cost_usd:.4f}")
     return ", ".join(parts)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

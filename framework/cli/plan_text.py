@@ -87,7 +87,8 @@ def _value(value: Any) -> str:
     """As JSON, which is YAML, too; plain words without quotation marks."""
     if isinstance(value, str) and value.replace(" ", "").replace("_", "").isalnum() and _is_a_word(value):
         return value
-    return json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in text)
 
 
 def _is_a_word(text: str) -> bool:
