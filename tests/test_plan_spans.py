@@ -41,7 +41,7 @@ def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
 
 def runs(spans: InMemorySpanExporter) -> str:
     """The trees of runs, without those of loading the files."""
-    return tree([span for span in spans.get_finished_spans() if not span.name.startswith("config.")])
+    return tree(tuple(span for span in spans.get_finished_spans() if not span.name.startswith("config.")))
 
 
 def values(spans: InMemorySpanExporter, name: str, key: str) -> list[Any]:
