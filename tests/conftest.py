@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from tests.postgres import new_database, server
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +30,24 @@ def spans(exporter: InMemorySpanExporter) -> Iterator[InMemorySpanExporter]:
     exporter.clear()
     yield exporter
     exporter.clear()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The URL of a PostgreSQL server, for all tests that need one."""
+    try:
+        with server() as url:
+            yield url
+    except LookupError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database: a file, and one of a real server."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store/state.db"
+    return new_database(request.getfixturevalue("postgres"))
 
 
 def tree(spans: tuple[ReadableSpan, ...]) -> str:

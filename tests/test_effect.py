@@ -43,6 +43,8 @@ def test_of_every_setting_it_is_known_when_a_change_takes_effect() -> None:
         "reload.removal_grace",
         "reload.widening_grace",
         "reload.reconcile",
+        "store.url",
+        "store.retention",
         "telemetry.otlp_endpoint",
         "telemetry.otlp_headers",
         "telemetry.service_name",

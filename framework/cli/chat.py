@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import click
 
-from framework.cli.project import Location, locate, show_problem
+from framework.cli.project import Location, locate, show_problem, store_url
 from framework.cli.session import answer, print_result
 from framework.engine.request import RunOptions
 from framework.engine.runtime import Runtime
@@ -31,7 +31,7 @@ def command(path: str, agent: str | None, locale: str | None) -> int:
 
 async def _chat(location: Location, agent: str | None, locale: str | None) -> None:
     conversation = uuid4().hex
-    async with Runtime.open(location.root) as runtime:
+    async with Runtime.open(location.root, store=store_url(location)) as runtime:
         for problem in runtime.catalog.current.errors:
             show_problem(problem)
         prompt = _Prompt()

@@ -54,6 +54,12 @@ def locate(path: str) -> Location:
     return Location(given)
 
 
+def store_url(location: Location) -> str:
+    """Where a location's runs and conversations are kept; raises ConfigError when the settings cannot be used."""
+    settings = Settings.load(location.root if location.root.is_dir() else location.root.parent)
+    return settings.store.url.get_secret_value()
+
+
 def lenient_settings(location: Location) -> Settings:
     """The settings beside what a location names, but so that its files are loaded whatever is wrong with them.
 

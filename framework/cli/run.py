@@ -75,7 +75,8 @@ async def _run(path: str, message: str, given: Mapping[str, Any], *, quiet: bool
 async def _answer(
     location: Location, settings: Settings, message: str, given: Mapping[str, Any], *, quiet: bool
 ) -> RunResult:
-    async with Runtime.open(location.root, settings=settings, watch=False) as runtime:
+    url = settings.store.url.get_secret_value()
+    async with Runtime.open(location.root, settings=settings, store=url, watch=False) as runtime:
         refresh_schemas(runtime)
         generation = runtime.catalog.current
         if not quiet and generation.agents:

@@ -114,6 +114,15 @@ class TelemetrySettings(Frozen):
     """What backends call this process; Phoenix takes it for the project."""
 
 
+class StoreSettings(Frozen):
+    """Where the command line and servers keep runs and conversations; programs say so when they open a runtime."""
+
+    url: SecretStr = SecretStr("sqlite:///.agentsd/state.db")
+    """A file below the project's folder, or `postgresql://user@host/database` with the extra `postgres`."""
+    retention: Duration = Field(default=30 * 86400.0, validate_default=False)
+    """How long runs are kept after they have ended, with their events and traces."""
+
+
 def _usable_key(key: SecretStr) -> SecretStr:
     text = key.get_secret_value()
     if len(text) < KEY_CHARS or not (text.isascii() and text.isprintable()) or " " in text:
@@ -157,6 +166,7 @@ class Settings(BaseSettings):
     routing: RoutingSettings = RoutingSettings()
     tools: ToolSettings = ToolSettings()
     reload: ReloadSettings = ReloadSettings()
+    store: StoreSettings = StoreSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     server: ServerSettings = ServerSettings()
 
