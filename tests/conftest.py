@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -43,11 +44,19 @@ def postgres() -> Iterator[str]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database: a file, and one of a real server."""
+def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
+    """Makes empty databases: files, and some of a real server."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/store/state.db"
-    return new_database(request.getfixturevalue("postgres"))
+        numbers = count(1)
+        return lambda: f"sqlite:///{tmp_path}/store/{next(numbers)}.db"
+    server_url: str = request.getfixturevalue("postgres")
+    return lambda: new_database(server_url)
+
+
+@pytest.fixture
+def store_url(new_store: Callable[[], str]) -> str:
+    """An empty database."""
+    return new_store()
 
 
 def tree(spans: tuple[ReadableSpan, ...]) -> str:

@@ -19,7 +19,18 @@ from framework.types.errors import ConversationBusy, DecisionRefused, RunBusy, R
 from framework.types.events import ToolFinished
 from framework.types.messages import Message, ToolCall, ToolResult, Usage
 from framework.types.plan import Plan, PlanStep
-from framework.types.state import Action, Approve, CallRecord, Confirmation, Reject, RunState, TraceEntry
+from framework.types.state import (
+    Action,
+    Approve,
+    CallRecord,
+    Confirmation,
+    Decision,
+    Edit,
+    Reject,
+    Respond,
+    RunState,
+    TraceEntry,
+)
 from tests.cases import cases
 
 BLUEPRINT = Blueprint("b1", {"agents.d/one.yaml": "name: one"})
@@ -107,34 +118,44 @@ def test_a_step_writes_only_what_has_changed() -> None:
     assert [part.kind for part in differ.changes(state)] == ["state"]
 
 
+TEXTS = st.text(max_size=5)
+DECIDED: st.SearchStrategy[Decision] = st.sampled_from([Approve(), Reject(), Edit(arguments={}), Respond(text="")])
+
+
+def change(data: st.DataObject, root: RunState, state: RunState) -> None:
+    """One thing that may happen to a run, or to a sub-run."""
+    text = data.draw(TEXTS)
+    call = ToolCall(id=text, tool="t")
+    match data.draw(st.integers(0, 8)):
+        case 0:
+            state.messages.append(Message(role="assistant", content=text))
+        case 1:
+            state.messages[-1] = Message(role="user", content=text)
+        case 2:
+            state.calls[call.id] = CallRecord(call=call, started=data.draw(st.integers(0, 3)))
+        case 3 if len(state.path) < 2:
+            state.children.setdefault(text, begun(run_id=root.run_id, path=(*state.path, text)))
+        case 4:
+            state.session[text] = data.draw(TEXTS)
+        case 5:
+            state.session.pop(text, None)
+        case 6:
+            root.decisions[text] = data.draw(DECIDED)
+        case 7:
+            state.plan = data.draw(st.sampled_from([None, Plan(goal=text, steps=())]))
+        case _:
+            state.steps += 1
+
+
 @cases(60)
 @given(data=st.data())
 def test_whatever_happens_between_two_writes_the_parts_make_up_the_run(data: st.DataObject) -> None:
-    texts = st.text(max_size=5)
     root = begun()
     differ, rows = Differ(), dict[tuple[str, str, int], str]()
     for _ in range(data.draw(st.integers(1, 6))):
         for _ in range(data.draw(st.integers(0, 4))):
             states = [root, *root.children.values(), *(c for k in root.children.values() for c in k.children.values())]
-            state = data.draw(st.sampled_from(states))
-            match data.draw(st.integers(0, 6)):
-                case 0:
-                    state.messages.append(Message(role="assistant", content=data.draw(texts)))
-                case 1:
-                    state.messages[-1] = Message(role="user", content=data.draw(texts))
-                case 2:
-                    call = ToolCall(id=data.draw(texts), tool="t")
-                    state.calls[call.id] = CallRecord(call=call, started=data.draw(st.integers(0, 3)))
-                case 3 if len(state.path) < 2:
-                    key = data.draw(texts)
-                    state.children.setdefault(key, begun(run_id=root.run_id, path=(*state.path, key)))
-                case 4:
-                    state.session[data.draw(texts)] = data.draw(texts)
-                case 5:
-                    step = PlanStep(id="a", description=data.draw(texts))
-                    state.plan = data.draw(st.sampled_from([None, Plan(goal="g", steps=(step,))]))
-                case _:
-                    state.steps += 1
+            change(data, root, data.draw(st.sampled_from(states)))
         rows |= {(part.path, part.kind, part.n): part.body for part in differ.changes(root)}
     parts = [(path, kind, body) for (path, kind, _), body in sorted(rows.items())]
     assert whole(parts, [], 0) == root  # type: ignore[arg-type]  # kinds are kinds
@@ -190,7 +211,9 @@ def test_a_decision_is_kept_once(store_url: str) -> None:
         await record.release()
         with pytest.raises(DecisionRefused, match="c1: decided before"):
             await store.take(state, {"c1": Reject()}, "bob")
-        await store.take(state, {"c2": Reject()}, "bob")
+        seen = await store.load_run(state.run_id)
+        assert (seen.decisions, seen.pending) == ({"c1": Approve()}, []), "though nothing was written since"
+        await store.take(seen, {"c2": Reject()}, "bob")
 
     with_store(body, store_url)
 

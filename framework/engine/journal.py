@@ -87,14 +87,9 @@ class Journal:
         Raises:
             StoreError: it could not be written: neither now nor, since then, ever.
         """
-        if not self._durable:
-            return
-        self._asked += 1
-        wanted = self._asked
-        while self._stored < wanted:
-            if self._failure is not None:
-                raise self._failure
-            await asyncio.shield(self._writing or self._begin_write())
+        if self._durable:
+            self._asked += 1
+            await self._reach(self._asked)
 
     async def end(self, events: Sequence[Event]) -> None:
         """Put the run's end on record with its last events; nothing that happens meanwhile keeps it from that."""
@@ -105,7 +100,8 @@ class Journal:
                 await self._channel.put(event)
             return
         self._outbox.extend(events)
-        await _whatever_happens(asyncio.ensure_future(self.save()))
+        self._asked += 1  # at once: a write that begins now has the end, and there must be none after it
+        await _whatever_happens(asyncio.ensure_future(self._reach(self._asked)))
 
     async def release(self) -> None:
         """Leave the run, as it is, to whoever resumes it."""
@@ -115,6 +111,13 @@ class Journal:
         self._leaving = True
         await self.save()
         await self._record.release()
+
+    async def _reach(self, wanted: int) -> None:
+        """Until so much of what was asked for is on record."""
+        while self._stored < wanted:
+            if self._failure is not None:
+                raise self._failure
+            await asyncio.shield(self._writing or self._begin_write())
 
     def _begin_write(self) -> asyncio.Task[None]:
         if self._timer is not None:

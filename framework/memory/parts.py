@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import orjson
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from framework.types.plan import Plan
-from framework.types.state import CallRecord, RunState
+from framework.types.state import CallRecord, Decision, RunState
 
-Kind = Literal["message", "call", "trace", "plan", "session", "history", "head", "state"]
+Kind = Literal["message", "call", "trace", "plan", "session", "decisions", "history", "head", "state"]
 
 _HEAD = frozenset(
     {
@@ -39,7 +39,8 @@ _HEAD = frozenset(
         "output_schema",
     }
 )
-_GROWING = frozenset({"history", "messages", "calls", "trace", "children", "plan", "session", "version"})
+_DECISIONS: TypeAdapter[dict[str, Decision]] = TypeAdapter(dict[str, Decision])
+_GROWING = frozenset({"history", "messages", "calls", "trace", "children", "plan", "session", "decisions", "version"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class _Written:
     trace: list[BaseModel] = field(default_factory=list)
     calls: dict[str, CallRecord] = field(default_factory=dict)
     plan: Plan | None = None
-    session: str = "{}"
+    session: bytes = b"{}"
+    decisions: bytes = b"{}"
     state: str = ""
 
 
@@ -97,11 +99,12 @@ class Differ:
         if state.plan is not written.plan:
             written.plan = state.plan
             yield Part(path, "plan", 0, _json(state.plan) if state.plan else "null")
-        if state.session or written.session != "{}":
-            session = orjson.dumps(state.session).decode()
-            if session != written.session:
-                written.session = session
-                yield Part(path, "session", 0, session)
+        if (state.session or written.session != b"{}") and (kept := orjson.dumps(state.session)) != written.session:
+            written.session = kept
+            yield Part(path, "session", 0, kept.decode())
+        if state.decisions and (decisions := _DECISIONS.dump_json(state.decisions)) != written.decisions:
+            written.decisions = decisions
+            yield Part(path, "decisions", 0, decisions.decode())
         rest = state.model_dump_json(exclude=_REST, exclude_defaults=True)
         if rest != written.state or not state.path:
             written.state = rest
@@ -167,6 +170,7 @@ def _state(bodies: Mapping[str, list[str]]) -> dict[str, Any]:
         "calls": {record["call"]["id"]: record for record in many("call")},
         "plan": one("plan"),
         "session": one("session", {}),
+        "decisions": one("decisions", {}),
         "children": {},
     }
 

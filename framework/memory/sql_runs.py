@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import sqlalchemy as sa
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
@@ -18,8 +18,9 @@ from framework.memory.parts import Kind, whole
 from framework.memory.schema import blueprints, conversations, decisions, events, messages, parts, runs, spans
 from framework.memory.store import Blueprint, Conversation, RunInfo, RunQuery
 from framework.types.errors import ConversationBusy, DecisionRefused, RunBusy, RunNotFound, StoreError
-from framework.types.state import RunState
+from framework.types.state import Decision, RunState
 
+_DECISION: TypeAdapter[Decision] = TypeAdapter(Decision)
 MESSAGE_CHARS = 200
 """Of a user's message, in lists."""
 OPEN = ("paused", "running")
@@ -163,11 +164,20 @@ def load_run(connection: sa.Connection, run_id: str) -> RunState:
     earlier = history(connection, row.conversation_id, row.turn) if row.conversation_id else []
     try:
         state = whole(_parts(connection, run_id, row.head, row.state), earlier, row.version)
+        state.decisions |= _decided(connection, run_id)
     except (ValidationError, ValueError, KeyError, LookupError) as error:
         raise StoreError(f"the run {run_id} cannot be read: {type(error).__name__}") from None
-    if row.status in ("running", "paused"):  # of a run that goes on, its last record may be a little ahead of its end
+    if row.status in OPEN:  # what is in the state may be ahead of the end, which was not written
         state.status = row.status
+    if row.status == "running":  # taken over: what it waited for is decided, or will be asked again
+        state.pending = []
     return state
+
+
+def _decided(connection: sa.Connection, run_id: str) -> dict[str, Decision]:
+    """What humans decided, also if the process that was told ended before its first step."""
+    found = sa.select(decisions.c.confirmation_id, decisions.c.decision).where(decisions.c.run_id == run_id)
+    return {key: _DECISION.validate_json(body) for key, body in connection.execute(found)}
 
 
 def _parts(connection: sa.Connection, run_id: str, head: str, state: str) -> Iterator[tuple[str, Kind, str]]:

@@ -1,0 +1,161 @@
+"""What it costs to have every step on record: one step, a hundred conversations at once, a thousand runs that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from pathlib import Path
+from statistics import median, quantiles
+from tempfile import TemporaryDirectory
+from time import perf_counter, process_time
+
+from benchmarks.loop import LOOPER, STEPS, note, script
+from benchmarks.measure import Row, table
+from framework import Runtime
+from framework.memory.sql import SqlStore
+from framework.memory.store import RunRecord
+from framework.testing import ScriptedModel, calls
+from framework.types.events import ToolFinished, ToolStarted
+from framework.types.messages import Message, ToolCall, ToolResult
+from framework.types.state import CallRecord, RunState
+
+HISTORY = 400
+LIMIT_MS = 0.6
+CONVERSATIONS = 100
+WAITING = 1000
+ASKER = """\
+version: 1
+name: asker
+description: Asks before it calls.
+model: scripted
+instructions: Call the tool.
+skill_policy: {ask: [note], allow: [note]}
+"""
+
+
+class Lag:
+    """How late the event loop comes back to those who wait."""
+
+    def __init__(self) -> None:
+        self.late = list[float]()
+
+    async def watch(self) -> None:
+        """Look every millisecond, until cancelled."""
+        while True:
+            began = perf_counter()
+            await asyncio.sleep(0.001)
+            self.late.append(perf_counter() - began - 0.001)
+
+    @property
+    def p99(self) -> float:
+        """Milliseconds."""
+        return quantiles(self.late, n=100)[98] * 1000
+
+
+async def steps(root: Path, rounds: int) -> None:
+    """A run of ten tool calls on each store, turn by turn, so that both see the same machine."""
+    model = {"scripted": ScriptedModel(script=script)}
+    async with (
+        Runtime.open(root, tools=[note], models=model, watch=False) as memory,
+        Runtime.open(root, tools=[note], models=model, watch=False, store="sqlite:///steps.db") as kept,
+    ):
+        taken: dict[str, list[float]] = {"memory": [], "sqlite": []}
+        for _ in range(rounds + 1):
+            for name, runtime in (("memory", memory), ("sqlite", kept)):
+                started = process_time()
+                result = await runtime.run("go", agent="looper")
+                taken[name].append((process_time() - started) * 1000 / (STEPS + 1))
+                assert result.output == "done", result
+    base = median(taken["memory"][1:])
+    rows = [Row(name, median(times[1:]), median(times[1:]) / base) for name, times in taken.items()]
+    table("One step of a run, everything included, CPU time", "ms", rows)
+
+
+async def writes(root: Path, rounds: int) -> None:
+    """The two writes of a step alone: a turn with the call it begins, then the call's result."""
+    rows = []
+    for before in (0, HISTORY):
+        store = await SqlStore.open(f"sqlite:///{before}.db", root)
+        state = RunState(agent="looper", messages=[Message(role="user", content="go")])
+        state.messages += [Message(role="assistant", content="x" * 600) for _ in range(before)]
+        record = await store.begin(state, None, None)
+        taken = [await _two_writes(record, state, n) for n in range(rounds)]
+        await store.close()
+        rows.append(Row(f"{before} messages before", median(taken), median(taken) / LIMIT_MS, "of 0.6 ms"))
+    table("Both writes of a step on a SQLite file, median", "ms", rows)
+
+
+async def _two_writes(record: RunRecord, state: RunState, n: int) -> float:
+    call = ToolCall(id=f"c{n}", tool="note", arguments={"n": n})
+    head = {"run_id": state.run_id, "generation": 1, "id": call.id, "tool": call.tool}
+    started = perf_counter()
+    state.messages.append(Message(role="assistant", tool_calls=(call,)))
+    state.calls[call.id] = CallRecord(call=call, started=1)
+    state.seq += 1
+    await record.write(state, [ToolStarted(**head, seq=state.seq, arguments=call.arguments)])
+    result = ToolResult(status="success", output="noted")
+    state.calls[call.id] = CallRecord(call=call, started=1, result=result)
+    state.messages.append(Message(role="tool", tool_call_id=call.id, content="noted"))
+    state.seq += 1
+    await record.write(state, [ToolFinished(**head, seq=state.seq, status="success", result="noted", elapsed_ms=0.1)])
+    taken = (perf_counter() - started) * 1000
+    del state.calls[call.id]  # a run of this length would have ended long ago
+    return taken
+
+
+async def at_once(root: Path, turns: int) -> None:
+    """A hundred conversations, each turn ten tool calls, on a file."""
+    model = {"scripted": ScriptedModel(script=script)}
+    async with Runtime.open(root, tools=[note], models=model, watch=False, store="sqlite:///many.db") as runtime:
+        await runtime.run("go", agent="looper")
+        lag = Lag()
+        watching = asyncio.create_task(lag.watch())
+
+        async def talk(name: str) -> None:
+            for _ in range(turns):
+                result = await runtime.run("go", agent="looper", conversation=name)
+                assert result.status == "completed", result
+
+        started = perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for number in range(CONVERSATIONS):
+                group.create_task(talk(f"c{number}"))
+        wall = perf_counter() - started
+        watching.cancel()
+    each = wall * 1000 / (CONVERSATIONS * turns * (STEPS + 1))
+    rows = [
+        Row("per step, all together", each, 1),
+        Row("loop lag, median", median(lag.late) * 1000, median(lag.late) * 1000 / each),
+        Row("loop lag, p99", lag.p99, lag.p99 / each),
+    ]
+    table(f"{CONVERSATIONS} conversations at once on a SQLite file, {turns} turns of {STEPS} calls each", "ms", rows)
+
+
+async def waiting(root: Path, number: int) -> None:
+    """Runs that wait for a human are rows, and nothing else."""
+    model = {"scripted": ScriptedModel(script=lambda _: calls(("note", {"n": 1})))}
+    async with Runtime.open(root, tools=[note], models=model, watch=False, store="sqlite:///waiting.db") as runtime:
+        first = await runtime.run("go", agent="asker")
+        gc.collect()
+        before = len(asyncio.all_tasks()), len(gc.get_objects())
+        for _ in range(number):
+            await runtime.run("go", agent="asker")
+        await asyncio.sleep(1.5)  # what keeps hold of runs that go on looks once a second, and ends
+        gc.collect()
+        after = len(asyncio.all_tasks()), len(gc.get_objects())
+        assert first.status == "paused"
+    tasks, objects = after[0] - before[0], (after[1] - before[1]) / number
+    print(f"\n{number} runs that wait: {tasks:+} tasks, {objects:+.2f} objects a run")
+
+
+def main(*, quick: bool) -> None:
+    """Print the tables of this part."""
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "agents.d").mkdir()
+        (root / "agents.d/looper.yaml").write_text(LOOPER, "utf-8")
+        (root / "agents.d/asker.yaml").write_text(ASKER, "utf-8")
+        asyncio.run(writes(root, 200 if quick else 1000))
+        asyncio.run(steps(root, 10 if quick else 100))
+        asyncio.run(at_once(root, 1 if quick else 5))
+        asyncio.run(waiting(root, 100 if quick else WAITING))
