@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from framework.telemetry import names
 from framework.tools.session import Session
-from framework.tools.tool import ToolContext
+from framework.tools.tool import ToolContext, ToolSpan
 from framework.types.errors import Paused, ToolError
 from framework.types.events import ToolStarted
 from framework.types.messages import ToolCall
@@ -31,8 +32,10 @@ def context_of(run: Run, call: ToolCall) -> ToolContext:
     async def ask_human(question: str) -> str:
         return _answer(run, _question(run, call, question, next(asking)))
 
-    def span(name: str) -> AbstractContextManager[object]:
-        return run.span(name, "CHAIN", {names.TOOL_NAME: call.tool})
+    def span(
+        name: str, attributes: Mapping[str, Any] | None = None, *, client: bool = False
+    ) -> AbstractContextManager[ToolSpan]:
+        return run.span(name, "CHAIN", {names.TOOL_NAME: call.tool, **(attributes or {})}, client=client)
 
     tools = run.services.tools()
     return ToolContext(

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from framework.tools.mcp_connection import Lost, McpConnection, Notices, Refused, Unavailable
 from framework.tools.mcp_content import contents_text, cut, prompt_text, result_of
+from framework.tools.mcp_trace import outside_runs
 from framework.types.errors import ToolError
 from framework.types.source import McpServer
 
@@ -64,7 +65,9 @@ class McpClient:
         A connection over which they cannot be listed is given up.
         """
         try:
-            return await self._asked(lambda client: _list_tools(client, enough), timeout=self._server.connect_timeout)
+            with outside_runs("mcp.list_tools", self._server):
+                patience = self._server.connect_timeout
+                return await self._asked(lambda client: _list_tools(client, enough), timeout=patience)
         except Useless as error:
             self._connection.drop(f"its tools cannot be listed: {error.message}")
             raise

@@ -12,7 +12,7 @@ import contextvars
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,6 +31,7 @@ from opentelemetry.context import attach
 from framework.tools.mcp_failure import UNSAID, leaf, masked, told_of
 from framework.tools.mcp_http import MAX_BODY_BYTES, http_client
 from framework.tools.mcp_process import child_streams
+from framework.tools.mcp_trace import outside_runs
 from framework.types.source import McpServer
 
 if TYPE_CHECKING:
@@ -188,9 +189,11 @@ class McpConnection:
         try:
             with anyio.CancelScope() as attempt:  # the SDK may cancel it: that must end here
                 attempt.deadline = anyio.current_time() + self._server.connect_timeout
-                async with Client(
-                    self._transport(), cache=None, message_handler=self._heard, client_info=CLIENT
-                ) as client:
+                async with AsyncExitStack() as stack:
+                    with outside_runs("mcp.connect", self._server):
+                        client = await stack.enter_async_context(
+                            Client(self._transport(), cache=None, message_handler=self._heard, client_info=CLIENT)
+                        )
                     attempt.deadline = float("inf")
                     await self._serve(client)
                     attempt.deadline = anyio.current_time() + LEAVE

@@ -138,15 +138,21 @@ class SkillSource:
 
     async def _call(self, skill_id: str, arguments: dict[str, Any], context: ToolContext) -> Any:
         headers = {**self._headers(), "content-type": "application/json", "idempotency-key": context.idempotency_key}
-        if self._host.trace:
-            headers.update(_traceparent())
         body = json.dumps({"arguments": arguments}, ensure_ascii=False).encode("utf-8", "replace")
         url = self._url(f"skills/{skill_id}/invoke")
-        try:
-            reply = await self._client.request("POST", url, headers=headers, body=body, follow=False)
-        except HttpFailed:
-            self._wake.set()
-            raise
+        with context.span("POST", _http_attributes(url), client=True) as span:
+            if self._host.trace:
+                headers.update(_traceparent())
+            try:
+                reply = await self._client.request("POST", url, headers=headers, body=body, follow=False)
+            except ToolError as error:
+                span.fail(error.code)
+                if isinstance(error, HttpFailed):
+                    self._wake.set()
+                raise
+            span.set_attribute("http.response.status_code", reply.status)
+            if reply.status >= 400:
+                span.fail(str(reply.status))
         if reply.status == 404:
             self._wake.set()
         return read_output(skill_id, reply)
@@ -180,6 +186,16 @@ def _base(url: str) -> WebUrl:
     if "?" in base.target:
         raise ConfigError(f"the address of a skill host has no query: write {str(base).partition('?')[0]}")
     return base
+
+
+def _http_attributes(url: WebUrl) -> dict[str, Any]:
+    """By the conventions for HTTP; the host was named by the operator, and so was the path."""
+    return {
+        "http.request.method": "POST",
+        "server.address": url.host,
+        "server.port": url.port,
+        "url.full": str(url).partition("?")[0],
+    }
 
 
 def _traceparent() -> dict[str, str]:

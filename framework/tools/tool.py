@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, Protocol, overload
 
 from docstring_parser import parse as parse_docstring
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -28,19 +28,53 @@ from framework.types.spec import Risk
 Source = Literal["builtin", "plugin", "python", "agent", "mcp", "skill"]
 Progress = Callable[[float, str], Awaitable[None]]
 AskHuman = Callable[[str], Awaitable[str]]
-OpenSpan = Callable[[str], AbstractContextManager[object]]
 Rate = tuple[float, float]
 """So many calls in so many seconds."""
 _RATE = re.compile(r"(\d+)/(s|m|h)")
 _RATE_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
+class ToolSpan(Protocol):
+    """A part of a tool's work in the trace."""
+
+    def set_attribute(self, name: str, value: Any, /) -> None:
+        """Add what is known of it: never what a user or a model said."""
+        ...
+
+    def fail(self, error_type: str, /) -> None:
+        """Mark it as failed: one of few words, never a message."""
+        ...
+
+
+class OpenSpan(Protocol):
+    """Opens such a part."""
+
+    def __call__(
+        self, name: str, attributes: Mapping[str, Any] | None = None, *, client: bool = False
+    ) -> AbstractContextManager[ToolSpan]:
+        """Open it under a constant name; `client`: another service is called."""
+        ...
+
+
+class _Silent:
+    def set_attribute(self, name: str, value: Any, /) -> None:
+        """Nothing is recorded."""
+
+    def fail(self, error_type: str, /) -> None:
+        """Nothing is recorded."""
+
+
 async def _nobody(question: str) -> str:
     raise ToolError(f"there is nobody to ask: {question}")
 
 
-def _no_span(name: str) -> AbstractContextManager[object]:  # noqa: ARG001 - the signature is OpenSpan's
-    return nullcontext()
+def _no_span(
+    name: str,  # noqa: ARG001 - the signature is OpenSpan's
+    attributes: Mapping[str, Any] | None = None,  # noqa: ARG001 - the signature is OpenSpan's
+    *,
+    client: bool = False,  # noqa: ARG001 - the signature is OpenSpan's
+) -> AbstractContextManager[ToolSpan]:
+    return nullcontext(_Silent())
 
 
 @dataclass(frozen=True, slots=True)
