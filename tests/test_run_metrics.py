@@ -1,0 +1,140 @@
+"""The numbers of runs, as a real MeterProvider collects them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from framework import Approve, ModelError, Runtime, tool
+from framework.telemetry.metrics import RunMetrics
+from framework.testing import ScriptedModel, calls
+from framework.types.messages import Usage
+from tests.projects import agent, write
+
+AGENTS = {
+    "agents.d/one.yaml": agent("one", runtime_policy="{risk_level: high, max_steps: 2}"),
+    "agents.d/two.yaml": agent("two", skill_policy="{deny: [work], allow: [erase]}"),
+    "agentsd.yaml": "model_calls: {max_retries: 0}\n",
+}
+
+
+@tool(risk="low")
+async def work(n: str) -> str:
+    """Works."""
+    if n == "fail":
+        raise ValueError(n)
+    return n
+
+
+@tool(risk="high")
+async def erase(n: str) -> str:
+    """Erases."""
+    return n
+
+
+@tool(risk="low")
+async def count(n: int) -> str:
+    """Counts."""
+    return str(n)
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryMetricReader]:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    monkeypatch.setattr(metrics, "get_meter_provider", lambda: provider)
+    monkeypatch.setattr(metrics, "get_meter", provider.get_meter)
+    yield reader
+    provider.shutdown()
+
+
+def points(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, Any], Any]]]:
+    """By metric: attributes, and the sum or the count."""
+    data = reader.get_metrics_data()
+    assert data
+    found: dict[str, list[tuple[dict[str, Any], Any]]] = {}
+    for resource in data.resource_metrics:
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                for point in metric.data.data_points:
+                    value = getattr(point, "value", None)
+                    counted = getattr(point, "count", value)
+                    found.setdefault(metric.name, []).append((dict(point.attributes or {}), counted))
+    return found
+
+
+def play(root: Path, model: ScriptedModel, name: str = "one", *, approve: bool = False) -> None:
+    async def main() -> None:
+        async with Runtime.open(
+            write(root, AGENTS), tools=[work, erase, count], models={"scripted": model}, watch=False
+        ) as own:
+            result = await own.run("go", agent=name)
+            if approve:
+                await own.resume(result.run_id, {asked.id: Approve() for asked in result.pending})
+
+    asyncio.run(main())
+
+
+def test_runs_calls_tokens_and_cost_are_counted(tmp_path: Path, reader: InMemoryMetricReader) -> None:
+    play(tmp_path, ScriptedModel(calls(("work", {"n": "1"}), ("work", {"n": "fail"})), "ok", tokens=10))
+    found = points(reader)
+    assert found["agentsd.runs"] == [({"agent": "one", "finish_reason": "final"}, 1)]
+    assert found["agentsd.runs.active"] == [({}, 0)]
+    model = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "scripted", "gen_ai.request.model": "scripted"}
+    assert found["gen_ai.client.operation.duration"] == [(model, 2)]
+    assert found["gen_ai.client.token.usage"] == [
+        ({**model, "gen_ai.token.type": "input"}, 2),
+        ({**model, "gen_ai.token.type": "output"}, 2),
+    ]
+    tool_ = {"gen_ai.tool.name": "work", "agentsd.tool.source": "python"}
+    assert found["gen_ai.execute_tool.duration"] == [(tool_, 1), ({**tool_, "error.type": "ValueError"}, 1)]
+    assert found["gen_ai.invoke_agent.duration"] == [({"gen_ai.agent.name": "one"}, 1)]
+    assert found["gen_ai.invoke_workflow.duration"] == [({"gen_ai.workflow.name": "agent_run"}, 1)]
+    assert [name for name in found if "run.id" in repr(found[name])] == []
+
+
+def test_failures_limits_denials_and_pauses_are_told_apart(tmp_path: Path, reader: InMemoryMetricReader) -> None:
+    play(tmp_path, ScriptedModel(ModelError("down")))
+    play(tmp_path, ScriptedModel(*[calls(("work", {"n": str(n)}), prefix=f"c{n}") for n in range(3)]))
+    play(tmp_path, ScriptedModel(calls(("work", {"n": "1"})), "ok"), "two")
+    play(tmp_path, ScriptedModel(calls(("erase", {"n": "1"})), "ok"), approve=True)
+    found = points(reader)
+    reasons = sorted((attributes["finish_reason"], counted) for attributes, counted in found["agentsd.runs"])
+    assert reasons == [("confirmation", 1), ("final", 1), ("final", 1), ("max_steps", 1), ("model_error", 1)]
+    assert found["agentsd.runs.active"] == [({}, 0)]
+    assert found["agentsd.tool.denied"] == [({"gen_ai.tool.name": "work", "reason": "policy_denied"}, 1)]
+    assert found["agentsd.confirm.duration"] == [({"decision": "approve"}, 1)]
+    erased = [
+        count
+        for attributes, count in found["gen_ai.execute_tool.duration"]
+        if attributes["gen_ai.tool.name"] == "erase"
+    ]
+    assert erased == [1], "asking is no call"
+    errors = [a.get("error.type") for a, _ in found["gen_ai.client.operation.duration"]]
+    assert errors == ["model_error", None]
+
+
+def test_cost_is_counted_by_model(reader: InMemoryMetricReader) -> None:
+    meters = RunMetrics().recording()
+    assert meters
+    meters.model_call("openai", "x", 0.1, 0.05, Usage(prompt_tokens=1, completion_tokens=1, cost_usd=0.25), None)
+    found = points(reader)
+    assert found["agentsd.cost"] == [({"model": "openai/x"}, 0.25)]
+    assert len(found["gen_ai.client.operation.time_to_first_chunk"]) == 1
+
+
+def test_arguments_that_were_put_right_are_counted(tmp_path: Path, reader: InMemoryMetricReader) -> None:
+    play(tmp_path, ScriptedModel(calls(("count", {"n": "5"})), "ok"))
+    found = points(reader)
+    assert found["agentsd.llm.repairs"] == [({"agent": "one"}, 1)]
+
+
+def test_without_a_meter_provider_nothing_is_counted() -> None:
+    assert RunMetrics().recording() is None
