@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from framework.cli.remote import NoServer, Remote
+from framework.server.replies import ConfigHistory
+from framework.types.errors import RequestError
 from tests.projects import agent, write
 from tests.served import Served, served
 from tests.site import Site, answer, redirect
@@ -86,24 +89,27 @@ def test_an_unknown_generation_is_told_with_the_known_ones(server: Served, tmp_p
 def test_the_settings_of_the_project_say_where_its_server_is_and_with_which_key(tmp_path: Path) -> None:
     write(tmp_path, {ONE: one(), "agentsd.yaml": settings(0, f", api_keys: ['{KEY}']")})
     with served(tmp_path, key=KEY) as server:
+        other, keyless = str(tmp_path / "other"), str(tmp_path / "keyless")
         write(tmp_path / "other", {"agentsd.yaml": settings(server.port, f", api_keys: ['{KEY}']")})
         write(tmp_path / "keyless", {"agentsd.yaml": settings(server.port)})
-        assert agentsd("config", "history", cwd=tmp_path / "other").returncode == 0
-        assert agentsd("config", "history", "-C", "other", cwd=tmp_path).returncode == 0
-        assert agentsd("config", "history", "--key", KEY, cwd=tmp_path / "keyless").returncode == 0
-        assert agentsd("config", "history", cwd=tmp_path / "keyless", AGENTSD_API_KEY=KEY).returncode == 0
-        for arguments, environment, message in (
-            ((), {}, "a key is needed"),
-            (("--key", OTHER), {}, "the key is wrong"),
-            ((), {"AGENTSD_API_KEY": OTHER}, "the key is wrong"),
+
+        def ask(url: str | None, key: str | None, project: str) -> int:
+            return len(Remote.of(url, key, project).get("/agent/config/history", ConfigHistory).generations)
+
+        assert ask(None, None, other) == ask(None, KEY, keyless) == ask(server.url + "/", KEY, "nowhere") == 1
+        for url, key, project, message in (
+            (None, None, keyless, "a key is needed"),
+            (None, OTHER, other, "the key is wrong"),
+            (server.url, None, other, "a key is needed"),  # that of the settings is for the server of the settings
         ):
-            done = agentsd("config", "history", *arguments, cwd=tmp_path / "keyless", **environment)
-            assert done.returncode == 2
-            assert done.stderr == (
-                f"error: {message} for the server at {server.url}: give it as --key or AGENTSD_API_KEY\n"
-            )
-        done = agentsd("config", "history", "--url", server.url, cwd=tmp_path / "other")
-        assert "a key is needed" in done.stderr, "the key of the settings is for the server of the settings"
+            with pytest.raises(RequestError) as caught:
+                ask(url, key, project)
+            where = f"for the server at {server.url}: give it as --key or AGENTSD_API_KEY"
+            assert caught.value.message == f"{message} {where}"
+        assert agentsd("config", "history", "-C", "other", cwd=tmp_path).returncode == 0
+        assert agentsd("config", "history", "-C", "keyless", cwd=tmp_path, AGENTSD_API_KEY=KEY).returncode == 0
+        wrong = agentsd("config", "history", "-C", "keyless", "--key", OTHER, cwd=tmp_path)
+        assert (wrong.returncode, "the key is wrong" in wrong.stderr) == (2, True)
 
 
 def test_without_a_server_it_says_how_to_start_one(tmp_path: Path) -> None:
@@ -132,18 +138,18 @@ def test_without_a_server_it_says_how_to_start_one(tmp_path: Path) -> None:
         b"",
     ],
 )
-def test_what_is_no_server_of_ours_is_told(tmp_path: Path, page: bytes) -> None:
+def test_what_is_no_server_of_ours_is_told(page: bytes) -> None:
     with strangers({"/agent/config/history": page}) as url:
-        done = agentsd("config", "history", "--url", url, cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"error: what is at {url} is no agentsd: ")
-    assert "\x1b" not in done.stderr
+        with pytest.raises(NoServer) as caught:
+            Remote.of(url, None, ".").get("/agent/config/history", ConfigHistory)
+        assert str(caught.value).startswith(f"what is at {url} is no agentsd: ")
+    assert "\x1b" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["localhost:8321", "ftp://localhost", "http://", "http://[", "http://a b"])
-def test_what_is_no_url_is_told(tmp_path: Path, url: str) -> None:
-    done = agentsd("config", "history", "--url", url, cwd=tmp_path)
-    assert (done.returncode, "is no URL of a server" in done.stderr) == (2, True), done.stderr
+def test_what_is_no_url_is_told(url: str) -> None:
+    with pytest.raises(RequestError, match="is no URL of a server"):
+        Remote.of(url, None, ".")
 
 
 def test_what_a_server_says_cannot_move_the_cursor(tmp_path: Path) -> None:

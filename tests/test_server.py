@@ -326,10 +326,6 @@ def test_a_port_that_is_in_use_is_told(tmp_path: Path) -> None:
     ("arguments", "code", "message"),
     [
         (("--host", "0.0.0.0"), 78, "set server.api_keys"),
-        (("--host", "::"), 78, "set server.api_keys"),
-        (("--host", "no.such.host.invalid"), 78, "there is no address 'no.such.host.invalid'"),
-        (("--host", "192.0.2.1"), 78, "set server.api_keys"),
-        (("--port", "70000"), 2, "70000 is not in the range"),
         (("nowhere",), 2, "there is no nowhere"),
     ],
 )

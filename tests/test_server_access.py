@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from pydantic import SecretStr
 
-from framework.config.settings import ServerSettings
+from framework.config.settings import ServerSettings, Settings
 from framework.server.access import admission, is_loopback
 from framework.server.failures import AccessDenied, Unauthenticated
 from framework.server.feed import KEPT, ConfigFeed
@@ -23,7 +23,6 @@ from framework.types.events import ConfigReloaded
 from framework.types.problem import Problem
 from tests.projects import agent, write
 from tests.served import PATIENCE, Served, served
-from tests.test_cli import agentsd
 
 SECRET = "sk-abcdefghijklmnop"
 KEY, OTHER = "0123456789abcdef0123", "fedcba9876543210fedc"
@@ -204,20 +203,22 @@ def test_a_server_that_others_reach_and_that_loses_its_keys_answers_nobody_but_t
     "keys", ["[hunter2]", "['']", "['${NOT_THERE:-}']", "['hunter2 hunter2 hunter2']", "['hunter2-ключ-ключ']", "[1]"]
 )
 def test_a_key_that_is_none_is_refused_and_not_shown(tmp_path: Path, keys: str) -> None:
-    write(tmp_path, {**ONE, "agentsd.yaml": f"server: {{api_keys: {keys}}}\n"})
-    done = agentsd("serve", "--port", "0", cwd=tmp_path)
-    assert done.returncode == 78
-    assert "agentsd.yaml:1:" in done.stderr
-    assert "hunter2" not in done.stderr
+    write(tmp_path, {"agentsd.yaml": f"server: {{api_keys: {keys}}}\n"})
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(tmp_path)
+    assert "agentsd.yaml:1:" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("keys", [f'["{KEY}"', f'"{KEY}"', KEY, f'{{"a": "{KEY}"}}', '["short-secret"]'])
-def test_a_variable_that_holds_no_keys_is_refused_and_not_shown(tmp_path: Path, keys: str) -> None:
-    write(tmp_path, ONE)
-    done = agentsd("serve", "--port", "0", cwd=tmp_path, AGENTSD_SERVER__API_KEYS=keys)
-    assert done.returncode == 78
-    assert "SERVER" in done.stderr.upper()
-    assert not any(secret in done.stderr for secret in (KEY, "short-secret"))
+def test_a_variable_that_holds_no_keys_is_refused_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: str
+) -> None:
+    monkeypatch.setenv("AGENTSD_SERVER__API_KEYS", keys)
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(tmp_path)
+    assert "SERVER" in str(caught.value).upper()
+    assert not any(secret in str(caught.value) for secret in (KEY, "short-secret"))
 
 
 # --- the parts
@@ -277,6 +278,16 @@ def test_an_address_is_taken_once_and_let_go() -> None:
             pass
     with listening(ServerSettings(port=port)):
         pass
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "a" * 200, "256.1.1.1", "192.0.2.1", "..", "é.invalid"])
+def test_an_address_that_is_none_of_this_machine_is_told(host: str) -> None:
+    with (
+        pytest.raises((ConfigError, CannotListen)) as caught,
+        listening(ServerSettings(host=host, api_keys=(SecretStr(KEY),))),
+    ):
+        pass
+    assert host in str(caught.value)
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="there is no IPv6 here")
