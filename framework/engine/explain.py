@@ -61,7 +61,7 @@ def judged(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> tuple[Stan
 def system_prompt(agent: Agent, locale: str, inputs: Mapping[str, Any]) -> str:
     """What a run's first message says; inputs that are not given stand as their names. Raises PromptError."""
     given = placeholders(agent.spec.inputs) | dict(inputs)
-    guidance = agent.render("react.j2", locale, limits=agent.spec.runtime_policy.model_dump())
+    guidance = agent.guidance(locale, agent.spec.runtime_policy)
     return f"{agent.instructions(locale, given, None)}\n\n{guidance}"
 
 

@@ -27,7 +27,7 @@ def preamble(run: Run) -> tuple[Message, ...]:
     """Instructions, guidance and examples; raises PromptError."""
     spec, state = run.agent.spec, run.state
     instructions = run.agent.instructions(state.locale, state.inputs, state.user)
-    guidance = run.agent.render("react.j2", state.locale, limits=run.budget.limits.model_dump())
+    guidance = run.agent.guidance(state.locale, run.budget.limits)
     system = Message(role="system", content="\n\n".join((instructions, guidance, *(state.background or ()))))
     turns = [(("user", example.user), ("assistant", example.assistant)) for example in spec.examples]
     return system, *(Message(role=role, content=text) for turn in turns for role, text in turn)

@@ -42,9 +42,12 @@ class Connection:
             completion = await self._create(body)
             return completion if isinstance(completion, str) else as_dict(completion)
         response = await self._sdk.post(self._url, content=body, cast_to=httpx2.Response)
-        if "json" not in response.headers.get("content-type", "json"):
-            return response.text
-        return orjson.loads(response.content)
+        try:
+            return orjson.loads(response.content)
+        except ValueError:
+            if "json" not in response.headers.get("content-type", "json"):
+                return response.text
+            raise
 
     async def stream(self, body: bytes) -> AsyncStream[Any]:
         """The answer's chunks, where the body asks for a stream; raises as `whole`."""

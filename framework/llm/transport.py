@@ -64,19 +64,20 @@ class ModelHTTPClient(httpx2.AsyncClient):
             return super().build_request(method, url, **options)
         if url != self._known_text:  # nearly always the same: taking it apart is a tenth of a request
             self._known, self._known_text = httpx2.URL(url), url
-        return httpx2.Request(
+        request = httpx2.Request(
             method,
-            self._known,
+            self._known if not options.get("params") else self._known.copy_merge_params(options["params"]),
             headers=[*headers, self._encodings],
-            content=content,
-            params=options.get("params"),
+            stream=httpx2.ByteStream(content),  # as `content`, headers would be added that aiohttp adds anyway
             extensions=options.get("extensions"),
         )
+        request.read()
+        return request
 
     async def send(self, request: httpx2.Request, *, stream: bool = False, **options: Any) -> httpx2.Response:
         """Send a request; raises httpx2.TransportError."""
         response = await self._direct.handle_async_request(request)
-        if response.has_redirect_location:
+        if response.is_redirect and response.has_redirect_location:
             await response.aclose()
             return await super().send(request, stream=stream, **options)
         if not stream:
