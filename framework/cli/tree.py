@@ -48,7 +48,7 @@ class LiveTree:
     def show(self, event: Event) -> None:
         """Take in one event."""
         match event:
-            case events.Routed():
+            case events.Routed(path=()):
                 self._root.label = Text(line(event) or "", style="bold")
             case events.PlanProposed():
                 self._plan(event)

@@ -24,6 +24,7 @@ EFFECTS: Mapping[str, Effect] = {
     "model_calls.cooldown_after": "next-run",
     "model_calls.cooldown": "next-run",
     "locale": "next-run",
+    "routing.model": "next-run",
     "routing.default_agent": "next-run",
     "tools.base_path": "next-run",
     "telemetry.content": "next-run",

@@ -83,6 +83,7 @@ def settings_schema(names: Names) -> Schema:
     alias, routing = definitions["ModelAlias"]["properties"], definitions["RoutingSettings"]["properties"]
     schema["properties"]["model"] = _offer(schema["properties"]["model"], models)
     alias["model"] = _offer(alias["model"], models)
+    routing["model"] = _offer(routing["model"], models)
     routing["default_agent"] = _offer(routing["default_agent"], names.agents)
     for model in (schema, *definitions.values()):
         model["properties"] = {key: _or_variable(node) for key, node in model["properties"].items()}

@@ -62,8 +62,11 @@ class ModelCallSettings(Frozen):
 class RoutingSettings(Frozen):
     """What the router falls back on."""
 
+    model: str | None = None
+    """Chooses the agent, and how it works, where no rule matches: `provider/model`, or an alias. Missing: no model is
+    asked."""
     default_agent: AgentName | None = None
-    """Takes what no rule matches."""
+    """Takes what no rule matches, and no model has chosen an agent for."""
 
 
 class ToolSettings(Frozen):

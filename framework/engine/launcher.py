@@ -99,12 +99,14 @@ class Launcher:
         self._keeper.wake()
         return stream
 
-    def off_the_record(self, state: RunState, agent: Agent, generation: Generation) -> Run:
-        """A run of which nothing is kept or told, for a call that is part of no run."""
+    def off_the_record(self, state: RunState, agent: Agent, generation: Generation, *, traced: bool = True) -> Run:
+        """A run of which nothing is kept or told, for a call that is part of no run; nor traced, if it is not to be."""
         start, channel = Start(state, NoRecord(), generation, agent), Channel()
         channel.close()
         journal = Journal(state, start.record, channel, durable=False)
-        return Run(state, agent, self.services(start, channel, journal, listening=False))
+        services = self.services(start, channel, journal, listening=False)
+        services.spans.recording = services.spans.recording and traced
+        return Run(state, agent, services)
 
     def is_running(self, run_id: str) -> bool:
         """Does it go on in this process?"""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from framework.config.catalog import Catalog, Gate
 from framework.config.settings import Settings
+from framework.engine.choosing import AUTO, auto
 from framework.engine.plan import plan
 from framework.engine.react import react
 from framework.engine.services import Executor
@@ -17,7 +18,7 @@ from framework.tools.lifetime import Lifetimes
 from framework.tools.tool import Tool
 from framework.types.errors import ConfigError, RequestError
 
-EXECUTORS: Mapping[str, Executor] = {"react": react, "plan": plan}
+EXECUTORS: Mapping[str, Executor] = {"react": react, "plan": plan, AUTO: auto}
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,4 +35,7 @@ async def drive_root(run: Run, chosen: Route | None) -> RunResult:
 
 
 async def _tell_route(run: Run, chosen: Route) -> None:
-    await run.emit(Routed, agent=chosen.agent.name, reason=chosen.reason, confidence=chosen.confidence)
+    executor = chosen.executor or None
+    await run.emit(
+        Routed, agent=chosen.agent.name, reason=chosen.reason, confidence=chosen.confidence, executor=executor
+    )

@@ -1,4 +1,7 @@
-"""Which agent takes a message: explicit > the conversation's last agent > rules > default. The Route says why."""
+"""Which agent takes a message: explicit > the conversation's last agent > rules > model > default. The Route says why.
+
+The model's part is in `choosing.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from typing import Literal
 
 from framework.config.compile import Agent
 from framework.types.errors import AgentNotFound, RequestError
+from framework.types.messages import Usage
 from framework.types.spec import Routing
 
-Mode = Literal["explicit", "conversation", "rule", "default"]
+Mode = Literal["explicit", "conversation", "rule", "model", "default"]
 FALLBACK = "assistant"
 """Takes what no rule matches, if there is an agent of that name and no `routing.default_agent`."""
 _UNSPACED = (
@@ -22,6 +26,16 @@ _UNSPACED = (
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """The question to a model that a route comes from."""
+
+    model: str
+    usage: Usage
+    began_ns: int
+    ended_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """The agent that was chosen, and why."""
 
@@ -29,6 +43,9 @@ class Route:
     mode: Mode
     reason: str
     confidence: float = 1.0
+    executor: str = ""
+    """How it works, where its file leaves that open and a model has chosen that, too."""
+    asked: Asked | None = None
 
 
 def route(
@@ -52,13 +69,22 @@ def route(
         AgentNotFound: the explicit or the default agent is not there.
         RequestError: nothing matches and there is no default.
     """
+    return known_route(message, agents, explicit=explicit, last=last) or default_route(agents, default)
+
+
+def known_route(
+    message: str, agents: Mapping[str, Agent], *, explicit: str | None = None, last: str | None = None
+) -> Route | None:
+    """The same without the default: what the caller, the conversation or the rules say, if anything.
+
+    Raises:
+        AgentNotFound: the explicit agent is not there.
+    """
     if explicit is not None:
         return Route(_named(explicit, agents), "explicit", "named by the caller")
     if last is not None and last in agents:
         return Route(agents[last], "conversation", "answered last in this conversation")
-    if matched := _by_rules(message, agents):
-        return matched
-    return _default(agents, default)
+    return _by_rules(message, agents)
 
 
 def _named(name: str, agents: Mapping[str, Agent]) -> Agent:
@@ -99,7 +125,8 @@ def _contains(text: str, word: str) -> bool:
     return re.search(rf"(?<!{letter}){re.escape(word)}(?!{letter})", text) is not None
 
 
-def _default(agents: Mapping[str, Agent], default: str | None) -> Route:
+def default_route(agents: Mapping[str, Agent], default: str | None) -> Route:
+    """What is left when nothing else says anything; raises AgentNotFound, or RequestError if there is no default."""
     if default is not None:
         return Route(_named(default, agents), "default", "routing.default_agent")
     if len(agents) == 1:

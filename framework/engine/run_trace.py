@@ -16,7 +16,7 @@ from framework.config.settings import Settings
 from framework.engine.router import Route
 from framework.telemetry import names
 from framework.telemetry.content import Content, mode_of
-from framework.telemetry.span import NO_SPAN, OpenSpan
+from framework.telemetry.span import NO_SPAN, Given, OpenSpan
 from framework.telemetry.spans import Spans
 from framework.types.errors import AgentsdError
 from framework.types.outcome import outcome
@@ -80,7 +80,8 @@ class RunTrace:
         if not run.services.spans.recording:
             return self
         attributes = {names.OPERATION: "invoke_workflow", names.WORKFLOW: "agent_run", names.DIGEST: state.digest}
-        self.span = run.services.spans.span("invoke_workflow agent_run", "CHAIN", attributes)
+        began = self._chosen.asked.began_ns if self._chosen and self._chosen.asked else None
+        self.span = run.services.spans.span("invoke_workflow agent_run", "CHAIN", attributes, started_ns=began)
         self.span.__enter__()
         self.span.add_link(run.services.generation.traceparent, "config.reload")
         if state.traceparent:
@@ -138,8 +139,17 @@ class RunTrace:
             names.ROUTE_CANDIDATES: len(self._run.services.generation.agents),
             names.ROUTE_SCORE: chosen.confidence,
         }
-        with self._run.services.spans.span("agent.route", "CHAIN", attributes):
-            pass
+        asked, spans = chosen.asked, self._run.services.spans
+        with spans.span("agent.route", "CHAIN", attributes, started_ns=asked.began_ns if asked else None):
+            if asked is None:
+                return
+            model: Given = {
+                names.OPERATION: "chat",
+                names.REQUEST_MODEL: asked.model,
+                names.INPUT_TOKENS: asked.usage.prompt_tokens,
+                names.OUTPUT_TOKENS: asked.usage.completion_tokens,
+            }
+            spans.span(f"chat {asked.model}", "LLM", model, client=True, started_ns=asked.began_ns).end(asked.ended_ns)
 
 
 class AgentTrace:

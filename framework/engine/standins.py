@@ -51,7 +51,9 @@ def isolate(generation: Generation, agent: str, model: str, results: Mapping[str
     """
     tools = {name: safe(tool, results.get(name)) for name, tool in generation.tools.items()}
     agents = {name: _isolated(generation.agents[name], model, tools) for name in _reached(generation, agent)}
-    return replace(generation, agents=agents, tools=tools, outside=Outside())
+    routing = generation.settings.routing.model_copy(update={"model": None})
+    settings = generation.settings.model_copy(update={"routing": routing})
+    return replace(generation, agents=agents, tools=tools, outside=Outside(), settings=settings)
 
 
 def safe(tool: Tool, answers: Answers | None) -> Tool:

@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
 from framework.config.blueprint import Blueprints
+from framework.config.compile import Agent
 from framework.config.generation import Generation
+from framework.engine.choosing import is_sure, route_by_model, why_not
 from framework.engine.launcher import Start
 from framework.engine.request import Asker, RunOptions, first_state
-from framework.engine.router import Route, route
+from framework.engine.router import Route, default_route, known_route, route
+from framework.engine.run import Run
 from framework.memory.store import Conversation, Store
-from framework.types.errors import AgentNotFound, ConfigError, ConversationBusy, RequestError
+from framework.types.errors import (
+    AgentNotFound,
+    ConfigError,
+    ConversationBusy,
+    LimitExceeded,
+    ModelError,
+    RequestError,
+)
+from framework.types.messages import Message
+from framework.types.state import RunState
+
+log = logging.getLogger(__name__)
+
+Aside = Callable[[RunState, Agent, Generation], Run]
+"""Makes a run of which nothing is kept, told or traced, to ask a model with."""
 
 
 class Starter:
     """Puts new runs on record."""
 
-    def __init__(self, store: Store, blueprints: Blueprints) -> None:
-        self._store, self._blueprints = store, blueprints
+    def __init__(self, store: Store, blueprints: Blueprints, aside: Aside) -> None:
+        self._store, self._blueprints, self._aside = store, blueprints, aside
 
     async def begin(self, message: str, options: RunOptions, generation: Generation) -> Start:
         """Put a run on record, before anything of it is done.
@@ -27,14 +48,41 @@ class Starter:
         """
         conversation = await self._conversation(options)
         last = conversation.agent if conversation else None
-        chosen = choose(message, generation, explicit=options.get("agent"), last=last)
+        chosen = await self._chosen(message, generation, options.get("agent"), last)
         state = first_state(message, chosen.agent, generation, generation.settings.locale, options)
+        state.executor = chosen.executor
+        if asked := chosen.asked:
+            state.usage, state.elapsed_ms = asked.usage, (asked.ended_ns - asked.began_ns) / 1e6
         if conversation is not None:
             state.history, state.session = list(conversation.messages), dict(conversation.session)
         blueprint = self._blueprints.of(generation, chosen.agent.name) if self._store.durable else None
         state.blueprint = blueprint.digest if blueprint else ""
         record = await self._store.begin(state, conversation, blueprint)
         return Start(state, record, generation, chosen.agent, chosen, options.get("output_type"))
+
+    async def _chosen(self, message: str, generation: Generation, explicit: str | None, last: str | None) -> Route:
+        """As `choose`, and where nobody and no rule says anything, by `routing.model` before the default."""
+        settings, agents = generation.settings.routing, generation.agents
+        if settings.model is None or explicit is not None or len(agents) < 2:
+            return choose(message, generation, explicit=explicit, last=last)
+        if known := known_route(message, agents, last=last):
+            return known
+        anyone = agents[min(agents)]
+        asking = RunState(agent=anyone.name, messages=[Message(role="user", content=message)])
+        try:
+            chosen = await route_by_model(self._aside(asking, anyone, generation), message, agents, settings.model)
+        except (ModelError, ConfigError, LimitExceeded) as error:
+            log.warning("routing.model: %s", error.message)
+            route = default_route(agents, settings.default_agent)
+            return replace(route, reason=f"{route.reason}; {why_not(error)}")
+        if is_sure(chosen):
+            return chosen
+        try:
+            route = default_route(agents, settings.default_agent)
+        except RequestError:
+            return chosen
+        unsure = f"{route.reason}; the model was not sure of {chosen.agent.name}"
+        return replace(route, reason=unsure, asked=chosen.asked)
 
     async def _conversation(self, options: RunOptions) -> Conversation | None:
         """The conversation that a run is to be the next turn of; raises ConversationBusy."""

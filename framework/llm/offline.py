@@ -16,6 +16,7 @@ from typing import Any
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
 from framework.llm.offline_arguments import Filled, fill
 from framework.llm.offline_plan import plan
+from framework.llm.offline_route import choice
 from framework.llm.offline_words import (
     ACTIONS,
     EFFECTS,
@@ -80,7 +81,7 @@ class OfflineModel:
     info = ModelInfo(provider="offline", model="", typed=True, stand_in=True)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        """Answer, call the tools that fit, or plan; raises ModelError for a typed answer other than a plan."""
+        """Answer, call the tools that fit, or plan; raises ModelError for other typed answers than plans and routes."""
         turn, tools = _Turn.read(request.messages), _usable(request)
         calls: tuple[ToolCall, ...] = ()
         if request.output is not None:
@@ -263,6 +264,9 @@ def _introduction(tools: Sequence[ToolDefinition], chinese: bool) -> str:
 
 
 def _typed(output: type[Any], text: str, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> str:
-    if not {"goal", "steps"} <= output.model_json_schema().get("properties", {}).keys():
-        raise ModelError(f"the offline model answers only plans: {output.__name__} needs a real model")
-    return plan(text, messages, tools, _pick).model_dump_json()
+    wanted = output.model_json_schema().get("properties", {}).keys()
+    if {"goal", "steps"} <= wanted:
+        return plan(text, messages, tools, _pick).model_dump_json()
+    if {"agent", "executor"} <= wanted:
+        return choice(text, messages)
+    raise ModelError(f"the offline model answers only plans and routes: {output.__name__} needs a real model")

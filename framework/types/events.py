@@ -35,6 +35,8 @@ class Routed(RunEvent):
     agent: str
     reason: str
     confidence: float
+    executor: str | None = None
+    """How it works, where a model has chosen that."""
 
 
 class Thought(RunEvent):

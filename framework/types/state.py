@@ -191,6 +191,8 @@ class RunState(BaseModel):
     stopped_by: LimitUse | None = None
     admitted: bool = False
     """The hooks that look at the message have let it pass."""
+    executor: str = ""
+    """How it works, where the agent's file leaves that to a choice: `react` or `plan`, once that is made."""
     background: list[str] | None = None
     """What MCP servers gave for the context when the run began; none before that."""
     history: list[Message] = []
