@@ -18,7 +18,7 @@ from framework.cli.init import copy_starter
 from framework.cli.session import print_result, view_of_run
 from framework.cli.waterfall import waterfall
 from framework.config.settings import Settings, ToolSettings
-from framework.telemetry.span_log import SpanLog, log_spans
+from framework.memory.in_memory import MemoryStore
 from framework.types.events import ToolStarted
 from framework.types.state import RunResult
 
@@ -35,21 +35,22 @@ async def wait_for_edit() -> str:
 
 async def main() -> None:
     """The four parts, one after the other."""
-    spans = log_spans()
     with TemporaryDirectory(prefix="agentsd-demo-") as folder:
         project = Path(folder)
         copy_starter(project)
         settings = Settings(tools=ToolSettings(base_path=str(REPOSITORY)))
-        async with Runtime.open(project, settings=settings, tools=[wait_for_edit]) as runtime:
+        async with Runtime.open(
+            project, settings=settings, tools=[wait_for_edit], store=MemoryStore(keep_spans=True)
+        ) as runtime:
             heading("1. The router picks an agent; it searches, reads and computes (ReAct)")
             request = (
                 "in this repository, search for files containing 'calculator', "
                 "then read framework/tools/builtin/calculator.py, then calculate the mean of [1, 2, 3, 4, 5]"
             )
-            await show(runtime, request, spans)
+            await show(runtime, request)
 
             heading("2. A plan over a real log file: plan, steps, summary")
-            await show(runtime, "帮我分析一下 data/logs/app.log", spans)
+            await show(runtime, "帮我分析一下 data/logs/app.log")
 
             heading("3. An agent file is edited while a run goes on")
             await edit_while_running(runtime, project)
@@ -58,7 +59,7 @@ async def main() -> None:
     click.echo("  .venv/bin/agentsd chat            # and edit agents.d/assistant.yaml while you talk")
 
 
-async def show(runtime: Runtime, message: str, spans: SpanLog) -> RunResult:
+async def show(runtime: Runtime, message: str) -> RunResult:
     """Run a message with its tree, its answer and its trace."""
     click.secho(f"> {message}\n", bold=True)
     view = view_of_run()
@@ -71,7 +72,7 @@ async def show(runtime: Runtime, message: str, spans: SpanLog) -> RunResult:
     click.echo()
     print_result(result, as_json=False)
     click.echo()
-    for line in waterfall(spans.finished(result.trace_id)):
+    for line in waterfall(await runtime.store.spans(result.run_id)):
         click.secho(line, dim=True)
     return result
 

@@ -8,8 +8,11 @@ from uuid import uuid4
 
 import click
 
+from framework.cli.exporting import exporting
 from framework.cli.project import Location, locate, show_problem, store_url
 from framework.cli.session import answer, print_result
+from framework.config.settings import Settings
+from framework.engine.project import folder_of
 from framework.engine.request import RunOptions
 from framework.engine.runtime import Runtime
 from framework.types.errors import AgentsdError, ConfigError
@@ -25,7 +28,9 @@ def command(path: str, agent: str | None, locale: str | None) -> int:
 
     Edits of the project's files go live between messages. End with Ctrl-D or an empty line.
     """
-    asyncio.run(_chat(locate(path), agent, locale))
+    location = locate(path)
+    with exporting(Settings.load(folder_of(location.root))):
+        asyncio.run(_chat(location, agent, locale))
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -17,8 +17,11 @@ from framework.cli.waterfall import waterfall
 from framework.config.settings import Settings
 from framework.engine.request import RunOptions
 from framework.engine.runtime import Runtime
-from framework.telemetry.span_log import log_spans
 from framework.types.state import RunResult
+from framework.types.trace import SpanRecord
+
+Traced = tuple[RunResult, Sequence[SpanRecord]]
+"""A result, and the trace that was kept of it."""
 
 
 def pairs(values: tuple[str, ...]) -> dict[str, Any]:
@@ -54,16 +57,14 @@ def command(words: tuple[str, ...], project: str, as_json: bool, trace: bool, **
     """
     one_file = len(words) > 1 and words[0].endswith((".yaml", ".yml"))
     path, message = (words[0], " ".join(words[1:])) if one_file else (project, " ".join(words))
-    spans = log_spans() if trace else None
-    result = asyncio.run(_run(path, message, given, quiet=as_json))
+    result, spans = asyncio.run(_run(path, message, given, quiet=as_json))
     code = print_result(result, as_json=as_json)
-    if spans is not None:
-        for line in waterfall(spans.finished(result.trace_id)):
-            click.echo(line, err=True)
+    for line in waterfall(spans) if trace else ():
+        click.echo(line, err=True)
     return code
 
 
-async def _run(path: str, message: str, given: Mapping[str, Any], *, quiet: bool) -> RunResult:
+async def _run(path: str, message: str, given: Mapping[str, Any], *, quiet: bool) -> Traced:
     location = locate(path)
     settings = Settings.load(location.root if location.root.is_dir() else location.root.parent)
     if given["model"]:
@@ -74,7 +75,7 @@ async def _run(path: str, message: str, given: Mapping[str, Any], *, quiet: bool
 
 async def _answer(
     location: Location, settings: Settings, message: str, given: Mapping[str, Any], *, quiet: bool
-) -> RunResult:
+) -> Traced:
     url = settings.store.url.get_secret_value()
     async with Runtime.open(location.root, settings=settings, store=url, watch=False) as runtime:
         refresh_schemas(runtime)
@@ -88,4 +89,5 @@ async def _answer(
             limits=pairs(given["limits"]),
             locale=given["locale"],
         )
-        return await answer(runtime, runtime.stream(message, **options), quiet=quiet)
+        result = await answer(runtime, runtime.stream(message, **options), quiet=quiet)
+        return result, await runtime.store.spans(result.run_id)
