@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -67,6 +67,8 @@ class Launcher:
     def __init__(self, project: Project, store: Store, models: Mapping[str, ModelClient], deps: Any) -> None:
         self.models = Models(models)
         self.store = store
+        self.on_pause: Callable[[RunState], object] = lambda _: None
+        """Called with a run that waits for a human from now on."""
         self.pinned: dict[str, Generation] = {}
         """By run, also of those that wait, where the store does not keep what their agents are made of."""
         self._root, self._catalog, self._deps = project.root, project.catalog, deps
@@ -172,7 +174,9 @@ class Launcher:
             return await drive_root(run, chosen)
         finally:
             del self._running[run.state.run_id]
-            if run.state.status != "paused":
+            if run.state.status == "paused":
+                self.on_pause(run.state)
+            else:
                 self.pinned.pop(run.state.run_id, None)
 
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from framework.config.blueprint import Blueprints
 from framework.config.catalog import Catalog
@@ -37,6 +38,9 @@ class Resumption:
         self._catalog, self._launcher, self._blueprints = catalog, launcher, blueprints
         self._store = launcher.store
         self._background: set[asyncio.Task[None]] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        """Of the runs that began to wait in this process, with questions that expire."""
+        launcher.on_pause = self._wait
 
     async def load(self, run_id: str, asker: Asker) -> RunState:
         """A run as it was last put on record; raises RunNotFound, also for a run of somebody else."""
@@ -55,6 +59,8 @@ class Resumption:
             generation = await self._generation(state, leased)
             agent = route("", generation.agents, explicit=state.agent).agent
             record = await self._store.take(state, kept, asker.user)
+            if timer := self._timers.pop(run_id, None):
+                timer.cancel()
             state.decisions.update(kept)
             state.pending = []
             async with self._launcher.launch(Start(state, record, generation, agent), listening=True) as stream:
@@ -92,6 +98,8 @@ class Resumption:
 
     async def close(self) -> None:
         """Wait for what was begun in the background: it ends when the launcher closes."""
+        for timer in self._timers.values():
+            timer.cancel()
         if self._background:
             await asyncio.wait(self._background)
 
@@ -132,11 +140,22 @@ class Resumption:
         agents = self._blueprints.agents(kept, current)
         return replace(current, number=state.generation, digest=state.digest, agents=agents)
 
+    def _wait(self, state: RunState) -> None:
+        """When the first of its questions expires, go on; if the process ends before, whoever looks does it."""
+        expiries = [asked.expires_at for asked in state.pending if asked.expires_at is not None]
+        if expiries:
+            delay = (min(expiries) - datetime.now(UTC)).total_seconds()
+            self._timers[state.run_id] = asyncio.get_running_loop().call_later(delay, self._go_on, state.run_id)
+
     def _go_on(self, run_id: str) -> None:
+        self._timers.pop(run_id, None)
+
         async def go_on() -> None:
             try:
                 async with self.stream(run_id, {}, Asker()) as stream:
                     await stream.result()
+            except RequestError as error:  # somebody else has decided, or ended it
+                log.info("run %s: %s", run_id, error)
             except AgentsdError as error:
                 log.warning("run %s: %s", run_id, error)
 
