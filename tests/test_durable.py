@@ -273,7 +273,8 @@ def test_a_question_that_nobody_answers_expires_also_without_a_process(
     root, shop = project(tmp_path, runtime_policy=EXPIRING % ("1s", on_expiry)), Shop()
     first = paused(root, store_url, shop, conversation="c")
     asked = first.pending[0]
-    assert (expires_at := asked.expires_at) is not None
+    expires_at = asked.expires_at
+    assert expires_at is not None
 
     async def body(runtime: Runtime) -> None:
         await asyncio.sleep((expires_at - datetime.now(UTC)).total_seconds())

@@ -21,6 +21,8 @@ from framework.types.strict_json import read_json
 from framework.types.transcript import MAX_MESSAGE_CHARS
 
 T = TypeVar("T", Limits, ModelSettings)
+MAX_ID_CHARS = 200
+"""Of a conversation, a user, a tenant."""
 MAX_INPUTS_CHARS = 256 * 1024
 """Of a request's variables, as JSON: more than a rendered prompt may have, for templates also choose from them."""
 
@@ -94,6 +96,14 @@ def first_state(message: str, agent: Agent, generation: Generation, locale: str,
         history=[m for m in _history(history or ()) if m.role != "system"],
         messages=[Message(role="user", content=message)],
     )
+
+
+def check_names(options: RunOptions) -> None:
+    """Names that no store could keep are refused; raises RequestError."""
+    named = {"conversation": options.get("conversation"), "user": options.get("user"), "tenant": options.get("tenant")}
+    for name, value in named.items():
+        if value is not None and not (value.isprintable() and len(value) <= MAX_ID_CHARS):
+            raise RequestError(f"{name}: at most {MAX_ID_CHARS} printable characters are expected")
 
 
 def _is_unicode(text: str) -> bool:

@@ -32,6 +32,7 @@ _ADVICE = {
     "full": "free some space, then resume the run",
     "locked": "another process holds it; try again",
     "not a database": "it is something else, or damaged: move it away, or give `store.url` another file",
+    "decode": "it is damaged: restore a copy, or `sqlite3 FILE .recover`",
     "malformed": "it is damaged: restore a copy, or `sqlite3 FILE .recover`",
     "readonly": "let this process write it, and its folder",
     "unable to open": "is its folder there, and may this process write to it?",
@@ -58,7 +59,7 @@ class Database:
         """
         database = cls(_parsed(url, root))
         try:
-            await database.write(upgrade)
+            await database._do(database._writer, upgrade, patience=0)
         except BaseException:
             await database.close()
             raise
@@ -86,8 +87,8 @@ class Database:
         text = "(julianday('now')-2440587.5)*86400.0" if self.is_sqlite else "extract(epoch from clock_timestamp())"
         return sa.literal_column(text, sa.Double)
 
-    async def _do(self, threads: _Threads, work: Work[T]) -> T:
-        deadline = time.monotonic() + (0 if self.is_sqlite else PATIENCE_SECONDS)
+    async def _do(self, threads: _Threads, work: Work[T], patience: float = PATIENCE_SECONDS) -> T:
+        deadline = time.monotonic() + (0 if self.is_sqlite else patience)
         while True:
             try:
                 return await asyncio.get_running_loop().run_in_executor(threads.pool, partial(threads.do, work))
@@ -101,7 +102,7 @@ class Database:
     def _error(self, error: BaseException) -> StoreError:
         """Only the driver's own words: statements and what is in them stay out of it."""
         said = str(getattr(error, "orig", None) or type(error).__name__).strip().splitlines()
-        text = said[0] if said else type(error).__name__
+        text = said[0].partition(" with text ")[0] if said else type(error).__name__  # what is in it stays out, too
         advice = next((f"; {advice}" for sign, advice in _ADVICE.items() if sign in text), "")
         return StoreError(f"the store {self.name}: {text}{advice}")
 
@@ -189,7 +190,8 @@ def _sqlite(url: sa.URL, begin: str) -> sa.Engine:
         file.touch(mode=0o600)  # what people say is in it
     except OSError as error:
         raise StoreError(f"the store {file}: {error.strerror}") from None
-    options = {"timeout": BUSY_SECONDS, "check_same_thread": False}  # a thread's connection is closed by another
+    options: dict[str, Any] = {"check_same_thread": False}  # a thread's connection is closed by another
+    options |= {} if "timeout" in url.query else {"timeout": BUSY_SECONDS}
     engine = sa.create_engine(url, poolclass=sa.NullPool, hide_parameters=True, connect_args=options)
 
     @sa.event.listens_for(engine, "connect")
