@@ -43,7 +43,7 @@ def command(path: str, **given: Any) -> int:
     listen = settings.server.model_copy(update={name: value for name, value in given.items() if value is not None})
     _freeze_imports()
     with exporting(settings):
-        asyncio.run(serve(location.root, listen, _tell))
+        asyncio.run(serve(location.root, settings.model_copy(update={"server": listen}), _tell))
     return 0
 
 

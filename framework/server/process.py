@@ -11,10 +11,11 @@ from pathlib import Path
 
 import uvicorn
 
-from framework.config.settings import ServerSettings
+from framework.config.settings import Settings
 from framework.engine.runtime import Runtime
 from framework.server.app import app_of
 from framework.server.feed import ConfigFeed
+from framework.server.housekeeping import housekeeping
 from framework.server.listening import listening, url_of
 
 DRAIN_SECONDS = 20
@@ -24,21 +25,23 @@ Started = Callable[[str, Runtime], None]
 """Is told the server's URL once it can be asked."""
 
 
-async def serve(root: str | Path, settings: ServerSettings, started: Started) -> None:
+async def serve(root: str | Path, settings: Settings, started: Started) -> None:
     """Serve a project until SIGTERM or SIGINT; then requests under way are finished, and plugins torn down.
 
     Args:
         root: the project's folder, or its one file.
-        settings: where to listen; who may ask, the files say at each moment.
+        settings: where to listen, and where runs are kept; who may ask, the files say at each moment.
         started: is told the server's URL once it can be asked.
 
     Raises:
         ConfigError: the settings cannot be used, nothing may go live, or others could reach it without a key.
         CannotListen: the address is in use.
+        StoreError: the store cannot be opened.
     """
-    with listening(settings) as bound, _Stopping() as stopping:
+    store = settings.store.url.get_secret_value()
+    with listening(settings.server) as bound, _Stopping() as stopping:
         try:
-            async with Runtime.open(root) as runtime:
+            async with Runtime.open(root, store=store) as runtime, housekeeping(runtime):
                 await _Server(runtime, bound, stopping, started).serve([bound])
         except asyncio.CancelledError:
             if not stopping.asked:
