@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import platform
 
-from benchmarks import filtering, imports, loop, plugins, reload, store, tracing, wire
+from benchmarks import filtering, imports, loop, plans, plugins, reload, store, tracing, wire
 
 
 def main() -> None:
@@ -14,7 +14,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes: seconds instead of a minute")
     quick: bool = parser.parse_args().quick
     print(f"Python {platform.python_version()} on {platform.machine()}; compare ratios, not figures")
-    for part in (filtering, loop, wire, tracing, store, reload, plugins, imports):
+    for part in (filtering, loop, wire, tracing, store, reload, plugins, plans, imports):
         part.main(quick=quick)
 
 

@@ -74,7 +74,7 @@ def test_the_pages_name_every_event_outcome_and_result_field() -> None:
     text = (ROOT / "docs" / "embedding.md").read_text("utf-8")
     for name in WIRE_NAMES.values():
         assert name in text or name.startswith("config_")
-    later = {"max_replans", "context_full", "refused"}
+    later = {"context_full", "refused"}
     for reason in OUTCOMES.keys() - later:
         assert reason in text
     for field in RunResult.model_fields:

@@ -1,0 +1,244 @@
+"""What a task costs in tokens, planned first or worked off turn by turn; and if something fails on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.measure import Row, table
+from framework import RunResult, Runtime, Tool, tool
+from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
+from framework.llm.tokens import estimate_tokens
+from framework.types.errors import ToolError
+from framework.types.messages import Message, ToolCall, Usage
+
+ANSWER = "The report is written: three services failed last night, the first of them at 02:14, all for want of memory."
+RESULT = (
+    "2026-11-22 02:14:07 ERROR payments: out of memory while the nightly batch was running; restarted by hand. " * 4
+)
+"""What each tool gives: about a hundred tokens."""
+AGENT = """\
+version: 1
+name: {name}
+description: Works with files and logs.
+model: counted
+instructions: |
+  You work with the files of this project. Say which file a fact comes from.
+executor: {name}
+skill_policy: {{allow: [search_files, read_file, list_dir, calculator, log_transform, look, failing]}}
+runtime_policy: {{max_steps: 30, max_repeated_calls: null}}
+plan: {{approval: never, max_parallel: 8}}
+"""
+
+Call = tuple[str, dict[str, Any], tuple[int, ...]]
+"""A tool, its arguments, and the calls (by place) whose results it needs."""
+
+
+@tool(risk="low", idempotent=True)
+def look(at: str, because: str = "") -> str:  # noqa: ARG001 - only what it is called with counts
+    """Look at something, and say what is there.
+
+    Args:
+        at: What to look at, such as a file or a service.
+        because: What is known already.
+    """
+    return f"{at}: {RESULT}"
+
+
+@tool(risk="low")
+def failing(at: str) -> str:
+    """Look at something that is not there.
+
+    Args:
+        at: What to look at.
+    """
+    raise ToolError(f"there is no {at}")
+
+
+TOOLS: list[Tool] = [look, failing]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What has to be called, in the order of the needs."""
+
+    what: str
+    calls: tuple[Call, ...]
+
+    def turns(self) -> list[list[int]]:
+        """The calls as a model makes them that does as much as it can in each turn."""
+        done: set[int] = set()
+        turns = []
+        while len(done) < len(self.calls):
+            now = [n for n, (_, _, needs) in enumerate(self.calls) if n not in done and done.issuperset(needs)]
+            turns.append(now)
+            done.update(now)
+        return turns
+
+    def plan(self) -> dict[str, Any]:
+        """The same as a plan; a call that needs a result refers to it."""
+        return {"goal": self.what, "steps": [self._step(n) for n in range(len(self.calls))]}
+
+    def _step(self, number: int) -> dict[str, Any]:
+        name, arguments, needs = self.calls[number]
+        known = {"because": f"{{{{ steps.s{needs[0]}.output }}}}"} if needs and name == "look" else {}
+        step = {"id": f"s{number}", "description": f"look at {arguments['at']}", "tool": name}
+        return step | {"parameters": arguments | known, "depends_on": [f"s{need}" for need in needs]}
+
+
+def _chain(length: int) -> tuple[Call, ...]:
+    return tuple(("look", {"at": f"data/logs/part-{n}.log"}, (n - 1,) if n else ()) for n in range(length))
+
+
+TASKS = (
+    Task("one call", _chain(1)),
+    Task("three calls, each needs the one before", _chain(3)),
+    Task("six calls, each needs the one before", _chain(6)),
+    Task("four calls at once", tuple(("look", {"at": f"service-{n}"}, ()) for n in range(4))),
+    Task(
+        "four calls at once, then two of their results",
+        (
+            *(("look", {"at": f"service-{n}"}, ()) for n in range(4)),
+            ("look", {"at": "summary"}, (0, 1, 2, 3)),
+            ("look", {"at": "report"}, (4,)),
+        ),
+    ),
+)
+BROKEN = Task(
+    "four calls, each needs the one before, and one that fails on the way",
+    (
+        ("look", {"at": "data/logs/part-0.log"}, ()),
+        ("failing", {"at": "data/logs/part-1.log"}, (0,)),
+        ("look", {"at": "data/logs/part-2.log"}, (1,)),
+        ("look", {"at": "data/logs/part-3.log"}, (2,)),
+    ),
+)
+AGAIN = Task(BROKEN.what, (*BROKEN.calls[:2], ("look", {"at": "part-1.log"}, (1,)), *_chain(5)[3:]))
+"""The same, turn by turn: what failed is called otherwise, then the rest."""
+REST = {
+    "goal": "the rest",
+    "steps": [
+        {
+            "id": f"t{number}",
+            "description": f"look at {at}",
+            "tool": "look",
+            "parameters": {"at": at, "because": f"{{{{ steps.{after}.output }}}}"},
+            "depends_on": [after],
+        }
+        for number, (at, after) in enumerate(
+            (("part-1.log", "s0"), ("data/logs/part-2.log", "t0"), ("data/logs/part-3.log", "t1"))
+        )
+    ],
+}
+"""The plan that is made when it has failed."""
+
+
+class Counted:
+    """A model that follows a script, and counts what really goes to and fro: messages, tools and answers."""
+
+    info = ModelInfo(provider="counted", model="", stand_in=True)
+
+    def __init__(self, script: Callable[[ModelRequest], Message]) -> None:
+        self._script = script
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        """The script's next message, at the price of its size."""
+        message = self._script(request)
+        told = "".join(_text(one) for one in request.messages)
+        tools = "".join(json.dumps(definition.model_dump()) for definition in request.tools)
+        prompt, completion = estimate_tokens(told) + estimate_tokens(tools), estimate_tokens(_text(message))
+        usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
+        yield Delta(reply=ModelReply(message, "tool_calls" if message.tool_calls else "stop", usage))
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def _text(message: Message) -> str:
+    return message.content + "".join(f"{call.tool}{json.dumps(call.arguments)}" for call in message.tool_calls)
+
+
+def by_turns(task: Task) -> Callable[[ModelRequest], Message]:
+    """A model that calls whatever it can in each turn; what failed is called again."""
+    turns = task.turns()
+
+    def script(request: ModelRequest) -> Message:
+        turn = sum(message.role == "assistant" for message in request.messages)
+        if turn >= len(turns):
+            return Message(role="assistant", content=ANSWER)
+        return _asking(*(_call(task, n, f"c{n}") for n in turns[turn]))
+
+    return script
+
+
+def _call(task: Task, number: int, name: str) -> ToolCall:
+    tool_name, arguments, needs = task.calls[number]
+    known = {"because": RESULT[:100]} if needs and tool_name == "look" else {}
+    return ToolCall(id=name, tool=tool_name, arguments=arguments | known)
+
+
+def by_plan(*plans: dict[str, Any]) -> Callable[[ModelRequest], Message]:
+    """A model that gives one plan after the other where it is asked for one."""
+    left = list(plans)
+
+    def script(request: ModelRequest) -> Message:
+        if [definition.name for definition in request.tools] == ["PlanDraft"]:
+            return _asking(ToolCall(id="p", tool="PlanDraft", arguments=left.pop(0)))
+        return Message(role="assistant", content=ANSWER)
+
+    return script
+
+
+def _asking(*calls: ToolCall) -> Message:
+    return Message(role="assistant", tool_calls=calls)
+
+
+async def cost(root: Path, agent: str, script: Callable[[ModelRequest], Message], calls: int) -> RunResult:
+    """Run a task; all of its calls must have been made, and its answer must have come."""
+    async with Runtime.open(root, tools=TOOLS, models={"counted": Counted(script)}, watch=False) as runtime:
+        result = await runtime.run("What went wrong last night? Look at everything and say it.", agent=agent)
+    assert result.output == ANSWER, result.error
+    assert len(result.tool_calls) == calls
+    return result
+
+
+def _rows(name: str, turns: RunResult, planned: RunResult) -> list[Row]:
+    one, other = turns.usage.total_tokens, planned.usage.total_tokens
+    return [
+        Row(f"{name}: react", one, 1, f"{turns.steps} model calls"),
+        Row(f"{name}: plan", other, other / one, f"{planned.steps} model calls"),
+    ]
+
+
+async def tokens(root: Path) -> None:
+    """Each task both ways, on the same model, tools, instructions and results."""
+    rows: list[Row] = []
+    for task in TASKS:
+        turns = await cost(root, "react", by_turns(task), len(task.calls))
+        planned = await cost(root, "plan", by_plan(task.plan()), len(task.calls))
+        rows += _rows(task.what, turns, planned)
+    table("Tokens of a task, input and output of all model calls together", "tokens", rows)
+
+
+async def with_a_failure(root: Path) -> None:
+    """One of the calls fails: turn by turn it is made otherwise, a plan is made anew for what is left."""
+    turns = await cost(root, "react", by_turns(AGAIN), 5)
+    planned = await cost(root, "plan", by_plan(BROKEN.plan(), REST), 5)
+    table("The same with a call that fails", "tokens", _rows(BROKEN.what, turns, planned))
+
+
+def main(*, quick: bool) -> None:  # noqa: ARG001 - the signature of all parts; nothing here depends on a clock
+    """Print the tables of this part."""
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        for name in ("react", "plan"):
+            path = root / "agents.d" / f"{name}.yaml"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(AGENT.format(name=name), "utf-8")
+        asyncio.run(tokens(root))
+        asyncio.run(with_a_failure(root))

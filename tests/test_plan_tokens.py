@@ -1,0 +1,43 @@
+"""A plan needs fewer tokens than the same work turn by turn: counted over what is really sent, tools and types too."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from benchmarks.plans import AGAIN, AGENT, BROKEN, REST, TASKS, Task, by_plan, by_turns, cost
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "agents.d").mkdir()
+    for name in ("react", "plan"):
+        (tmp_path / "agents.d" / f"{name}.yaml").write_text(AGENT.format(name=name), "utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.what)
+def test_the_same_calls_and_answer_cost_fewer_tokens_when_they_are_planned(root: Path, task: Task) -> None:
+    async def main() -> tuple[int, int]:
+        turns = await cost(root, "react", by_turns(task), len(task.calls))
+        planned = await cost(root, "plan", by_plan(task.plan()), len(task.calls))
+        assert planned.steps == 2
+        assert turns.steps == len(task.turns()) + 1
+        return turns.usage.total_tokens, planned.usage.total_tokens
+
+    by_turn, at_once = asyncio.run(main())
+    assert at_once < by_turn
+
+
+def test_also_when_the_plan_has_to_be_made_anew(root: Path) -> None:
+    async def main() -> tuple[int, int]:
+        turns = await cost(root, "react", by_turns(AGAIN), 5)
+        planned = await cost(root, "plan", by_plan(BROKEN.plan(), REST), 5)
+        assert planned.plan is not None
+        assert planned.plan.replans == 1
+        return turns.usage.total_tokens, planned.usage.total_tokens
+
+    by_turn, at_once = asyncio.run(main())
+    assert at_once < by_turn
