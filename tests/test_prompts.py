@@ -241,8 +241,8 @@ def test_the_shipped_templates_render_in_both_languages(locale: str, sample: tup
     assert any("\u4e00" <= char <= "\u9fff" for char in text) == (locale == "zh")
 
 
-def test_five_templates_ship_each_in_two_languages() -> None:
-    names = {"system", "react", "plan", "summary", "error"}
+def test_seven_templates_ship_each_in_two_languages() -> None:
+    names = {"system", "react", "plan", "summary", "error", "compress", "earlier"}
     assert set(shipped_templates()) == {f"{name}{locale}.j2" for name in names for locale in ("", ".zh")}
 
 

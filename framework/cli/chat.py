@@ -8,34 +8,41 @@ from uuid import uuid4
 
 import click
 
+from framework.cli.confirm import ask_human
+from framework.cli.conversations.show import lines
 from framework.cli.exporting import exporting
 from framework.cli.project import Location, locate, show_problem, store_url
-from framework.cli.session import answer, print_result
+from framework.cli.session import answer, is_terminal, print_result
 from framework.config.settings import Settings
 from framework.engine.project import folder_of
 from framework.engine.request import RunOptions
 from framework.engine.runtime import Runtime
+from framework.memory.store import RunQuery
 from framework.types.errors import AgentsdError, ConfigError
 from framework.types.events import ConfigRejected, ConfigReloaded
+
+SHOWN_TURNS = 10
+"""Of a conversation that is gone on with."""
 
 
 @click.command("chat")
 @click.argument("path", default=".")
 @click.option("-a", "--agent", help="Which agent; otherwise the router chooses with the first message.")
+@click.option("-c", "--conversation", help="Go on with this conversation; an unknown id begins one.")
 @click.option("--locale", help="Language of the prompts, e.g. zh.")
-def command(path: str, agent: str | None, locale: str | None) -> int:
+def command(path: str, agent: str | None, conversation: str | None, locale: str | None) -> int:
     """Talk with an agent of the project at PATH (default: this folder), or with one agent file.
 
-    Edits of the project's files go live between messages. End with Ctrl-D or an empty line.
+    Edits of the project's files go live between messages. End with Ctrl-D or an empty line; the conversation can be
+    gone on with later. `agentsd conversations list` has those that there are.
     """
     location = locate(path)
     with exporting(Settings.load(folder_of(location.root))):
-        asyncio.run(_chat(location, agent, locale))
+        asyncio.run(_chat(location, agent, conversation or uuid4().hex, locale))
     return 0
 
 
-async def _chat(location: Location, agent: str | None, locale: str | None) -> None:
-    conversation = uuid4().hex
+async def _chat(location: Location, agent: str | None, conversation: str, locale: str | None) -> None:
     async with Runtime.open(location.root, store=store_url(location)) as runtime:
         for problem in runtime.catalog.current.errors:
             show_problem(problem)
@@ -43,6 +50,7 @@ async def _chat(location: Location, agent: str | None, locale: str | None) -> No
         runtime.catalog.subscribe(prompt.tell_reload)
         agent = agent or location.agent(runtime.catalog.current)
         click.secho(f"agents: {', '.join(sorted(runtime.catalog.current.agents))}", dim=True, err=True)
+        await _tell_earlier(runtime, conversation)
         while message := await asyncio.to_thread(prompt.read):
             # An edit saved before this message counts for it, even if the watcher has not come round to it yet.
             await runtime.reload()
@@ -55,6 +63,26 @@ async def _chat(location: Location, agent: str | None, locale: str | None) -> No
                 click.secho(str(error), fg="red", err=True)
                 continue
             print_result(result, as_json=False)
+        if (await runtime.store.conversation(conversation)).turns:
+            click.secho(f"go on with it: agentsd chat --conversation {conversation}", dim=True, err=True)
+
+
+async def _tell_earlier(runtime: Runtime, conversation: str) -> None:
+    """Show what was said, and have decided what the conversation waits for."""
+    found = await runtime.store.conversation(conversation)
+    turns = await runtime.store.runs(RunQuery(conversation_id=conversation))
+    for line in lines(found, turns, SHOWN_TURNS) if found.turns else ():
+        click.echo(line, err=True)
+    if found.open_run is None:
+        return
+    state = await runtime.store.load_run(found.open_run)
+    if state.pending and is_terminal():
+        decisions = {asked.id: await asyncio.to_thread(ask_human, asked) for asked in state.pending}
+        result = await answer(runtime, runtime.resume_stream(state.run_id, decisions), quiet=False)
+        print_result(result, as_json=False)
+    else:
+        way = f"decide {state.run_id} --approve ID" if state.pending else f"resume {state.run_id}"
+        click.secho(f"its last run is open: agentsd runs {way}", fg="yellow", err=True)
 
 
 class _Prompt:

@@ -7,12 +7,12 @@ import logging
 import os
 import sys
 import threading
-from importlib import import_module
 from traceback import format_exc
 from typing import Any
 
 import click
 
+from framework.cli.lazy import LazyGroup
 from framework.telemetry.redact import MaskingFormatter
 from framework.types.errors import AgentsdError, ConfigError, RequestError
 from framework.types.outcome import EXIT_CONFIG, EXIT_USAGE
@@ -29,31 +29,18 @@ COMMANDS = {
     "tools": "List a project's tools, or call one under an agent's policy.",
     "serve": "Serve a project over HTTP, with its files watched.",
     "config": "Compare two versions of a project; the history of a server, and the way back.",
+    "runs": "List runs, show them, decide what they ask, go on with them, replay and export them.",
+    "conversations": "List conversations, show, export, import or delete them.",
     "chat": "Talk with an agent; edits of its files go live between messages.",
 }
 
 
-class LazyGroup(click.Group):
-    """Knows the names of the commands; their modules are imported when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
-        """All commands, in the order in which a newcomer needs them."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - the signature is click's
-        """The command itself."""
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = import_module(f"framework.cli.{cmd_name}").command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
-        """The list of commands, without loading them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    package="framework.cli",
+    commands_of=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="agentsd", message="%(version)s")
 @click.option("-v", "--verbose", is_flag=True, help="Show the log: one line a run, one a reload.")
 def agentsd(verbose: bool) -> None:

@@ -12,7 +12,7 @@ from importlib import import_module
 import click
 
 from framework.cli.confirm import ask_human
-from framework.cli.show import Lines, View, ending
+from framework.cli.show import Lines, View, ending, how_to_decide
 from framework.engine.runtime import Runtime
 from framework.engine.stream import RunStream
 from framework.types.events import ConfirmationRequested, ContentReceived
@@ -70,4 +70,6 @@ def print_result(result: RunResult, *, as_json: bool) -> int:
             click.echo(result.output)
         if text := ending(result):
             click.secho(text, fg="yellow" if result.status == "paused" else "red", err=True)
+        if result.pending:
+            click.secho(how_to_decide(result), dim=True, err=True)
     return outcome(result.finish_reason).exit_code

@@ -125,3 +125,10 @@ def ending(result: RunResult) -> str | None:
             return f"failed: {result.error.message if result.error else result.finish_reason}"
         case _:
             return result.status
+
+
+def how_to_decide(result: RunResult) -> str:
+    """The command that answers the first of what a run asks."""
+    first = result.pending[0]
+    option = f"--respond '{first.id}=TEXT'" if first.kind == "question" else f"--approve {first.id}"
+    return f"decide: agentsd runs decide {result.run_id} {option}"

@@ -39,7 +39,7 @@ class PromptError(Exception):
 
 @cache
 def shipped_templates() -> Mapping[str, str]:
-    """The default templates by name: system, react, plan, summary and error, in English and Chinese."""
+    """The default templates by name, in English and Chinese."""
     folder = Path(__file__).parent / "templates"
     return {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.j2"))}
 

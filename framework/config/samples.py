@@ -7,6 +7,7 @@ from typing import Any
 
 from framework.types.plan import Plan, PlanStep
 from framework.types.spec import InputSpec
+from framework.types.transcript import Summary
 
 
 class Anything(dict[str, Any]):
@@ -60,6 +61,10 @@ def runtime_samples(shared: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[st
     yield "plan.j2", {**shared, **planning}
     yield "plan.j2", {**shared, **planning, "findings": ["text"], "feedback": "text", "progress": progress}
     yield "summary.j2", {**shared, "plan": Plan(goal="text", steps=steps).model_dump()}
+    yield "compress.j2", {**shared, "requests": ["text"]}
+    summary = Summary(upto=1, text="text", events=("text",), facts=("text",)).model_dump()
+    yield "earlier.j2", {**shared, "summary": summary}
+    yield "earlier.j2", {**shared, "summary": {**summary, "events": (), "facts": ()}}
     wrong = {"field": "text", "kind": "value", "problem": "text", "value": "text", "expected": "text", "fix": "text"}
     yield "error.j2", {"tool": "text", "message": "text", "hint": None, "findings": []}
     yield "error.j2", {"tool": "text", "message": "text", "hint": None, "findings": [wrong]}

@@ -122,8 +122,9 @@ class StoreSettings(Frozen):
 
     url: SecretStr = SecretStr("sqlite:///.agentsd/state.db")
     """A file below the project's folder, or `postgresql://user@host/database` with the extra `postgres`."""
-    retention: Duration = Field(default=30 * 86400.0, validate_default=False)
-    """How long runs are kept after they have ended, with their events and traces."""
+    retention: Duration | None = Field(default=30 * 86400.0, validate_default=False)
+    """How long runs are kept after they have ended, with their events and traces; `null`: for ever. What was said in
+    a conversation is kept as long as that (`conversation.ttl` of its agent)."""
 
 
 def _usable_key(key: SecretStr) -> SecretStr:

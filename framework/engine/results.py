@@ -71,7 +71,7 @@ def answer(run: Run, requested: Sequence[ToolCall]) -> None:
         text = observation(run, call.tool, record.result)
         if record.repeats == run.budget.limits.max_repeated_calls:
             text += f"\n(You made this very call {record.repeats} times. Do not repeat it; use what you have.)"
-        state.messages.append(_answered(run, call, record.result, text))
+        state.messages.append(tool_message(run, call, record.result, text))
     if any(record.result and WRONG_CALL in record.result.metadata for record in records):
         run.budget.spend_correction()
     else:
@@ -93,10 +93,11 @@ def close_turn(run: Run) -> None:
         result = (record and record.result) or ToolResult(
             status="error", error=f"not finished: the run was ended by {run.state.finish_reason}"
         )
-        run.state.messages.append(_answered(run, call, result, observation(run, call.tool, result)))
+        run.state.messages.append(tool_message(run, call, result, observation(run, call.tool, result)))
 
 
-def _answered(run: Run, call: ToolCall, result: ToolResult, text: str) -> Message:
+def tool_message(run: Run, call: ToolCall, result: ToolResult, text: str) -> Message:
+    """The answer to a call as the conversation keeps it: with how the call ended, and what a human said about it."""
     key = "/".join((*run.state.path, call.id))
     said = decision_text(run.services.root.decisions, key)
     return Message(role="tool", tool_call_id=call.id, content=text, status=result.status, decision=said)

@@ -42,10 +42,12 @@ async def check_room(run: Run, request: ModelRequest, info: ModelInfo) -> None:
     needed = expected + (request.settings.max_tokens or 0)
     if needed > CEILING * window:
         place = f"the context window of {info.name}"
+        await run.emit(Warned, code="context_full", message=f"the request does not fit into {place}: {_advice(run)}")
         raise LimitExceeded("context_full", used=needed, allowed=int(CEILING * window), place=place)
     if needed > FILLING * window and "context" not in run.state.warned:
         run.state.warned.append("context")
-        await run.emit(Warned, code="context", message=f"{needed} of {window} tokens of the context window used")
+        used = f"{needed} of {window} tokens of the context window used"
+        await run.emit(Warned, code="context", message=f"{used}; when it is full: {_advice(run)}")
 
 
 def expected_tokens(run: Run, request: ModelRequest) -> int:
@@ -72,8 +74,20 @@ def _added(run: Run, request: ModelRequest) -> int:
     return next(behind, 0)
 
 
+def size_of(message: Message) -> int:
+    """About how many tokens a message takes."""
+    return MESSAGE_TOKENS + estimate_tokens(_text(message))
+
+
 def _estimate(messages: Iterable[Message]) -> int:
-    return sum(MESSAGE_TOKENS + estimate_tokens(_text(message)) for message in messages)
+    return sum(map(size_of, messages))
+
+
+def _advice(run: Run) -> str:
+    if run.state.history or run.state.summary:
+        return "begin a new conversation"
+    place = run.agent.place("runtime_policy", "max_observation_chars")
+    return f"ask for less at once, or lower runtime_policy.max_observation_chars ({place})"
 
 
 def _text(message: Message) -> str:

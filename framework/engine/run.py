@@ -23,6 +23,7 @@ from framework.engine.answers import typed_answer
 from framework.engine.attempt import message_id
 from framework.engine.background import read_background
 from framework.engine.budget import Budget
+from framework.engine.compression import fit_history
 from framework.engine.policy import Policy
 from framework.engine.room import note_size
 from framework.engine.run_trace import AgentTrace, step_span
@@ -87,6 +88,7 @@ class Run:
         note_size(self, reply)
         message = calls.taken_in(reply.message, self.state)
         self._step_span.set_attribute(names.STEP_KIND, "action" if message.tool_calls else "final")
+        self.state.replies.append(len(self.state.messages))
         self.state.messages.append(message)
         self.services.journal.save_soon()  # with the beginning of the calls that it asks for, if they begin at once
         await turns.tell(self, message)
@@ -105,7 +107,9 @@ class Run:
             LimitExceeded: a limit is used up.
         """
         request = turns.request_of(self, instructions, tools=self.agent.toolset.definitions, output=output)
-        return await typed.answer(self, partial(turns.ask, self, model=model), request, output, model)
+        answer = await typed.answer(self, partial(turns.ask, self, model=model), request, output, model)
+        self.state.typed.append(answer.model_dump_json(by_alias=True))
+        return answer
 
     async def call_tools(self, requested: Sequence[ToolCall]) -> None:
         """Carry out one turn's calls side by side, and answer them in the order they were asked for.
@@ -234,6 +238,7 @@ class Run:
                 self._began = asyncio.get_running_loop().time()
                 await hooks.before_run(self)
                 await read_background(self)
+                await fit_history(self)
                 output = await executor(self)
                 self.state.data = await typed_answer(self, output)
                 self._end("final", output)
@@ -283,6 +288,11 @@ class Run:
     def preamble(self) -> tuple[Message, ...]:
         """What stands before the conversation, the same in every request of this run."""
         return turns.preamble(self)
+
+    @cached_property
+    def earlier(self) -> tuple[Message, ...]:
+        """What stands for the beginning of the conversation, the same in every request of this run."""
+        return turns.earlier(self)
 
     def _begin_step(self, index: int) -> None:
         self._end_step()

@@ -50,7 +50,7 @@ def isolate(generation: Generation, agent: str, model: str, results: Mapping[str
         results: what tools answer instead of being called, by name.
     """
     tools = {name: safe(tool, results.get(name)) for name, tool in generation.tools.items()}
-    agents = {name: _isolated(generation.agents[name], model, tools) for name in _reached(generation, agent)}
+    agents = {name: _isolated(generation.agents[name], model, tools) for name in reached(generation, agent)}
     routing = generation.settings.routing.model_copy(update={"model": None})
     settings = generation.settings.model_copy(update={"routing": routing})
     return replace(generation, agents=agents, tools=tools, outside=Outside(), settings=settings)
@@ -71,7 +71,7 @@ def _one_after_the_other(answers: Answers) -> Iterator[str | Failure]:
         yield answers[-1]
 
 
-def _reached(generation: Generation, agent: str) -> list[str]:
+def reached(generation: Generation, agent: str) -> list[str]:
     """The agent, its sub-agents, theirs, and so on."""
     reached = [agent]
     for name in reached:
@@ -84,9 +84,14 @@ def _isolated(agent: Agent, model: str, tools: Mapping[str, Tool]) -> Agent:
     toolset = copy(agent.toolset)
     toolset.tools = {name: _stand_in(tool, tools) for name, tool in agent.toolset.tools.items()}
     toolset.offered = {name: toolset.tools[name] for name in agent.toolset.offered}
+    return replace(on_model(agent, model), toolset=toolset, hooks={})
+
+
+def on_model(agent: Agent, model: str) -> Agent:
+    """The agent, asking this model alone."""
     plan = agent.spec.plan.model_copy(update={"model": None})
     spec = agent.spec.model_copy(update={"model": model, "fallback_models": (), "plan": plan})
-    return replace(agent, spec=spec, toolset=toolset, hooks={})
+    return replace(agent, spec=spec)
 
 
 def _stand_in(tool: Tool, tools: Mapping[str, Tool]) -> Tool:

@@ -55,7 +55,8 @@ class Starter:
         if asked := chosen.asked:
             state.usage, state.elapsed_ms = asked.usage, (asked.ended_ns - asked.began_ns) / 1e6
         if conversation is not None:
-            state.history, state.session = list(conversation.messages), dict(conversation.session)
+            state.summary, state.session = conversation.summary, dict(conversation.session)
+            state.history = list(conversation.messages[conversation.summary.upto if conversation.summary else 0 :])
         blueprint = self._blueprints.of(generation, chosen.agent.name) if self._store.durable else None
         state.blueprint = blueprint.digest if blueprint else ""
         record = await self._store.begin(state, conversation, blueprint)

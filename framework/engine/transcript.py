@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from framework.engine.results import observation
+from framework.engine.results import observation, tool_message
 from framework.types.messages import Message
 from framework.types.plan import PlanStep
 from framework.types.state import CallRecord
@@ -46,7 +46,7 @@ def calls_made(run: Run, steps: Iterable[PlanStep], said: str) -> Iterator[Messa
     for record in made:
         assert record.result is not None
         text = observation(run, record.call.tool, record.result)
-        yield Message(role="tool", tool_call_id=record.call.id, content=text)
+        yield tool_message(run, record.call, record.result, text)
 
 
 def work_done(run: Run, steps: Sequence[PlanStep], said: str) -> Iterator[Message]:

@@ -33,10 +33,20 @@ def preamble(run: Run) -> tuple[Message, ...]:
     return system, *(Message(role=role, content=text) for turn in turns for role, text in turn)
 
 
+def earlier(run: Run) -> tuple[Message, ...]:
+    """What stands for the beginning of a long conversation, as the user's words: it may hold those of anybody."""
+    summary = run.state.summary
+    if summary is None:
+        return ()
+    text = run.agent.render("earlier.j2", run.state.locale, summary=summary.model_dump())
+    return (Message(role="user", content=text.strip()),)
+
+
 def request_of(run: Run, instructions: Sequence[Message], **options: Any) -> ModelRequest:
     """The whole conversation as a request, with instructions that are never stored at its end."""
     history = last_messages(run.state.history, run.agent.spec.conversation.window)
-    messages = (*run.preamble, *history, *run.state.messages, *recitation(run), *instructions, *_hurry(run))
+    known = (*run.preamble, *run.earlier, *history, *run.state.messages)
+    messages = (*known, *recitation(run), *instructions, *_hurry(run))
     return ModelRequest(messages, settings=run.state.model_settings, scratch=run.scratch, **options)
 
 

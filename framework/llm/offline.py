@@ -65,7 +65,7 @@ class _Turn:
         answered = tuple((calls.get(m.tool_call_id or ""), m.content) for m in after if m.role == "tool")
         earlier = tuple(message.content for message in reversed(before) if message.role == "tool")
         text = messages[start].content.strip() if start is not None else ""
-        instruction = after[-1].content if after and after[-1].role == "system" else ""
+        instruction = after[-1].content if after and after[-1].role in ("system", "user") else ""
         listed = re.search(r"^\s*(?:[-*]|[0-9]+[.)])\s.*\Z", instruction, re.MULTILINE | re.DOTALL)
         asked = sum(len(message.tool_calls) for message in after)
         return cls(text, answered, asked, earlier, listed[0].strip() if listed else "")

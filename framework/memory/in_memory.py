@@ -7,12 +7,22 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from framework.memory.store import Blueprint, Conversation, RunInfo, RunQuery, RunRecord
-from framework.types.errors import ConversationBusy, RunBusy, RunNotFound
+from framework.memory.store import (
+    Blueprint,
+    Conversation,
+    ConversationInfo,
+    ConversationQuery,
+    Pruned,
+    RunInfo,
+    RunQuery,
+    RunRecord,
+)
+from framework.types.errors import ConversationBusy, RequestError, RunBusy, RunNotFound
 from framework.types.events import Event
 from framework.types.state import Decision, RunState
 from framework.types.trace import SpanRecord
 
+OPEN = ("running", "paused")
 MESSAGE_CHARS = 200
 """Of a user's message, in lists."""
 
@@ -49,6 +59,18 @@ class MemoryRecord:
         self.held = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """When a conversation's last turn ended, and how long it is kept after that."""
+
+    updated_at: float
+    ttl: float | None
+
+    @property
+    def expires_at(self) -> float:
+        return float("inf") if self.ttl is None else self.updated_at + self.ttl
+
+
 class MemoryStore:
     """Finished runs are forgotten past `keep_runs`, oldest first. Events are not kept: who listens has them."""
 
@@ -58,6 +80,7 @@ class MemoryStore:
         self.keeps_spans = keep_spans
         self._runs: dict[str, MemoryRecord] = {}
         self._conversations: dict[str, Conversation] = {}
+        self._times: dict[str, _Times] = {}
         self._keep_runs = keep_runs
 
     async def begin(
@@ -126,8 +149,46 @@ class MemoryStore:
         return None
 
     async def conversation(self, conversation_id: str) -> Conversation:
-        """A conversation; an unknown id is a new, empty one."""
+        """A conversation; an unknown id is a new, empty one, and so is one that has expired."""
+        if self._has_expired(conversation_id, time.time()):
+            self._forget(conversation_id)
         return self._conversations.get(conversation_id, Conversation(conversation_id))
+
+    async def conversations(self, query: ConversationQuery | None = None) -> Sequence[ConversationInfo]:
+        """All conversations, or some."""
+        query = query or ConversationQuery()
+        wanted = {name: value for name in ("agent", "user", "tenant") if (value := getattr(query, name)) is not None}
+        found = [
+            info
+            for info in map(self._conversation_info, self._conversations.values())
+            if all(getattr(info, name) == value for name, value in wanted.items())
+            and (query.before is None or info.updated_at < query.before)
+        ]
+        return sorted(found, key=lambda info: -info.updated_at)[: query.limit]
+
+    async def delete_conversation(self, conversation_id: str) -> int:
+        """Forget it with its runs."""
+        if conversation_id not in self._conversations:
+            raise RequestError(f"there is no conversation {conversation_id!r}")
+        if any(record.held for record in self._turns(conversation_id)):
+            raise ConversationBusy(f"a run of the conversation {conversation_id!r} goes on")
+        return self._forget(conversation_id)
+
+    async def prune(self, before: float | None, now: float, *, dry_run: bool = False) -> Pruned:
+        """Forget what has been kept for long enough."""
+        expired = [key for key in self._conversations if self._has_expired(key, now)]
+        old = [
+            run_id
+            for run_id, record in self._runs.items()
+            if before is not None and record.state.status not in OPEN and record.updated_at < before
+        ]
+        runs = {*old, *(record.state.run_id for key in expired for record in self._turns(key))}
+        if not dry_run:
+            for key in expired:
+                self._forget(key)
+            for run_id in runs:
+                self._runs.pop(run_id, None)
+        return Pruned(len(runs), len(expired))
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -140,7 +201,39 @@ class MemoryStore:
         if state.status in ("completed", "stopped"):
             messages, session = (*conversation.messages, *state.messages), dict(state.session)
             conversation = replace(conversation, messages=messages, agent=state.agent, session=session)
-        self._conversations[conversation.id] = replace(conversation, open_run=None)
+        summary = state.summary or conversation.summary
+        self._conversations[conversation.id] = replace(conversation, open_run=None, summary=summary)
+        self._times[conversation.id] = _Times(time.time(), state.conversation_ttl)
+
+    def _turns(self, conversation_id: str) -> list[MemoryRecord]:
+        return [record for record in self._runs.values() if record.state.conversation_id == conversation_id]
+
+    def _has_expired(self, conversation_id: str, now: float) -> bool:
+        times, kept = self._times.get(conversation_id), self._conversations.get(conversation_id)
+        return times is not None and kept is not None and not kept.open_run and times.expires_at <= now
+
+    def _forget(self, conversation_id: str) -> int:
+        self._times.pop(conversation_id, None)
+        del self._conversations[conversation_id]
+        turns = [record.state.run_id for record in self._turns(conversation_id)]
+        for run_id in turns:
+            del self._runs[run_id]
+        return len(turns)
+
+    def _conversation_info(self, kept: Conversation) -> ConversationInfo:
+        turns = self._turns(kept.id)
+        times = self._times.get(kept.id) or _Times(turns[-1].updated_at if turns else 0.0, None)
+        return ConversationInfo(
+            id=kept.id,
+            agent=kept.agent,
+            turns=kept.turns,
+            created_at=turns[0].created_at if turns else times.updated_at,
+            updated_at=times.updated_at,
+            expires_at=None if times.ttl is None else times.expires_at,
+            open_run=kept.open_run,
+            user=kept.user,
+            tenant=kept.tenant,
+        )
 
     def _record(self, run_id: str) -> MemoryRecord:
         try:

@@ -28,6 +28,7 @@ _HEAD = frozenset(
         "digest",
         "blueprint",
         "conversation_id",
+        "conversation_ttl",
         "user",
         "tenant",
         "locale",
@@ -150,7 +151,8 @@ def whole(parts: Iterable[tuple[str, Kind, str]], history: Sequence[str], versio
     root = states[""]
     root["version"] = version
     if history:
-        root["history"] = [orjson.loads(message) for message in history]
+        summed_up = (root.get("summary") or {}).get("upto", 0)
+        root["history"] = [orjson.loads(message) for message in history[summed_up:]]
     return RunState.model_validate_json(orjson.dumps(root))
 
 

@@ -12,22 +12,27 @@ from uuid import uuid4
 
 import orjson
 import sqlalchemy as sa
-from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
-from framework.memory import sql_runs
+from framework.memory import sql_conversations, sql_runs
 from framework.memory.database import Database
 from framework.memory.parts import Differ, head_of, history_of
-from framework.memory.schema import blueprints, conversations, runs
+from framework.memory.schema import blueprints, runs
 from framework.memory.spans import spans_from_json
 from framework.memory.sql_record import LEASE_SECONDS, Batch, SqlRecord, Statements
-from framework.memory.store import Blueprint, Conversation, RunInfo, RunQuery, RunRecord
+from framework.memory.store import (
+    Blueprint,
+    Conversation,
+    ConversationInfo,
+    ConversationQuery,
+    Pruned,
+    RunInfo,
+    RunQuery,
+    RunRecord,
+)
 from framework.types.errors import RunNotFound, StoreError
-from framework.types.messages import Message
 from framework.types.state import Decision, RunState
 from framework.types.trace import SpanRecord
-
-_MESSAGES = TypeAdapter(list[Message])
 
 
 class SqlStore:
@@ -149,25 +154,27 @@ class SqlStore:
 
     async def conversation(self, conversation_id: str) -> Conversation:
         """A conversation with the messages of its turns that ended well."""
+        found = await self._database.read(lambda connection: sql_conversations.load(connection, conversation_id))
+        if found is None:  # it has expired: nothing of it may come back
+            await self.delete_conversation(conversation_id)
+        return found or Conversation(conversation_id)
 
-        def work(connection: sa.Connection) -> Conversation:
-            found = sa.select(conversations).where(conversations.c.id == conversation_id)
-            row = connection.execute(found).one_or_none()
-            if row is None:
-                return Conversation(conversation_id)
-            bodies = sql_runs.history(connection, conversation_id)
-            return Conversation(
-                conversation_id,
-                tuple(_MESSAGES.validate_json(f"[{','.join(bodies)}]")),
-                agent=row.agent,
-                open_run=row.open_run,
-                session=orjson.loads(row.session),
-                turns=row.turns,
-                user=row.user_id,
-                tenant=row.tenant,
-            )
+    async def conversations(self, query: ConversationQuery | None = None) -> Sequence[ConversationInfo]:
+        """All conversations, or some."""
+        wanted = query or ConversationQuery()
+        return await self._database.read(lambda connection: sql_conversations.infos(connection, wanted))
 
-        return await self._database.read(work)
+    async def delete_conversation(self, conversation_id: str) -> int:
+        """One transaction: the conversation, its runs, and all that is on record of them."""
+        return await self._database.write(
+            lambda connection: sql_conversations.delete(connection, self._database, conversation_id)
+        )
+
+    async def prune(self, before: float | None, now: float, *, dry_run: bool = False) -> Pruned:
+        """One transaction for all of it."""
+        return await self._database.write(
+            lambda connection: sql_conversations.prune(connection, before, now, dry_run=dry_run)
+        )
 
     async def close(self) -> None:
         """Close the connections."""

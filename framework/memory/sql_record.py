@@ -61,12 +61,14 @@ class Statements:
         free = sa.update(conversations).where(
             conversations.c.id == sa.bindparam("conversation"), conversations.c.open_run == sa.bindparam("run")
         )
-        self.free = free.values(open_run=None, updated_at=sa.bindparam("updated_at"))
-        self.answered = free.values(
-            open_run=None,
-            updated_at=sa.bindparam("updated_at"),
-            agent=sa.bindparam("agent"),
-            session=sa.bindparam("session"),
+        freed: dict[str, Any] = {name: sa.bindparam(name) for name in ("updated_at", "expires_at")}
+        self.free = free.values(open_run=None, **freed)
+        told: dict[str, Any] = {name: sa.bindparam(name) for name in ("agent", "session")}
+        self.answered = free.values(open_run=None, **told, **freed)
+        self.summed_up = (
+            sa.update(conversations)
+            .where(conversations.c.id == sa.bindparam("conversation"))
+            .values(summary=sa.bindparam("text"), summary_upto=sa.bindparam("upto"))
         )
 
 
@@ -167,7 +169,11 @@ class SqlRecord:
         return bool(found[0])
 
     def _free(self, connection: sa.Connection, state: RunState, now: float) -> None:
-        told = {"conversation": state.conversation_id, "run": self._run_id, "updated_at": now}
+        if (summary := state.summary) is not None:
+            kept = {"conversation": state.conversation_id, "text": summary.model_dump_json(), "upto": summary.upto}
+            connection.execute(self._statements.summed_up, kept)
+        expires = None if state.conversation_ttl is None else now + state.conversation_ttl
+        told = {"conversation": state.conversation_id, "run": self._run_id, "updated_at": now, "expires_at": expires}
         if state.status in ("completed", "stopped"):
             session = orjson.dumps(state.session).decode()
             connection.execute(self._statements.answered, told | {"agent": state.agent, "session": session})

@@ -15,6 +15,7 @@ from framework.types.messages import Message
 from framework.types.outcome import Status
 from framework.types.state import Decision, RunState
 from framework.types.trace import SpanRecord
+from framework.types.transcript import Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,45 @@ class Conversation:
     user: str | None = None
     tenant: str | None = None
     """Whose it is: that of its first run."""
+    summary: Summary | None = None
+    """What stands for its beginning where a model is told of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationInfo:
+    """A conversation as lists show it."""
+
+    id: str
+    agent: str | None
+    turns: int
+    created_at: float
+    """Seconds since 1970; so are the other times."""
+    updated_at: float
+    expires_at: float | None = None
+    """When it is not kept any more; none: it is kept for ever."""
+    open_run: str | None = None
+    user: str | None = None
+    tenant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationQuery:
+    """Which conversations a list is to show, those with the latest turn first; what is left out does not matter."""
+
+    agent: str | None = None
+    user: str | None = None
+    tenant: str | None = None
+    before: float | None = None
+    """Only those whose latest turn is older than this: for the next page."""
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """How much was deleted."""
+
+    runs: int = 0
+    conversations: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +245,31 @@ class Store(Protocol):
         ...
 
     async def conversation(self, conversation_id: str) -> Conversation:
-        """A conversation; an unknown id is a new, empty one."""
+        """A conversation; an unknown id is a new, empty one, and so is one that has expired."""
+        ...
+
+    async def conversations(self, query: ConversationQuery | None = None) -> Sequence[ConversationInfo]:
+        """All conversations, or some."""
+        ...
+
+    async def delete_conversation(self, conversation_id: str) -> int:
+        """Delete a conversation with all its runs, and whatever is on record of them; says how many runs it had.
+
+        Raises:
+            RequestError: there is none.
+            ConversationBusy: a run of it goes on.
+        """
+        ...
+
+    async def prune(self, before: float | None, now: float, *, dry_run: bool = False) -> Pruned:
+        """Delete what has been kept for long enough.
+
+        Args:
+            before: runs that ended before this, and what was told of them; of those that are turns of a conversation
+                that is kept, the messages stay. None: no runs.
+            now: conversations that have expired by then.
+            dry_run: only say how much it would be.
+        """
         ...
 
     async def close(self) -> None:

@@ -217,10 +217,14 @@ class PlanSettings(Frozen):
 
 
 class ConversationSettings(Frozen):
-    """What of a conversation the model gets to see."""
+    """How long conversations may become and are kept."""
 
     window: PositiveInt = 50
     """Messages of history sent with a request."""
+    compress_at_tokens: PositiveInt | None = 24_000
+    """When the history comes to about so many tokens, its beginning is replaced by a summary; `null`: never."""
+    ttl: Duration | None = 2_592_000.0
+    """How long a conversation is kept after its last turn; `null`: for ever."""
 
 
 HookPlace = Literal["before_run", "before_tool", "after_tool", "after_run"]

@@ -16,6 +16,7 @@ from framework.types.outcome import Status
 from framework.types.plan import Plan
 from framework.types.preflight import Preflight
 from framework.types.spec import Limits, ModelSettings, OnExpiry, Risk
+from framework.types.transcript import Summary
 
 
 def arguments_hash(tool: str, arguments: dict[str, Any]) -> str:
@@ -170,6 +171,8 @@ class RunState(BaseModel):
     blueprint: str = ""
     """Digest of the files its agent is made of, as a durable store keeps them."""
     conversation_id: str | None = None
+    conversation_ttl: float | None = None
+    """Seconds for which the conversation is kept after this run; none: for ever."""
     user: str | None = None
     tenant: str | None = None
     locale: str = "en"
@@ -196,9 +199,15 @@ class RunState(BaseModel):
     background: list[str] | None = None
     """What MCP servers gave for the context when the run began; none before that."""
     history: list[Message] = []
-    """Earlier turns, as sent to the model."""
+    """Earlier turns of the conversation; where there is a summary, those that come after what it stands for."""
+    summary: Summary | None = None
+    """What stands for the beginning of the conversation."""
     messages: list[Message] = []
     """This run's own messages, append-only; the first is the user's."""
+    replies: list[int] = []
+    """Places in `messages` of what the model said, turn by turn; an executor may have put others there."""
+    typed: list[str] = []
+    """What the model gave as answers of a type, as JSON, one after the other."""
     calls: dict[str, CallRecord] = {}
     """How far each tool call of the run has got, in the order they were asked for."""
     plan: Plan | None = None

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from framework.types.frozen import Frozen
 from framework.types.messages import Message, ToolCall
 
 MAX_MESSAGE_CHARS = 1_000_000
 """Of one message that comes in: no model reads more, and a store should not have to keep it."""
+
+
+class Summary(Frozen):
+    """What stands for the beginning of a conversation that has grown long."""
+
+    upto: int
+    """It stands for so many of the conversation's messages, counted from the first."""
+    text: str
+    """What the model made of them."""
+    events: tuple[str, ...] = ()
+    """Failures, denials and what humans decided, word for word, a line each: no model can leave them out."""
+    facts: tuple[str, ...] = ()
+    """Numbers, dates, names of files and the like that the user wrote and `text` leaves out."""
 
 
 def faults(messages: Sequence[Message]) -> Iterator[str]:

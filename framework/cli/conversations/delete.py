@@ -1,0 +1,31 @@
+"""`agentsd conversations delete`: a conversation, and whatever is on record of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import click
+
+from framework.cli.project import locate
+from framework.cli.records import find_conversation, stored
+
+
+@click.command("delete")
+@click.argument("conversation")
+@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was deleted as JSON.")
+def command(conversation: str, project: str, as_json: bool) -> int:
+    """Delete CONVERSATION with all of its runs, their events and traces. There is no way back."""
+    runs = asyncio.run(_delete(project, conversation))
+    if as_json:
+        click.echo(json.dumps({"conversation": conversation, "runs": runs}))
+    else:
+        click.echo(f"deleted {conversation} with {runs} run{'' if runs == 1 else 's'}")
+    return 0
+
+
+async def _delete(project: str, conversation: str) -> int:
+    async with stored(locate(project)) as store:
+        await find_conversation(store, conversation)
+        return await store.delete_conversation(conversation)

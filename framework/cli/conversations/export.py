@@ -1,0 +1,30 @@
+"""`agentsd conversations export`: a conversation as data."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from framework.cli.project import locate
+from framework.cli.records import find_conversation, stored
+from framework.cli.writing import as_json_text, write_out
+from framework.llm.forms import FORMS, Form, exported
+from framework.memory.store import Conversation
+
+
+@click.command("export")
+@click.argument("conversation")
+@click.option("-f", "--format", "form", type=click.Choice(FORMS), default="messages", show_default=True, help="Which.")
+@click.option("-o", "--output", metavar="FILE", help="Write it there instead of printing it.")
+@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+def command(conversation: str, form: Form, output: str | None, project: str) -> int:
+    """Write all messages of CONVERSATION as JSON: in our own form (`messages`), or as a provider's API takes them."""
+    found = asyncio.run(_load(project, conversation))
+    write_out(as_json_text(exported(found.messages, form)), output)
+    return 0
+
+
+async def _load(project: str, conversation: str) -> Conversation:
+    async with stored(locate(project)) as store:
+        return await find_conversation(store, conversation)

@@ -1,0 +1,79 @@
+"""`agentsd conversations import`: a conversation out of a file."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from uuid import uuid4
+
+import click
+
+from framework.cli.project import Location, find_agent, locate, read_project
+from framework.cli.records import stored
+from framework.llm.forms import FORMS, Form, imported
+from framework.types.errors import RequestError
+from framework.types.messages import Message
+from framework.types.state import RunState
+from framework.types.strict_json import read_json
+
+MAX_BYTES = 32 * 1024 * 1024
+
+
+@click.command("import")
+@click.argument("file")
+@click.option("-c", "--conversation", help="Its id; otherwise one is made up and printed.")
+@click.option("-a", "--agent", required=True, help="Who goes on with it.")
+@click.option("-u", "--user", help="Whose it is.")
+@click.option("-f", "--format", "form", type=click.Choice(FORMS), default="messages", show_default=True, help="Which.")
+@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+def command(file: str, conversation: str | None, agent: str, user: str | None, form: Form, project: str) -> int:
+    """Read a conversation out of FILE, as `export` writes it or a provider's API has it; prints its id.
+
+    System messages are left out: instructions are the agent's own.
+    """
+    made = conversation or uuid4().hex
+    asyncio.run(_import(locate(project), file, made, agent, user, form))
+    click.echo(made)
+    return 0
+
+
+async def _import(location: Location, file: str, conversation: str, agent: str, user: str | None, form: Form) -> None:
+    project = await read_project(location)
+    known = find_agent(project.catalog.current, agent)
+    messages = [m for m in imported(_read(file), form, known.toolset.definitions, what=file) if m.role != "system"]
+    if not messages or messages[0].role != "user":
+        raise RequestError(f"{file}: a conversation begins with what a user says")
+    await _keep(location, conversation, known.name, user, known.spec.conversation.ttl, messages)
+
+
+async def _keep(
+    location: Location, conversation: str, agent: str, user: str | None, ttl: float | None, messages: list[Message]
+) -> None:
+    """One turn that has ended has all of it: whatever was said before it was imported."""
+    async with stored(location) as store:
+        kept = await store.conversation(conversation)
+        if kept.turns:
+            raise RequestError(f"there is a conversation {conversation!r} already")
+        state = RunState(
+            agent=agent,
+            conversation_id=conversation,
+            conversation_ttl=ttl,
+            user=user,
+            messages=messages,
+            metadata={"imported": True},
+        )
+        record = await store.begin(state, kept, None)
+        state.status, state.finish_reason = "completed", "final"
+        await record.write(state, last=True)
+
+
+def _read(file: str) -> object:
+    path = Path(file)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise RequestError(f"{file} is larger than {MAX_BYTES // 1024 // 1024} MB")
+        return read_json(path.read_text("utf-8"))
+    except OSError as error:
+        raise RequestError(f"{file} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise RequestError(f"{file} is not JSON: {error}") from None

@@ -1,0 +1,44 @@
+"""`agentsd conversations list`: the conversations on record."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+
+from framework.cli.project import locate
+from framework.cli.records import ago, stored, times_as_text
+from framework.cli.table import show_table
+from framework.memory.store import ConversationInfo, ConversationQuery
+
+COLUMNS = ("conversation", "turns", "agent", "last turn", "user", "waits with")
+
+
+@click.command("list")
+@click.option("-a", "--agent", help="Only those that this agent answered last.")
+@click.option("-u", "--user", help="Only those of this user.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
+@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+def command(agent: str | None, user: str | None, limit: int, project: str, as_json: bool) -> int:
+    """List the conversations on record, the one with the latest turn first."""
+    found = asyncio.run(_conversations(project, ConversationQuery(agent=agent, user=user, limit=limit)))
+    if as_json:
+        click.echo(json.dumps([times_as_text(asdict(info)) for info in found], ensure_ascii=False, indent=2))
+    elif not found:
+        click.echo("no conversation is on record")
+    else:
+        show_table(COLUMNS, [_row(info) for info in found])
+    return 0
+
+
+async def _conversations(project: str, query: ConversationQuery) -> Sequence[ConversationInfo]:
+    async with stored(locate(project)) as store:
+        return await store.conversations(query)
+
+
+def _row(info: ConversationInfo) -> list[str]:
+    return [info.id, str(info.turns), info.agent or "-", ago(info.updated_at), info.user or "-", info.open_run or "-"]

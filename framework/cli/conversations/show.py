@@ -1,0 +1,98 @@
+"""`agentsd conversations show`: what was said, by whom, and under which generation."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import click
+
+from framework.cli.project import locate
+from framework.cli.records import ago, find_conversation, stored
+from framework.cli.runs.list import as_data
+from framework.cli.show import visible
+from framework.llm.forms import exported
+from framework.memory.store import Conversation, RunInfo, RunQuery
+from framework.types.messages import Message
+
+GOOD = ("completed", "stopped")
+"""Turns that are part of the conversation; the others are told, but not known to a model."""
+
+
+@click.command("show")
+@click.argument("conversation")
+@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def command(conversation: str, project: str, as_json: bool) -> int:
+    """Show what was said in CONVERSATION, turn by turn, with the generation that answered each."""
+    found, runs = asyncio.run(_load(project, conversation))
+    if as_json:
+        data = {
+            "id": found.id,
+            "agent": found.agent,
+            "open_run": found.open_run,
+            "turns": [as_data(info) for info in runs],
+            "messages": exported(found.messages, "messages"),
+            "summary": found.summary.model_dump() if found.summary else None,
+        }
+        click.echo(json.dumps(data, ensure_ascii=False, indent=2))
+        return 0
+    for line in lines(found, runs):
+        click.echo(line)
+    return 0
+
+
+async def _load(project: str, conversation: str) -> tuple[Conversation, Sequence[RunInfo]]:
+    async with stored(locate(project)) as store:
+        found = await find_conversation(store, conversation)
+        return found, await store.runs(RunQuery(conversation_id=found.id))
+
+
+def lines(conversation: Conversation, runs: Sequence[RunInfo], last: int | None = None) -> Iterator[str]:
+    """A conversation as text.
+
+    Args:
+        conversation: it.
+        runs: all of its runs, in order.
+        last: only so many of them, from the end.
+    """
+    said = _said_by_run(conversation.messages, [info.run_id for info in runs if info.status in GOOD])
+    for info in runs[-last if last else 0 :]:
+        head = f"{info.turn}. {ago(info.created_at)}, {info.agent}, generation {info.generation}, {info.run_id}"
+        yield click.style(head, dim=True)
+        for turn in said.get(info.run_id, ()):
+            yield from _turn(turn)
+        if info.status != "completed":
+            if info.status not in GOOD:
+                yield from _turn([Message(role="user", content=info.message)])
+            yield click.style(f"  {info.status} ({info.finish_reason})", fg="yellow")
+    if conversation.summary:
+        upto = conversation.summary.upto
+        yield click.style(f"models are told of the first {upto} messages by this summary:", dim=True)
+        yield from (click.style(f"  {visible(line)}", dim=True) for line in conversation.summary.text.splitlines())
+
+
+def _turn(messages: Sequence[Message]) -> Iterator[str]:
+    yield f"{click.style('you:', bold=True)} {visible(' '.join(messages[0].content.split()))}"
+    calls = sum(len(message.tool_calls) for message in messages)
+    if calls:
+        yield click.style(f"  ({calls} tool call{'s' if calls > 1 else ''})", dim=True)
+    answer = next((m.content for m in reversed(messages) if m.role == "assistant" and not m.tool_calls), "")
+    yield from (f"  {visible(line)}" for line in answer.splitlines())
+
+
+def _said_by_run(messages: Sequence[Message], good: Sequence[str]) -> dict[str, list[Sequence[Message]]]:
+    """The turns of each run: one, but of a conversation that was read in, whose first run has all that came before."""
+    turns = list(turns_of(messages))
+    first = len(turns) - len(good) + 1
+    if not good:
+        return {}
+    return {run: turns[:first] if place == 0 else [turns[first + place - 1]] for place, run in enumerate(good)}
+
+
+def turns_of(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
+    """Messages by turn: each begins with what the user said."""
+    starts = [place for place, message in enumerate(messages) if message.role == "user"]
+    yield from (messages[start:end] for start, end in pairwise([*starts, len(messages)]))

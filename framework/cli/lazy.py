@@ -1,0 +1,36 @@
+"""Groups of commands whose modules are imported when they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from keyword import iskeyword
+from typing import Any
+
+import click
+
+
+class LazyGroup(click.Group):
+    """Knows the names of its commands, and loads none of them to list them."""
+
+    def __init__(self, *args: Any, package: str, commands_of: Mapping[str, str], **kwargs: Any) -> None:
+        """Take commands by name, with what they do; the module of that name in the package has each as `command`."""
+        super().__init__(*args, **kwargs)
+        self._package, self._commands_of = package, commands_of
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
+        """All commands, in the order in which a newcomer needs them."""
+        return list(self._commands_of)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - the signature is click's
+        """The command itself."""
+        if cmd_name not in self._commands_of:
+            return None
+        module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        command: click.Command = import_module(f"{self._package}.{module}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
+        """The list of commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self._commands_of.items()))

@@ -1,0 +1,91 @@
+"""Finding runs and conversations on record, for commands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from framework.cli.project import Location, store_url
+from framework.memory.store import Conversation, ConversationQuery, RunInfo, RunQuery, Store
+from framework.memory.urls import open_store
+from framework.types.errors import RequestError, RunNotFound, did_you_mean
+from framework.types.state import RunState
+
+LAST = "last"
+RECENT = 200
+"""Among so many runs, the beginning of an id finds one."""
+LISTED = 3
+_AGO = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+@asynccontextmanager
+async def stored(location: Location) -> AsyncIterator[Store]:
+    """The store of a project, opened for reading what is on record; raises StoreError."""
+    root = location.root if location.root.is_dir() else location.root.parent
+    store = await open_store(store_url(location), root)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def find_run(store: Store, given: str) -> RunState:
+    """A run by its id, the beginning of it, or `last`; raises RunNotFound, which names those that may be meant."""
+    recent = await store.runs(RunQuery(newest_first=True, limit=RECENT))
+    if given == LAST and recent:
+        return await store.load_run(recent[0].run_id)
+    if given not in {info.run_id for info in recent}:
+        begun = [info for info in recent if info.run_id.removeprefix("run_").startswith(given.removeprefix("run_"))]
+        if len(begun) == 1 and given.removeprefix("run_"):
+            return await store.load_run(begun[0].run_id)
+        if begun:
+            raise RunNotFound(f"{len(begun)} runs begin with {given!r}: {_listed(begun)}")
+    try:
+        return await store.load_run(given)
+    except RunNotFound:
+        raise RunNotFound(f"there is no run {given!r}; {_meant(recent)}") from None
+
+
+def _meant(recent: Sequence[RunInfo]) -> str:
+    return f"the last ones: {_listed(recent)}" if recent else "there are none yet"
+
+
+def _listed(runs: Sequence[RunInfo]) -> str:
+    return ", ".join(f"{info.run_id} ({info.agent}, {ago(info.created_at)})" for info in runs[:LISTED])
+
+
+def ago(moment: float) -> str:
+    """How long ago, in one unit."""
+    passed = max(0.0, time.time() - moment)
+    for seconds, unit in _AGO:
+        if passed >= seconds:
+            return f"{passed / seconds:.0f}{unit} ago"
+    return "now"
+
+
+def moment(seconds: float) -> str:
+    """A time since 1970 as people and programs read it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def status_of(info: RunInfo) -> str:
+    """The status, and of runs whose process has ended without them, that."""
+    return "orphaned" if info.orphaned else info.status
+
+
+def times_as_text(data: dict[str, Any]) -> dict[str, Any]:
+    """The data of a list's entry without what is not known, its times as ISO 8601."""
+    known = {key: value for key, value in data.items() if value not in (None, "")}
+    return {key: moment(value) if key.endswith("_at") else value for key, value in known.items()}
+
+
+async def find_conversation(store: Store, conversation: str) -> Conversation:
+    """A conversation that is on record; raises RequestError, which names those that may be meant."""
+    found = await store.conversation(conversation)
+    if found.turns:
+        return found
+    known = [info.id for info in await store.conversations(ConversationQuery(limit=RECENT))]
+    raise RequestError(f"there is no conversation {conversation!r}{did_you_mean(conversation, known)}")

@@ -1,0 +1,42 @@
+"""`agentsd runs cancel`: ends a run, in whatever process it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import click
+
+from framework.cli.project import locate
+from framework.cli.records import find_run
+from framework.cli.resuming import opened
+from framework.types.state import RunState
+
+
+@click.command("cancel")
+@click.argument("run")
+@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print what came of it as JSON.")
+def command(run: str, project: str, as_json: bool) -> int:
+    """End RUN: one that goes on in another process, that waits, or that was left behind.
+
+    Exit codes: 0 it is cancelled, or its process was asked to end it; 1 it had ended before.
+    """
+    before, after = asyncio.run(_cancel(project, run))
+    had_ended = before.status not in ("running", "paused")
+    if as_json:
+        click.echo(json.dumps({"run_id": after.run_id, "status": after.status, "was": before.status}))
+    elif had_ended:
+        click.echo(f"{after.run_id} had ended before: {after.status}")
+    elif after.status == "cancelled":
+        click.echo(f"{after.run_id} is cancelled")
+    else:
+        click.echo(f"{after.run_id}: the process that runs it was asked to end it")
+    return 1 if had_ended else 0
+
+
+async def _cancel(project: str, run: str) -> tuple[RunState, RunState]:
+    async with opened(locate(project)) as runtime:
+        before = await find_run(runtime.store, run)
+        await runtime.cancel(before.run_id)
+        return before, await runtime.store.load_run(before.run_id)

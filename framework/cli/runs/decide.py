@@ -1,0 +1,72 @@
+"""`agentsd runs decide`: a human's word on what a run asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from framework.cli.confirm import ask_human
+from framework.cli.project import arguments_of, locate
+from framework.cli.resuming import go_on
+from framework.cli.session import is_terminal, print_result
+from framework.types.errors import RequestError
+from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
+
+
+@click.command("decide")
+@click.argument("run")
+@click.option("-y", "--approve", multiple=True, metavar="ID", help="Do it as shown.")
+@click.option("--approve-all", is_flag=True, help="Do everything that is asked, as shown.")
+@click.option("-r", "--reject", multiple=True, metavar="ID", help="Do not do it.")
+@click.option("--reason", default="", help="Why not: the model is told.")
+@click.option("-e", "--edit", multiple=True, metavar="ID=JSON", help="Do it with these arguments instead.")
+@click.option("--respond", multiple=True, metavar="ID=TEXT", help="Do not do it; take this text as its result.")
+@click.option("--by", "user", help="Who decides: of a user's run, that user.")
+@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+def command(run: str, project: str, as_json: bool, user: str | None, **given: Any) -> int:
+    """Answer what RUN asks (`agentsd runs show RUN` lists it), and go on with it until it ends or asks again.
+
+    What is not decided stays open. On a terminal, without any option, each question is asked here.
+    Exit codes are those of `agentsd run`.
+    """
+    result = asyncio.run(go_on(locate(project), run, lambda asked: _decided(asked, given), user=user, quiet=as_json))
+    return print_result(result, as_json=as_json)
+
+
+def _decided(pending: Iterable[Confirmation], given: dict[str, Any]) -> dict[str, Decision]:
+    """The decisions that the options name; raises RequestError where there is none, or one says two things."""
+    open_ones = {asked.id: asked for asked in pending}
+    found: dict[str, Decision] = dict.fromkeys(open_ones, Approve()) if given["approve_all"] else {}
+    named: set[str] = set()
+    for key, decision in _named(given):
+        if key in named:
+            raise RequestError(f"{key} is decided twice on one command line")
+        named.add(key)
+        found[key] = decision
+    if given["reason"] and not given["reject"]:
+        raise RequestError("--reason belongs to --reject ID")
+    if not found and open_ones:
+        if not is_terminal():
+            listed = ", ".join(f"{asked.id} ({asked.tool or asked.kind})" for asked in open_ones.values())
+            raise RequestError(f"say what is decided, such as --approve ID or --approve-all; asked: {listed}")
+        found = {asked.id: ask_human(asked) for asked in open_ones.values()}
+    return found
+
+
+def _named(given: dict[str, Any]) -> Iterable[tuple[str, Decision]]:
+    yield from ((key, Approve()) for key in given["approve"])
+    yield from ((key, Reject(reason=given["reason"])) for key in given["reject"])
+    yield from ((key, Edit(arguments=arguments_of(text))) for key, text in _pairs(given["edit"], "--edit ID='{…}'"))
+    yield from ((key, Respond(text=text)) for key, text in _pairs(given["respond"], "--respond ID=TEXT"))
+
+
+def _pairs(values: Iterable[str], form: str) -> Iterable[tuple[str, str]]:
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not equals:
+            raise click.UsageError(f"write {form}")
+        yield key, text

@@ -1,0 +1,81 @@
+"""`agentsd runs list`: the runs on record."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, get_args
+
+import click
+
+from framework.cli.project import locate
+from framework.cli.records import ago, status_of, stored, times_as_text
+from framework.cli.table import show_table
+from framework.memory.store import RunInfo, RunQuery
+from framework.types.outcome import Status
+
+COLUMNS = ("run", "status", "agent", "begun", "steps", "tokens", "conversation", "message")
+SHORT_ID = len("run_") + 8
+"""Enough of an id to name the run by."""
+STATUSES = (*get_args(Status), "orphaned")
+
+
+@click.command("list")
+@click.option("-s", "--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only runs like this.")
+@click.option("-a", "--agent", help="Only runs of this agent.")
+@click.option("-c", "--conversation", help="Only runs of this conversation.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The newest so many.")
+@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+def command(
+    statuses: tuple[str, ...], agent: str | None, conversation: str | None, limit: int, project: str, as_json: bool
+) -> int:
+    """List the runs on record, the newest first.
+
+    A run is `orphaned` when its process has ended without it: see `agentsd runs resume`.
+    """
+    wanted: set[Status] = {status for status in get_args(Status) if status in statuses}
+    if "orphaned" in statuses:
+        wanted.add("running")
+    query = RunQuery(
+        statuses=wanted,
+        agent=agent,
+        conversation_id=conversation,
+        orphaned=set(statuses) == {"orphaned"},
+        newest_first=True,
+        limit=limit,
+    )
+    found = asyncio.run(_runs(project, query))
+    if as_json:
+        click.echo(json.dumps([as_data(info) for info in found], ensure_ascii=False, indent=2))
+    elif not found:
+        click.echo("there are no such runs on record" if statuses or agent or conversation else "nothing is on record")
+    else:
+        show_table(COLUMNS, [_row(info) for info in found])
+    return 0
+
+
+async def _runs(project: str, query: RunQuery) -> Sequence[RunInfo]:
+    async with stored(locate(project)) as store:
+        return await store.runs(query)
+
+
+def as_data(info: RunInfo) -> dict[str, Any]:
+    """A run as JSON data."""
+    return {**times_as_text(asdict(info)), "status": status_of(info)}
+
+
+def _row(info: RunInfo) -> list[str]:
+    return [
+        info.run_id[:SHORT_ID] if sys.stdout.isatty() else info.run_id,
+        status_of(info),
+        info.agent,
+        ago(info.created_at),
+        str(info.steps),
+        str(info.tokens),
+        f"{info.conversation_id}#{info.turn}" if info.conversation_id else "-",
+        " ".join(info.message.split()),
+    ]

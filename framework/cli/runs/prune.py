@@ -1,0 +1,53 @@
+"""`agentsd runs prune`: deletes what is older than it is to be kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import click
+
+from framework.cli.project import lenient_settings, locate
+from framework.cli.records import stored
+from framework.memory.store import Pruned
+from framework.types.frozen import seconds
+
+
+def _duration(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:  # noqa: ARG001 - click's
+    try:
+        return None if value is None else float(seconds(value))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command("prune")
+@click.option("--older-than", callback=_duration, metavar="DURATION", help="Instead of `store.retention`, e.g. 7d.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
+def command(older_than: float | None, dry_run: bool, project: str, as_json: bool) -> int:
+    """Delete runs that ended longer ago than `store.retention`, and conversations past their `conversation.ttl`.
+
+    Runs that go on or wait stay, and so do the turns of conversations that are kept.
+    """
+    pruned = asyncio.run(_prune(project, older_than, dry_run=dry_run))
+    if as_json:
+        click.echo(json.dumps({"runs": pruned.runs, "conversations": pruned.conversations, "dry_run": dry_run}))
+        return 0
+    verb = "would be deleted" if dry_run else "deleted"
+    counts = [f"{count} {what}{'' if count == 1 else 's'}" for count, what in _counts(pruned)]
+    click.echo(f"{' and '.join(counts)} {verb}")
+    return 0
+
+
+def _counts(pruned: Pruned) -> tuple[tuple[int, str], ...]:
+    return (pruned.runs, "run"), (pruned.conversations, "conversation")
+
+
+async def _prune(project: str, older_than: float | None, *, dry_run: bool) -> Pruned:
+    location = locate(project)
+    retention = lenient_settings(location).store.retention if older_than is None else older_than
+    now = time.time()
+    async with stored(location) as store:
+        return await store.prune(None if retention is None else now - retention, now, dry_run=dry_run)

@@ -1,0 +1,74 @@
+"""`agentsd runs replay`: a recorded run once more, and what would be different now."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from difflib import unified_diff
+
+import click
+
+from framework.cli.project import locate, read_project
+from framework.cli.records import find_run, stored
+from framework.cli.show import visible
+from framework.engine.replay import Difference
+from framework.engine.rerun import replay
+
+TITLES = {
+    "agent": "agent",
+    "offered": "tools offered to",
+    "prompt": "prompt of",
+    "asked": "question",
+    "call": "call",
+    "plan": "plan",
+    "record": "the record",
+    "status": "status",
+    "output": "output",
+}
+
+
+@click.command("replay")
+@click.argument("run")
+@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
+def command(run: str, project: str, as_json: bool) -> int:
+    """Carry RUN out again under the files of now, and show what would be different.
+
+    Models and tools say what they said: nothing is called, no network is used. What was decided is decided again; what
+    is only asked now is approved. Exit codes: 0 nothing differs, 1 something does.
+    """
+    run_id, found = asyncio.run(_replay(project, run))
+    if as_json:
+        data = {"run_id": run_id, "differences": [asdict(one) for one in found]}
+        click.echo(json.dumps(data, ensure_ascii=False, indent=2))
+    elif not found:
+        click.echo(f"{run_id}: nothing differs")
+    else:
+        for one in found:
+            for line in lines(one):
+                click.echo(line)
+    return 1 if found else 0
+
+
+async def _replay(project: str, run: str) -> tuple[str, Sequence[Difference]]:
+    location = locate(project)
+    read = await read_project(location)
+    async with stored(location) as store:
+        record = await find_run(store, run)
+        return record.run_id, await replay(read.root, store, record, read.catalog.current)
+
+
+def lines(one: Difference) -> Iterator[str]:
+    """A difference as text: what it is about, what was, what would be."""
+    yield click.style(f"{TITLES[one.what]} {visible(one.subject)}".rstrip(), bold=True)
+    if one.what in ("prompt", "plan", "output"):
+        changed = unified_diff(one.before.splitlines(), one.after.splitlines(), lineterm="", n=1)
+        for line in list(changed)[2:]:
+            yield click.style(f"  {visible(line)}", fg={"-": "red", "+": "green"}.get(line[:1]), dim=line[:1] == "@")
+        return
+    if one.before:
+        yield click.style(f"  - {visible(one.before)}", fg="red")
+    if one.after:
+        yield click.style(f"  + {visible(one.after)}", fg="green")

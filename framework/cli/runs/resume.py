@@ -1,0 +1,24 @@
+"""`agentsd runs resume`: goes on with a run that was left behind."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from framework.cli.project import locate
+from framework.cli.resuming import go_on
+from framework.cli.session import print_result
+
+
+@click.command("resume")
+@click.argument("run")
+@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+def command(run: str, project: str, as_json: bool) -> int:
+    """Go on with RUN, which was left behind when its process ended; one that waits for decisions asks for them.
+
+    What had finished is not done again. Exit codes are those of `agentsd run`.
+    """
+    result = asyncio.run(go_on(locate(project), run, lambda _: {}, quiet=as_json))
+    return print_result(result, as_json=as_json)

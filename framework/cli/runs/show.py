@@ -1,0 +1,114 @@
+"""`agentsd runs show`: what happened in a run, and what it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import click
+
+from framework.cli.project import locate
+from framework.cli.records import find_run, stored
+from framework.cli.show import MARKS, arguments_text, ending, first_line, how_to_decide, shown, visible
+from framework.engine.ending import result_of
+from framework.types.state import Confirmation, RunResult, RunState, TraceEntry
+
+
+@click.command("show")
+@click.argument("run")
+@click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+def command(run: str, project: str, as_json: bool) -> int:
+    """Show what happened in RUN (an id, the beginning of one, or `last`), and what it waits for."""
+    state = asyncio.run(_load(project, run))
+    result = result_of(state)
+    if as_json:
+        click.echo(json.dumps(result.model_dump(mode="json", exclude_none=True), ensure_ascii=False, indent=2))
+        return 0
+    for line in lines(state, result):
+        click.echo(line)
+    return 0
+
+
+async def _load(project: str, run: str) -> RunState:
+    async with stored(locate(project)) as store:
+        return await find_run(store, run)
+
+
+def lines(state: RunState, result: RunResult) -> Iterator[str]:
+    """A run as text: its head, what happened, its answer, and what it waits for."""
+    reason = f" ({result.finish_reason})" if result.finish_reason not in ("", "final") else ""
+    yield click.style(f"{result.run_id}  {result.status}{reason}", bold=True)
+    yield click.style(f"  {'  '.join(_facts(state, result))}", dim=True)
+    yield f"{click.style('you:', bold=True)} {visible(' '.join(state.messages[0].content.split()))}"
+    if state.plan is not None:
+        yield f"  plan {state.plan.revision}: {visible(state.plan.goal)}"
+        for step in state.plan.steps:
+            yield f"    {MARKS[step.status]} {step.id} {visible(step.description)}"
+    for entry in result.trace:
+        yield from _entry(entry, several=len({one.agent for one in result.trace}) > 1)
+    for call in _open_calls(state):
+        yield f"  … {call}"
+    if result.output:
+        yield click.style("answer:", bold=True)
+        yield from (f"  {visible(line)}" for line in result.output.splitlines())
+    if (text := ending(result)) and result.status != "paused":
+        yield click.style(text, fg="red")
+    for asked in result.pending:
+        yield from _question(asked)
+    if result.pending:
+        yield click.style(how_to_decide(result), dim=True)
+
+
+def _facts(state: RunState, result: RunResult) -> Iterator[str]:
+    usage = result.usage
+    yield f"agent {result.agent}, generation {result.generation}"
+    if state.conversation_id:
+        yield f"conversation {state.conversation_id}"
+    if state.user:
+        yield f"user {state.user}"
+    yield f"{result.steps} steps, {sum(stat.count for stat in result.tool_stats.values())} tool calls"
+    cost = f", {usage.cost_usd:.4f} USD" if usage.cost_usd else ""
+    yield f"{usage.total_tokens} tokens{cost}, {result.elapsed_ms / 1000:.1f} s"
+    if state.trace_id:
+        yield f"trace {state.trace_id}"
+
+
+def _entry(entry: TraceEntry, *, several: bool) -> Iterator[str]:
+    who = f"{entry.agent}: " if several else ""
+    if entry.action.type == "final":
+        return
+    if entry.thought:
+        yield click.style(f"  {entry.step:>2} {who}· {first_line(entry.thought)}", dim=True)
+    denied = (entry.observation or "").startswith("Denied")
+    mark = MARKS["denied" if denied else "error" if entry.error else "success"]
+    call = " ".join(filter(None, (entry.action.tool, arguments_text(entry.action.args or {}))))
+    yield f"  {entry.step:>2} {who}{mark} {call}  {entry.elapsed_ms:.0f} ms"
+    yield click.style(f"       {first_line(entry.observation or '')}", dim=True)
+    yield from (click.style(f"       put right: {repair}", dim=True) for repair in entry.repairs)
+
+
+def _open_calls(state: RunState) -> Iterator[str]:
+    """Calls that have no result: waiting, or under way when the process ended."""
+    for record in state.calls.values():
+        if record.result is None and record.call.id not in state.children:
+            begun = "under way" if record.started else "not made"
+            yield f"{record.call.tool} {arguments_text(record.call.arguments)} ({begun})"
+    for child in state.children.values():
+        yield from _open_calls(child)
+
+
+def _question(asked: Confirmation) -> Iterator[str]:
+    what = "asks" if asked.kind == "question" else "waits for approval"
+    head = f"{what}: {asked.id}  {asked.tool or asked.kind}"
+    if asked.kind == "question":
+        head += f": {visible(asked.reason)}"
+    yield click.style(head, fg="yellow")
+    yield from (f"    {visible(name)}: {shown(value)}" for name, value in asked.arguments.items())
+    for step in asked.plan.steps if asked.plan else ():
+        call = f"  {step.tool} {shown(step.parameters)}" if step.tool else ""
+        yield f"    {step.id}. {visible(step.description)}{call}"
+    reason = f"{visible(asked.reason)}; " if asked.reason and asked.kind != "question" else ""
+    expires = f", until {asked.expires_at:%Y-%m-%d %H:%M:%S} UTC" if asked.expires_at else ""
+    yield click.style(f"    ({reason}{asked.rule}, risk {asked.risk}{expires})", dim=True)

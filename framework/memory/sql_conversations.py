@@ -1,0 +1,132 @@
+"""Conversations in a database: read, listed, deleted, pruned. Functions over one connection, in one transaction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+
+import orjson
+import sqlalchemy as sa
+from pydantic import TypeAdapter
+
+from framework.memory import sql_runs
+from framework.memory.database import Database
+from framework.memory.schema import blueprints, conversations, decisions, events, messages, parts, runs, spans
+from framework.memory.store import Conversation, ConversationInfo, ConversationQuery, Pruned
+from framework.types.errors import ConversationBusy, RequestError
+from framework.types.messages import Message
+from framework.types.transcript import Summary
+
+_MESSAGES = TypeAdapter(list[Message])
+BATCH = 500
+"""Runs deleted by one statement."""
+
+
+def load(connection: sa.Connection, conversation_id: str) -> Conversation | None:
+    """A conversation with the messages of its turns that ended well; none once it has expired."""
+    row = connection.execute(sa.select(conversations).where(conversations.c.id == conversation_id)).one_or_none()
+    if row is None:
+        return Conversation(conversation_id)
+    if row.expires_at is not None and row.expires_at <= time.time() and row.open_run is None:
+        return None
+    bodies = sql_runs.history(connection, conversation_id)
+    return Conversation(
+        conversation_id,
+        tuple(_MESSAGES.validate_json(f"[{','.join(bodies)}]")),
+        agent=row.agent,
+        open_run=row.open_run,
+        session=orjson.loads(row.session),
+        turns=row.turns,
+        user=row.user_id,
+        tenant=row.tenant,
+        summary=Summary.model_validate_json(row.summary) if row.summary else None,
+    )
+
+
+def infos(connection: sa.Connection, query: ConversationQuery) -> list[ConversationInfo]:
+    """Conversations as lists show them, the one with the latest turn first."""
+    columns = [column for column in conversations.c if column.name not in ("session", "summary", "summary_upto")]
+    found = sa.select(*columns).order_by(conversations.c.updated_at.desc(), conversations.c.id)
+    wanted = {
+        conversations.c.agent: query.agent,
+        conversations.c.user_id: query.user,
+        conversations.c.tenant: query.tenant,
+    }
+    for column, value in wanted.items():
+        if value is not None:
+            found = found.where(column == value)
+    if query.before is not None:
+        found = found.where(conversations.c.updated_at < query.before)
+    rows = connection.execute(found.limit(query.limit))
+    return [
+        ConversationInfo(
+            id=row.id,
+            agent=row.agent,
+            turns=row.turns,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+            expires_at=row.expires_at,
+            open_run=row.open_run,
+            user=row.user_id,
+            tenant=row.tenant,
+        )
+        for row in rows
+    ]
+
+
+def delete(connection: sa.Connection, database: Database, conversation_id: str) -> int:
+    """Delete a conversation and its runs; returns how many those were. Raises RequestError, ConversationBusy."""
+    whose = runs.c.conversation_id == conversation_id
+    held = sa.and_(whose, runs.c.owner.is_not(None), runs.c.lease_until > database.now)
+    if connection.execute(sa.select(runs.c.no).where(held).limit(1)).one_or_none() is not None:
+        raise ConversationBusy(f"a run of the conversation {conversation_id!r} goes on")
+    gone = connection.execute(sa.delete(conversations).where(conversations.c.id == conversation_id))
+    if not gone.rowcount:
+        raise RequestError(f"there is no conversation {conversation_id!r}")
+    ids = list(connection.execute(sa.select(runs.c.id).where(whose)).scalars())
+    _delete_runs(connection, ids)
+    return len(ids)
+
+
+def prune(connection: sa.Connection, before: float | None, now: float, *, dry_run: bool) -> Pruned:
+    """Delete what has been kept for long enough; see `Store.prune`."""
+    expired = sa.and_(conversations.c.expires_at <= now, conversations.c.open_run.is_(None))
+    ids = list(connection.execute(sa.select(conversations.c.id).where(expired)).scalars())
+    gone: list[str] = []
+    for batch in _batches(ids):
+        gone += connection.execute(sa.select(runs.c.id).where(runs.c.conversation_id.in_(batch))).scalars()
+    old: list[str] = []
+    stripped: list[str] = []
+    if before is not None:
+        ended = sa.and_(runs.c.ended_at < before, runs.c.status.not_in(sql_runs.OPEN))
+        old += connection.execute(sa.select(runs.c.id).where(ended, runs.c.conversation_id.is_(None))).scalars()
+        told = sa.exists().where(events.c.run_id == runs.c.id)
+        turns = sa.select(runs.c.id).where(ended, runs.c.conversation_id.is_not(None), told)
+        stripped += set(connection.execute(turns).scalars()).difference(gone)
+    if not dry_run:
+        for batch in _batches(ids):
+            connection.execute(sa.delete(conversations).where(conversations.c.id.in_(batch)))
+        _delete_runs(connection, [*gone, *old])
+        _strip_runs(connection, stripped)
+        used = sa.exists().where(runs.c.blueprint == blueprints.c.digest)
+        connection.execute(sa.delete(blueprints).where(~used))
+    return Pruned(len(gone) + len(old) + len(stripped), len(ids))
+
+
+def _delete_runs(connection: sa.Connection, ids: Iterable[str]) -> None:
+    for batch in _batches([*ids]):
+        for table in (messages, parts, events, decisions, spans):
+            connection.execute(sa.delete(table).where(table.c.run_id.in_(batch)))
+        connection.execute(sa.delete(runs).where(runs.c.id.in_(batch)))
+
+
+def _strip_runs(connection: sa.Connection, ids: Iterable[str]) -> None:
+    """Leave of a conversation's turns what was said in it: no sub-runs, calls, traces or events."""
+    for batch in _batches([*ids]):
+        for table in (parts, events, decisions, spans):
+            connection.execute(sa.delete(table).where(table.c.run_id.in_(batch)))
+        connection.execute(sa.delete(messages).where(messages.c.run_id.in_(batch), messages.c.path != ""))
+
+
+def _batches(ids: list[str]) -> Iterator[list[str]]:
+    return (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
