@@ -10,8 +10,9 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -112,8 +113,24 @@ async def by_hand(client: AsyncOpenAI, wire: Any, history: History) -> None:
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
 
 
-async def compare(steps: int, tools: list[Tool], history: History, rounds: int) -> None:
-    """Print one table: both loops in turns, so that they see the same machine."""
+async def one_run(runtime: Runtime, history: History, steps: int) -> None:
+    """Ours."""
+    result = await runtime.run("go", history=history)
+    assert (result.output, result.steps) == ("done", steps + 1)
+
+
+async def cpu(function: Callable[[], Awaitable[None]], runs: int) -> float:
+    """Seconds of this process's CPU for one of some runs in a row: the median."""
+    taken = list[float]()
+    for _ in range(runs):
+        began = process_time()
+        await function()
+        taken.append(process_time() - began)
+    return median(taken)
+
+
+async def compare(steps: int, tools: list[Tool], history: History, rounds: int, runs: int) -> None:
+    """Print one table: both loops in turns of some runs, so that they see the same machine."""
     ours, theirs = list[float](), list[float]()
     wire = [{"type": "function", "function": {**one.definition.model_dump(), "name": one.name}} for one in tools]
     with serving(steps + len(history) // 2) as url, TemporaryDirectory() as folder:
@@ -124,16 +141,11 @@ async def compare(steps: int, tools: list[Tool], history: History, rounds: int) 
         (root / "agentsd.yaml").write_text(f"models: {{wire: {alias}}}\n", "utf-8")
         client = AsyncOpenAI(base_url=url, api_key="k")
         async with Runtime.open(root, tools=tools, watch=False) as runtime:
-            for _ in range(rounds + 2):
-                began = process_time()
-                result = await runtime.run("go", history=history)
-                between = process_time()
-                await by_hand(client, wire, history)
-                ours.append(between - began)
-                theirs.append(process_time() - between)
-                assert (result.output, result.steps) == ("done", steps + 1)
+            for _ in range(rounds + 1):
+                ours.append(await cpu(partial(one_run, runtime, history, steps), runs))
+                theirs.append(await cpu(partial(by_hand, client, wire, history), runs))
         await client.close()
-    ours, theirs = ours[2:], theirs[2:]  # the first warm up
+    ours, theirs = ours[1:], theirs[1:]  # the first warm up
     ratio = median(own / other for own, other in zip(ours, theirs, strict=True))
     per_call = 1e6 / (steps + 1)
     rows = [
@@ -145,11 +157,11 @@ async def compare(steps: int, tools: list[Tool], history: History, rounds: int) 
 
 def main(*, quick: bool) -> None:
     """Print the tables of this part."""
-    rounds = 3 if quick else 12
+    rounds = 3 if quick else 9
     many = [note, *(look_up.named(f"look_up_{n}", "python") for n in range(99))]
     roles = ("user", "assistant")
     words = "Some words of a conversation that went before this one, long enough to look like chat. " * 2
     history = [{"role": roles[n % 2], "content": f"{n}: {words}"} for n in range(400)]
-    asyncio.run(compare(10, [note], [], rounds))
-    asyncio.run(compare(3, many, [], rounds))
-    asyncio.run(compare(3, [note], history, rounds))
+    asyncio.run(compare(10, [note], [], rounds, 6))
+    asyncio.run(compare(3, many, [], rounds, 4))
+    asyncio.run(compare(3, [note], history, rounds, 2))

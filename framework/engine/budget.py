@@ -36,8 +36,9 @@ class Budget:
     def check_steps(self) -> None:
         """Before a model call; raises LimitExceeded for what is already used up."""
         for budget in self._chain():
-            budget._check("max_steps", budget.state.steps, budget.limits.max_steps)
-        self.check_spent()
+            limits = budget.limits
+            budget._check("max_steps", budget.state.steps, limits.max_steps)
+            budget._check_spent(limits)
 
     def spend_step(self) -> None:
         """Count a model call; raises LimitExceeded for what is already used up."""
@@ -55,9 +56,7 @@ class Budget:
     def check_spent(self) -> None:
         """Before any attempt at a model call; raises LimitExceeded if tokens or dollars are used up."""
         for budget in self._chain():
-            usage, limits = budget.state.usage, budget.limits
-            budget._check("max_total_tokens", usage.total_tokens, limits.max_total_tokens)
-            budget._check("max_cost_usd", usage.cost_usd, limits.max_cost_usd)
+            budget._check_spent(budget.limits)
 
     def spend_tokens(self, usage: Usage) -> None:
         """After a model call."""
@@ -116,6 +115,11 @@ class Budget:
             if limit is not None and used >= WARN_AT * limit and name not in state.warned:
                 state.warned.append(name)
                 yield name, f"{used:.10g} of {name} {limit:.10g} used"
+
+    def _check_spent(self, limits: Limits) -> None:
+        usage = self.state.usage
+        self._check("max_total_tokens", usage.total_tokens, limits.max_total_tokens)
+        self._check("max_cost_usd", usage.cost_usd, limits.max_cost_usd)
 
     def _check(self, limit: str, used: float, allowed: float | None) -> None:
         if allowed is not None and used >= allowed:

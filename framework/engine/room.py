@@ -57,7 +57,7 @@ def expected_tokens(run: Run, request: ModelRequest) -> int:
     if counted and len(own) >= counted:
         later = request.messages[len(request.messages) - (len(own) - counted) - _added(run, request) :]
         return tokens + _estimate(later)
-    return _estimate(request.messages) + sum(estimate_tokens(tool.told) for tool in request.tools)
+    return _estimate(request.messages) + estimate_tokens("".join(tool.told for tool in request.tools))
 
 
 def note_size(run: Run, reply: ModelReply) -> None:

@@ -43,9 +43,10 @@ def judge(answer: Answer, request: ModelRequest, info: ModelInfo, endings: Endin
     except ModelError as error:
         error.usage = usage  # what cannot be used is paid for all the same
         raise
-    taken = {call.id for earlier in request.messages for call in earlier.tool_calls}
+    taken = {call.id for earlier in request.messages for call in earlier.tool_calls} if calls else set[str]()
+    unique = _unique_ids(calls, taken)
     return ModelReply(
-        message=answer.message.model_copy(update={"tool_calls": _unique_ids(calls, taken)}),
+        message=answer.message if unique == calls else answer.message.model_copy(update={"tool_calls": unique}),
         finish_reason="tool_calls" if calls and finish == "stop" else finish,
         usage=usage,
         model=answer.model,
@@ -83,5 +84,5 @@ def _unique_ids(calls: Iterable[ToolCall], taken: set[str]) -> tuple[ToolCall, .
     for call in calls:
         call_id = call.id if call.id and call.id not in taken else f"call_{uuid4().hex[:16]}"
         taken.add(call_id)
-        unique.append(call.model_copy(update={"id": call_id}))
+        unique.append(call if call.id == call_id else call.model_copy(update={"id": call_id}))
     return tuple(unique)
