@@ -103,7 +103,7 @@ def test_agents_are_listed_and_shown_as_they_are_in_effect(project: Path) -> Non
     assert (row["name"], row["path"], row["stale"]) == ("a", "agents.d/a.yaml", False)
     spec = yaml.safe_load(agentsd("agents", "show", "a", cwd=project).stdout)
     assert spec["runtime_policy"]["max_steps"] == 10
-    assert spec["runtime_policy"]["confirm"] == {"from": "high"}
+    assert spec["runtime_policy"]["confirm"] == {"from": "high", "expires": None, "on_expiry": "reject"}
     missing = agentsd("agents", "show", "b", cwd=project)
     assert (missing.returncode, "there is no agent named 'b'" in missing.stderr) == (2, True)
 

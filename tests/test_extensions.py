@@ -260,4 +260,4 @@ def test_an_executor_that_is_no_coroutine_function_is_refused_at_load(tmp_path: 
 
 def test_editors_are_told_of_the_executors_of_plugins(tmp_path: Path) -> None:
     project = asyncio.run(Project.read(executing(tmp_path)))
-    assert names_of(project).executors == ["react", "plan", "way.twice"]
+    assert names_of(project).executors == ["react", "plan", "auto", "way.twice"]

@@ -253,7 +253,7 @@ agents.d/bad.yaml:15:1: unknown key 'colour'
       | ^
       = known here: version, name, description, model, fallback_models, model_settings, protocol, instructions, \
 inputs, examples, routing, executor, skill_policy, mcp_policy, runtime_policy, plan, sub_agents, conversation, \
-output_schema, hooks"""
+output_schema, hooks, telemetry"""
 
 
 def test_a_bad_file_is_printed_with_all_its_mistakes_in_order() -> None:

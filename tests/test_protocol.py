@@ -389,8 +389,8 @@ def test_whatever_the_gateway_raises_comes_out_unchanged() -> None:
     [
         ("My plan: boil water.", "does not begin with {"),
         ('{"goal": "a", "goal": "b"}', "the key 'goal' stands in it twice"),
-        ('{"goal": "a", "steps": []}', "steps: "),
-        (json.dumps({**PLAN, "steps": [{"id": "a", "description": "x", "depends_on": ["z"]}]}), "depends on z"),
+        ('{"goal": "a", "steps": "none"}', "steps: "),
+        (json.dumps({**PLAN, "steps": [{"id": "a b", "description": "x"}]}), "steps.0.id: "),
     ],
 )
 def test_a_typed_answer_is_checked_and_asked_again(first: str, reason: str) -> None:

@@ -420,7 +420,7 @@ def test_a_project_brings_its_own_names(starter: Path) -> None:
     assert {"read_file", "dates.now"} <= names.tools.keys()
     assert names.agents["planner"] == "Plans a task of several steps first, then works it off."
     assert {"offline", "openai/", "ollama/"} <= set(names.models)
-    assert set(names.executors) == {"react", "plan"}
+    assert set(names.executors) == {"react", "plan", "auto"}
     assert "repo-analysis/system.j2" in names.templates
 
 

@@ -90,7 +90,7 @@ def test_the_keys_that_are_missing_are_offered_with_what_they_mean(desk: Desk) -
         ("runtime_policy: {confirm: {from: |}}\n", {"low", "medium", "high", "critical", "never"}),
         ("runtime_policy:\n  |\n", {"max_steps", "max_tool_calls", "timeout", "risk_level", "confirm"}),
         ("runtime_policy:\n  timeout: |\n", {"120s", "null"}),
-        ("executor: |\n", {"react", "plan"}),
+        ("executor: |\n", {"react", "plan", "auto"}),
         ("model: |\n", {"fast", "offline", "openai/", "qwen/"}),
         ("sub_agents: [|]\n", {"assistant", "planner", "log-analyst"}),
         ("skill_policy:\n  allow: [|]\n", {"read_file", "calculator", "dates.now"}),
@@ -135,7 +135,7 @@ def test_settings_are_offered_too(desk: Desk) -> None:
         (
             "execu|tor: plan\n",
             "`react` thinks and acts turn by turn; `plan` makes a plan first and works it off; "
-            "or a plugin's, by its name.",
+            "`auto` picks one for each",
         ),
     ],
 )
@@ -157,7 +157,7 @@ def test_hover_over_a_tool_shows_what_it_does(desk: Desk) -> None:
         ("runtime_policy:\n  max_step: 3\n", 7, 3, "Property max_step is not allowed."),
         ("skill_policy: {allow: [], deny: [{tool: x, reson: y}]}\n", 6, 44, "Property reson is not allowed."),
         ("runtime_policy: {risk_level: extreme}\n", 6, 30, 'Valid values: "low", "medium", "high", "critical".'),
-        ("executor: plann\n", 6, 11, 'Valid values: "plan", "react".'),
+        ("executor: plann\n", 6, 11, 'Valid values: "auto", "plan", "react".'),
         ("plan: {approval: sometimes}\n", 6, 18, 'Valid values: "never", "always".'),
         ("inputs: {a: {type: text}}\n", 6, 20, '"string", "integer", "number", "boolean", "array", "object".'),
         ("runtime_policy:\n  max_steps: many\n", 7, 14, "Incorrect type. Expected one of null, integer."),
