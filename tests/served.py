@@ -98,11 +98,15 @@ def events_of(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def served(
-    root: Path, *arguments: str, key: str | None = None, environment: Mapping[str, str] | None = None
+    root: Path,
+    *arguments: str,
+    path: str = ".",
+    key: str | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Served]:
     """`agentsd serve` on a free port, until the context ends."""
     env = {**ENVIRONMENT, **QUICK, "PYTHONPATH": str(Path(__file__).parent.parent), **(environment or {})}
-    command = [*COMMAND, "serve", str(root), "--port", "0", *arguments]
+    command = [*COMMAND, "serve", path, "--port", "0", *arguments]
     with subprocess.Popen(
         command, cwd=root, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:

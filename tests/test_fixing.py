@@ -202,6 +202,13 @@ def test_only_the_file_that_is_named_is_fixed(tmp_path: Path) -> None:
     assert "executr" in (tmp_path / "agents.d/two.yaml").read_text()
 
 
+def test_a_file_that_is_a_project_by_itself_is_fixed(tmp_path: Path) -> None:
+    write(tmp_path, {"one.yaml": rest("executr: plan\n")})
+    done = agentsd("check", "--fix", "one.yaml", cwd=tmp_path)
+    assert done.returncode == 0
+    assert (tmp_path / "one.yaml").read_text() == rest("executor: plan\n")
+
+
 @pytest.mark.parametrize(
     ("path", "text"),
     [

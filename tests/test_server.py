@@ -6,6 +6,7 @@ import asyncio
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -78,6 +79,7 @@ def test_it_says_in_one_line_where_it_is_and_what_is_live(still: Served) -> None
     live = still.get("/agent/config")
     assert (live["generation"], live["agents"], live["problems"], live["held"]) == (1, ["one"], [], False)
     assert (live["trigger"], len(live["digest"])) == ("startup", 16)
+    assert [still.ask("HEAD", path).status_code for path in ("/health", "/ready")] == [200, 200]
     (listed,) = still.get("/agent/agents")["agents"]
     assert (listed["name"], listed["description"], listed["model"]) == ("one", "v1", "offline")
 
@@ -334,6 +336,29 @@ def test_what_it_cannot_serve_at_is_told(tmp_path: Path, arguments: tuple[str, .
     done = agentsd("serve", *arguments, cwd=tmp_path)
     assert (done.returncode, message in done.stderr) == (code, True), done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_one_agent_file_can_be_served_without_a_project(tmp_path: Path) -> None:
+    write(tmp_path, {"one.yaml": one(description="v1")})
+    with served(tmp_path, path="one.yaml") as server:
+        with server.listening() as events:
+            write(tmp_path, {"one.yaml": one(description="v2")})
+            assert next(events)["changed"] == ["one"]
+        assert server.post("/agent/config/rollback", {"generation": 1})["generation"] == 3
+
+
+def test_without_the_extra_it_says_what_is_missing_and_other_commands_do_without(tmp_path: Path) -> None:
+    write(tmp_path, {ONE: one()})
+    without = "import sys; sys.modules.update(fastapi=None, uvicorn=None, starlette=None)"
+    for arguments, code, message in (
+        (["serve"], 78, "`agentsd serve` needs FastAPI and uvicorn: pip install 'agentsd[serve]'"),
+        (["config", "history", "--url", "http://127.0.0.1:1"], 1, "there is no server at http://127.0.0.1:1"),
+    ):
+        program = f"{without}; from framework.cli.main import main; main({arguments!r})"
+        env = {**ENVIRONMENT, "PYTHONPATH": str(Path(__file__).parent.parent)}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=30, check=False)
+        assert (done.returncode, message in done.stderr) == (code, True), done.stderr
 
 
 def test_files_that_cannot_be_used_in_strict_mode_are_exit_78(tmp_path: Path) -> None:

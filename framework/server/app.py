@@ -21,12 +21,12 @@ def app_of(runtime: Runtime, feed: ConfigFeed) -> FastAPI:
     app = FastAPI(title="agentsd", openapi_url=None, docs_url=None, redoc_url=None)
     app.include_router(routes(runtime, feed, admit))
 
-    @app.get("/health", response_model=Health)
+    @app.api_route("/health", methods=["GET", "HEAD"], response_model=Health)
     async def health() -> object:
         """The process answers."""
         return private(answer(Health()))
 
-    @app.get("/ready", response_model=Readiness)
+    @app.api_route("/ready", methods=["GET", "HEAD"], response_model=Readiness)
     async def ready(request: Request) -> object:
         """200 if some agent can be served, else 503 and, for those who may ask, why."""
         current = runtime.catalog.current
