@@ -77,9 +77,9 @@ class Served:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Have it end; returns its exit code."""
         self.process.send_signal(number)
-        out, _ = self.process.communicate(timeout=PATIENCE)
-        self.said += out.splitlines()
-        return self.process.returncode
+        assert self.process.stdout
+        self.said += self.process.stdout.read().splitlines()  # not communicate(): it knows nothing of lines read ahead
+        return self.process.wait(PATIENCE)
 
 
 def events_of(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
