@@ -4,36 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 import click
 
 from framework.cli.project import locate
 from framework.cli.records import find_run, stored
 from framework.cli.show import MARKS, arguments_text, ending, first_line, how_to_decide, shown, visible
+from framework.cli.waterfall import waterfall
 from framework.engine.ending import result_of
+from framework.telemetry.otlp_json import otlp_json as exported
 from framework.types.state import Confirmation, RunResult, RunState, TraceEntry
+from framework.types.trace import SpanRecord
 
 
 @click.command("show")
 @click.argument("run")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
-def command(run: str, project: str, as_json: bool) -> int:
-    """Show what happened in RUN (an id, the beginning of one, or `last`), and what it waits for."""
-    state = asyncio.run(_load(project, run))
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result, and the spans of its trace, as JSON.")
+@click.option("--otlp-json", is_flag=True, help="Print the trace as JSON of OTLP, which backends and collectors read.")
+def command(run: str, project: str, as_json: bool, otlp_json: bool) -> int:
+    """Show what happened in RUN (an id, the beginning of one, or `last`), when, and what it waits for."""
+    state, spans = asyncio.run(_load(project, run))
     result = result_of(state)
+    if otlp_json:
+        click.echo(json.dumps(exported(spans), ensure_ascii=False))
+        return 0
     if as_json:
-        click.echo(json.dumps(result.model_dump(mode="json", exclude_none=True), ensure_ascii=False, indent=2))
+        body = result.model_dump(mode="json", exclude_none=True) | {"spans": [asdict(span) for span in spans]}
+        click.echo(json.dumps(body, ensure_ascii=False, indent=2))
         return 0
     for line in lines(state, result):
         click.echo(line)
+    for line in waterfall(spans):
+        click.secho(line, dim=True)
     return 0
 
 
-async def _load(project: str, run: str) -> RunState:
+async def _load(project: str, run: str) -> tuple[RunState, Sequence[SpanRecord]]:
     async with stored(locate(project)) as store:
-        return await find_run(store, run)
+        state = await find_run(store, run)
+        return state, await store.spans(state.run_id)
 
 
 def lines(state: RunState, result: RunResult) -> Iterator[str]:
