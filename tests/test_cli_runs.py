@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -145,8 +146,11 @@ def test_a_wrong_decision_is_refused_and_the_run_still_waits(tmp_path: Path, cas
 
 
 def test_a_decision_comes_too_late_or_a_second_time(tmp_path: Path) -> None:
-    asking(tmp_path, runtime_policy="{confirm: {expires: 1ms}}")
-    late = agentsd("runs", "decide", paused(tmp_path), "--approve-all", cwd=tmp_path)
+    asking(tmp_path, runtime_policy="{confirm: {expires: 500ms}}")
+    run_id = paused(tmp_path)
+    while datetime.now(UTC) < datetime.fromisoformat(listed(tmp_path)[0]["expires_at"]) + timedelta(seconds=1):
+        assert listed(tmp_path)[0]["status"] == "paused", "looking at a run does not go on with it"
+    late = agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
     assert late.returncode == 2
     assert "call_1 expired at" in late.stderr
     asking(tmp_path)
