@@ -38,7 +38,9 @@ def case_of(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[str, 
     case["model"] = script
     if results := _results(record):
         case["results"] = results
-    if decisions := dict(_decisions(record, numbers)):
+    asked = {event["id"] for event in events if event["event"] == "confirm_required"}
+    decided = {key: decision for key, decision in record.decisions.items() if key in asked}
+    if decisions := dict(_decisions(record, decided, numbers)):
         case["decisions"] = decisions
     case["expect"] = _expected(record, events)
     return case
@@ -111,24 +113,26 @@ def _result(result: ToolResult) -> Any:
     return result.output if isinstance(result.output, str) else json.dumps(result.output, ensure_ascii=False)
 
 
-def _decisions(record: RunState, numbers: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+def _decisions(
+    record: RunState, decided: Mapping[str, Decision], numbers: Mapping[str, str]
+) -> Iterator[tuple[str, Any]]:
     """By tool where all that was said about it is the same, else by the call's number in the script."""
     said: dict[str, dict[str, Any]] = {}
     for key, call in _calls(record):
-        for asked, decision in record.decisions.items():
+        for asked, decision in decided.items():
             if asked == key or asked.startswith((f"{key}~", f"{key}?")):
-                own = numbers.get(key, key) + asked.removeprefix(key)
-                said.setdefault(call.call.tool, {})[own] = _decision(decision)
-    plans = {asked: _decision(decision) for asked, decision in record.decisions.items() if "plan-" in asked}
-    shown = {key for _, call in _calls(record) for key in (call.call.id,)}
-    if plans := {asked: one for asked, one in plans.items() if asked.rpartition("/")[2] not in shown}:
+                number = numbers.get(key, key) + asked.removeprefix(key)
+                said.setdefault(call.call.tool, {})[number] = _decision(decision)
+    plans = {asked: _decision(decision) for asked, decision in decided.items() if "plan-" in asked}
+    called = {call.call.id for _, call in _calls(record)}
+    if plans := {asked: one for asked, one in plans.items() if asked.rpartition("/")[2] not in called}:
         said["plan"] = plans
-    for tool, decided in said.items():
-        values = list(decided.values())
+    for tool, own in said.items():
+        values = list(own.values())
         if all(value == values[0] for value in values):
             yield tool, values[0]
         else:
-            yield from decided.items()
+            yield from own.items()
 
 
 def _decision(decision: Decision) -> Any:

@@ -109,11 +109,8 @@ class Recording:
 
     def result(self, call_id: str) -> ToolResult | Confirmation:
         """What came of a call, or what its tool asked a human."""
-        path = tuple(call_id.split("/"))
-        record = self._records.get(path[:-1])
-        call = record.calls.get(path[-1]) if record else None
-        if call is not None and call.result is not None:
-            return call.result
+        if known := self._known(call_id):
+            return known
         if question := self._questions.get(call_id):
             return question
         self.beyond.append(f"the call {call_id} has no result on record")
@@ -123,8 +120,8 @@ class Recording:
         """Hooks that refuse what hooks refused."""
 
         async def before_tool(context: ToolContext, call: ToolCall) -> None:  # noqa: ARG001 - a hook's signature
-            result = self.result(context.call_id) if self._is_known(context.call_id) else None
-            if isinstance(result, ToolResult) and str(result.metadata.get("rule", "")).startswith("hook "):
+            result = self._known(context.call_id)
+            if result is not None and str(result.metadata.get("rule", "")).startswith("hook "):
                 raise Refused(result.error or "")
 
         async def after_run(context: ToolContext, output: str) -> None:  # noqa: ARG001 - a hook's signature
@@ -137,9 +134,11 @@ class Recording:
             hooks["after_run"] = (Extension("hook", RECORDED, after_run),)
         return hooks
 
-    def _is_known(self, call_id: str) -> bool:
-        path = tuple(call_id.split("/"))
-        return path[:-1] in self._records and path[-1] in self._records[path[:-1]].calls
+    def _known(self, call_id: str) -> ToolResult | None:
+        *path, own = call_id.split("/")
+        record = self._records.get(tuple(path))
+        call = record.calls.get(own) if record else None
+        return call.result if call else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
