@@ -182,6 +182,8 @@ _EFFECTS: Mapping[str, Callable[[Any, Any], Effect]] = {
     **{f"runtime_policy.{limit}": _limit for limit in _LIMITS},
     "runtime_policy.risk_level": _risk,
     "runtime_policy.confirm.from": _risk,
+    "runtime_policy.confirm.expires": _limit,
+    "runtime_policy.confirm.on_expiry": lambda _, now: "tightens" if now == "cancel" else "widens",
     "runtime_policy.strict_arguments": _strictness,
     "plan.approval": _approval,
     **{f"plan.{limit}": _limit for limit in ("max_plan_steps", "max_replans", "step_timeout", "step_retries")},

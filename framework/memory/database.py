@@ -82,6 +82,11 @@ class Database:
             await asyncio.to_thread(threads.close)
 
     @property
+    def dialect(self) -> sa.Dialect:
+        """How it wants its statements."""
+        return self._writer.engine.dialect
+
+    @property
     def now(self) -> sa.ColumnElement[float]:
         """The database's clock, in seconds since 1970: the one that all processes share."""
         text = "(julianday('now')-2440587.5)*86400.0" if self.is_sqlite else "extract(epoch from clock_timestamp())"
@@ -93,7 +98,7 @@ class Database:
             try:
                 return await asyncio.get_running_loop().run_in_executor(threads.pool, partial(threads.do, work))
             except _Broken as broken:
-                if time.monotonic() >= deadline:
+                if not broken.again or time.monotonic() >= deadline:
                     raise self._error(broken.error) from None
                 await asyncio.sleep(_PAUSE_SECONDS)
             except (SQLAlchemyError, sqlite3.Error, OSError) as error:
@@ -101,7 +106,8 @@ class Database:
 
     def _error(self, error: BaseException) -> StoreError:
         """Only the driver's own words: statements and what is in them stay out of it."""
-        said = str(getattr(error, "orig", None) or type(error).__name__).strip().splitlines()
+        told = getattr(error, "orig", None) or (type(error).__name__ if isinstance(error, SQLAlchemyError) else error)
+        said = str(told).strip().splitlines()
         text = said[0].partition(" with text ")[0] if said else type(error).__name__  # what is in it stays out, too
         advice = next((f"; {advice}" for sign, advice in _ADVICE.items() if sign in text), "")
         return StoreError(f"the store {self.name}: {text}{advice}")
@@ -110,9 +116,9 @@ class Database:
 class _Broken(Exception):
     """The connection is gone: another one may work."""
 
-    def __init__(self, error: DBAPIError) -> None:
-        super().__init__(str(error.orig))
-        self.error = error
+    def __init__(self, error: Exception, *, again: bool = True) -> None:
+        super().__init__(str(error))
+        self.error, self.again = error, again
 
 
 class _Threads:
@@ -120,7 +126,8 @@ class _Threads:
 
     def __init__(self, engine: sa.Engine, number: int) -> None:
         self.pool = ThreadPoolExecutor(number, thread_name_prefix="agentsd-store")
-        self._engine = engine
+        self.engine = engine
+        self._driver: Any = engine.dialect.dbapi
         self._own = threading.local()
         self._open: set[sa.Connection] = set()
 
@@ -129,19 +136,19 @@ class _Threads:
         connection: sa.Connection | None = getattr(self._own, "connection", None)
         try:
             if connection is None:
-                connection = self._own.connection = self._engine.connect()
+                connection = self._own.connection = self.engine.connect()
                 self._open.add(connection)
             with connection.begin():
                 return work(connection)
         except DBAPIError as error:
             self._drop()
-            if error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError)):
+            if isinstance(error, (OperationalError, InterfaceError)):
                 raise _Broken(error) from None
             raise
-        except BaseException:
-            if connection is not None and connection.invalidated:
-                self._drop()
-            raise
+        except self._driver.Error as error:  # of a statement that was prepared
+            self._drop()
+            broken = isinstance(error, (self._driver.OperationalError, self._driver.InterfaceError))
+            raise _Broken(error, again=broken) from None
 
     def close(self) -> None:
         """Let what is under way end; no more after that."""

@@ -14,11 +14,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from framework.memory.database import Database
 from framework.memory.parts import Differ, Part, is_progress
+from framework.memory.prepared import Prepared
 from framework.memory.schema import conversations, events, messages, parts, runs
 from framework.memory.schema import spans as spans_table
 from framework.memory.spans import spans_to_json
 from framework.types.errors import RunTaken, StoreError
-from framework.types.events import Event, wire
+from framework.types.events import WIRE_NAMES, Event
 from framework.types.state import RunState
 from framework.types.trace import SpanRecord
 
@@ -39,37 +40,36 @@ class Statements:
         insert = sqlite.insert if database.is_sqlite else postgresql.insert
         lease = database.now + sa.bindparam("lease", type_=sa.Double)
         step = sa.update(runs).where(*_MINE).returning(runs.c.cancel_requested)
-        kept: dict[str, Any] = {
-            name: sa.bindparam(name) for name in ("state", "steps", "tokens", "trace_id", "updated_at")
-        }
-        self.step = step.values(version=sa.bindparam("is"), lease_until=lease, **kept)
-        self.progress = step.values(version=sa.bindparam("is"), lease_until=lease, attempts=0, **kept)
-        ended: dict[str, Any] = {
-            name: sa.bindparam(name) for name in ("status", "finish_reason", "ended_at", "expires_at")
-        }
-        self.end = step.values(version=sa.bindparam("is"), owner=None, lease_until=None, attempts=0, **kept, **ended)
-        self.release = sa.update(runs).where(*_MINE).values(owner=None, lease_until=None)
-        add_message, add_part = insert(messages), insert(parts)
-        self.message = add_message.on_conflict_do_update(
-            index_elements=["run_id", "path", "n"], set_={"body": add_message.excluded.body}
-        )
-        self.part = add_part.on_conflict_do_update(
-            index_elements=["run_id", "path", "kind", "n"], set_={"body": add_part.excluded.body}
-        )
-        self.event = sa.insert(events)
-        self.spans = sa.insert(spans_table)
+        kept = {"version": sa.bindparam("is"), **_named("state", "steps", "tokens", "trace_id", "updated_at")}
+        ended = _named("status", "finish_reason", "ended_at", "expires_at")
         free = sa.update(conversations).where(
             conversations.c.id == sa.bindparam("conversation"), conversations.c.open_run == sa.bindparam("run")
         )
-        freed: dict[str, Any] = {name: sa.bindparam(name) for name in ("updated_at", "expires_at")}
-        self.free = free.values(open_run=None, **freed)
-        told: dict[str, Any] = {name: sa.bindparam(name) for name in ("agent", "session")}
-        self.answered = free.values(open_run=None, **told, **freed)
-        self.summed_up = (
-            sa.update(conversations)
-            .where(conversations.c.id == sa.bindparam("conversation"))
-            .values(summary=sa.bindparam("text"), summary_upto=sa.bindparam("upto"))
-        )
+        freed = {"open_run": None, **_named("updated_at", "expires_at")}
+        summed_up = sa.update(conversations).where(conversations.c.id == sa.bindparam("conversation"))
+
+        def prepared(statement: sa.Executable, table: sa.Table | None = None) -> Prepared:
+            columns = None if table is None else [column.name for column in table.columns]
+            return Prepared(statement, database.dialect, columns)
+
+        def upsert(table: sa.Table) -> Prepared:
+            add, key = insert(table), [column.name for column in table.primary_key]
+            return prepared(add.on_conflict_do_update(index_elements=key, set_={"body": add.excluded.body}), table)
+
+        self.step = prepared(step.values(lease_until=lease, **kept))
+        self.progress = prepared(step.values(lease_until=lease, attempts=0, **kept))
+        self.end = prepared(step.values(owner=None, lease_until=None, attempts=0, **kept, **ended))
+        self.release = prepared(sa.update(runs).where(*_MINE).values(owner=None, lease_until=None))
+        self.message, self.part = upsert(messages), upsert(parts)
+        self.event, self.spans = prepared(sa.insert(events), events), prepared(sa.insert(spans_table), spans_table)
+        self.free = prepared(free.values(**freed))
+        self.answered = prepared(free.values(**freed, **_named("agent", "session")))
+        summary = {"summary": sa.bindparam("text"), "summary_upto": sa.bindparam("upto")}
+        self.summed_up = prepared(summed_up.values(**summary))
+
+
+def _named(*columns: str) -> dict[str, Any]:
+    return {name: sa.bindparam(name) for name in columns}
 
 
 @dataclass(slots=True)
@@ -96,12 +96,9 @@ class Batch:
 
     def insert(self, connection: sa.Connection, statements: Statements) -> None:
         """Write the rows that are added to others."""
-        if self.messages:
-            connection.execute(statements.message, self.messages)
-        if self.parts:
-            connection.execute(statements.part, self.parts)
-        if self.events:
-            connection.execute(statements.event, self.events)
+        statements.message.many(connection, self.messages)
+        statements.part.many(connection, self.parts)
+        statements.event.many(connection, self.events)
 
 
 class SqlRecord:
@@ -123,8 +120,7 @@ class SqlRecord:
         try:
             batch.add(self._run_id, self._differ.changes(state))
             batch.events = [
-                {"run_id": self._run_id, "seq": event.seq, "at": now, "body": orjson.dumps(wire(event)).decode()}
-                for event in events
+                {"run_id": self._run_id, "seq": event.seq, "at": now, "body": _wire(event)} for event in events
             ]
         except (PydanticSerializationError, TypeError, ValueError) as error:
             raise StoreError(f"the run {self._run_id} cannot be written as JSON: {type(error).__name__}") from None
@@ -144,10 +140,12 @@ class SqlRecord:
 
         def work(connection: sa.Connection) -> bool:
             cancelled = self._set(connection, statement, row | more)
+            if cancelled is None:
+                return False
             batch.insert(connection, self._statements)
             if traced:
                 row_of_spans = {"run_id": self._run_id, "version": self._version + 1, "body": traced}
-                connection.execute(self._statements.spans, row_of_spans)
+                self._statements.spans.one(connection, row_of_spans)
             if last and state.conversation_id and state.status != "paused":
                 self._free(connection, state, now)
             return cancelled
@@ -159,26 +157,40 @@ class SqlRecord:
     async def release(self) -> None:
         """Let the run go as it was last written."""
         mine = {"run": self._run_id, "was": self._version, "me": self._owner}
-        await self._database.write(lambda connection: connection.execute(self._statements.release, mine))
+        await self._database.write(lambda connection: self._statements.release.one(connection, mine))
 
-    def _set(self, connection: sa.Connection, statement: sa.Update, row: dict[str, Any]) -> bool:
-        """Compare and set; whether somebody wants the run to end. Raises RunTaken."""
-        found = connection.execute(statement, row | {"was": self._version, "is": self._version + 1}).one_or_none()
-        if found is None:
-            raise RunTaken(f"another process has taken over the run {self._run_id}: this one stops")
-        return bool(found[0])
+    def _set(self, connection: sa.Connection, statement: Prepared, row: dict[str, Any]) -> bool | None:
+        """Compare and set; whether somebody wants the run to end.
+
+        Returns nothing if all of this is on record: the connection broke after a first attempt, not before it.
+
+        Raises:
+            RunTaken: somebody else holds the run.
+        """
+        found = statement.one(connection, row | {"was": self._version, "is": self._version + 1})
+        if found is not None:
+            return bool(found[0])
+        now = connection.execute(sa.select(runs.c.version, runs.c.owner).where(runs.c.id == self._run_id)).one_or_none()
+        if now is not None and now.version == self._version + 1 and now.owner in (self._owner, None):
+            return None
+        raise RunTaken(f"another process has taken over the run {self._run_id}: this one stops")
 
     def _free(self, connection: sa.Connection, state: RunState, now: float) -> None:
         if (summary := state.summary) is not None:
             kept = {"conversation": state.conversation_id, "text": summary.model_dump_json(), "upto": summary.upto}
-            connection.execute(self._statements.summed_up, kept)
+            self._statements.summed_up.one(connection, kept)
         expires = None if state.conversation_ttl is None else now + state.conversation_ttl
         told = {"conversation": state.conversation_id, "run": self._run_id, "updated_at": now, "expires_at": expires}
         if state.status in ("completed", "stopped"):
             session = orjson.dumps(state.session).decode()
-            connection.execute(self._statements.answered, told | {"agent": state.agent, "session": session})
+            self._statements.answered.one(connection, told | {"agent": state.agent, "session": session})
         else:
-            connection.execute(self._statements.free, told)
+            self._statements.free.one(connection, told)
+
+
+def _wire(event: Event) -> str:
+    """As `wire` has it, written by pydantic itself."""
+    return f'{{"event":"{WIRE_NAMES[type(event)]}",{event.model_dump_json(exclude_none=True)[1:]}'
 
 
 def _ending(state: RunState, now: float) -> dict[str, Any]:

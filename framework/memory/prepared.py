@@ -1,0 +1,42 @@
+"""Statements compiled once and handed to the driver as they are: what is executed with every step of every run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+
+class Prepared:
+    """One statement of a database; its parameters by name."""
+
+    def __init__(self, statement: sa.Executable, dialect: sa.Dialect, columns: Sequence[str] | None = None) -> None:
+        """Compile a statement; `columns` are those that an INSERT is given."""
+        compiled = statement.compile(dialect=dialect, column_keys=columns)  # type: ignore[attr-defined]  # all we have can
+        self._text = str(compiled)
+        self._fixed: dict[str, Any] = {} if columns else dict(compiled.params)
+        self._order: Sequence[str] | None = compiled.positiontup
+
+    def one(self, connection: sa.Connection, row: Mapping[str, Any]) -> Any:
+        """Execute it, and give the first row it returns, if it does."""
+        cursor = _cursor(connection)
+        cursor.execute(self._text, self._parameters(row))
+        return cursor.fetchone() if cursor.description else None
+
+    def many(self, connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Execute it for each row."""
+        if len(rows) == 1:
+            _cursor(connection).execute(self._text, self._parameters(rows[0]))
+        elif rows:
+            _cursor(connection).executemany(self._text, [self._parameters(row) for row in rows])
+
+    def _parameters(self, row: Mapping[str, Any]) -> Any:
+        given = {**self._fixed, **row} if self._fixed else row
+        return given if self._order is None else [given[name] for name in self._order]
+
+
+def _cursor(connection: sa.Connection) -> Any:
+    driver = connection.connection.dbapi_connection
+    assert driver is not None
+    return driver.cursor()
