@@ -21,7 +21,7 @@ result = Runtime.run_sync(sys.argv[1], "What is 12 * 7?")
 assert result.output == "84", result
 print(*sorted(sys.modules))
 """
-UNWANTED = ("openai", "instructor", "httpx2", "aiohttp", "watchfiles", "rich", "opentelemetry.sdk")
+UNWANTED = ("openai", "instructor", "httpx2", "aiohttp", "watchfiles", "rich", "opentelemetry.sdk", "sqlalchemy")
 HERE = Path(__file__).parent.parent
 
 

@@ -44,7 +44,7 @@ def loaded(project: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "package",
-    ["openai", "instructor", "httpx2", "httpx", "aiohttp", "watchfiles"],
+    ["openai", "instructor", "httpx2", "httpx", "aiohttp", "watchfiles", "sqlalchemy"],
 )
 def test_a_run_that_needs_no_network_and_no_watcher_does_not_load_one(loaded: set[str], package: str) -> None:
     assert {"framework", "pydantic", "jinja2"} <= loaded, "the list is real"
