@@ -64,7 +64,7 @@ class Statements:
         self.event, self.spans = prepared(sa.insert(events), events), prepared(sa.insert(spans_table), spans_table)
         self.free = prepared(free.values(**freed))
         self.answered = prepared(free.values(**freed, **_named("agent", "session")))
-        summary = {"summary": sa.bindparam("text"), "summary_upto": sa.bindparam("upto")}
+        summary: dict[str, Any] = {"summary": sa.bindparam("text"), "summary_upto": sa.bindparam("upto")}
         self.summed_up = prepared(summed_up.values(**summary))
 
 
