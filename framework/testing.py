@@ -32,6 +32,8 @@ class JsonStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self._bodies: dict[str, str] = {}
+        self._let_go: set[str] = set()
+        """Runs that have ended, or wait."""
         self._blueprints: dict[str, Blueprint] = {}
         self._events: dict[str, list[dict[str, Any]]] = {}
         self._writes_left: int | None = None
@@ -54,12 +56,16 @@ class JsonStore(MemoryStore):
     async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
         """Hold a run again, as what was loaded."""
         record = await super().take(state, decisions, by)
+        self._let_go.discard(state.run_id)
         return JsonRecord(record, self)
 
     async def load_run(self, run_id: str) -> RunState:
         """A new object each time; raises RunNotFound."""
         self._record(run_id)
-        return RunState.model_validate_json(self._bodies[run_id])
+        state = RunState.model_validate_json(self._bodies[run_id])
+        if run_id not in self._let_go:  # what is in the state may be ahead of the end, which was not written
+            state.status, state.pending = "running", []
+        return state
 
     async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
         """What the run has told."""
@@ -70,8 +76,10 @@ class JsonStore(MemoryStore):
         """What was kept of an agent."""
         return self._blueprints.get(digest)
 
-    def keep(self, state: RunState, events: Sequence[Event]) -> None:
+    def keep(self, state: RunState, events: Sequence[Event], *, last: bool = False) -> None:
         """Keep JSON."""
+        if last:
+            self._let_go.add(state.run_id)
         self._bodies[state.run_id] = state.model_dump_json()
         self._events.setdefault(state.run_id, []).extend(wire(event) for event in events)
 
@@ -95,7 +103,7 @@ class JsonRecord:
     ) -> None:
         """Keep the state as JSON, and what was told."""
         self._store.count()
-        self._store.keep(state, events)
+        self._store.keep(state, events, last=last)
         await self._record.write(state, events, spans, last=last)
         self.cancel_requested = self._record.cancel_requested
 

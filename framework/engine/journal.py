@@ -76,7 +76,7 @@ class Journal:
 
     def save_soon(self) -> None:
         """Have the state written within a moment, at the latest; a failure shows at the next `save` or `check`."""
-        if self._durable:
+        if self._durable and self._failure is None:
             self._asked += 1
             if self._timer is None and self._writing is None:
                 self._timer = asyncio.get_running_loop().call_later(SOON, self._begin_write)
@@ -136,6 +136,8 @@ class Journal:
                 await self._channel.put(event)
         except BaseException as failure:  # noqa: BLE001 - whoever saves next is told; nothing goes on without a record
             self._failure = failure
+            if self._timer is not None:
+                self._timer.cancel()
         finally:
             self._writing = None
         if self._record.cancel_requested:
