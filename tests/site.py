@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import ssl
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
 
 Write = Callable[[asyncio.StreamWriter], Awaitable[None]]
 """Writes an answer by itself, at its own pace; it is stopped when the test is over."""
@@ -108,3 +113,19 @@ async def _read(reader: asyncio.StreamReader) -> Request:
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
     body = await reader.readexactly(int(headers.get("content-length", "0")))
     return Request(method, target, headers, body)
+
+
+def make_certificate(folder: Path) -> Path:
+    """A certificate of 127.0.0.1 that nobody vouches for; its key lies beside it."""
+    program = shutil.which("openssl") or pytest.skip("openssl makes the certificate")
+    names = ["-subj", "/CN=a", "-addext", "subjectAltName=IP:127.0.0.1,DNS:service.internal"]
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    command = [program, "req", "-x509", *curve, *names, "-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder / "cert.pem"
+
+
+def served_with(certificate: Path) -> ssl.SSLContext:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, certificate.with_name("key.pem"))
+    return tls

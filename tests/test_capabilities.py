@@ -100,11 +100,13 @@ def test_without_a_price_nothing_is_counted() -> None:
 # --- in requests
 
 
-def sent(provider: str, model: str, *, stream: bool = False, **settings: Any) -> tuple[dict[str, Any], list[Delta]]:
+def sent(
+    provider: str, model: str, *, stream: bool = False, json: dict[str, Any] | None = None, **settings: Any
+) -> tuple[dict[str, Any], list[Delta]]:
     async def run() -> tuple[dict[str, Any], list[Delta]]:
         async with wire_server([says("one two")]) as server:
             client = OpenAIModel(provider, model, api_key="k", base_url=server.url)
-            asked = ModelRequest((USER,), settings=ModelSettings(**settings), stream=stream)
+            asked = ModelRequest((USER,), settings=ModelSettings(**settings), stream=stream, json=json)
             deltas = [delta async for delta in client.stream(asked)]
             await client.close()
             return server.requests[0], deltas
@@ -187,3 +189,31 @@ def test_a_wrong_capability_is_an_error_at_its_place(tmp_path: Path, capabilitie
 
     assert "agentsd.yaml:1:" in str(caught.value)
     assert message in str(caught.value)
+
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("name", "effort", "schema", "form"),
+    [
+        (
+            "openai/gpt-5-mini",
+            None,
+            SCHEMA,
+            {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}},
+        ),
+        ("openai/gpt-5-mini", None, {}, {"type": "json_object"}),
+        ("deepseek/deepseek-chat", None, SCHEMA, {"type": "json_object"}),
+        ("qwen/qwen-max", None, SCHEMA, {"type": "json_object"}),
+        ("qwen/qwen-max", "high", SCHEMA, None),  # it does not think and keep to JSON at once
+        ("ollama/nobody-knows", None, SCHEMA, None),
+        ("openai/gpt-5-mini", None, None, None),
+    ],
+)
+def test_an_answer_is_held_to_json_as_strictly_as_the_model_can(
+    name: str, effort: str | None, schema: dict[str, Any] | None, form: dict[str, Any] | None
+) -> None:
+    body, _ = sent(*name.split("/"), json=schema, reasoning=effort)
+
+    assert body.get("response_format") == form

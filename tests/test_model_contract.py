@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
 from tests.formats import KEY, OPENAI, SIGNATURE, Calls, Format, Said, begun, each_format, each_way, says
+from tests.site import make_certificate, served_with, site
 from tests.wire import Answer, Answers, WireServer, html, raw, wire_server
 
 USER = Message(role="user", content="hi")
@@ -305,6 +307,28 @@ def test_a_server_that_is_not_there_is_named_without_its_credentials(form: Forma
         asyncio.run(run())
 
     assert caught.value.retryable
+    assert KEY not in caught.value.message
+
+
+@each_format
+@each_way
+def test_a_certificate_that_nobody_vouches_for_is_one_error_that_says_what_to_do(
+    form: Format, stream: bool, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        async with site({}, tls=served_with(make_certificate(tmp_path))) as served:
+            model = form.model(f"https://{served.host}/v1")
+            try:
+                async for _ in model.stream(request(stream=stream)):
+                    pass
+            finally:
+                await model.close()
+
+    with pytest.raises(ModelError, match=r"/m: the encrypted connection to https://127.0.0.1:\d+/v1 failed") as caught:
+        asyncio.run(run())
+
+    assert re.search(r"SSL_CERT_FILE .*: self-signed certificate$", caught.value.message)
+    assert (caught.value.retryable, caught.value.unavailable) == (False, True)
     assert KEY not in caught.value.message
 
 

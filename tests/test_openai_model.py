@@ -309,6 +309,8 @@ def test_a_server_without_a_key_is_not_sent_the_environments_key(monkeypatch: py
         (raw(502, b"<html>bad gateway</html>", "text/html"), r"the provider failed \(502\)$", True),
         (failed(408, "slow"), r"failed \(408\): slow", True),
         (failed(400, "context too long"), r"refused \(400\): context too long", False),
+        (failed(400, "registry/gemma does not support tools"), "no function calls: set `protocol: json`", False),
+        (failed(404, "No endpoints found that support tool use"), "no function calls: set `protocol: json`", False),
         (failed(400, "flagged", "content_filter"), "refused: flagged", False),
         (failed(401, f"Incorrect API key provided: {KEY}"), "the key was refused", False),
         (failed(403, f"{KEY} may not"), r"refused \(403\): \*\*\* may not", False),

@@ -211,7 +211,7 @@ def test_the_shipped_examples_follow_the_protocol_themselves() -> None:
     ask(model, USER, tools=(ECHO,))
     told = model.requests[0].messages[0].content
     said = [line.removeprefix("You: ") for line in told.splitlines() if line.startswith("You: ")]
-    assert len(said) == 3
+    assert len(said) == 6
     assert not any(isinstance(read_answer(line), Unusable) for line in said)
 
 

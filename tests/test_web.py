@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import shutil
-import ssl
-import subprocess
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
@@ -24,7 +21,7 @@ from framework.tools.web import HttpClient, HttpReply
 from framework.types.errors import ToolError
 from framework.types.http import HttpLimits
 from tests.cases import cases
-from tests.site import Site, answer, redirect, site
+from tests.site import Site, answer, make_certificate, redirect, served_with, site
 
 ALL = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 EVERYWHERE = ("0.0.0.0/0", "::/0")
@@ -680,18 +677,7 @@ def test_an_answer_that_is_none_is_an_error_that_says_so(page: bytes) -> None:
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
     """A certificate of 127.0.0.1, with its key in the same file, that nobody vouches for."""
-    program = shutil.which("openssl") or pytest.skip("openssl makes the certificate")
-    names = ["-subj", "/CN=a", "-addext", "subjectAltName=IP:127.0.0.1,DNS:service.internal"]
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    command = [program, "req", "-x509", *curve, *names, "-keyout", "key.pem", "-out", "cert.pem"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    return tmp_path / "cert.pem"
-
-
-def served_with(certificate: Path) -> ssl.SSLContext:
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(certificate, certificate.with_name("key.pem"))
-    return tls
+    return make_certificate(tmp_path)
 
 
 def test_asi07_a_server_whose_certificate_nobody_vouches_for_is_refused(certificate: Path) -> None:

@@ -9,9 +9,9 @@ A client asks once. Trying again, deadlines and fallbacks are the engine's.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
 
@@ -53,6 +53,8 @@ class ModelRequest:
     """Somebody listens to deltas; otherwise the wire is not streamed."""
     output: type[BaseModel] | None = None
     """The type the answer must have."""
+    json: Mapping[str, Any] | None = None
+    """The answer is to be one JSON object, of this schema where it is not empty: for models that can be held to it."""
     scratch: Scratch = field(default_factory=Scratch, repr=False, compare=False)
     """The same in all requests of a run whose messages are the same objects."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -16,6 +18,10 @@ from framework.types.redact import redact
 T = TypeVar("T")
 QUOTED_CHARS = 300
 """How much of a provider's own words an error repeats."""
+_NO_TOOLS = re.compile(
+    r"(?i)\b(tools?|tool use|tool choice|functions?)\b.*\b(support|requires)|support.*\b(tools?|functions?)\b"
+)
+"""How servers say that a model has no function calls."""
 _WAIT = (408, 409, 429)
 """Refusals that may be none at the next try."""
 _STATUS_OF = {
@@ -76,7 +82,7 @@ class Failures:
             return self.refusal("refused", words or "by the content filter")
         if status == 401:  # its words often repeat a part of the key
             return self.error("the key was refused: set a valid one", unavailable=True)
-        if status == 404 or code == "model_not_found":
+        if (status == 404 and not _NO_TOOLS.search(words)) or code == "model_not_found":
             return self.error(f"no such model at {self._address}, or base_url is wrong", words, unavailable=True)
         if status == 402 or (status == 429 and code == "insufficient_quota"):
             return self.error("the account's quota is used up", words, unavailable=True)
@@ -85,6 +91,9 @@ class Failures:
             return self.error(f"rate limited{hint}", words, retryable=True, retry_after=wait)
         if status >= 500 or status in _WAIT:
             return self.error(f"the provider failed ({status})", words, retryable=True, retry_after=wait)
+        if _NO_TOOLS.search(words):
+            advice = "set `protocol: json` in the agent's file"
+            return self.error(f"the model has no function calls: {advice}", words, unavailable=True)
         return self.error(f"the request was refused ({status})", words)
 
     def reported(self, words: str, *, code: object = None) -> ModelError:
@@ -126,9 +135,25 @@ class Failures:
             return self.error(f"no answer in time from {self._address}", retryable=True)
         if isinstance(error, ValueError):
             return self.error("the server's answer is not JSON: is base_url right?", retryable=True)
+        if (tls := _tls_error(error)) is not None:
+            hint = (
+                f"failed: is it to be trusted, is base_url right? Set SSL_CERT_FILE for certificates of your own: {tls}"
+            )
+            return self.error(f"the encrypted connection to {self._address} {hint}", unavailable=True)
         unreached = isinstance(root, (httpx2.ConnectError, httpx2.UnsupportedProtocol))
         hint = "failed: is the server up, is base_url right?" if unreached else "broke before the answer was whole"
         return self.error(f"the connection to {self._address} {hint} ({type(root).__name__})", retryable=True)
+
+
+def _tls_error(error: BaseException | None) -> str | None:
+    """Why TLS failed, if an error comes of that."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError):  # aiohttp's own has no reason, but a cause that has
+            reason = getattr(error, "verify_message", None) or getattr(error, "reason", None)
+            if reason:
+                return str(reason)
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def words_of(body: object) -> str:

@@ -149,6 +149,8 @@ class OpenAIModel:
         if "max_tokens" in body and self._info.provider == "openai" and self._base_url is None:
             # OpenAI's reasoning models refuse the old name; most other servers know only that one.
             body["max_completion_tokens"] = body.pop("max_tokens")
+        if request.json is not None and not body.get("enable_thinking"):  # Qwen does not think and keep to JSON at once
+            body.update(_held_to_json(request.json, can))
         if request.tools:
             body["tool_choice"] = tool_choice_to_chat(can.tool_choice(request.settings.tool_choice), names)
         return body
@@ -201,6 +203,14 @@ class OpenAIModel:
     def _reported(self, body: object, words: str = "") -> ModelError:
         code = body.get("code") if isinstance(body, Mapping) else None
         return self._failures.reported(words_of(body) or words, code=code)
+
+
+def _held_to_json(schema: Mapping[str, Any], can: Capabilities) -> dict[str, Any]:
+    """The strictest form of JSON that the model knows."""
+    if schema and can.json_schema:
+        form = {"name": "answer", "schema": schema}  # not `strict`: that takes no schema with optional fields
+        return {"response_format": {"type": "json_schema", "json_schema": form}}
+    return {"response_format": {"type": "json_object"}} if can.json_object else {}
 
 
 def _thinking(effort: str | None, can: Capabilities) -> dict[str, Any]:

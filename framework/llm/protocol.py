@@ -70,7 +70,9 @@ class JsonProtocol:
         told = typed_rules(request.output) if request.output else rules(_offered(request), must_act=_must_act(request))
         settings = request.settings.model_copy(update={"tool_choice": None})
         messages = conversation(request.messages, told)
-        async for delta in self._client.stream(ModelRequest(messages, settings=settings, stream=request.stream)):
+        schema = request.output.model_json_schema() if request.output else {}
+        in_text = ModelRequest(messages, settings=settings, stream=request.stream, json=schema)
+        async for delta in self._client.stream(in_text):
             if delta.reply is None:
                 yield Delta(reasoning=delta.reasoning)
                 continue

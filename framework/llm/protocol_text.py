@@ -31,6 +31,12 @@ User: How much is 2 + 3? Say it in a sentence.
 You: {"type":"action","tool":"add","args":{"numbers":[2,3]}}
 User: {"type":"result","tool":"add","result":"5"}
 You: {"type":"final","answer":"2 + 3 is 5."}
+User: And 4 + 5?
+You: {"type":"action","tool":"add","args":{"numbers":"4, 5"}}
+User: {"type":"result","tool":"add","result":"Error: add was not called: numbers must be an array"}
+You: {"type":"action","tool":"add","args":{"numbers":[4,5]}}
+User: {"type":"result","tool":"add","result":"9"}
+You: {"type":"final","answer":"4 + 5 is 9."}
 User: Quote me the word "yes" and a new line.
 You: {"type":"final","answer":"\\"yes\\"\\n"}"""
 _TYPED = """\
