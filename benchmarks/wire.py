@@ -16,13 +16,14 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from time import process_time
+from time import perf_counter, process_time
 from typing import Any
 
 from openai import AsyncOpenAI
 
 from benchmarks.measure import Row, table
 from framework import Runtime, Tool, tool
+from framework.types.events import ContentReceived
 
 SERVER = """
 import asyncio, json, sys
@@ -41,12 +42,21 @@ async def serve(reader, writer):
             head = await reader.readuntil(b"\\r\\n\\r\\n")
             lines = (line.split(b":") for line in head.lower().split(b"\\r\\n"))
             size = next(int(line[1]) for line in lines if line[0] == b"content-length")
-            body = answer(await reader.readexactly(size))
+            asked = await reader.readexactly(size)
+            body = answer(asked)
+            await asyncio.sleep(float(sys.argv[2]))
+            if b'"stream":true' in asked.replace(b" ", b""):
+                piece = {"index": 0, "delta": {"content": "done"}, "finish_reason": "stop"}
+                chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [piece]}
+                writer.write(b"HTTP/1.1 200 OK\\r\\ncontent-type: text/event-stream\\r\\nconnection: close\\r\\n\\r\\n")
+                writer.write(b"data: " + json.dumps(chunk).encode() + b"\\n\\ndata: [DONE]\\n\\n")
+                break
             writer.write(b"HTTP/1.1 200 OK\\r\\ncontent-type: application/json\\r\\n")
             writer.write(b"content-length: %d\\r\\n\\r\\n" % len(body) + body)
             await writer.drain()
     except (asyncio.IncompleteReadError, ConnectionError):
-        writer.close()
+        pass
+    writer.close()
 async def main():
     server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 24)
     print(server.sockets[0].getsockname()[1], flush=True)
@@ -89,14 +99,27 @@ async def look_up(query: str, limit: int = 10, exact: bool = False) -> str:
 
 
 @contextmanager
-def serving(turns: int) -> Iterator[str]:
-    """A server in a process of its own that asks for the tool so many times; its address."""
-    with subprocess.Popen([sys.executable, "-c", SERVER, str(turns)], stdout=subprocess.PIPE, text=True) as process:
+def serving(turns: int, seconds: float = 0) -> Iterator[str]:
+    """A server in a process of its own that asks for the tool so many times, after some time each; its address."""
+    command = [sys.executable, "-c", SERVER, str(turns), str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
             yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1"
         finally:
             process.kill()
+
+
+@contextmanager
+def project(url: str) -> Iterator[Path]:
+    """A folder with one agent, whose model is at that address."""
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "agents.d").mkdir()
+        (root / "agents.d/looper.yaml").write_text(AGENT, "utf-8")
+        alias = f"{{model: openai/m, base_url: '{url}', api_key: k}}"
+        (root / "agentsd.yaml").write_text(f"models: {{wire: {alias}}}\n", "utf-8")
+        yield root
 
 
 async def by_hand(client: AsyncOpenAI, wire: Any, history: History) -> None:
@@ -133,12 +156,7 @@ async def compare(steps: int, tools: list[Tool], history: History, rounds: int, 
     """Print one table: both loops in turns of some runs, so that they see the same machine."""
     ours, theirs = list[float](), list[float]()
     wire = [{"type": "function", "function": {**one.definition.model_dump(), "name": one.name}} for one in tools]
-    with serving(steps + len(history) // 2) as url, TemporaryDirectory() as folder:
-        root = Path(folder)
-        (root / "agents.d").mkdir()
-        (root / "agents.d/looper.yaml").write_text(AGENT, "utf-8")
-        alias = f"{{model: openai/m, base_url: '{url}', api_key: k}}"
-        (root / "agentsd.yaml").write_text(f"models: {{wire: {alias}}}\n", "utf-8")
+    with serving(steps + len(history) // 2) as url, project(url) as root:
         client = AsyncOpenAI(base_url=url, api_key="k")
         async with Runtime.open(root, tools=tools, watch=False) as runtime:
             for _ in range(rounds + 1):
@@ -155,6 +173,34 @@ async def compare(steps: int, tools: list[Tool], history: History, rounds: int, 
     table(f"CPU of a model call: {steps} steps, {len(tools)} tools, {len(history)} earlier messages", "µs", rows)
 
 
+async def first_words(rounds: int) -> None:
+    """Print how long the first words of a model take that takes a second itself."""
+    ours, theirs = list[float](), list[float]()
+    with serving(0, 1.0) as url, project(url) as root:
+        client = AsyncOpenAI(base_url=url, api_key="k")
+        async with Runtime.open(root, watch=False) as runtime:
+            for _ in range(rounds + 1):
+                began = perf_counter()
+                stream = await client.chat.completions.create(
+                    model="m", messages=[{"role": "user", "content": "go"}], stream=True
+                )
+                async for _ in stream:
+                    theirs.append(perf_counter() - began)
+                began = perf_counter()
+                async with runtime.stream("go") as run:
+                    async for event in run:
+                        if isinstance(event, ContentReceived):
+                            ours.append(perf_counter() - began)
+        await client.close()
+    ours, theirs = ours[1:], theirs[1:]  # the first warms up
+    ratio = median(own / other for own, other in zip(ours, theirs, strict=True))
+    rows = [
+        Row("the openai SDK by hand", median(theirs) * 1000, 1),
+        Row("a run of ours", median(ours) * 1000, ratio, "from the request to the event"),
+    ]
+    table("The first words of a model that takes a second to begin, wall time", "ms", rows)
+
+
 def main(*, quick: bool) -> None:
     """Print the tables of this part."""
     rounds = 3 if quick else 9
@@ -165,3 +211,4 @@ def main(*, quick: bool) -> None:
     asyncio.run(compare(10, [note], [], rounds, 6))
     asyncio.run(compare(3, many, [], rounds, 4))
     asyncio.run(compare(3, [note], history, rounds, 2))
+    asyncio.run(first_words(2 if quick else 5))

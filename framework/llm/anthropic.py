@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 from framework.llm.answers import Answer, Endings, judge
 from framework.llm.anthropic_format import content_to_message, request_to_body, stamp, usage_to_ours
 from framework.llm.assembly import as_dict
-from framework.llm.capabilities import Capabilities, known_capabilities
+from framework.llm.capabilities import Capabilities
 from framework.llm.chat import repair, tool_names
-from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
+from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
 from framework.llm.failures import Failures, wait_of, words_of
 from framework.types.errors import ModelError
 
@@ -54,8 +53,7 @@ class AnthropicModel:
     def __init__(
         self, model: str, *, api_key: str, base_url: str | None = None, capabilities: Capabilities | None = None
     ) -> None:
-        can = (capabilities or Capabilities()).over(known_capabilities(f"anthropic/{model}"))
-        self._info = ModelInfo("anthropic", model, server_address=urlsplit(base_url or "").hostname, capabilities=can)
+        self._info = served_model("anthropic", model, base_url, capabilities)
         self._api_key = api_key
         self._base_url = base_url.rstrip("/").removesuffix("/v1") if base_url else None
         self._failures = Failures(self._info.name, api_key, base_url)

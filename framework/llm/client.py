@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
-from framework.llm.capabilities import Capabilities
+from framework.llm.capabilities import Capabilities, known_capabilities
 from framework.llm.prepared import Scratch
 from framework.types.messages import Message, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
@@ -40,6 +41,12 @@ class ModelInfo:
     def name(self) -> str:
         """`provider/model`."""
         return f"{self.provider}/{self.model}" if self.model else self.provider
+
+
+def served_model(provider: str, model: str, base_url: str | None, said: Capabilities | None) -> ModelInfo:
+    """A model on a server: what is said of it, and beside that what is known of it."""
+    can = (said or Capabilities()).over(known_capabilities(f"{provider}/{model}"))
+    return ModelInfo(provider, model, server_address=urlsplit(base_url or "").hostname, capabilities=can)
 
 
 @dataclass(frozen=True, slots=True)

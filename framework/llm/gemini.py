@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from framework.llm.answers import Answer, Endings, judge
-from framework.llm.capabilities import Capabilities, known_capabilities
+from framework.llm.capabilities import Capabilities
 from framework.llm.chat import tool_names
-from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
+from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
 from framework.llm.failures import Failures, wait_of, words_of
 from framework.llm.gemini_format import Parts, request_to_arguments
 from framework.types.errors import ModelError
@@ -65,8 +64,7 @@ class GeminiModel:
     def __init__(
         self, model: str, *, api_key: str, base_url: str | None = None, capabilities: Capabilities | None = None
     ) -> None:
-        can = (capabilities or Capabilities()).over(known_capabilities(f"gemini/{model}"))
-        self._info = ModelInfo("gemini", model, server_address=urlsplit(base_url or "").hostname, capabilities=can)
+        self._info = served_model("gemini", model, base_url, capabilities)
         self._api_key = api_key
         self._base_url = base_url
         self._failures = Failures(self._info.name, api_key, base_url)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 import orjson
 
 from framework.llm.answers import Answer, Endings, judge
 from framework.llm.assembly import Assembly, as_dict
-from framework.llm.capabilities import Capabilities, known_capabilities
+from framework.llm.capabilities import Capabilities
 from framework.llm.chat import (
     chat_to_message,
     chat_to_usage,
@@ -22,7 +21,7 @@ from framework.llm.chat import (
     tool_to_chat,
     wire_names,
 )
-from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
+from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
 from framework.llm.failures import Failures, wait_of, words_of
 from framework.llm.prepared import Toolsets, fields
 from framework.types.errors import ModelError
@@ -82,8 +81,7 @@ class OpenAIModel:
         base_url: str | None = None,
         capabilities: Capabilities | None = None,
     ) -> None:
-        can = (capabilities or Capabilities()).over(known_capabilities(f"{provider}/{model}"))
-        self._info = ModelInfo(provider, model, server_address=urlsplit(base_url or "").hostname, capabilities=can)
+        self._info = served_model(provider, model, base_url, capabilities)
         self._api_key = api_key
         self._base_url = base_url
         self._failures = Failures(self._info.name, api_key, base_url)
