@@ -130,6 +130,16 @@ def test_a_plan_that_is_asked_for_anew_must_be_approved_whatever_is_in_it(tmp_pa
     assert shop.log == []
 
 
+@pytest.mark.parametrize(
+    ("confirm", "asked"), [("high", False), ("never", True)], ids=["asked one by one", "never asked"]
+)
+def test_a_step_without_a_tool_counts_as_what_it_could_do_unasked(tmp_path: Path, confirm: str, asked: bool) -> None:
+    root = planner(tmp_path, runtime_policy=f"{{risk_level: high, confirm: {{from: {confirm}}}}}")
+    turns: list[Turn] = [draft({"id": "think", "description": "think"}), "a thought", "done"]
+    result, _, _ = decided(root, Workshop(), turns, [])
+    assert (result.status == "paused") is asked
+
+
 # --- a human's own plan
 
 GOOD_EDIT = {"goal": "less", "steps": [{"id": "b", "description": "b", "tool": "work", "parameters": {"n": "b"}}]}

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework import Approve, ModelError, RunResult, Runtime
+from framework import Approve, ModelError, RunResult, Runtime, tool
 from framework.llm.client import ModelRequest
 from framework.testing import Crash, JsonStore, ScriptedModel, Turn
 from framework.testing import calls as scripted_calls
@@ -109,6 +109,33 @@ def test_a_limit_within_a_plan_says_of_every_step_that_is_left_why_it_was_not_do
     assert result.output == "did a"
     assert states(result) == {"a": "done", "think": "failed", "b": "skipped"}
     assert "max_steps reached" in (results_of(seen)["b"][1] or "")
+
+
+def test_a_run_whose_time_is_up_says_what_was_under_way_and_what_was_not_begun(tmp_path: Path) -> None:
+    @tool(risk="low")
+    async def forever() -> str:
+        """Never ends."""
+        await asyncio.Event().wait()
+        return ""
+
+    root = planner(tmp_path, runtime_policy="{timeout: 100ms}")
+    shop = Workshop()
+    plan = draft(step("a"), step("b", "a", tool="forever", parameters={}), step("c", "b"))
+    result, _, _ = run(root, [*shop.tools(), forever], plan)
+    assert (result.status, result.finish_reason, result.output) == ("stopped", "timeout", "did a")
+    assert states(result) == {"a": "done", "b": "failed", "c": "skipped"}
+    assert result.plan is not None
+    assert result.plan.step("c").result == "not finished: the run was ended by timeout"
+
+
+def test_a_planning_model_that_there_is_not_is_a_problem_of_the_file(tmp_path: Path) -> None:
+    async def main() -> list[str]:
+        root = planner(tmp_path, plan="{model: plannnig}")
+        async with Runtime.open(root, models={"scripted": ScriptedModel()}, watch=False) as runtime:
+            return [f"{problem.place}: {problem.message}" for problem in runtime.catalog.current.errors]
+
+    (told,) = asyncio.run(main())
+    assert told.startswith("agents.d/p.yaml:8:15: unknown model 'plannnig'")
 
 
 def calls_forever() -> Turn:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from framework import RunResult, Runtime
+from framework import Approve, RunResult, Runtime
 from framework.cli.init import copy_starter
 from framework.config.settings import ReloadSettings, Settings
 from framework.config.suite import read_suite
@@ -71,6 +71,31 @@ def test_the_log_is_analysed_by_a_plan_with_a_summary(starter: Path) -> None:
     assert result.steps == 2, "the plan and the summary; the steps name their tool"
     assert {"tool", "final"} == {entry.action.type for entry in result.trace}
     assert "Most frequent errors" in result.output
+
+
+def test_a_plan_is_approved_made_anew_when_a_step_fails_and_worked_off(tmp_path: Path) -> None:
+    copy_starter(tmp_path)
+
+    async def main() -> tuple[list[RunResult], RunResult]:
+        paused = []
+        async with Runtime.open(tmp_path, watch=False) as runtime:
+            result = await runtime.run("summarize data/log/app.log then write it to notes.md", agent="planner")
+            while result.status == "paused":
+                paused.append(result)
+                result = await runtime.resume(result.run_id, {asked.id: Approve() for asked in result.pending})
+        return paused, result
+
+    paused, result = asyncio.run(main())
+    assert [asked.kind for waiting in paused for asked in waiting.pending] == ["plan", "tool"]
+    assert result.status == "completed", result.error
+    assert result.plan is not None
+    assert (result.plan.revision, result.plan.replans) == (2, 1)
+    assert [(call.tool, call.status) for call in result.tool_calls] == [
+        ("log_transform", "error"),
+        ("log_transform", "success"),
+        ("write_file", "success"),
+    ]
+    assert (tmp_path / "notes.md").read_text("utf-8").startswith("Lines: ")
 
 
 def test_the_starters_own_cases_pass(starter: Path) -> None:

@@ -87,13 +87,18 @@ def partial_output(state: RunState) -> str:
 
 
 def close_turn(run: Run) -> None:
-    """Answer what the last turn asked for before its run ended: providers refuse a call without an answer."""
+    """Answer what the last turn asked for before its run ended, for providers refuse a call without an answer.
+
+    The steps of a plan get their end, too.
+    """
     for call in run.state.open_calls():
         record = run.state.calls.get(call.id)
         result = (record and record.result) or ToolResult(
             status="error", error=f"not finished: the run was ended by {run.state.finish_reason}"
         )
         run.state.messages.append(tool_message(run, call, result, observation(run, call.tool, result)))
+    if run.state.plan is not None:
+        run.state.plan = run.state.plan.ended(f"not finished: the run was ended by {run.state.finish_reason}")
 
 
 def tool_message(run: Run, call: ToolCall, result: ToolResult, text: str) -> Message:

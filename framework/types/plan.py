@@ -152,6 +152,15 @@ class Plan(Frozen):
         dead = {step.id for step in self.steps if step.status in ("failed", "skipped")}
         return [(s, d) for s in self.steps if s.status == "open" for d in sorted(dead.intersection(s.depends_on))[:1]]
 
+    def ended(self, why: str) -> Plan:
+        """The plan of a run that was broken off: what was under way has failed, what was open is left out."""
+        states: dict[StepStatus, StepStatus] = {"running": "failed", "open": "skipped"}
+        steps = (
+            step.model_copy(update={"status": states[step.status], "result": why}) if step.status in states else step
+            for step in self.steps
+        )
+        return self.model_copy(update={"steps": tuple(steps)})
+
     def failures(self) -> list[PlanStep]:
         """Failed steps that no later revision has dealt with."""
         return [step for step in self.steps if step.status == "failed" and not step.settled]
