@@ -127,6 +127,9 @@ class Journal:
         return self._writing
 
     async def _write(self) -> None:
+        if self._failure is not None:  # the run was told that it has no record: nothing is written after that
+            self._writing = None
+            return
         covered, events, self._outbox = self._asked, self._outbox, []
         spans = self.take_spans(least=1 if self._last or self._leaving else MANY_SPANS)
         try:
