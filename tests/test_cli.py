@@ -71,6 +71,14 @@ def test_run_puts_the_answer_on_stdout_and_the_progress_on_stderr(starter: Path)
     assert "✓ echo" in done.stderr
 
 
+def test_run_goes_on_with_a_conversation(starter: Path) -> None:
+    for message in ("echo hello", "echo again"):
+        assert agentsd("run", "--conversation", "c1", message, cwd=starter).returncode == 0
+    told = agentsd("conversations", "show", "c1", cwd=starter).stdout
+    assert "hello" in told
+    assert "again" in told
+
+
 def test_run_json_is_the_whole_result(starter: Path) -> None:
     done = agentsd("run", "--agent", "log-analyst", "--json", "analyse data/logs/app.log", cwd=starter)
     result = json.loads(done.stdout)

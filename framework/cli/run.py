@@ -41,6 +41,7 @@ def pairs(values: tuple[str, ...]) -> dict[str, Any]:
 @click.command("run")
 @click.argument("words", nargs=-1, required=True, metavar="[FILE] MESSAGE")
 @click.option("-a", "--agent", help="Which agent; otherwise the router chooses.")
+@click.option("--conversation", metavar="ID", help="Continue this conversation, or begin it.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("-m", "--model", help="The model of agents that name none, such as openai/gpt-5.4-mini.")
 @click.option("-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help="A variable of the request.")
@@ -85,6 +86,7 @@ async def _answer(
                 show_problem(problem)
         options = RunOptions(
             agent=given["agent"] or location.agent(generation),
+            conversation=given["conversation"],
             inputs=pairs(given["inputs"]),
             limits=pairs(given["limits"]),
             locale=given["locale"],

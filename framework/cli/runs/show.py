@@ -80,11 +80,16 @@ def _facts(state: RunState, result: RunResult) -> Iterator[str]:
         yield f"conversation {state.conversation_id}"
     if state.user:
         yield f"user {state.user}"
-    yield f"{result.steps} steps, {sum(stat.count for stat in result.tool_stats.values())} tool calls"
+    tool_calls = sum(stat.count for stat in result.tool_stats.values())
+    yield f"{_some(result.steps, 'step')}, {_some(tool_calls, 'tool call')}"
     cost = f", {usage.cost_usd:.4f} USD" if usage.cost_usd else ""
     yield f"{usage.total_tokens} tokens{cost}, {result.elapsed_ms / 1000:.1f} s"
     if state.trace_id:
         yield f"trace {state.trace_id}"
+
+
+def _some(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _entry(entry: TraceEntry, *, several: bool) -> Iterator[str]:
