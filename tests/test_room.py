@@ -12,7 +12,7 @@ from tests.wire import Answer, WireServer, calls, says, wire_server
 
 
 def run(
-    root: Path, answers: list[Answer], *, window: int | None = None, message: str = "go", **keys: str
+    root: Path, answers: list[Answer], *, window: int | None = None, message: str = "go", history: Any = (), **keys: str
 ) -> tuple[RunResult, WireServer, list[events.Warned]]:
     async def main() -> tuple[RunResult, WireServer, list[events.Warned]]:
         async with wire_server(answers) as server:
@@ -24,7 +24,7 @@ def run(
             }
             async with Runtime.open(write(root, files), watch=False) as runtime:
                 assert runtime.catalog.problems == (), runtime.catalog.problems
-                async with runtime.stream(message) as stream:
+                async with runtime.stream(message, history=history) as stream:
                     warned = [event async for event in stream if isinstance(event, events.Warned)]
                 return await stream.result(), server, warned
 
@@ -32,8 +32,10 @@ def run(
 
 
 def test_a_message_that_does_not_fit_into_the_window_is_not_sent(tmp_path: Path) -> None:
-    result, server, _ = run(tmp_path, [says("never")], window=2000, message="word " * 3000)
+    result, server, warned = run(tmp_path, [says("never")], window=2000, message="word " * 3000)
     assert (result.status, result.finish_reason) == ("stopped", "context_full")
+    assert [event.code for event in warned] == ["context_full"]
+    assert "lower runtime_policy.max_observation_chars (agents.d/a.yaml" in warned[0].message
     assert server.requests == []
     assert result.stopped_by is not None
     assert result.stopped_by.place == "the context window of openai/test"
@@ -71,3 +73,10 @@ def test_what_the_provider_counted_is_the_truth(tmp_path: Path) -> None:
     result, server, _ = run(tmp_path, [*answers, says("done")], runtime_policy="{max_total_tokens: 1000}")
     assert result.output == "done", result.stopped_by
     assert len(server.requests) == 7
+
+
+def test_in_a_conversation_that_is_too_long_the_advice_is_to_begin_a_new_one(tmp_path: Path) -> None:
+    history = [{"role": "user", "content": "word " * 3000}, {"role": "assistant", "content": "yes"}]
+    result, server, warned = run(tmp_path, [says("never")], window=2000, history=history)
+    assert (result.finish_reason, server.requests) == ("context_full", [])
+    assert warned[-1].message.endswith(": begin a new conversation")

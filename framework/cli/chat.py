@@ -78,7 +78,8 @@ async def _tell_earlier(runtime: Runtime, conversation: str) -> None:
     state = await runtime.store.load_run(found.open_run)
     if state.pending and is_terminal():
         decisions = {asked.id: await asyncio.to_thread(ask_human, asked) for asked in state.pending}
-        result = await answer(runtime, runtime.resume_stream(state.run_id, decisions), quiet=False)
+        going_on = runtime.resume_stream(state.run_id, decisions)
+        result = await answer(runtime, going_on, quiet=False, title=f"● {state.agent} (goes on)")
         print_result(result, as_json=False)
     else:
         way = f"decide {state.run_id} --approve ID" if state.pending else f"resume {state.run_id}"

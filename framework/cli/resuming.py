@@ -49,4 +49,5 @@ async def go_on(
     async with opened(location, quiet=quiet) as runtime:
         state = await find_run(runtime.store, run)
         decisions = decide(state.pending)
-        return await answer(runtime, runtime.resume_stream(state.run_id, decisions, user=user), quiet=quiet)
+        going_on = runtime.resume_stream(state.run_id, decisions, user=user)
+        return await answer(runtime, going_on, quiet=quiet, title=f"● {state.agent} (goes on)")

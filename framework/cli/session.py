@@ -25,19 +25,21 @@ def is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def view_of_run() -> View:
-    """A live tree on a terminal, lines elsewhere."""
+def view_of_run(title: str = "…") -> View:
+    """A live tree on a terminal, lines elsewhere; the title stands above it until the run names its agent."""
     if not sys.stderr.isatty():
         return Lines()
     tree = import_module("framework.cli.tree")  # rich is only loaded for people
     console = import_module("rich.console").Console(stderr=True)
-    view: View = tree.LiveTree(console)
+    view: View = tree.LiveTree(console, title)
     return view
 
 
-async def answer(runtime: Runtime, started: AbstractAsyncContextManager[RunStream], *, quiet: bool) -> RunResult:
+async def answer(
+    runtime: Runtime, started: AbstractAsyncContextManager[RunStream], *, quiet: bool, title: str = "…"
+) -> RunResult:
     """Show a run to its end; on a terminal, ask what it needs to know and go on."""
-    view = None if quiet else view_of_run()
+    view = None if quiet else view_of_run(title)
     result = await _watch(started, view)
     while result.status == "paused" and not quiet and is_terminal():
         decisions = {asked.id: await asyncio.to_thread(ask_human, asked) for asked in result.pending}

@@ -39,8 +39,8 @@ _REVISED = re.compile(r"~\d+$")
 class LiveTree:
     """Shows a run as a tree that fills in: the agent, its plan's steps, its tool calls, those of its sub-agents."""
 
-    def __init__(self, console: Console) -> None:
-        self._root = Tree(Text("…"), guide_style="dim")
+    def __init__(self, console: Console, title: str = "…") -> None:
+        self._root = Tree(Text(title, style="bold"), guide_style="dim")
         self._nodes: dict[tuple[str, ...], Tree] = {(): self._root}
         self._console = console
         self._live: Live | None = None
