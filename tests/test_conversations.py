@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from framework import Approve, ConversationBusy, RequestError, RunNotFound, Runtime, Tool, tool
 from framework.llm.client import ModelRequest
+from framework.memory.database import Database
 from framework.memory.in_memory import MemoryStore
+from framework.memory.schema import metadata
 from framework.memory.sql import SqlStore
 from framework.memory.store import ConversationQuery, RunQuery, Store
 from framework.testing import ScriptedModel, Turn, calls
@@ -91,6 +94,30 @@ def test_a_deleted_conversation_is_gone_wholly_and_others_stay(tmp_path: Path, u
         assert (await runtime.run("again", conversation="c", agent="a")).messages[0].content == "again"
 
     with_runtime(tmp_path, url, body)
+
+
+def test_of_what_is_deleted_or_has_expired_no_row_is_left(tmp_path: Path, store_url: str) -> None:
+    async def body(runtime: Runtime, model: ScriptedModel) -> None:
+        for name in ("deleted", "expired"):
+            await runtime.run("pay", conversation=name, agent="a")
+        assert await rows() > 10
+        await runtime.store.delete_conversation("deleted")
+        await runtime.store.prune(None, time.time() + MONTH)
+        assert await rows() == 0
+
+    async def rows() -> int:
+        database = await Database.open(store_url, tmp_path)
+        tables = [table for table in metadata.sorted_tables if table.name != "agentsd_schema"]
+        counts = [sa.select(sa.func.count()).select_from(table) for table in tables]
+        try:
+            return await database.read(lambda c: sum(c.execute(count).scalar_one() for count in counts))
+        finally:
+            await database.close()
+
+    def paying(request: ModelRequest) -> Turn:
+        return calls(("pay", {"amount": 1})) if request.messages[-1].content == "pay" else "done"
+
+    with_runtime(tmp_path, store_url, body, paying, conversation="{ttl: 1h}")
 
 
 def test_a_conversation_in_which_a_run_goes_on_is_not_deleted(tmp_path: Path, url: str | None) -> None:
