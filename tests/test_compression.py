@@ -70,27 +70,28 @@ def test_a_turn_longer_than_the_window_is_not_forgotten() -> None:
 
 
 @cases(150)
-@given(messages=conversations(), texts=st.lists(SAID | st.just(""), min_size=1, max_size=4), keep=st.integers(0, 30))
+@given(rounds=st.lists(st.tuples(conversations(), SAID | st.just("")), min_size=1, max_size=4), keep=st.integers(0, 30))
 def test_facts_failures_denials_and_decisions_survive_whatever_the_model_writes(
-    messages: list[Message], texts: list[str], keep: int
+    rounds: list[tuple[list[Message], str]], keep: int
 ) -> None:
     """However often it is summed up, and even if the model writes nothing at all."""
     summary: Summary | None = None
     history: list[Message] = []
-    for number, text in enumerate(texts):
-        history += messages if number % 2 == 0 else messages[::1]
+    for messages, text in rounds:
+        history += messages
         gone = beginning(history, keep, lambda message: 1 + len(message.content) // 20)
         summary = summed_up(summary, history[:gone], text)
         history = history[gone:]
         assert not [*faults(history)]
         assert not history or history[0].role == "user"
     assert summary is not None
-    assert summary.upto + len(history) == len(messages) * len(texts)
+    whole = [message for messages, _ in rounds for message in messages]
+    assert [*whole[summary.upto :]] == history
     told = Prompts({}).render("earlier.j2", "en", {"summary": summary.model_dump()})
-    told += "\n".join(message.model_dump_json() for message in history)
-    for fact in facts_of(messages):
+    told += "\n".join(message.content for message in history)
+    for fact in facts_of(whole):
         assert fact in told
-    for event in events_of(messages):
+    for event in events_of(whole):
         assert event in told or event in {*events_of(history)}
 
 
