@@ -95,6 +95,13 @@ def test_facts_failures_denials_and_decisions_survive_whatever_the_model_writes(
         assert event in told or event in {*events_of(history)}
 
 
+def test_what_one_summary_said_and_the_next_leaves_out_is_taken_over() -> None:
+    first = summed_up(None, [Message(role="user", content="refund order 1234")], "They want a refund for 1234.")
+    assert first.facts == ()
+    second = summed_up(first, [Message(role="user", content="hurry")], "They are in a hurry.")
+    assert (second.facts, second.upto) == (("1234",), 2)
+
+
 def test_what_is_pasted_is_not_taken_for_words() -> None:
     log = "\n".join(f"2026-01-05 12:00:{n:02} error {n}" for n in range(60)) * 10
     found = [*facts_of([Message(role="user", content=f"why order 1234? {log}")])]
