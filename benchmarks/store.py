@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+from dataclasses import replace
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
@@ -13,9 +14,10 @@ from time import perf_counter, process_time
 from benchmarks.loop import LOOPER, STEPS, note, script
 from benchmarks.measure import Row, table
 from framework import Runtime, tool
+from framework.llm.client import ModelRequest
 from framework.memory.sql import SqlStore
 from framework.memory.store import RunRecord
-from framework.testing import ScriptedModel, calls
+from framework.testing import ScriptedModel, Turn, calls
 from framework.types.events import ToolFinished, ToolStarted
 from framework.types.messages import Message, ToolCall, ToolResult
 from framework.types.state import CallRecord, RunState
@@ -33,6 +35,12 @@ model: scripted
 instructions: Call the tool.
 skill_policy: {ask: [note], allow: [note]}
 """
+
+
+def turn(request: ModelRequest) -> Turn:
+    """As `script`, in a conversation: what was said in earlier turns does not count."""
+    start = max(i for i, message in enumerate(request.messages) if message.role == "user")
+    return script(replace(request, messages=request.messages[start:]))
 
 
 class Lag:
@@ -123,7 +131,7 @@ async def _lag(root: Path, turns: int, store: str | None) -> tuple[float, float]
         await asyncio.sleep(random.uniform(0.2, 0.6))
         return f"noted {n}"
 
-    model = {"scripted": ScriptedModel(script=script)}
+    model = {"scripted": ScriptedModel(script=turn)}
     async with Runtime.open(root, tools=[slow], models=model, watch=False, store=store) as runtime:
         await runtime.run("go", agent="looper")
         lag = Lag()
@@ -170,5 +178,5 @@ def main(*, quick: bool) -> None:
         (root / "agents.d/asker.yaml").write_text(ASKER, "utf-8")
         asyncio.run(writes(root, 200 if quick else 1000))
         asyncio.run(steps(root, 10 if quick else 100))
-        asyncio.run(at_once(root, 1 if quick else 5))
+        asyncio.run(at_once(root, 1 if quick else 3))
         asyncio.run(waiting(root, 100 if quick else WAITING))
