@@ -335,9 +335,9 @@ def test_undoing_a_refused_edit_clears_its_problems_without_a_new_generation(tmp
     live(root, body, settings=strict())
 
 
-def test_a_dashboard_can_see_the_last_reload(tmp_path: Path) -> None:
+def test_a_dashboard_can_see_the_last_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = InMemoryMetricReader()
-    metrics.set_meter_provider(MeterProvider([reader]))
+    monkeypatch.setattr(metrics, "get_meter", MeterProvider([reader]).get_meter)
     root = write(tmp_path, {ONE: one(), TWO: two()})
 
     def seen() -> dict[str, Any]:

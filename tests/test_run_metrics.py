@@ -136,5 +136,6 @@ def test_arguments_that_were_put_right_are_counted(tmp_path: Path, reader: InMem
     assert found["agentsd.llm.repairs"] == [({"agent": "one"}, 1)]
 
 
-def test_without_a_meter_provider_nothing_is_counted() -> None:
+def test_without_a_meter_provider_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "get_meter_provider", metrics.NoOpMeterProvider)
     assert RunMetrics().recording() is None

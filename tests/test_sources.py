@@ -269,6 +269,7 @@ def test_a_file_that_cannot_be_used_keeps_its_servers_and_shows_no_secret(tmp_pa
 
 def test_a_server_that_is_no_longer_declared_is_ended_when_the_last_run_that_may_call_it_has(tmp_path: Path) -> None:
     root = project(tmp_path, skill_policy='{allow: ["mcp.docs.*", drop]}')
+    others = children()
     held: list[Runtime] = []
     counted: list[int] = []
 
@@ -277,7 +278,7 @@ def test_a_server_that_is_no_longer_declared_is_ended_when_the_last_run_that_may
         """Take the server out of the files."""
         (root / "plugins/servers.yaml").unlink()
         await held[0].reload()
-        counted.append(len(children()))
+        counted.append(len(children() - others))
         return "gone"
 
     async def body(runtime: Runtime) -> None:
@@ -285,7 +286,7 @@ def test_a_server_that_is_no_longer_declared_is_ended_when_the_last_run_that_may
         result = await runtime.run("go")
         assert [call.status for call in result.tool_calls] == ["success", "denied"]
         async with asyncio.timeout(PATIENCE):
-            while children():
+            while children() - others:
                 await asyncio.to_thread(lambda: None)
 
     live(root, body, calls(("drop", {})), calls(("mcp.docs.echo", {}), prefix="d"), "done", tools=[drop])
@@ -311,6 +312,7 @@ def test_a_server_nobody_here_wrote_that_is_killed_in_mid_run_is_there_again_for
         "agents.d/a.yaml": agent("a", skill_policy='{allow: ["mcp.time.*", kill]}'),
     }
     ask = {"timezone": "UTC"}
+    others = children()
     held: list[Runtime] = []
     told: set[str] = set()
     script = [
@@ -323,11 +325,11 @@ def test_a_server_nobody_here_wrote_that_is_killed_in_mid_run_is_there_again_for
     @tool(risk="low")
     async def kill() -> str:
         """Kill the server, and wait until it is there again."""
-        (victim,) = children()
+        (victim,) = children() - others
         os.kill(victim, signal.SIGKILL)
         source = held[0].catalog.current.outside.sources["mcp.time"].source
         async with asyncio.timeout(PATIENCE):
-            while source.faults or children() in (set(), {victim}):
+            while source.faults or children() - others in (set(), {victim}):
                 told.update(problem.path for problem in held[0].catalog.problems)
                 await asyncio.to_thread(lambda: None)
             while held[0].catalog.problems:
