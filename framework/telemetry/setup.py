@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from opentelemetry import metrics, trace
 from opentelemetry.trace import ProxyTracerProvider
@@ -16,11 +20,14 @@ from framework.types.errors import ConfigError
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
+log = logging.getLogger(__name__)
+
 QUEUE_SPANS = 65_536
 """Spans that may wait to be sent, of some 1 kB each: a thousand runs that end at once lose none."""
 BATCH_SPANS = 1024
 TIMEOUT_SECONDS = 30.0
 """Of one sending: MLflow takes ten seconds for the first."""
+CONNECT_SECONDS = 3.0
 PATH = "/v1/traces"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
@@ -62,7 +69,27 @@ def exporting(endpoint: str | None, headers: Mapping[str, str], service: str) ->
         try:
             yield
         finally:
+            address = endpoint or next(url for name in ENDPOINTS if (url := os.environ.get(name)))
+            if not _answers(address):
+                log.warning("traces are not sent: nothing listens at %s", address)
+                logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)  # it would say so many times
+                # else it tries again for half a minute
+                exporter.shutdown()  # type: ignore[no-untyped-call]  # the package says no types there
             provider.shutdown()
+
+
+def _answers(address: str) -> bool:
+    """Whether anything listens there; of what lies behind a proxy that is not known, and taken for granted."""
+    parts = urlsplit(address)
+    host = parts.hostname or ""
+    if parts.scheme in getproxies() and not proxy_bypass(host):
+        return True
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection((host, port), CONNECT_SECONDS).close()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def traces_url(endpoint: str) -> str:
