@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework import Runtime
 from framework.config.settings import Settings
 from framework.llm.capabilities import Capabilities, Prices, known_capabilities, priced
 from framework.llm.client import Delta, ModelRequest
@@ -18,6 +19,7 @@ from framework.types.errors import ConfigError
 from framework.types.messages import Message, Usage
 from framework.types.spec import ModelSettings
 from tests.cases import cases
+from tests.projects import agent, write
 from tests.wire import says, wire_server
 
 USER = Message(role="user", content="hi")
@@ -217,3 +219,25 @@ def test_an_answer_is_held_to_json_as_strictly_as_the_model_can(
     body, _ = sent(*name.split("/"), json=schema, reasoning=effort)
 
     assert body.get("response_format") == form
+
+
+def test_a_setting_that_a_provider_has_not_is_refused_not_dropped(tmp_path: Path) -> None:
+    alias = "{model: anthropic/claude-x, api_key: k, base_url: 'http://127.0.0.1:9'}"
+    files = {
+        "agents.d/direct.yaml": agent("direct", model="anthropic/claude-x", model_settings="{seed: 3}"),
+        "agents.d/alias.yaml": agent("alias", model="there", model_settings="{seed: 3}"),
+        "agents.d/other.yaml": agent("other", model="openai/gpt-x", model_settings="{seed: 3}"),
+        "agentsd.yaml": f"models: {{there: {alias}}}\n",
+    }
+
+    async def main() -> None:
+        async with Runtime.open(write(tmp_path, files), watch=False) as runtime:
+            assert list(runtime.catalog.current.agents) == ["alias", "other"]
+            (problem,) = runtime.catalog.problems
+            assert (problem.line, problem.message) == (7, "anthropic knows no seed")
+            result = await runtime.run("hi", agent="alias")
+            assert result.error is not None
+            assert (result.status, result.error.code) == ("failed", "config_invalid")
+            assert result.error.message == "there: anthropic knows no seed: take it out of model_settings"
+
+    asyncio.run(main())

@@ -70,7 +70,7 @@ def _files(agents: Mapping[str, Agent], name: str) -> Iterator[tuple[str, str]]:
     left, seen = [name], {name}
     while left:
         agent = agents[left.pop()]
-        yield agent.path, "\n".join(agent.document.lines)
+        yield agent.path, agent.document.source.decode("utf-8-sig")
         for template, source in agent.prompts.closure(templates_of(agent.spec)).items():
             if template in agent.prompts.own:
                 yield f"{FOLDER}/{template}", source

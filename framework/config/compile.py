@@ -12,6 +12,7 @@ from framework.config.document import Document, Path
 from framework.config.extensions import extension_problems, hooks_of
 from framework.config.inputs import input_fields, input_problems, inputs_model, output_problems
 from framework.config.lint import lint
+from framework.config.models import model_problems
 from framework.config.parse import ParseError, in_order
 from framework.config.prompts import PromptError, Prompts
 from framework.config.samples import input_samples, runtime_samples
@@ -209,11 +210,7 @@ def _reference_problems(spec: AgentSpec, document: Document, world: World) -> It
     if isinstance(spec.instructions, TemplateRef) and not world.prompts.has(spec.instructions.template):
         known = world.prompts.names()
         yield unknown(("instructions", "template"), "template", spec.instructions.template, known)
-    for path, model in models_of(spec):
-        if not _is_known(model, world.models):
-            hint = "write provider/model, or an alias from agentsd.yaml"
-            message = f"unknown model {model!r}{did_you_mean(model.partition('/')[0], sorted(world.models))}"
-            yield document.problem(path, message, hint=hint)
+    yield from model_problems(spec, document, world.models)
     for index, name in enumerate(spec.sub_agents):
         if name not in world.specs:
             yield unknown(("sub_agents", index), "usable agent", name, world.specs)
@@ -232,24 +229,6 @@ def _is_pinned(spec: AgentSpec, tool: str) -> bool:
     """Whether an agent refuses a tool of an MCP server that says something else of itself than before."""
     policy = spec.mcp_policy.get(tool.split(".")[1])
     return policy is None or policy.pin == "block"
-
-
-def models_of(spec: AgentSpec) -> Iterator[tuple[Path, str]]:
-    """The models that an agent's file names, each with its place."""
-    if spec.model is not None:
-        yield ("model",), spec.model
-    yield from ((("fallback_models", index), name) for index, name in enumerate(spec.fallback_models))
-    if spec.plan.model is not None:
-        yield ("plan", "model"), spec.plan.model
-
-
-def knows_models(spec: AgentSpec, models: Collection[str]) -> bool:
-    """Whether an agent's models are among these, or of these providers."""
-    return all(_is_known(name, models) for _, name in models_of(spec))
-
-
-def _is_known(name: str, models: Collection[str]) -> bool:
-    return name in models or name.partition("/")[0] in models
 
 
 def circle_problems(spec: AgentSpec, document: Document, specs: Mapping[str, AgentSpec]) -> Iterator[Problem]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from framework.config.compile import Agent, World, circle_problems, compile_agent, knows_models, templates_of
+from framework.config.compile import Agent, World, circle_problems, compile_agent, templates_of
 from framework.config.document import Document
 from framework.config.extensions import extensions_of
+from framework.config.models import knows_models
 from framework.config.parse import ParseError
 from framework.config.prompts import Prompts
 from framework.config.snapshot import digest_of

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from framework.config.settings import ModelCallSettings
 from framework.engine.attempt import attempt, message_id
 from framework.engine.health import Permit
+from framework.llm.capabilities import unknown_settings
 from framework.llm.client import ModelClient, ModelReply, ModelRequest
 from framework.types.errors import ConfigError, ModelError
 from framework.types.events import Warned
@@ -74,6 +75,10 @@ def _client(run: Run, name: str, request: ModelRequest, *, fallback: bool) -> Mo
         if not fallback:
             raise
         raise ModelError(error.message, unavailable=True) from None
+    if not fallback and (unknown := unknown_settings(client.info.provider, request.settings)):
+        raise ConfigError(
+            f"{name}: {client.info.provider} knows no {', '.join(unknown)}: take it out of model_settings"
+        )
     if request.output is not None and not client.info.typed:
         raise ModelError(f"{name} cannot give the typed answer that was asked for", unavailable=True)
     return client

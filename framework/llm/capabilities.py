@@ -5,6 +5,7 @@ The rows hold only what the makers say. What is unknown is None, and a client th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
@@ -12,7 +13,7 @@ from pydantic import Field
 
 from framework.types.frozen import Frozen
 from framework.types.messages import Usage
-from framework.types.spec import PositiveInt
+from framework.types.spec import ModelSettings, PositiveInt
 
 Thinking = Literal[
     "none",
@@ -26,6 +27,8 @@ Thinking = Literal[
 """The parameter that says how long a model may think; `none`: it has none."""
 Price = Annotated[float, Field(ge=0)]
 TOKENS_A_PRICE = 1_000_000
+UNKNOWN_SETTINGS: Mapping[str, tuple[str, ...]] = {"anthropic": ("seed",)}
+"""Settings for which a provider has no parameter: set all the same, they would do nothing, and nobody would notice."""
 THINKING_TOKENS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384}
 """What `model_settings.reasoning` means to models that are given a budget of tokens."""
 
@@ -86,6 +89,11 @@ def priced(usage: Usage, capabilities: Capabilities) -> Usage:
     if capabilities.prices is None:
         return usage
     return usage.model_copy(update={"cost_usd": capabilities.prices.cost(usage)})
+
+
+def unknown_settings(provider: str, settings: ModelSettings) -> list[str]:
+    """Those of the settings that a provider has no parameter for."""
+    return [name for name in UNKNOWN_SETTINGS.get(provider, ()) if getattr(settings, name) is not None]
 
 
 def known_capabilities(name: str) -> Capabilities:
