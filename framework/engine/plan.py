@@ -104,6 +104,8 @@ async def _leave_out(run: Run, why: str) -> None:
 
 async def _summarize(run: Run) -> str:
     finished = plan_of(run)
+    if said := run.state.last_reply:  # left over from a pause or a crash
+        return said.content
     if len(run.state.messages) == 1:  # not yet recorded before a crash
         run.record(work_done(run, finished.steps, finished.goal))
     with run.span("plan.summary", "CHAIN", {names.PLAN_REVISION: finished.revision}):

@@ -20,10 +20,10 @@ from framework.config.compile import Agent
 from framework.config.prompts import PromptError
 from framework.engine import calls, hooks, results, turns, typed
 from framework.engine.answers import typed_answer
-from framework.engine.attempt import message_id
 from framework.engine.background import read_background
 from framework.engine.budget import Budget
 from framework.engine.compression import fit_history
+from framework.engine.guarding import guard_output, withhold
 from framework.engine.policy import Policy
 from framework.engine.room import note_size
 from framework.engine.run_trace import AgentTrace, step_span
@@ -36,7 +36,7 @@ from framework.telemetry.redact import places
 from framework.telemetry.span import NO_SPAN, OpenSpan
 from framework.telemetry.spans import Kind
 from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, Paused, Refused
-from framework.types.events import ContentReceived, Event, RunEvent
+from framework.types.events import Event, RunEvent
 from framework.types.messages import Message, ToolCall
 from framework.types.outcome import outcome
 from framework.types.redact import redact
@@ -215,20 +215,34 @@ class Run:
         Returns:
             What a human must confirm before it can go on; nothing when it has ended.
         """
+        if self.parent is not None and self.state.status not in ("running", "paused"):
+            return ()  # it ended before a crash: only its caller had not put that down yet
         executor = executor or self.agent.executor or self.services.executors[self.agent.spec.executor]
         started = perf_counter()
         self.state.status = "running"
         with AgentTrace(self):
             try:
                 asked = await self._carry_out(executor)
-                if not asked and self.state.output:
-                    await self._guard_output()
+                if not asked and self.is_guarded:
+                    await guard_output(self)
             finally:
                 self.state.elapsed_ms += (perf_counter() - started) * 1000
                 if self.state.status in ("stopped", "cancelled", "failed"):
                     results.close_turn(self)
                 self._end_step()
         return asked
+
+    def end(self, finish_reason: str, output: str = "", error: BaseException | None = None) -> None:
+        """Put down in the state how the run ends."""
+        state = self.state
+        state.finish_reason, state.output = finish_reason, output
+        status = getattr(error, "http_status", 500)
+        state.status = outcome(finish_reason, status).status
+        state.error = state.stopped_by = None
+        if error is not None:
+            ours = isinstance(error, (AgentsdError, PromptError))
+            message = redact(str(error)) if ours else "an internal error; the log has it"
+            state.error = ErrorInfo(code=finish_reason, message=message, retryable=getattr(error, "retryable", False))
 
     # --- inside
 
@@ -241,48 +255,36 @@ class Run:
                 await fit_history(self)
                 output = await executor(self)
                 self.state.data = await typed_answer(self, output)
-                self._end("final", output)
+                self.end("final", output)
         except Paused as paused:
-            self._end("confirmation")
+            self.end("confirmation")
             return paused.confirmations
         except LimitExceeded as limit:
             self._stop(limit)
         except Refused as refusal:
-            self._end("refused", refusal.message)
+            self.end("refused", refusal.message)
         except TimeoutError as error:
             if self.deadline and self.deadline.expired():
                 self._stop(self.budget.timed_out())
             else:
-                self._end("internal_error", results.partial_output(self.state), error)
+                self.end("internal_error", results.partial_output(self.state), error)
         except asyncio.CancelledError:
             if self.services.journal.suspended:
                 raise  # it has not ended: it is left as it is
-            self._end("cancelled", "" if self.is_guarded else results.partial_output(self.state))
+            self.end("cancelled", results.partial_output(self.state))
+            withhold(self)
             raise
         except (AgentsdError, PromptError) as error:
-            self._end(getattr(error, "code", ConfigError.code), results.partial_output(self.state), error)
+            self.end(getattr(error, "code", ConfigError.code), results.partial_output(self.state), error)
         except Exception as error:  # noqa: BLE001 - an executor may be a plugin's: what it raises ends this run only
             log.error("run %s: the executor %r failed: %s", self.state.run_id, self.agent.spec.executor, places(error))
-            self._end("internal_error", results.partial_output(self.state), error)
+            self.end("internal_error", results.partial_output(self.state), error)
         return ()
 
     @property
     def is_guarded(self) -> bool:
         """Hooks look at the output before anybody else does: nothing of it is told until then."""
         return bool(self.agent.hooks.get("after_run"))
-
-    async def _guard_output(self) -> None:
-        if not self.is_guarded:
-            return
-        output = self.state.output
-        try:
-            self.state.output = await hooks.after_run(self, output)
-        except Refused as refusal:
-            self._end("refused", refusal.message)
-        if self.state.output != output:
-            self.state.data = None
-        results.replace_answer(self, self.state.output)
-        await self.emit(ContentReceived, message_id=message_id(self), text=self.state.output)
 
     @cached_property
     def preamble(self) -> tuple[Message, ...]:
@@ -302,16 +304,6 @@ class Run:
         self._step_span.end()
         self._step_span = NO_SPAN
 
-    def _end(self, finish_reason: str, output: str = "", error: BaseException | None = None) -> None:
-        state = self.state
-        state.finish_reason, state.output = finish_reason, output
-        status = getattr(error, "http_status", 500)
-        state.status = outcome(finish_reason, status).status
-        if error is not None:
-            ours = isinstance(error, (AgentsdError, PromptError))
-            message = redact(str(error)) if ours else "an internal error; the log has it"
-            state.error = ErrorInfo(code=finish_reason, message=message, retryable=getattr(error, "retryable", False))
-
     def _stop(self, limit: LimitExceeded) -> None:
-        self._end(limit.limit, results.partial_output(self.state))
+        self.end(limit.limit, results.partial_output(self.state))
         self.state.stopped_by = LimitUse(limit=limit.limit, used=limit.used, allowed=limit.allowed, place=limit.place)

@@ -84,6 +84,8 @@ async def ask(run: Run, request: ModelRequest, *, model: str | None = None) -> M
 async def tell(run: Run, message: Message) -> None:
     """An answer as an event: thinking where it led to tool calls, content where it is the final one."""
     reasoning = message.reasoning.text if message.reasoning else ""
+    if not message.tool_calls and run.is_guarded:
+        reasoning = ""  # it may have the answer in it, which nobody has looked at
     if thought := "\n".join(part for part in (reasoning, message.content if message.tool_calls else "") if part):
         await run.emit(Thought, message_id=message_id(run), text=thought)
     if message.content and not message.tool_calls and not (run.services.listening or run.is_guarded):

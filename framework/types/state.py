@@ -246,6 +246,13 @@ class RunState(BaseModel):
         """The trace of its last part, where one was recorded."""
         return self.traceparent.split("-")[1] if self.traceparent else None
 
+    @property
+    def last_reply(self) -> Message | None:
+        """What the model said last, if nothing has come after it: its calls stand unanswered, or it is the answer."""
+        if self.replies and self.replies[-1] == len(self.messages) - 1:
+            return self.messages[-1]
+        return None
+
     def open_calls(self) -> tuple[ToolCall, ...]:
         """Calls of the last turn that stand unanswered: left over from a pause or a crash."""
         if not self.messages or self.messages[-1].role != "assistant":
