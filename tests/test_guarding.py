@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from framework import Refused, RunResult, RunSuspended, Runtime, Tool, events
+from framework import Refused, RunResult, RunSuspended, Runtime, Tool, events, tool
+from framework.engine.stream import RunStream
 from framework.memory.store import Store
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.events import Event, ToolStarted, wire
@@ -227,6 +228,72 @@ def test_what_the_model_thought_of_a_guarded_answer_is_not_told(tmp_path: Path) 
         assert RAW not in (await stream.result()).model_dump_json()
 
     life(project(tmp_path), body, said)
+
+
+# --- which hooks look
+
+
+@pytest.mark.parametrize("listening", [False, True])
+def test_a_guard_that_an_edit_adds_holds_for_the_answer_of_a_run_that_goes_on(tmp_path: Path, listening: bool) -> None:
+    root = project(tmp_path, hooks="{}")
+    held: list[Runtime] = []
+
+    @tool(risk="low")
+    async def edit() -> str:
+        """Have the answers of the agent that is running looked at."""
+        project(root)
+        await held[0].reload()
+        return "edited"
+
+    async def body(runtime: Runtime, watch: Watch) -> None:
+        held.append(runtime)
+        watch.go.set()
+        async with runtime.stream("go") as stream:
+            if not listening:
+                result, seen = await stream.result(), []
+            else:
+                seen = [wire(event) async for event in stream]
+                result = await stream.result()
+        assert runtime.catalog.current.number == 2
+        assert (result.output, watch.looked_at) == ("**** it", [RAW])
+        assert "darn" not in str(seen)
+        assert "darn" not in result.model_dump_json()
+        assert [event["text"] for event in seen if event["event"] == "content"] == ["**** it"] * listening
+
+    life(root, body, calls(("edit", {})), RAW, tools=[edit])
+
+
+def test_a_guard_that_an_edit_adds_while_the_answer_comes_in_holds_for_the_rest_of_it(tmp_path: Path) -> None:
+    root = project(tmp_path, hooks="{}")
+    half, go = asyncio.Event(), asyncio.Event()
+
+    class Slow(ScriptedModel):
+        async def stream(self, request: Any) -> Any:
+            async for delta in super().stream(request):
+                yield delta
+                if delta.text == "say":
+                    half.set()
+                    await go.wait()
+
+    async def main() -> list[Event]:
+        watch = Watch()
+        watch.go.set()
+        models: dict[str, Any] = {"scripted": Slow(f"say {RAW}")}
+        options: dict[str, Any] = {"models": models, "deps": watch, "watch": False}
+        async with Runtime.open(root, **options) as runtime, runtime.stream("go") as stream:
+            reading = asyncio.create_task(_all(stream))
+            await half.wait()
+            project(root)
+            await runtime.reload()
+            go.set()
+            return await reading
+
+    seen = asyncio.run(main())
+    assert [event.text for event in seen if isinstance(event, events.ContentReceived)] == ["say", "say **** it"]
+
+
+async def _all(stream: RunStream) -> list[Event]:
+    return [event async for event in stream]
 
 
 # --- what is on record

@@ -94,7 +94,7 @@ async def _receive(
             incoming.first_at = incoming.first_at or perf_counter()
             first.reschedule(None)
             incoming.texts += (delta.text, delta.reasoning)
-            if delta.text and request.stream:
+            if delta.text and request.stream and not run.is_guarded:  # a guard may have come since it was asked
                 await run.services.channel.put(ContentReceived(**head, message_id=message_id(run), text=delta.text))
     finally:
         # Left to the garbage collector, the connection would stay open, and the provider would go on writing.

@@ -27,18 +27,28 @@ HOOK_SECONDS = 10.0
 _NO_CALL = ToolCall(id="", tool="")
 
 
+def hooks_of(run: Run, place: HookPlace) -> Iterator[Extension]:
+    """The hooks of the version that the run is pinned to, and those that came since: they hold at once."""
+    pinned = run.agent.hooks.get(place, ())
+    yield from pinned
+    current = run.services.current_agent(run.agent.name)
+    if current is not None and current is not run.agent:
+        names = {hook.name for hook in pinned}
+        yield from (hook for hook in current.hooks.get(place, ()) if hook.name not in names)
+
+
 async def before_run(run: Run) -> None:
     """Once for each run, before its executor begins; raises Refused."""
     if run.state.admitted:
         return
-    for hook in _hooks(run, "before_run"):
+    for hook in hooks_of(run, "before_run"):
         await _call(run, hook, _NO_CALL, run.state.messages[0].content)
     run.state.admitted = True
 
 
 async def after_run(run: Run, output: str) -> str:
     """What the caller gets to see of an output; raises Refused."""
-    for hook in _hooks(run, "after_run"):
+    for hook in hooks_of(run, "after_run"):
         changed = await _call(run, hook, _NO_CALL, output)
         output = output if changed is None else str(changed)
     return output
@@ -46,7 +56,7 @@ async def after_run(run: Run, output: str) -> str:
 
 async def before_tool(run: Run, call: ToolCall) -> ToolResult | None:
     """The answer to a call that a hook refuses."""
-    for hook in _hooks(run, "before_tool"):
+    for hook in hooks_of(run, "before_tool"):
         try:
             await _call(run, hook, call, call)
         except Refused as refusal:
@@ -57,7 +67,7 @@ async def before_tool(run: Run, call: ToolCall) -> ToolResult | None:
 
 async def after_tool(run: Run, call: ToolCall, result: ToolResult) -> ToolResult:
     """What is recorded, and told to the model, of a call that was made."""
-    for hook in _hooks(run, "after_tool"):
+    for hook in hooks_of(run, "after_tool"):
         try:
             changed = await _call(run, hook, call, call, result)
         except Refused as refusal:
@@ -66,16 +76,6 @@ async def after_tool(run: Run, call: ToolCall, result: ToolResult) -> ToolResult
         if isinstance(changed, ToolResult):
             result = changed
     return result
-
-
-def _hooks(run: Run, place: HookPlace) -> Iterator[Extension]:
-    """The hooks of the version that the run is pinned to, and those that came since: they hold at once."""
-    pinned = run.agent.hooks.get(place, ())
-    yield from pinned
-    current = run.services.current_agent(run.agent.name)
-    if current is not None and current is not run.agent:
-        names = {hook.name for hook in pinned}
-        yield from (hook for hook in current.hooks.get(place, ()) if hook.name not in names)
 
 
 async def _call(run: Run, hook: Extension, call: ToolCall, *arguments: Any) -> Any:

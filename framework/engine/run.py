@@ -284,7 +284,7 @@ class Run:
     @property
     def is_guarded(self) -> bool:
         """Hooks look at the output before anybody else does: nothing of it is told until then."""
-        return bool(self.agent.hooks.get("after_run"))
+        return any(True for _ in hooks.hooks_of(self, "after_run"))
 
     @cached_property
     def preamble(self) -> tuple[Message, ...]:
