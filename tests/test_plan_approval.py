@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework import Approve, Edit, Reject, RequestError, Respond, RunResult, Runtime
+from framework import (
+    Approve,
+    Edit,
+    Reject,
+    RequestError,
+    Respond,
+    RunResult,
+    Runtime,
+    Tool,
+    ToolContext,
+    ToolError,
+    tool,
+)
 from framework.llm.client import ModelRequest
 from framework.testing import JsonStore, ScriptedModel, Turn
 from framework.types.plan import Plan
@@ -241,15 +254,18 @@ def test_within_an_approved_plan_a_new_call_that_rules_ask_about_is_still_asked_
     assert "+x" in shop.log
 
 
+class Changed(Workshop):
+    """What `work` does is another thing now."""
+
+    def tools(self) -> list[Tool]:
+        work, drill = super().tools()
+        told = work.definition.model_copy(update={"description": "Works, and tells everybody."})
+        return [replace(work, definition=told), drill]
+
+
 def test_an_approval_does_not_cover_a_tool_that_changed_since_it_was_shown(tmp_path: Path) -> None:
     root = always(tmp_path)
     shop = Workshop()
-
-    class Changed(Workshop):
-        def tools(self) -> list[Any]:
-            work, drill = super().tools()
-            told = work.definition.model_copy(update={"description": "Works, and tells everybody."})
-            return [type(work)(told, work.function, work.arguments, risk="low"), drill]
 
     async def main() -> RunResult:
         store, model = JsonStore(), ScriptedModel(draft(step("a")), "done")
@@ -262,6 +278,53 @@ def test_an_approval_does_not_cover_a_tool_that_changed_since_it_was_shown(tmp_p
     result = asyncio.run(main())
     assert result.status == "paused"
     assert [asked.kind for asked in result.pending] == ["tool"]
+
+
+def test_an_approval_is_not_handed_on_to_a_tool_that_changed_when_the_plan_is_made_anew(tmp_path: Path) -> None:
+    root, shop = always(tmp_path, plan="{approval: always, max_parallel: 1}"), Changed()
+
+    @tool(risk="low")
+    async def ask(n: str, context: ToolContext) -> str:
+        """Ask somebody."""
+        said = await context.ask_human(n)
+        if said == "no":
+            raise ToolError("they said no")
+        return said
+
+    async def main() -> RunResult:
+        asking = [step("fails", tool="ask"), step("waits", tool="ask"), step("b", "waits")]
+        model = ScriptedModel(draft(*asking), draft(step("b", "waits")), "done")
+        options: dict[str, Any] = {"models": {"scripted": model}, "store": JsonStore(), "watch": False}
+        async with Runtime.open(root, tools=[*Workshop().tools(), ask], **options) as runtime:
+            result = await runtime.run("do it")
+            result = await runtime.resume(result.run_id, {result.pending[0].id: Approve()})
+            assert [asked.reason for asked in result.pending] == ["fails", "waits"]
+        async with Runtime.open(root, tools=[*shop.tools(), ask], **options) as runtime:
+            answers = dict(zip([asked.id for asked in result.pending], ["no", "yes"], strict=True))
+            return await runtime.resume(result.run_id, {key: Respond(text=text) for key, text in answers.items()})
+
+    result = asyncio.run(main())
+    assert shop.log == [], "nobody was shown what it does now"
+    assert result.status == "paused"
+    assert [(asked.kind, asked.tool) for asked in result.pending] == [("tool", "work")]
+    assert result.plan is not None
+    assert result.plan.revision == 2
+
+
+def test_an_edit_does_not_approve_a_tool_that_changed_since_the_plan_was_shown(tmp_path: Path) -> None:
+    root, shop = always(tmp_path), Changed()
+
+    async def main() -> RunResult:
+        options: dict[str, Any] = {"models": {"scripted": ScriptedModel(draft(step("a")), "done")}, "watch": False}
+        store = JsonStore()
+        async with Runtime.open(root, tools=Workshop().tools(), store=store, **options) as runtime:
+            result = await runtime.run("do it")
+        async with Runtime.open(root, tools=shop.tools(), store=store, **options) as runtime:
+            return await runtime.resume(result.run_id, {result.pending[0].id: Edit(arguments=GOOD_EDIT)})
+
+    result = asyncio.run(main())
+    assert shop.log == []
+    assert [(asked.kind, asked.tool) for asked in result.pending] == [("tool", "work")]
 
 
 def test_a_rejected_revision_leaves_what_is_done_and_says_so(tmp_path: Path) -> None:

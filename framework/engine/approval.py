@@ -13,7 +13,7 @@ An approval covers later revisions that stay within it: no other tool, no higher
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -52,13 +52,14 @@ async def approval(run: Run) -> str | None:
             pass  # a person's time is not the run's: the span says that and what was decided
         match decision:
             case Approve():
-                _approve(run)
+                _approve(run, {})
             case Edit(arguments=arguments):
                 plan, check, _ = _edited(run, arguments)
                 assert plan is not None
                 assert check is not None
+                shown = {step.tool: step.contract for step in plan_of(run).steps if step.status == "open"}
                 await adopt(run, plan, check)
-                _approve(run)
+                _approve(run, shown)
             case Respond(text=text):
                 await propose(run, feedback=text)
             case Reject(reason=why):
@@ -137,10 +138,20 @@ def _left(plan: Plan) -> list[PlanStep]:
     return [step for step in plan.steps if step.status in ("open", "running")]
 
 
-def _approve(run: Run) -> None:
-    """Put down that a human approved just this; the decision itself is on record."""
+def _approve(run: Run, shown: Mapping[str | None, str]) -> None:
+    """Put down that a human approved just this; the decision itself is on record.
+
+    Args:
+        run: whose plan.
+        shown: by tool, its contract as the human saw it, where that may be another one than the step has now.
+    """
     plan = plan_of(run)
-    steps = tuple(step.model_copy(update={"approved": True}) if step.status == "open" else step for step in plan.steps)
+    steps = tuple(
+        step.model_copy(update={"approved": shown.get(step.tool, step.contract) == step.contract})
+        if step.status == "open"
+        else step
+        for step in plan.steps
+    )
     update = {"envelope": _envelope(run, plan), "steps": steps, "must_be_approved": False}
     run.state.plan = plan.model_copy(update=update)
 

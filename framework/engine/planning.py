@@ -83,10 +83,7 @@ async def adopt(run: Run, plan: Plan, check: Preflight) -> None:
     before = run.state.plan
     tools = run.agent.toolset.tools
     contracts = {name: tools[name].contract for name in {step.tool or "" for step in plan.steps} & tools.keys()}
-    steps = tuple(
-        step.model_copy(update={"contract": contracts.get(step.tool or "", "")}) if step.status == "open" else step
-        for step in plan.steps
-    )
+    steps = tuple(_bound(step, contracts.get(step.tool or "", "")) for step in plan.steps)
     run.state.plan = plan = plan.model_copy(update={"steps": steps})
     await run.emit(
         PlanProposed,
@@ -98,6 +95,13 @@ async def adopt(run: Run, plan: Plan, check: Preflight) -> None:
         preflight=check,
     )
     await run.save()
+
+
+def _bound(step: PlanStep, contract: str) -> PlanStep:
+    """The step with its tool as it is now; what was approved of another one is not approved of this."""
+    if step.status != "open":
+        return step
+    return step.model_copy(update={"contract": contract, "approved": step.approved and step.contract == contract})
 
 
 async def _ask(run: Run, before: Plan | None, feedback: str) -> tuple[Plan, Preflight]:
