@@ -18,6 +18,7 @@ from framework import (
     RequestError,
     Respond,
     RunResult,
+    RunSuspended,
     Runtime,
     Tool,
     ToolContext,
@@ -325,6 +326,43 @@ def test_an_edit_does_not_approve_a_tool_that_changed_since_the_plan_was_shown(t
     result = asyncio.run(main())
     assert shop.log == []
     assert [(asked.kind, asked.tool) for asked in result.pending] == [("tool", "work")]
+
+
+def test_an_approved_step_that_was_under_way_is_asked_about_if_its_tool_is_another_one_now(tmp_path: Path) -> None:
+    """It is harmless to repeat, but it is not what was approved."""
+    root, began, did = always(tmp_path), asyncio.Event(), list[str]()
+
+    @tool(risk="low", idempotent=True)
+    async def work(n: str) -> str:
+        """Works."""
+        began.set()
+        await asyncio.Event().wait()
+        return n
+
+    @tool(risk="low", idempotent=True, name="work")
+    async def changed(n: str) -> str:
+        """Works, and tells everybody."""
+        did.append(n)
+        return n
+
+    async def main() -> RunResult:
+        model = ScriptedModel(draft(step("a")), "done")
+        options: dict[str, Any] = {"models": {"scripted": model}, "store": JsonStore(), "watch": False, "grace": 0}
+        async with Runtime.open(root, tools=[work], **options) as runtime:
+            result = await runtime.run("do it")
+            running = asyncio.create_task(runtime.resume(result.run_id, {result.pending[0].id: Approve()}))
+            await began.wait()
+        with pytest.raises(RunSuspended):
+            await running
+        async with Runtime.open(root, tools=[changed], **options) as runtime:
+            again = await runtime.resume(result.run_id, {})
+            assert did == []
+            assert [asked.tool for asked in again.pending] == ["work"]
+            assert "not what it was" in again.pending[0].reason
+            return await runtime.resume(result.run_id, {again.pending[0].id: Approve()})
+
+    assert asyncio.run(main()).status == "completed"
+    assert did == ["a"]
 
 
 def test_a_rejected_revision_leaves_what_is_done_and_says_so(tmp_path: Path) -> None:

@@ -131,18 +131,19 @@ class Run:
             await together(one(call) for call in requested)
         results.answer(self, requested)
 
-    async def call_tool(self, call: ToolCall, *, doubtful: bool = False) -> Confirmations:
+    async def call_tool(self, call: ToolCall, *, doubtful: bool = False, contract: str = "") -> Confirmations:
         """Carry out one call that no message asked for, such as a plan's; its result stays in `state.calls`.
 
         Args:
             call: what to call.
             doubtful: the same call may have taken effect before: a human must say whether to make it again.
+            contract: of its tool as a human was shown this very call; if it is another one now, they are asked again.
         """
         is_new = call.id not in self.state.calls
         (call,) = calls.admit(self, [call])
-        if doubtful and is_new:
-            record = self.state.calls[call.id]
-            self.state.calls[call.id] = record.model_copy(update={"started": 1})
+        if is_new:
+            known = {"started": int(doubtful), "contract": contract}
+            self.state.calls[call.id] = self.state.calls[call.id].model_copy(update=known)
         return await calls.perform(self, call)
 
     def child(self, key: str, agent: Agent, message: str, inputs: Mapping[str, Any] | None = None) -> Run:

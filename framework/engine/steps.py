@@ -80,13 +80,14 @@ async def _call(run: Run, step: PlanStep) -> tuple[Confirmations, StepStatus, st
 
 
 async def _attempt(run: Run, step: PlanStep, call: ToolCall) -> Confirmations:
-    if _was_shown(run, step):
+    shown = step.contract if step.approved and not referring(step) else ""
+    if shown:
         # The human saw this tool with these very parameters when approving the plan.
         run.services.root.decisions.setdefault("/".join((*run.state.path, call.id)), Approve())
     limit = settings_of(run).step_timeout
     try:
         async with asyncio.timeout(limit) as deadline:
-            return await run.call_tool(call, doubtful=_is_doubtful(run, call))
+            return await run.call_tool(call, doubtful=_is_doubtful(run, call), contract=shown)
     except TimeoutError:
         if not deadline.expired():
             raise
@@ -112,11 +113,6 @@ def _output(run: Run, step: PlanStep) -> Any:
         return run.state.children[child_key(step)].output
     _, record = last_attempt(run, step)
     return record.result.output if record and record.result else step.result
-
-
-def _was_shown(run: Run, step: PlanStep) -> bool:
-    tool = run.agent.toolset.tools.get(step.tool or "")
-    return step.approved and tool is not None and tool.contract == step.contract and not referring(step)
 
 
 def _is_worth_it(run: Run, record: CallRecord) -> bool:
