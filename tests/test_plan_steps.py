@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from framework import Approve, Reject, RunResult, Runtime, ToolError, tool
 from framework.engine.references import Reference, faults, references, resolve
 from framework.llm.client import ModelRequest
+from framework.memory.store import RunRecord
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.tools.tool import Tool
 from framework.types.events import wire
 from framework.types.plan import PlanDraft, StepDraft
+from framework.types.state import RunState
 from tests.cases import cases
 from tests.test_plan import draft, planner
 
@@ -32,14 +34,14 @@ def use(name: str, called: str, *after: str, **parameters: Any) -> dict[str, Any
 
 
 def run(
-    root: Path, tools: list[Tool], *turns: Turn, decide: dict[str, Any] | None = None
+    root: Path, tools: list[Tool], *turns: Turn, decide: dict[str, Any] | None = None, store: JsonStore | None = None
 ) -> tuple[RunResult, list[ModelRequest], list[dict[str, Any]]]:
     """A run to its end; `decide` answers what is asked, by the tool."""
 
     async def main() -> tuple[RunResult, list[ModelRequest], list[dict[str, Any]]]:
         model = ScriptedModel(*turns)
         options: dict[str, Any] = {"tools": tools, "models": {"scripted": model}, "watch": False}
-        async with Runtime.open(root, store=JsonStore(), **options) as runtime:
+        async with Runtime.open(root, store=store or JsonStore(), **options) as runtime:
             async with runtime.stream("do it") as stream:
                 seen = [wire(event) async for event in stream]
             result = await stream.result()
@@ -347,6 +349,59 @@ def test_a_call_that_may_have_taken_effect_is_not_made_again_by_a_new_plan_witho
     result, _, _ = run(root, [pay], *plans, draft(), "not sure", decide={"pay": Reject(reason="look first")})
     assert made == [1]
     assert result.output == "not sure"
+
+
+class Slow(JsonStore):
+    """Takes longer than a step may to put down what came of it."""
+
+    async def begin(self, *begun: Any) -> RunRecord:
+        record = await super().begin(*begun)
+        write = record.write
+
+        async def slowly(state: RunState, *more: Any, **options: Any) -> None:
+            await write(state, *more, **options)
+            if any(call.result for call in state.calls.values()):
+                go = asyncio.Event()
+                asyncio.get_running_loop().call_later(0.03, go.set)
+                await go.wait()
+
+        record.write = slowly  # type: ignore[method-assign]  # a store of a test
+        return record
+
+
+def test_a_step_whose_time_ends_when_its_result_is_there_has_that_result(tmp_path: Path) -> None:
+    @tool(risk="low")
+    async def pay(amount: float) -> str:
+        """Pay."""
+        return f"paid {amount:g}"
+
+    root = planner(tmp_path, plan="{step_timeout: 10ms, on_failure: skip}")
+    result, _, seen = run(root, [pay], draft(use("a", "pay", amount=1)), "done", store=Slow())
+    assert results_of(seen)["a"] == ("done", "paid 1")
+    assert [event["status"] for event in seen if event["event"] == "tool_result"] == ["success"]
+    assert [(call.status, call.result) for call in result.tool_calls] == [("success", "paid 1")]
+    assert result.tool_stats["pay"].count == 1
+    assert [entry.action.type for entry in result.trace] == ["tool", "final"]
+
+
+def test_a_call_that_its_steps_time_kept_from_being_made_is_not_in_doubt(tmp_path: Path) -> None:
+    made: list[float] = []
+
+    @tool(risk="low", rate="2/h")
+    async def pay(amount: float) -> str:
+        """Pay."""
+        made.append(amount)
+        return "paid"
+
+    root = planner(tmp_path, plan="{step_timeout: 50ms, max_parallel: 1}")
+    three = [use("a", "pay", amount=1), use("b", "pay", "a", amount=2), use("c", "pay", "b", amount=3)]
+    again = draft(use("c2", "pay", "b", amount=3))
+    result, _, seen = run(root, [pay], draft(*three), again, draft(), "done")
+    status, told = results_of(seen)["c"]
+    assert status == "failed"
+    assert "unknown" not in str(told)
+    assert result.status == "completed", "nobody is asked whether to make again what was not made"
+    assert made == [1, 2]
 
 
 def test_an_empty_plan_is_a_plan_in_the_type_and_not_in_the_check() -> None:

@@ -91,8 +91,12 @@ async def _attempt(run: Run, step: PlanStep, call: ToolCall) -> Confirmations:
     except TimeoutError:
         if not deadline.expired():
             raise
-    tool = run.agent.toolset.tools[call.tool]
-    doubt = "" if tool.idempotent else "; whether it took effect is unknown"
+    record = run.state.calls[call.id]
+    if record.result is not None:  # it had ended in time: only the record of that takes long
+        await run.save()
+        return ()
+    harmless = not record.started or run.agent.toolset.tools[call.tool].idempotent
+    doubt = "" if harmless else "; whether it took effect is unknown"
     message = f"it did not finish within plan.step_timeout ({limit:g}s){doubt}"
     return await finish(run, call, ToolResult(status="error", error=message, metadata={"error_type": "timeout"}))
 
@@ -130,6 +134,7 @@ def _is_doubtful(run: Run, call: ToolCall) -> bool:
     same = (record for record in run.state.calls.values() if record.call.tool == call.tool)
     return any(
         record.call.id != call.id
+        and record.started
         and record.call.arguments == call.arguments
         and record.result is not None
         and record.result.metadata.get("error_type") == "timeout"
