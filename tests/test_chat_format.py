@@ -230,7 +230,7 @@ def test_usage_is_counted_with_its_cached_part() -> None:
     ("chat", "usage"),
     [
         ({}, Usage()),
-        ({"prompt_tokens": None, "completion_tokens": "9", "prompt_tokens_details": None}, Usage()),
+        ({"prompt_tokens": None, "completion_tokens": [9], "prompt_tokens_details": None}, Usage()),
         ({"prompt_tokens": -5, "completion_tokens": 3}, Usage(completion_tokens=3, total_tokens=3)),
         ({"prompt_tokens": 2, "completion_tokens": 3}, Usage(prompt_tokens=2, completion_tokens=3, total_tokens=5)),
     ],

@@ -194,7 +194,7 @@ def test_what_comes_out_of_a_stream_cut_anywhere_is_the_whole_answer_or_an_error
         ("408", r"failed \(408\): slow$", True),
         ("400", r"refused \(400\): context too long$", False),
         ("401", "the key was refused: set a valid one$", False),
-        ("403", r"refused \(403\): \*\*\* may not$", False),
+        ("403", r"refused \(403\): may this key use the model\? \*\*\* may not$", False),
         ("404", r"no such model at http://127.* or base_url is wrong: unknown$", False),
         ("422", r"a b c+…$", False),
         ("refused", "refused", False),

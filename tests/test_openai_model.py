@@ -313,7 +313,7 @@ def test_a_server_without_a_key_is_not_sent_the_environments_key(monkeypatch: py
         (failed(404, "No endpoints found that support tool use"), "no function calls: set `protocol: json`", False),
         (failed(400, "flagged", "content_filter"), "refused: flagged", False),
         (failed(401, f"Incorrect API key provided: {KEY}"), "the key was refused", False),
-        (failed(403, f"{KEY} may not"), r"refused \(403\): \*\*\* may not", False),
+        (failed(403, f"{KEY} may not"), r"refused \(403\): may this key use the model\? \*\*\* may not", False),
         (failed(404, "unknown"), r"no such model at http://127.* or base_url is wrong: unknown", False),
         (failed(422, "a\nb\n" + "c" * 900), r"a b c+…$", False),
         (calls(("docs__search", {}), finish="length"), "cut by max_tokens", False),

@@ -176,7 +176,13 @@ def test_variables_are_filled_in_as_text(
     monkeypatch.setenv("SET_TO_NOTHING", "")
     monkeypatch.setenv("NEWLINES", "x\nversion: 7\nmodel: {injected: 1}")
     monkeypatch.setenv("NESTED", "${SOME_NAME}")
-    assert load(tmp_path, f"models: {{fast: {{model: 'x', base_url: '{written}'}}}}\n").models["fast"].base_url == value
+    assert load(tmp_path, f"telemetry: {{service_name: '{written}'}}\n").telemetry.service_name == value
+
+
+def test_an_address_of_a_model_that_is_none_is_refused_at_its_place(tmp_path: Path) -> None:
+    problem = only(refused(tmp_path, "models:\n  local: {model: openai/m, base_url: 'localhost:8080/v1'}\n"))
+    assert (problem.line, problem.column) == (2, 38)
+    assert problem.message.endswith("this does not begin with http:// or https://")
 
 
 def test_a_variable_can_hold_a_number_or_a_duration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

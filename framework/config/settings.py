@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from framework.config.document import Document, DocumentError, read_document
 from framework.config.environment import expand
 from framework.config.parse import in_order, spec_problems, without_secrets
+from framework.llm.base_url import base_url_of
 from framework.llm.capabilities import Capabilities
 from framework.types.errors import ConfigError, did_you_mean
 from framework.types.frozen import Duration, Frozen, known_version
@@ -36,7 +37,7 @@ class ModelAlias(Frozen):
 
     model: str
     """`provider/model`."""
-    base_url: str | None = None
+    base_url: Annotated[str, AfterValidator(base_url_of)] | None = None
     """Another server that speaks as the provider does, such as `http://127.0.0.1:8080/v1`."""
     api_key: SecretStr | None = None
     """Usually `${VARIABLE}`; missing: the provider's own variable."""

@@ -8,6 +8,7 @@ from typing import Literal
 from uuid import uuid4
 
 from framework.llm.capabilities import priced
+from framework.llm.chat import repair
 from framework.llm.client import FinishReason, ModelInfo, ModelReply, ModelRequest
 from framework.llm.failures import Failures
 from framework.types.errors import ModelError
@@ -49,8 +50,8 @@ def judge(answer: Answer, request: ModelRequest, info: ModelInfo, endings: Endin
         message=answer.message if unique == calls else answer.message.model_copy(update={"tool_calls": unique}),
         finish_reason="tool_calls" if calls and finish == "stop" else finish,
         usage=usage,
-        model=answer.model,
-        response_id=answer.response_id,
+        model=repair(answer.model),
+        response_id=repair(answer.response_id),
     )
 
 

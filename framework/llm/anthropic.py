@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from framework.llm.answers import Answer, Endings, judge
 from framework.llm.anthropic_format import content_to_message, request_to_body, stamp, usage_to_ours
-from framework.llm.assembly import as_dict
+from framework.llm.assembly import as_dict, place_of
 from framework.llm.capabilities import Capabilities
 from framework.llm.chat import repair, tool_names
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
 from framework.llm.failures import Failures, wait_of, words_of
+from framework.llm.http_client import http_client
 from framework.types.errors import ModelError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class AnthropicModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Ask; raises ModelError."""
-        create: Any = self._connect().messages.create
+        create: Any = self._connected().messages.create
         body = request_to_body(request, self._info)
         answer = Blocks()
         if not request.stream and not self._info.capabilities.stream_only:
@@ -89,19 +90,22 @@ class AnthropicModel:
             await self._client.close()
             self._client = None
 
-    def _connect(self) -> AsyncAnthropic:
-        if self._client is None:
-            from anthropic import AsyncAnthropic
-
-            # A key always, or the SDK looks for one in the environment and on the disk; its spans would double ours.
-            self._client = AsyncAnthropic(
-                api_key=self._api_key or "none",
-                base_url=self._base_url,
-                max_retries=0,
-                timeout=SDK_TIMEOUT,
-                open_telemetry=False,
-            )
+    def _connected(self) -> AsyncAnthropic:
+        self._client = self._client or self._failures.set_up(self._connect)
         return self._client
+
+    def _connect(self) -> AsyncAnthropic:
+        from anthropic import AsyncAnthropic
+
+        # A key always, or the SDK looks for one in the environment and on the disk; its spans would double ours.
+        return AsyncAnthropic(
+            api_key=self._api_key or "none",
+            base_url=self._base_url,
+            max_retries=0,
+            timeout=SDK_TIMEOUT,
+            http_client=http_client(SDK_TIMEOUT),
+            open_telemetry=False,
+        )
 
     def _checked(self, message: Any) -> dict[str, Any]:
         if isinstance(message, str):
@@ -137,7 +141,7 @@ class AnthropicModel:
     def _explain(self, error: Exception) -> ModelError | None:
         import anthropic
 
-        if isinstance(error, anthropic.APIStatusError) and error.status_code >= 400:
+        if isinstance(error, anthropic.APIStatusError) and error.status_code >= 300:
             wait = wait_of(error.response.headers)
             return self._failures.status(error.status_code, words_of(_told(error.body)), wait=wait)
         if isinstance(error, anthropic.APIError) and not isinstance(error, anthropic.APIConnectionError):
@@ -163,7 +167,7 @@ class Blocks:
     def take(self, event: Mapping[str, Any]) -> Delta | None:
         """Add an event; gives what of it can be shown already, an empty Delta where that is nothing yet."""
         self.events += 1
-        place = event.get("index")
+        place = place_of(event.get("index"))
         match event.get("type"):
             case "message_start":
                 self.whole.update(as_dict(event.get("message")))

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Any
 
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
-from framework.llm.chat import outgoing_name, read_call, repair, wire_names
+from framework.llm.chat import count_of, outgoing_name, read_call, repair, wire_names
 from framework.llm.client import ModelInfo, ModelRequest
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
@@ -83,7 +83,7 @@ def content_to_message(content: Iterable[Mapping[str, Any]], names: Mapping[str,
                 outline.append("call")
             case "thinking" | "redacted_thinking":
                 thoughts.append(str(block.get("thinking") or ""))
-                outline.append(dict(block))
+                outline.append({key: repair(part) if isinstance(part, str) else part for key, part in block.items()})
     reasoning = None
     if thoughts:
         data = {"stamp": mark, "outline": outline}
@@ -94,9 +94,9 @@ def content_to_message(content: Iterable[Mapping[str, Any]], names: Mapping[str,
 def usage_to_ours(usage: Mapping[str, Any]) -> Usage:
     """Token counts; the API counts cached input apart from the other."""
     read, written, fresh = (
-        _count(usage.get(key)) for key in ("cache_read_input_tokens", "output_tokens", "input_tokens")
+        count_of(usage.get(key)) for key in ("cache_read_input_tokens", "output_tokens", "input_tokens")
     )
-    prompt = fresh + read + _count(usage.get("cache_creation_input_tokens"))
+    prompt = fresh + read + count_of(usage.get("cache_creation_input_tokens"))
     return Usage(prompt_tokens=prompt, completion_tokens=written, total_tokens=prompt + written, cached_tokens=read)
 
 
@@ -217,7 +217,3 @@ def _thinking(settings: ModelSettings, can: Capabilities, *, forced: bool, open_
 def _call_id(call_id: str) -> str:
     """Ids of other providers may hold what this one refuses."""
     return re.sub(r"[^a-zA-Z0-9_-]", "_", call_id) or "unknown"
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 0

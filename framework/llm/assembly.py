@@ -80,8 +80,8 @@ class Assembly:
         By index, else by id; of pieces with neither, one with a name begins a call and one without continues the last.
         """
         call_id, named = piece.get("id"), bool(as_dict(piece.get("function")).get("name"))
-        key = piece.get("index")
-        key = call_id if key is None else key
+        key = place_of(piece.get("index"))
+        key = place_of(call_id) if key is None else key
         known = self._places.get(key) if key is not None else None
         if known is None and key is None and not named and self._calls:
             return self._calls[-1]
@@ -93,6 +93,11 @@ class Assembly:
         if key is not None:
             self._places[key] = call
         return call
+
+
+def place_of(value: object) -> int | str | None:
+    """Where a piece belongs, by its index or id; None where the server sends neither a number nor a text."""
+    return value if isinstance(value, (int, str)) else None
 
 
 def as_dict(value: Any) -> dict[str, Any]:

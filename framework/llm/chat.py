@@ -15,6 +15,8 @@ from framework.types.messages import WIRE_NAME_LENGTH, Message, Reasoning, ToolC
 from framework.types.spec import ModelSettings
 from framework.types.strict_json import read_object
 
+MOST_TOKENS = 1_000_000_000
+"""More in one call are no count."""
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Where servers beyond OpenAI's put what the model thought."""
 _ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "tool", "function": "tool"}
@@ -150,12 +152,12 @@ def usage_to_chat(usage: Usage) -> dict[str, Any]:
 def chat_to_usage(chat: Mapping[str, Any]) -> Usage:
     """Token counts of the wire; what is missing or no count is 0, a missing total the sum."""
     details = _mapping(chat.get("prompt_tokens_details"))
-    prompt, completion = _count(chat.get("prompt_tokens")), _count(chat.get("completion_tokens"))
+    prompt, completion = count_of(chat.get("prompt_tokens")), count_of(chat.get("completion_tokens"))
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
-        total_tokens=_count(chat.get("total_tokens")) or prompt + completion,
-        cached_tokens=_count(details.get("cached_tokens")),
+        total_tokens=count_of(chat.get("total_tokens")) or prompt + completion,
+        cached_tokens=count_of(details.get("cached_tokens")),
     )
 
 
@@ -200,5 +202,10 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+def count_of(value: object) -> int:
+    """A count of tokens, also where a server writes it as a text or as `12.0`; 0 where it is none."""
+    try:
+        number = float(value) if isinstance(value, (int, float, str)) else 0.0
+    except (ValueError, OverflowError):
+        return 0
+    return int(number) if 0 < number <= MOST_TOKENS else 0

@@ -10,18 +10,33 @@ from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any, TypedDict, TypeVar, Unpack
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from framework.llm.chat import repair
 from framework.types.errors import ModelError, ModelRefused
-from framework.types.redact import redact
+from framework.types.redact import MASK, redact
 
 T = TypeVar("T")
 QUOTED_CHARS = 300
 """How much of a provider's own words an error repeats."""
+PLACEHOLDER_CHARS = 8
+PROXIED = {"http", "https", "all"}
+"""What proxies of the environment are for."""
+_SHORTEN = (
+    "begin a new conversation, or lower conversation.window or runtime_policy.max_observation_chars in the agent's file"
+)
 _NO_TOOLS = re.compile(
     r"(?i)\b(tools?|tool use|tool choice|functions?)\b.*\b(support|requires)|support.*\b(tools?|functions?)\b"
 )
 """How servers say that a model has no function calls."""
+_TOO_LONG = re.compile(
+    r"(?i)context.(length|window|size)|(prompt|input|conversation)\b.*\btoo long|exceeds? the maximum number of tokens"
+)
+"""How they say that a conversation is longer than the model reads."""
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
+"""What OpenSSL says of a server that speaks no TLS."""
+_UNSEEN = re.compile(r"[^\S ]|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+"""Characters that move the cursor or the writing, and those that no database takes."""
 _WAIT = (408, 409, 429)
 """Refusals that may be none at the next try."""
 _STATUS_OF = {
@@ -48,17 +63,30 @@ class Failures:
         name: the model's.
         api_key: never repeated.
         base_url: of the server; None: the provider's own.
+        usual_end: what most servers' `base_url` ends with.
     """
 
-    def __init__(self, name: str, api_key: str, base_url: str | None) -> None:
+    def __init__(self, name: str, api_key: str, base_url: str | None, *, usual_end: str = "") -> None:
         url = urlsplit(base_url or "")
         self._name = name
-        self._api_key = api_key
+        # A short one, such as `none`, is a placeholder: within words it is left alone.
+        edge = r"\b" if len(api_key) < PLACEHOLDER_CHARS else ""
+        self._key = re.compile(edge + re.escape(api_key) + edge) if api_key else None
+        self._end_hint = f" (most end with {usual_end})" if base_url and usual_end not in url.path else ""
         # Neither a user's password nor a key in the query belongs into an error.
         self._address = f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}" if base_url else name.split("/")[0]
 
+    def set_up(self, make: Callable[[], T]) -> T:
+        """Make an SDK's client; raises ModelError where an address, a proxy or a certificate file cannot be used."""
+        try:
+            return make()
+        except Exception as error:  # noqa: BLE001 - of any class: a missing package, an address, a file, TLS
+            why = f"{type(error).__name__}: {error}"
+        problem = "no connection can be made: are base_url, the variables of proxies, and SSL_CERT_FILE right?"
+        raise self.error(problem, why, unavailable=True)
+
     async def guard(self, call: Awaitable[T], own: type[Exception], explain: Callable[[Any], ModelError | None]) -> T:
-        """Await an SDK. Not all it raises is its own: raw transport errors and bad JSON come through as they are.
+        """Await an SDK. Not all it raises is its own: over bad connections, bad JSON and odd answers it stumbles.
 
         Args:
             call: what to await.
@@ -68,11 +96,9 @@ class Failures:
         Raises:
             ModelError: for all of them.
         """
-        import httpx2
-
         try:
             return await call
-        except (own, httpx2.HTTPError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - SDKs stumble in many ways over an answer of another form
             failure = (explain(error) if isinstance(error, own) else None) or self._broken(error)
         raise failure  # out here it has no context: the SDK's error holds the request, and with it the key
 
@@ -82,8 +108,12 @@ class Failures:
             return self.refusal("refused", words or "by the content filter")
         if status == 401:  # its words often repeat a part of the key
             return self.error("the key was refused: set a valid one", unavailable=True)
-        if (status == 404 and not _NO_TOOLS.search(words)) or code == "model_not_found":
-            return self.error(f"no such model at {self._address}, or base_url is wrong", words, unavailable=True)
+        if status < 400:
+            where = f"{self._address} sends elsewhere ({status})"
+            return self.error(f"{where}: is base_url right, is there a login in between?", words, unavailable=True)
+        if (status in (404, 405) and not _NO_TOOLS.search(words)) or code == "model_not_found":
+            wrong = f"no such model at {self._address}, or base_url is wrong{self._end_hint}"
+            return self.error(wrong, words, unavailable=True)
         if status == 402 or (status == 429 and code == "insufficient_quota"):
             return self.error("the account's quota is used up", words, unavailable=True)
         if status == 429:
@@ -94,7 +124,10 @@ class Failures:
         if _NO_TOOLS.search(words):
             advice = "set `protocol: json` in the agent's file"
             return self.error(f"the model has no function calls: {advice}", words, unavailable=True)
-        return self.error(f"the request was refused ({status})", words)
+        if status == 413 or code == "context_length_exceeded" or _TOO_LONG.search(words):
+            return self.error(f"the conversation is too long for it ({status}): {_SHORTEN}", words)
+        advice = ": may this key use the model?" if status == 403 else ""
+        return self.error(f"the request was refused ({status}){advice}", words)
 
     def reported(self, words: str, *, code: object = None) -> ModelError:
         """Explain an error told inside an answer of status 200; a `code` of a client's mistake makes it final."""
@@ -122,10 +155,11 @@ class Failures:
         return ModelRefused(self._line(problem, quoted))
 
     def _line(self, problem: str, quoted: str) -> str:
-        words = redact(repair(" ".join(quoted.split())))
-        words = words.replace(self._api_key, "***") if self._api_key else words
+        words = " ".join(_UNSEEN.sub(" ", repair(quoted)).split())
+        words = redact(self._key.sub(MASK, words) if self._key else words)
         cut = words if len(words) <= QUOTED_CHARS else words[: QUOTED_CHARS - 1] + "…"
-        return f"{self._name}: {problem}: {cut}" if cut else f"{self._name}: {problem}"
+        before = " " if problem.endswith("?") else ": "
+        return f"{self._name}: {problem}{before}{cut}" if cut else f"{self._name}: {problem}"
 
     def _broken(self, error: Exception) -> ModelError:
         import httpx2
@@ -136,13 +170,22 @@ class Failures:
         if isinstance(error, ValueError):
             return self.error("the server's answer is not JSON: is base_url right?", retryable=True)
         if (tls := _tls_error(error)) is not None:
-            hint = (
-                f"failed: is it to be trusted, is base_url right? Set SSL_CERT_FILE for certificates of your own: {tls}"
-            )
-            return self.error(f"the encrypted connection to {self._address} {hint}", unavailable=True)
-        unreached = isinstance(root, (httpx2.ConnectError, httpx2.UnsupportedProtocol))
-        hint = "failed: is the server up, is base_url right?" if unreached else "broke before the answer was whole"
-        return self.error(f"the connection to {self._address} {hint} ({type(root).__name__})", retryable=True)
+            hint = "is it to be trusted, is base_url right? Set SSL_CERT_FILE for certificates of your own"
+            if any(sign in tls for sign in _NOT_TLS):
+                hint = "it does not speak TLS at this port: write http:// in base_url"
+            return self.error(f"the encrypted connection to {self._address} failed: {hint}: {tls}", unavailable=True)
+        if isinstance(root, httpx2.TooManyRedirects):
+            return self.status(302, "too many redirects")
+        name = type(root).__name__
+        if isinstance(root, (httpx2.ConnectError, httpx2.UnsupportedProtocol)):
+            proxy = ", and the proxy that the environment names" if getproxies().keys() & PROXIED else ""
+            hint = f"failed: is the server up{proxy}, is base_url right? ({name})"
+        elif isinstance(root, (httpx2.HTTPError, OSError)):
+            hint = f"broke before the answer was whole ({name})"
+        else:
+            form = f"the server's answer is not of the form that was asked for ({name}): is base_url right?"
+            return self.error(form, retryable=True)
+        return self.error(f"the connection to {self._address} {hint}", retryable=True)
 
 
 def _tls_error(error: BaseException | None) -> str | None:
@@ -157,10 +200,19 @@ def _tls_error(error: BaseException | None) -> str | None:
 
 
 def words_of(body: object) -> str:
-    """What a provider says in an error's body; a proxy's HTML page says nothing."""
-    if isinstance(body, Mapping):
-        body = body.get("message") or body.get("detail")
+    """What a provider says in an error's body, in any of the forms that are in use; a proxy's page says nothing."""
+    for key in (0, "error", 0, "message", 0, "msg"):
+        body = _inner(body, key)
     return body if isinstance(body, str) and not body.lstrip().startswith("<") else ""
+
+
+def _inner(body: object, key: object) -> object:
+    """What an error is wrapped in is taken off; what is not wrapped so stays as it is."""
+    if isinstance(body, list) and key == 0:
+        return body[0] if body else None
+    if isinstance(body, Mapping) and isinstance(key, str):
+        return body.get(key) or (body.get("detail") if key == "message" else None) or body
+    return body
 
 
 def wait_of(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
@@ -177,10 +229,10 @@ def wait_of(headers: Mapping[str, str], now: datetime | None = None) -> float | 
         return seconds
     try:
         due = parsedate_to_datetime(written)
-    except ValueError:
+        # A date without a zone is meant in UTC.
+        return max(0.0, (due.replace(tzinfo=due.tzinfo or UTC) - (now or datetime.now(UTC))).total_seconds())
+    except (ValueError, OverflowError):
         return None
-    # A date without a zone is meant in UTC.
-    return max(0.0, (due.replace(tzinfo=due.tzinfo or UTC) - (now or datetime.now(UTC))).total_seconds())
 
 
 def _number(text: str | None) -> float | None:

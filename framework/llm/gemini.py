@@ -13,6 +13,7 @@ from framework.llm.chat import tool_names
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
 from framework.llm.failures import Failures, wait_of, words_of
 from framework.llm.gemini_format import Parts, request_to_arguments
+from framework.llm.http_client import http_client
 from framework.types.errors import ModelError
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class GeminiModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Ask; raises ModelError."""
-        models: Any = self._connect().aio.models
+        models: Any = self._connected().aio.models
         arguments = request_to_arguments(request, self._info)
         answer = Parts()
         if not request.stream and not self._info.capabilities.stream_only:
@@ -107,24 +108,25 @@ class GeminiModel:
             await self._http.aclose()
             self._client = self._http = None
 
-    def _connect(self) -> Client:
-        if self._client is None:
-            import httpx2
-            from google.genai import Client
-            from google.genai.types import HttpOptions, HttpRetryOptions
-
-            # With a client of ours, or the SDK takes aiohttp where it finds it, and that has other errors and retries.
-            self._http = httpx2.AsyncClient(timeout=SDK_TIMEOUT, event_hooks={"response": [self._remember]})
-            address, version = _address_and_version(self._base_url)
-            options = HttpOptions(
-                base_url=address,
-                api_version=version,
-                timeout=int(SDK_TIMEOUT * 1000),
-                retry_options=HttpRetryOptions(attempts=1),
-                httpx_async_client=self._http,
-            )
-            self._client = Client(enterprise=False, api_key=self._api_key or "none", http_options=options)
+    def _connected(self) -> Client:
+        self._client = self._client or self._failures.set_up(self._connect)
         return self._client
+
+    def _connect(self) -> Client:
+        from google.genai import Client
+        from google.genai.types import HttpOptions, HttpRetryOptions
+
+        # With a client of ours, or the SDK takes aiohttp where it finds it, and that has other errors and retries.
+        self._http = http_client(SDK_TIMEOUT, event_hooks={"response": [self._remember]})
+        address, version = _address_and_version(self._base_url)
+        options = HttpOptions(
+            base_url=address,
+            api_version=version,
+            timeout=int(SDK_TIMEOUT * 1000),
+            retry_options=HttpRetryOptions(attempts=1),
+            httpx_async_client=self._http,
+        )
+        return Client(enterprise=False, api_key=self._api_key or "none", http_options=options)
 
     async def _remember(self, response: httpx2.Response) -> None:
         self._responses[_task()] = response
@@ -150,7 +152,7 @@ class GeminiModel:
         headers = getattr(error.response, "headers", None) or {}
         wait = wait_of({str(key).lower(): str(value) for key, value in headers.items()})
         words = words_of(error.message)
-        if not isinstance(error.code, int) or error.code < 400:
+        if not isinstance(error.code, int) or error.code < 300:
             return self._failures.reported(words)
         return self._failures.status(error.code, words, wait=_asked_wait(error.details) if wait is None else wait)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
-from framework.llm.chat import outgoing_name, read_call, repair, wire_names
+from framework.llm.chat import count_of, outgoing_name, read_call, repair, wire_names
 from framework.llm.client import Delta, ModelInfo, ModelRequest
 from framework.llm.gemini_schema import gemini_parameters
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
@@ -109,13 +109,13 @@ def _call(call: Any, names: Mapping[str, str]) -> ToolCall:
 
 def _usage(counted: Any) -> Usage:
     """Token counts; what was thought is counted apart from what was written."""
-    prompt = (counted.prompt_token_count or 0) + (counted.tool_use_prompt_token_count or 0)
-    written = (counted.candidates_token_count or 0) + (counted.thoughts_token_count or 0)
+    prompt = count_of(counted.prompt_token_count) + count_of(counted.tool_use_prompt_token_count)
+    written = count_of(counted.candidates_token_count) + count_of(counted.thoughts_token_count)
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=written,
-        total_tokens=counted.total_token_count or prompt + written,
-        cached_tokens=counted.cached_content_token_count or 0,
+        total_tokens=count_of(counted.total_token_count) or prompt + written,
+        cached_tokens=count_of(counted.cached_content_token_count),
     )
 
 

@@ -84,7 +84,7 @@ class OpenAIModel:
         self._info = served_model(provider, model, base_url, capabilities)
         self._api_key = api_key
         self._base_url = base_url
-        self._failures = Failures(self._info.name, api_key, base_url)
+        self._failures = Failures(self._info.name, api_key, base_url, usual_end="/v1")
         self._connection: Connection | None = None
         self._toolsets = Toolsets(_Tools.of)
 
@@ -99,9 +99,9 @@ class OpenAIModel:
         streamed = request.stream or self._must_stream(settings)
         body = self._body(request, settings, streamed=streamed)
         if not streamed:
-            yield Delta(reply=self._whole(await self._guard(self._connect().whole(body)), request))
+            yield Delta(reply=self._whole(await self._guard(self._connected().whole(body)), request))
             return
-        chunks = await self._guard(self._connect().stream(body))
+        chunks = await self._guard(self._connected().stream(body))
         answer = Assembly()
         try:
             while (chunk := await self._guard(anext(chunks, None))) is not None:
@@ -118,12 +118,15 @@ class OpenAIModel:
             await self._connection.close()
             self._connection = None
 
-    def _connect(self) -> Connection:
+    def _connected(self) -> Connection:
         if self._connection is None:
-            from framework.llm.openai_connection import Connection
-
-            self._connection = Connection(self._api_key, self._base_url, SDK_TIMEOUT)
+            self._connection = self._failures.set_up(self._connect)
         return self._connection
+
+    def _connect(self) -> Connection:
+        from framework.llm.openai_connection import Connection
+
+        return Connection(self._api_key, self._base_url, SDK_TIMEOUT)
 
     def _body(self, request: ModelRequest, settings: dict[str, Any], *, streamed: bool) -> bytes:
         """The request as it is sent."""

@@ -10,6 +10,7 @@ import orjson
 from openai import AsyncOpenAI, AsyncStream
 
 from framework.llm.assembly import as_dict
+from framework.llm.http_client import http_client
 from framework.llm.transport import client_for
 
 
@@ -31,9 +32,11 @@ class Connection:
             base_url=base_url,
             max_retries=0,
             timeout=timeout,
-            http_client=client_for(base_url, timeout),
+            # httpx takes the key from what it sends to another server.
+            http_client=client_for(base_url, timeout) or http_client(timeout, follow_redirects=True),
         )
-        self._url = f"{self._sdk.base_url}chat/completions"  # whole: the SDK would put it together for every call
+        # Whole: the SDK would put it together for every call. An address without a path comes without its slash.
+        self._url = f"{str(self._sdk.base_url).rstrip('/')}/chat/completions"
         self._takes_bytes = "content" in inspect.signature(self._sdk.post).parameters
 
     async def whole(self, body: bytes) -> Any:

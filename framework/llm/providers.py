@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 from framework.llm.anthropic import AnthropicModel
+from framework.llm.base_url import base_url_of
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import ModelClient
 from framework.llm.gemini import GeminiModel
@@ -64,7 +65,8 @@ def connect(
         environ: where the keys are looked up.
 
     Raises:
-        ConfigError: the name is not of that form, the provider is unknown, or its key or its SDK is missing.
+        ConfigError: the name is not of that form, the provider is unknown, its key or its SDK is missing, or `base_url`
+            is no address.
     """
     if name == OFFLINE:
         return OfflineModel()
@@ -77,7 +79,7 @@ def connect(
     key = _key(provider, name, api_key, environ, needed=base_url is None)
     if not _installed(SDKS[provider.speaks]):
         raise ConfigError(f"{name} needs the SDK of {provider.name}: pip install 'agentsd[{provider.speaks}]'")
-    url = base_url or provider.base_url
+    url = provider.base_url if base_url is None else _checked(name, base_url)
     if provider.speaks == "anthropic":
         return AnthropicModel(model, api_key=key, base_url=url, capabilities=capabilities)
     if provider.speaks == "gemini":
@@ -102,6 +104,13 @@ def _key(provider: Provider, name: str, api_key: str | None, environ: Mapping[st
     if not key.isascii() or not key.isprintable():
         raise ConfigError(f"the key for {name} holds characters that no key has: copy {variables or 'it'} again")
     return key
+
+
+def _checked(name: str, base_url: str) -> str:
+    try:
+        return base_url_of(base_url)
+    except ValueError as error:
+        raise ConfigError(f"base_url of {name}: {error}") from None
 
 
 def _installed(module: str) -> bool:

@@ -1,0 +1,27 @@
+"""The HTTP client that SDKs are given: one that they made themselves would be left half made where that fails."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import httpx2
+
+MAX_CONNECTIONS = 1000
+"""At once, to one model: as many calls as a process may have under way."""
+KEPT_CONNECTIONS = 100
+
+
+def http_client(timeout: float, **options: Any) -> httpx2.AsyncClient:
+    """A client that knows the environment's proxies and certificates, and follows no redirect unless it is told to.
+
+    A redirect would take the key along, to whatever server is named there.
+
+    Args:
+        timeout: seconds without a byte.
+        options: more of `httpx2.AsyncClient`.
+    """
+    import httpx2
+
+    limits = httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=KEPT_CONNECTIONS)
+    return httpx2.AsyncClient(timeout=timeout, limits=limits, **options)

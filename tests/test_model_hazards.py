@@ -1,0 +1,362 @@
+"""Answers of any form at all: what a client makes of one can be stored, or it is one line that says what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.llm.base_url import base_url_of
+from framework.llm.chat import MOST_TOKENS
+from framework.llm.client import ModelReply, ModelRequest
+from framework.llm.providers import connect
+from framework.types.errors import ConfigError, ModelError
+from framework.types.messages import Message, ToolDefinition
+from tests.cases import cases
+from tests.formats import FORMATS, KEY, OPENAI, Format, each_format, each_way, says
+from tests.site import answer, redirect, site
+from tests.wire import Answer, raw, wire_server
+
+SEARCH = ToolDefinition(name="docs.search", description="x", parameters={"type": "object", "properties": {"q": {}}})
+ODD: list[Any] = [
+    None, "", "x", "12", "\ud800", 0, -1, 3.0, 1e300, 10**30, True, [], [None], ["x"], [{}], {}, {"a": {"b": []}},
+]  # fmt: skip
+DEEP = "[" * 100_000
+Path = tuple[str | int, ...]
+
+
+def ask(form: Format, url: str, *, stream: bool, **options: Any) -> ModelReply | ModelError:
+    """What comes of one question: a reply, or an error that stands for itself."""
+
+    async def run() -> ModelReply | None:
+        model = form.model(url, **options)
+        try:
+            asked = ModelRequest((Message(role="user", content="hi"),), (SEARCH,), stream=stream)
+            return [delta.reply async for delta in model.stream(asked)][-1]
+        finally:
+            await model.close()
+
+    try:
+        reply = asyncio.run(run())
+    except ModelError as raised:
+        error = raised
+    else:
+        assert reply is not None
+        return reply
+    assert error.__cause__ is None
+    assert error.__context__ is None
+    assert error.message.isprintable(), error.message
+    assert KEY not in error.message
+    return error
+
+
+def served(form: Format, told: Answer, *, stream: bool) -> ModelReply | ModelError:
+    async def run() -> ModelReply | ModelError:
+        async with wire_server([told]) as server:
+            return await asyncio.to_thread(ask, form, server.url, stream=stream)
+
+    return asyncio.run(run())
+
+
+def error_of(form: Format, told: Answer, *, stream: bool = False) -> ModelError:
+    error = served(form, told, stream=stream)
+    assert isinstance(error, ModelError), error
+    return error
+
+
+def paths(value: object, at: Path = ()) -> Iterator[Path]:
+    yield at
+    items: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from paths(item, (*at, key))
+
+
+def put(value: Any, path: Path, new: object) -> Any:
+    if not path:
+        return new
+    value = copy.deepcopy(value)
+    place = value
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = new
+    return value
+
+
+def with_odd_part(form: Format, stream: bool, draw: st.DrawFn) -> Answer:
+    """A good answer in which one value, anywhere, is another one."""
+    good = says(form, "hello", calls=(("docs__search", {"q": "ü"}),), thought="hm", usage=(12, 7, 4))
+    events = list(good.streamed) if stream else [good.body.decode()]
+    place = draw(st.integers(0, len(events) - 1))
+    before, mark, data = events[place].rpartition("\ndata: ")
+    value = json.loads(data)
+    changed = put(value, draw(st.sampled_from(list(paths(value)))), draw(st.sampled_from(ODD)))
+    events[place] = before + mark + json.dumps(changed)
+    return Answer(streamed=tuple(events)) if stream else raw(200, events[0].encode())
+
+
+@st.composite
+def odd_answers(draw: st.DrawFn) -> tuple[Format, bool, Answer]:
+    form, stream = draw(st.sampled_from(FORMATS)), draw(st.booleans())
+    return form, stream, with_odd_part(form, stream, draw)
+
+
+@pytest.mark.hostile(34)
+@cases(60)
+@given(odd_answers())
+def test_whatever_stands_in_an_answer_it_is_a_reply_that_can_be_stored_or_one_error(
+    odd: tuple[Format, bool, Answer],
+) -> None:
+    form, stream, told = odd
+    reply = served(form, told, stream=stream)
+    if isinstance(reply, ModelError):
+        return
+    assert Message.model_validate_json(reply.message.model_dump_json()) == reply.message
+    json.dumps([reply.model, reply.response_id], ensure_ascii=False).encode()
+    counts = reply.usage.model_dump(exclude={"cost_usd"}).values()
+    assert all(0 <= count <= 3 * MOST_TOKENS for count in counts)
+    assert all(call.id and not (call.invalid and call.arguments) for call in reply.message.tool_calls)
+
+
+@pytest.mark.hostile(34)
+@each_format
+@each_way
+@pytest.mark.parametrize("status", [200, 400])
+def test_an_answer_that_nests_without_end_is_one_error(form: Format, stream: bool, status: int) -> None:
+    answered = Answer(events=(DEEP,), ending="clean") if stream and status == 200 else raw(status, DEEP.encode())
+    assert error_of(form, answered, stream=stream).retryable is (status == 200 or form.name == "gemini")
+
+
+@each_format
+@pytest.mark.parametrize(("sent", "counted"), [("12", 12), (12.0, 12), (-12, 0), (10**30, 0), ("many", 0), (1e300, 0)])
+def test_tokens_count_however_they_are_written(form: Format, sent: object, counted: int) -> None:
+    whole = json.loads(says(form, "x").body)
+    usage = whole.get("usage") or whole["usageMetadata"]
+    for name, places in {"in": ("prompt_tokens", "input_tokens", "promptTokenCount"), "out": ()}.items():
+        usage.update({place: sent for place in places if place in usage and name == "in"})
+    usage.pop("total_tokens", None)
+    usage.pop("totalTokenCount", None)
+    reply = served(form, raw(200, json.dumps(whole).encode()), stream=False)
+    if form.name == "gemini" and isinstance(reply, ModelError):
+        assert "not JSON" in reply.message, "its SDK takes no such number"
+        return
+    assert isinstance(reply, ModelReply)
+    assert (reply.usage.prompt_tokens, reply.usage.total_tokens) == (counted, counted + 5)
+
+
+# --- refusals
+
+
+@each_format
+@pytest.mark.parametrize(
+    ("status", "says_what", "retryable", "unavailable"),
+    [
+        (302, r"sends elsewhere \(302\): is base_url right, is there a login in between\? boom$", False, True),
+        (400, r"the request was refused \(400\): boom$", False, False),
+        (401, r"the key was refused: set a valid one$", False, True),
+        (402, r"the account's quota is used up: boom$", False, True),
+        (403, r"the request was refused \(403\): may this key use the model\? boom$", False, False),
+        (404, r"no such model at http://127.0.0.1:\d+/v1, or base_url is wrong: boom$", False, True),
+        (405, r"no such model at http://127.0.0.1:\d+/v1, or base_url is wrong: boom$", False, True),
+        (408, r"the provider failed \(408\): boom$", True, True),
+        (409, r"the provider failed \(409\): boom$", True, True),
+        (
+            413,
+            r"too long for it \(413\): begin a new conversation, or lower conversation.window .*: boom$",
+            False,
+            False,
+        ),
+        (422, r"the request was refused \(422\): boom$", False, False),
+        (429, r"rate limited: boom$", True, True),
+        (500, r"the provider failed \(500\): boom$", True, True),
+        (503, r"the provider failed \(503\): boom$", True, True),
+        (529, r"the provider failed \(529\): boom$", True, True),
+    ],
+)
+def test_each_status_is_one_error_that_says_what_to_do(
+    form: Format, status: int, says_what: str, retryable: bool, unavailable: bool
+) -> None:
+    error = error_of(form, form.failed(status, "boom"))
+    assert re.search(says_what, error.message), error.message
+    assert (error.retryable, error.unavailable) == (retryable, unavailable)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "This model's maximum context length is 4096 tokens. However, you requested 9000 tokens.",
+        "prompt is too long: 210000 tokens > 200000 maximum",
+        "The input token count (9) exceeds the maximum number of tokens allowed (8).",
+        "the request exceeds the available context size, try increasing it",
+    ],
+)
+def test_a_conversation_that_is_too_long_for_the_model_says_what_to_do(words: str) -> None:
+    error = error_of(OPENAI, OPENAI.failed(400, words))
+    assert "too long for it (400): begin a new conversation, or lower conversation.window" in error.message
+    assert not error.retryable
+
+
+@each_format
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ('[{"error": {"message": "in a list"}}]', "in a list"),
+        ('{"detail": [{"loc": ["body"], "msg": "field required"}]}', "field required"),
+        ('{"detail": "not so"}', "not so"),
+        ('{"error": {"message": "\\u001b[31mred\\u0000\\u202e\\u2028 end"}}', "[31mred end"),
+        ('{"error": {"message": {"a": 1}, "code": {"a": 1}}}', ""),
+        ('{"error": [], "message": 7}', ""),
+    ],
+)
+def test_a_providers_words_are_found_in_every_form_and_shown_as_plain_text(form: Format, body: str, told: str) -> None:
+    error = error_of(form, raw(400, body.encode()))
+    after = error.message.partition("(400)")[2].removeprefix(": ")
+    if form.name == "gemini" and not body.startswith('{"error": {"message": "'):
+        assert after in (told, ""), "its SDK keeps only some of them"
+    else:
+        assert after == told
+
+
+def test_a_short_key_is_masked_only_where_it_stands_alone() -> None:
+    async def run(key: str) -> str:
+        async with wire_server([OPENAI.failed(400, f"no key {key}: {key}nown")]) as server:
+            told = await asyncio.to_thread(ask, OPENAI, server.url, stream=False, api_key=key)
+        assert isinstance(told, ModelError)
+        return told.message
+
+    assert asyncio.run(run("unk")).endswith("(400): no key ***: unknown")
+    assert asyncio.run(run("0123456789")).endswith("(400): no key ***: ***nown")
+
+
+@pytest.mark.parametrize(
+    "date", ["Wed, 21 Oct 99999999999999999999 07:28:30 GMT", "Wed, 21 Oct 2026 07:28:30 +99999999999999999999"]
+)
+@each_format
+def test_a_date_beyond_all_calendars_asks_for_no_wait(form: Format, date: str) -> None:
+    error = error_of(form, form.failed(429, "slow down", retry_after=date))
+    assert (error.retryable, error.retry_after) == (True, None)
+
+
+@each_format
+@each_way
+def test_a_server_that_redirects_for_ever_is_one_error(form: Format, stream: bool) -> None:
+    async def run() -> ModelReply | ModelError:
+        moved = redirect("/again", "307 Temporary Redirect").replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+        pages = {"/again": moved}
+        paths = ("/v1/chat/completions", "/v1/messages", "/v1/models/m:generateContent")
+        pages |= dict.fromkeys((*paths, "/v1/models/m:streamGenerateContent"), moved)
+        async with site(pages) as server:
+            return await asyncio.to_thread(ask, form, f"{server.url}/v1", stream=stream)
+
+    error = asyncio.run(run())
+    assert isinstance(error, ModelError)
+    assert re.search(r"sends elsewhere \(30[27]\): is base_url right", error.message)
+    assert (error.retryable, error.unavailable) == (False, True)
+
+
+# --- connections that cannot be made
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("http://h:8080/v1", "http://h:8080/v1"),
+        (" http://h/v1/\n", "http://h/v1"),
+        ("https://h/v1/chat/completions", "https://h/v1"),
+        ("HTTP://[::1]:80//v1//", "HTTP://[::1]:80//v1"),
+        ("http://bob:p@h", "http://bob:p@h"),
+    ],
+)
+def test_an_address_is_taken_as_people_write_it(given: str, used: str) -> None:
+    assert base_url_of(given) == used
+
+
+@pytest.mark.parametrize(
+    ("address", "wrong"),
+    [
+        ("", "this is empty"),
+        ("localhost:8080/v1", "does not begin with http:// or https://"),
+        ("htp://h/v1", "does not begin with"),
+        ("http:/h/v1", "does not begin with"),
+        ("http://", "does not begin with"),
+        ("http:///v1", "names no server"),
+        ("http://h:0/v1", "names no port"),
+        ("http://h:99999/v1", "the port, is none"),
+        ("http://h:80a/v1", "the port, is none"),
+        ("http://[::1/v1", "what stands in brackets"),
+        ("http://a b/v1", "a character that no address has"),
+        ("http://${HOST}/v1", "a character that no address has"),
+        ("http://h/v1?key=k", "nothing may follow its path"),
+    ],
+)
+@each_format
+def test_an_address_that_is_none_is_refused_without_being_repeated(form: Format, address: str, wrong: str) -> None:
+    with pytest.raises(ConfigError, match=f"base_url of {form.name}/m: .*such as http://127.0.0.1:8080/v1") as caught:
+        connect(f"{form.name}/m", base_url=address, api_key=KEY, environ={})
+
+    assert wrong in str(caught.value)
+    assert "key=k" not in str(caught.value)
+
+
+def test_a_forgotten_v1_is_named() -> None:
+    async def run(path: str) -> str:
+        missing = answer('{"error": {"message": "File Not Found"}}', status="404 Not Found")
+        async with site({"/chat/completions": missing, "/v1/chat/completions": missing}) as server:
+            told = await asyncio.to_thread(ask, OPENAI, f"{server.url}{path}", stream=False)
+            assert [request.target for request in server.requests] == [f"{path}/chat/completions"]
+        assert isinstance(told, ModelError)
+        return told.message
+
+    assert "base_url is wrong (most end with /v1): File Not Found" in asyncio.run(run(""))
+    assert "base_url is wrong: File Not Found" in asyncio.run(run("/v1"))
+
+
+@each_format
+@each_way
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"all_proxy": "socks9://127.0.0.1:1"},
+        {"http_proxy": "http://[::1"},
+        {"SSL_CERT_FILE": "/no/such/file.pem"},
+    ],
+    ids=lambda environment: next(iter(environment)),
+)
+def test_an_environment_in_which_no_connection_can_be_made_is_one_error(
+    form: Format, stream: bool, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    error = ask(form, "http://127.0.0.1:1/v1", stream=stream)
+
+    assert isinstance(error, ModelError)
+    assert (
+        "no connection can be made: are base_url, the variables of proxies, and SSL_CERT_FILE right?" in error.message
+    )
+    assert (error.retryable, error.unavailable) == (False, True)
+
+
+@each_format
+def test_a_server_without_tls_asked_by_https_says_so(form: Format) -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(64)
+        writer.write(answer("", status="400 Bad Request"))
+        await writer.drain()
+        writer.close()
+
+    async def run() -> ModelReply | ModelError:
+        async with await asyncio.start_server(plain, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            return await asyncio.to_thread(ask, form, f"https://127.0.0.1:{port}/v1", stream=False)
+
+    error = asyncio.run(run())
+    assert isinstance(error, ModelError)
+    assert "it does not speak TLS at this port: write http:// in base_url" in error.message
+    assert not error.retryable
