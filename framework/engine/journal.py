@@ -40,8 +40,8 @@ class Journal:
     """The record of one root run while this process works on it."""
 
     def __init__(self, state: RunState, record: RunRecord, channel: Channel, *, durable: bool) -> None:
-        self.suspended = False
-        """The runtime closes: the run stops at its next step, and is left to whoever resumes it."""
+        self.closing = False
+        """The runtime closes: the run stops at its next step."""
         self.on_cancel: Callable[[], object] = lambda: None
         """Called when somebody, in whatever process, wants the run to end."""
         self.take_spans: TakeSpans = _no_spans
@@ -55,13 +55,18 @@ class Journal:
         self._last = self._leaving = False
 
     @property
+    def suspended(self) -> bool:
+        """The runtime closes, and the run is left to whoever resumes it."""
+        return self.closing and self._durable
+
+    @property
     def is_unread(self) -> bool:
         """What is told is neither kept nor heard."""
         return not self._durable and self._channel.is_closed
 
     def check(self) -> None:
         """Before a step: raises CancelledError if the runtime closes, and StoreError once the record has failed."""
-        if self.suspended:
+        if self.closing:
             raise asyncio.CancelledError
         if self._failure is not None:
             raise self._failure

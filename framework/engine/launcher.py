@@ -76,6 +76,7 @@ class Launcher:
         self._throttle = Throttle()
         self._meters = RunMetrics()
         self._running: dict[str, _Ongoing] = {}
+        self._closing = False
         self._keeper = Keeper(store, self._running)
 
     @asynccontextmanager
@@ -97,8 +98,9 @@ class Launcher:
             self.pinned[run_id] = start.generation
         stream = RunStream(run_id, channel, asyncio.create_task(self._drive(run, start.chosen), name=run_id))
         self._running[run_id] = _Ongoing(stream, journal, start.state)
-        journal.on_cancel = stream.cancel
-        self._keeper.wake()
+        journal.on_cancel, journal.closing = stream.cancel, self._closing
+        if not self._closing:
+            self._keeper.wake()
         return stream
 
     def off_the_record(self, state: RunState, agent: Agent, generation: Generation, *, traced: bool = True) -> Run:
@@ -147,18 +149,20 @@ class Launcher:
         )
 
     async def close(self, grace: float) -> None:
-        """End the runs that go on; those on a durable record are left as they are, to be resumed.
+        """End the runs that go on, or begin meanwhile; those on a durable record are left as they are, to be resumed.
 
         Args:
             grace: seconds for tool calls that are under way: one that is cut off may have taken effect.
         """
+        self._closing = True
+        for ongoing in self._running.values():
+            ongoing.journal.closing = True
         if self.store.durable:
-            for ongoing in self._running.values():
-                ongoing.journal.suspended = True
             await self._stop([ongoing for ongoing in self._running.values() if not _calls_under_way(ongoing.state)])
             if acting := [ongoing.stream.end() for ongoing in self._running.values()]:
                 await asyncio.wait(acting, timeout=grace)
-        await self._stop(list(self._running.values()))
+        while self._running:
+            await self._stop(list(self._running.values()))
         await self._keeper.close()
         await self.models.close()
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -251,6 +251,7 @@ class Run:
         try:
             async with asyncio.timeout(self.budget.time_left()) as self.deadline:
                 self._began = asyncio.get_running_loop().time()
+                self.services.journal.check()
                 await hooks.before_run(self)
                 await read_background(self)
                 await fit_history(self)
