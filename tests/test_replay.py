@@ -16,6 +16,7 @@ from framework.config.case_file import case_file
 from framework.config.document import read_document
 from framework.config.parse import parse
 from framework.engine.case_export import case_of
+from framework.engine.choosing import RouteChoice
 from framework.engine.replay import Difference
 from framework.engine.rerun import replay
 from framework.llm.client import ModelRequest
@@ -73,10 +74,15 @@ async def find(order: str) -> str:
 
 
 def run_then_edit(
-    root: Path, model: ScriptedModel, edit: dict[str, str] | None = None, decide: Decision | None = None, **keys: str
+    root: Path,
+    model: ScriptedModel,
+    edit: dict[str, str] | None = None,
+    decide: Decision | None = None,
+    helper: str | None = None,
+    **keys: str,
 ) -> tuple[RunResult, RunState, Sequence[Difference], dict[str, Any]]:
     """A run, its record, what a replay says after an edit, and the run as a case."""
-    write(root, {"agents.d/a.yaml": agent("a", **keys), "agents.d/helper.yaml": agent("helper")})
+    write(root, {"agents.d/a.yaml": agent("a", **keys), "agents.d/helper.yaml": helper or agent("helper")})
     store = JsonStore()
 
     async def main() -> tuple[RunResult, RunState, Sequence[Difference], dict[str, Any]]:
@@ -216,6 +222,29 @@ def test_a_sub_agents_part_is_replayed_from_its_own_record(tmp_path: Path) -> No
         "said said order 7",
     ]
     assert case["expect"]["called_exactly"] == ["agent.helper", "find"]
+
+
+def choosing(request: ModelRequest) -> Turn:
+    """A model that plans wherever it may choose how to work."""
+    if request.output is RouteChoice:
+        return RouteChoice(agent=request.messages[0].content.rpartition("- ")[2].partition(":")[0], executor="plan")
+    if request.messages[-1].content == "go" and any(tool.name == "agent.helper" for tool in request.tools):
+        return calls(("agent.helper", {"message": "help"}))
+    return f"said {request.messages[-1].content}" if request.messages[-1].role == "tool" else planned(request)
+
+
+@pytest.mark.parametrize("routing", ["{}", "{model: scripted}"], ids=["by its own model", "by the router's"])
+@pytest.mark.parametrize("agents", ["one", "a sub-agent"])
+def test_what_chose_its_way_of_working_goes_that_way_again(tmp_path: Path, routing: str, agents: str) -> None:
+    write(tmp_path, {"agentsd.yaml": f"routing: {routing}\n"})
+    how: dict[str, Any] = {"skill_policy": "{allow: [find]}", "plan": "{approval: never}"}
+    one = how | ({"executor": "auto"} if agents == "one" else {"sub_agents": "[helper]"})
+    helper = agent("helper", **(how | {"executor": "auto"})) if agents != "one" else None
+    result, record, found, _ = run_then_edit(tmp_path, ScriptedModel(script=choosing), None, helper=helper, **one)
+    assert result.status == "completed", result.error
+    planning = record if agents == "one" else next(iter(record.children.values()))
+    assert (planning.executor, len(planning.typed)) == ("plan", 1)
+    assert found == ()
 
 
 # --- the text of a case

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields
 from typing import Any
 
+from framework.engine.choosing import RouteChoice
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
 from framework.tools.extension import Extension
 from framework.tools.tool import Tool, ToolContext
@@ -59,8 +61,7 @@ class Recording:
         """The answer that was given in the place of this one; raises ModelError where there is none."""
         path = self._asking(request)
         if path is None:
-            summary = self._record.summary
-            return _reply(Message(role="assistant", content=summary.text if summary else ""), Usage())
+            return _reply(Message(role="assistant", content=self._aside(request)), Usage())
         self._note(path, request)
         kind = "reply" if request.output is None else "typed"
         place = self._given[path, kind]
@@ -73,8 +74,21 @@ class Recording:
             raise ModelError("the record has no further answer")
         return _reply(answers[place], self._usage())
 
+    def _aside(self, request: ModelRequest) -> str:
+        """What is no turn of a run: how a sub-run works, or a summary; raises ModelError where there is none."""
+        if request.output is not RouteChoice:
+            if self._record.summary is None:
+                raise ModelError("the record has no summary")
+            return self._record.summary.text
+        message = request.messages[-1].content
+        asking = (s for _, s in _sub_runs(self._live) if not s.executor and s.messages[0].content == message)
+        for live in asking:
+            if (record := self._records.get(live.path)) and record.executor:
+                return json.dumps({"agent": live.agent, "executor": record.executor})
+        raise ModelError("the record does not say how it works")
+
     def _asking(self, request: ModelRequest) -> Path | None:
-        """Which run asks: its own first message is in the request; none: what is asked is a summary."""
+        """Which run asks: its own first message is in the request; none: what is asked is no turn of it."""
         shown = {id(message) for message in request.messages}
         own = (path for path, state in _sub_runs(self._live) if state.messages and id(state.messages[0]) in shown)
         return next(own, None)

@@ -16,7 +16,7 @@ from framework.engine.recording import RECORDED, RecordedModel, Recording, calls
 from framework.engine.replay import Difference, Seen, differences
 from framework.engine.request import Asker
 from framework.engine.resuming import Resumption
-from framework.engine.standins import on_model, reached
+from framework.engine.standins import on_model, reached, unrouted
 from framework.memory.in_memory import MemoryStore
 from framework.memory.store import Store
 from framework.tools.arguments import SchemaArguments
@@ -101,7 +101,7 @@ async def _carry_out(root: Path, record: RunState, generation: Generation, limit
 
 
 def _first_state(record: RunState, limits: Limits) -> RunState:
-    """How the run began: what servers gave for its context included, and the summary of its conversation."""
+    """How the run began: what was chosen for it and given to it before its first turn included."""
     return RunState(
         agent=record.agent,
         user=record.user,
@@ -112,6 +112,7 @@ def _first_state(record: RunState, limits: Limits) -> RunState:
         limits=limits,
         model_settings=record.model_settings,
         output_schema=record.output_schema,
+        executor=record.executor,
         background=record.background,
         history=list(record.history),
         summary=record.summary,
@@ -135,7 +136,7 @@ def _world(generation: Generation, record: RunState, recording: Recording) -> Ge
             blocked=agent.toolset.blocked,
         )
         agents[name] = replace(on_model(agent, RECORDED), toolset=toolset, hooks=hooks)
-    return replace(generation, agents=agents, outside=Outside())
+    return replace(generation, agents=agents, outside=Outside(), settings=unrouted(generation.settings))
 
 
 def _of_silent_servers(generation: Generation, record: RunState) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 from framework.config.compile import Agent
 from framework.config.generation import Generation
 from framework.config.outside import Outside
+from framework.config.settings import Settings
 from framework.tools.tool import Tool, ToolContext
 from framework.types.case import Failure
 from framework.types.errors import ToolError
@@ -51,9 +52,13 @@ def isolate(generation: Generation, agent: str, model: str, results: Mapping[str
     """
     tools = {name: safe(tool, results.get(name)) for name, tool in generation.tools.items()}
     agents = {name: _isolated(generation.agents[name], model, tools) for name in reached(generation, agent)}
-    routing = generation.settings.routing.model_copy(update={"model": None})
-    settings = generation.settings.model_copy(update={"routing": routing})
+    settings = unrouted(generation.settings)
     return replace(generation, agents=agents, tools=tools, outside=Outside(), settings=settings)
+
+
+def unrouted(settings: Settings) -> Settings:
+    """The settings without a model of the router's: agents have theirs."""
+    return settings.model_copy(update={"routing": settings.routing.model_copy(update={"model": None})})
 
 
 def safe(tool: Tool, answers: Answers | None) -> Tool:
