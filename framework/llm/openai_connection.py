@@ -7,11 +7,17 @@ from typing import Any
 
 import httpx2
 import orjson
-from openai import AsyncOpenAI, AsyncStream
+from openai import AsyncOpenAI, AsyncStream, RequestOptions, omit
 
 from framework.llm.assembly import as_dict
 from framework.llm.http_client import http_client
 from framework.llm.transport import client_for
+
+_TELEMETRY = (
+    *("Lang", "Package-Version", "OS", "Arch", "Runtime", "Runtime-Version"),
+    *("Async", "Retry-Count", "Read-Timeout"),
+)
+"""What the SDK tells every server of this machine, as `X-Stainless-…`; none needs it to answer."""
 
 
 class Connection:
@@ -38,13 +44,19 @@ class Connection:
         # Whole: the SDK would put it together for every call. An address without a path comes without its slash.
         self._url = f"{str(self._sdk.base_url).rstrip('/')}/chat/completions"
         self._takes_bytes = "content" in inspect.signature(self._sdk.post).parameters
+        # Said again here, because the SDK copies its own defaults, each of them for each request.
+        self._options: RequestOptions = {
+            "headers": {f"X-Stainless-{name}": omit for name in _TELEMETRY},
+            "max_retries": 0,
+            "timeout": timeout,
+        }
 
     async def whole(self, body: bytes) -> Any:
         """The answer's JSON, or the text of one that is none; raises OpenAIError, httpx2.HTTPError or ValueError."""
         if not self._takes_bytes:
             completion = await self._create(body)
             return completion if isinstance(completion, str) else as_dict(completion)
-        response = await self._sdk.post(self._url, content=body, cast_to=httpx2.Response)
+        response = await self._sdk.post(self._url, content=body, cast_to=httpx2.Response, options=self._options)
         try:
             return orjson.loads(response.content)
         except ValueError:
@@ -59,7 +71,12 @@ class Connection:
             return chunks
         # As `object`, chunks stay the dicts that they are in JSON.
         return await self._sdk.post(
-            self._url, content=body, cast_to=object, stream=True, stream_cls=AsyncStream[object]
+            self._url,
+            content=body,
+            cast_to=object,
+            options=self._options,
+            stream=True,
+            stream_cls=AsyncStream[object],
         )
 
     async def close(self) -> None:
@@ -71,4 +88,6 @@ class Connection:
         fields = orjson.loads(body)
         create: Any = self._sdk.chat.completions.create
         more = {"stream": True} if fields.pop("stream", False) else {}
-        return await create(model=fields.pop("model"), messages=[], **more, extra_body=fields)
+        return await create(
+            model=fields.pop("model"), messages=[], **more, extra_body=fields, extra_headers=self._options["headers"]
+        )

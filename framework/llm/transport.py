@@ -76,12 +76,10 @@ class ModelHTTPClient(httpx2.AsyncClient):
 
     async def send(self, request: httpx2.Request, *, stream: bool = False, **options: Any) -> httpx2.Response:
         """Send a request; raises httpx2.TransportError."""
-        response = await self._direct.handle_async_request(request)
+        response = await self._direct.handle_async_request(request, whole=not stream)
         if response.is_redirect and response.has_redirect_location:
             await response.aclose()
             return await super().send(request, stream=stream, **options)
-        if not stream:
-            await response.aread()
         return response
 
 
@@ -93,7 +91,7 @@ class _Transport(httpx2.AsyncBaseTransport):
         self._trust = httpx2.create_ssl_context()
         self._session: aiohttp.ClientSession | None = None
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+    async def handle_async_request(self, request: httpx2.Request, *, whole: bool = False) -> httpx2.Response:
         body = await request.aread()
         try:
             answer = await self._connect().request(
@@ -104,6 +102,9 @@ class _Transport(httpx2.AsyncBaseTransport):
                 allow_redirects=False,
                 server_hostname=request.extensions.get("sni_hostname"),
             )
+            if whole:
+                content = await answer.read()
+                return httpx2.Response(answer.status, headers=answer.raw_headers, content=content, request=request)
         except (aiohttp.ClientError, OSError) as error:
             raise _failure(error, request) from error
         stream = _Answer(answer, request)
