@@ -82,7 +82,7 @@ class ToolSettings(Frozen):
 
     def narrowed_by(self, other: ToolSettings) -> ToolSettings:
         """The same, but permitting only what the other permits as well."""
-        if self == other:
+        if self is other or self == other:
             return self
         both = tuple(glob for glob in self.unprotected if glob in other.unprotected)
         return self.model_copy(update={"unprotected": both, "http": self.http.narrowed_by(other.http)})

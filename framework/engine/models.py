@@ -30,9 +30,9 @@ class Models:
         if name in self._own:
             return self._own[name]
         alias = settings.models.get(name)
-        if (name, alias) not in self._connected:
-            self._connected[name, alias] = self._connect(name, alias)
-        return self._connected[name, alias]
+        if (client := self._connected.get((name, alias))) is None:
+            client = self._connected[name, alias] = self._connect(name, alias)
+        return client
 
     def _connect(self, name: str, alias: ModelAlias | None) -> ModelClient:
         if alias is None:

@@ -102,6 +102,8 @@ def place_of(value: object) -> int | str | None:
 
 def as_dict(value: Any) -> dict[str, Any]:
     """An SDK object or a mapping as a dict; anything else is an empty one."""
+    if isinstance(value, dict):
+        return value
     if hasattr(value, "to_dict"):
         value = value.to_dict(warnings=False)
     return dict(value) if isinstance(value, Mapping) else {}

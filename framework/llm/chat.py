@@ -199,7 +199,7 @@ def _chat_to_reasoning(chat: Mapping[str, Any], provider: str) -> Reasoning | No
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, (dict, Mapping)) else {}  # dict first: asking an abstract class takes long
 
 
 def count_of(value: object) -> int:

@@ -7,6 +7,8 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Literal
 
+from pydantic import Field
+
 from framework.types.frozen import Frozen
 
 WIRE_NAME_LENGTH = 64
@@ -19,7 +21,7 @@ class ToolCall(Frozen):
     """Unique within its run."""
     tool: str
     """The tool's name, such as `read_file` or `docs.search`."""
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = Field(default_factory=dict)
     """The arguments by name."""
     invalid: str | None = None
     """Why the provider's text could not be read as arguments; such a call is answered, never run."""
@@ -62,7 +64,7 @@ class ToolResult(Frozen):
     """Text or JSON data, uncut."""
     error: str | None = None
     """Why it failed, in words the model can act on."""
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict)
     """For people and traces: the denying rule, a timeout, an error's class."""
     elapsed_ms: float = 0.0
 
@@ -81,7 +83,7 @@ class Usage(Frozen):
     """0 where no price is known."""
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage.model_construct(
+        return Usage(
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
             completion_tokens=self.completion_tokens + other.completion_tokens,
             total_tokens=self.total_tokens + other.total_tokens,

@@ -176,8 +176,8 @@ class RunState(BaseModel):
     user: str | None = None
     tenant: str | None = None
     locale: str = "en"
-    inputs: dict[str, Any] = {}
-    metadata: dict[str, Any] = {}
+    inputs: dict[str, Any] = Field(default_factory=dict)
+    metadata: dict[str, Any] = Field(default_factory=dict)
     base_path: str | None = None
     limits: Limits = Limits()
     """The limits in force: the agent's, changed by the caller."""
@@ -198,27 +198,27 @@ class RunState(BaseModel):
     """How it works, where the agent's file leaves that to a choice: `react` or `plan`, once that is made."""
     background: list[str] | None = None
     """What MCP servers gave for the context when the run began; none before that."""
-    history: list[Message] = []
+    history: list[Message] = Field(default_factory=list)
     """Earlier turns of the conversation; where there is a summary, those that come after what it stands for."""
     summary: Summary | None = None
     """What stands for the beginning of the conversation."""
-    messages: list[Message] = []
+    messages: list[Message] = Field(default_factory=list)
     """This run's own messages, append-only; the first is the user's."""
-    replies: list[int] = []
+    replies: list[int] = Field(default_factory=list)
     """Places in `messages` of what the model said, turn by turn; an executor may have put others there."""
-    typed: list[str] = []
+    typed: list[str] = Field(default_factory=list)
     """What the model gave as answers of a type, as JSON, one after the other."""
-    calls: dict[str, CallRecord] = {}
+    calls: dict[str, CallRecord] = Field(default_factory=dict)
     """How far each tool call of the run has got, in the order they were asked for."""
     plan: Plan | None = None
-    children: dict[str, RunState] = {}
+    children: dict[str, RunState] = Field(default_factory=dict)
     """Sub-runs by the call or plan step they belong to."""
-    pending: list[Confirmation] = []
+    pending: list[Confirmation] = Field(default_factory=list)
     paused_at: float | None = None
     """Since when it waits for them; Unix time."""
-    decisions: dict[str, Decision] = {}
+    decisions: dict[str, Decision] = Field(default_factory=dict)
     """Answers by confirmation, all kept in the root's state."""
-    expires: dict[str, datetime] = {}
+    expires: dict[str, datetime] = Field(default_factory=dict)
     """Until when a confirmation may be answered, since it was first asked; all kept in the root's state."""
 
     steps: int = 0
@@ -226,20 +226,20 @@ class RunState(BaseModel):
     corrections: int = 0
     """Turns in a row with a wrong call."""
     usage: Usage = Usage()
-    tool_stats: dict[str, ToolStat] = {}
+    tool_stats: dict[str, ToolStat] = Field(default_factory=dict)
     counted: tuple[int, int] = (0, 0)
     """So many of the run's own messages, with all that stands before them, were so many tokens for the provider."""
-    warned: list[str] = []
+    warned: list[str] = Field(default_factory=list)
     """Limits already warned of."""
-    call_counts: dict[str, int] = {}
+    call_counts: dict[str, int] = Field(default_factory=dict)
     """How often each tool was called with the same arguments, by their hash."""
     elapsed_ms: float = 0.0
     """Active time, without waiting for a human."""
-    session: dict[str, Any] = {}
+    session: dict[str, Any] = Field(default_factory=dict)
     """What tools keep, in the root's state: the conversation's values, as this run leaves them."""
     seq: int = 0
     """Number of the last event."""
-    trace: list[TraceEntry] = []
+    trace: list[TraceEntry] = Field(default_factory=list)
 
     @property
     def trace_id(self) -> str | None:

@@ -18,12 +18,13 @@ def read_json(text: str) -> Any:
         ValueError: it is not that; a JSONDecodeError where there is a place to name.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite)
+        value = _DECODER.decode(text)
     except RecursionError:
         raise ValueError(f"it nests deeper than {MAX_DEPTH} levels") from None
     if depth_of(value) > MAX_DEPTH:
         raise ValueError(f"it nests deeper than {MAX_DEPTH} levels")
-    json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair cannot be stored
+    if "\\u" in text or not text.isascii():
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair cannot be stored
     return value
 
 
@@ -68,3 +69,6 @@ def _children(value: object) -> Iterable[object]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite)
