@@ -407,7 +407,7 @@ def test_a_tool_call_that_comes_in_is_a_sign_of_life_from_claude_and_gemini_too(
     call = SimpleNamespace(function_call=SimpleNamespace(name="work"), thought_signature=None)
     told = SimpleNamespace(content=SimpleNamespace(parts=[call]), finish_reason=None)
     head = {"model_version": "g", "response_id": "r", "usage_metadata": None, "prompt_feedback": None}
-    parts = Parts()
+    parts = Parts({})
     assert parts.take(SimpleNamespace(candidates=[], **head)) is None
     assert parts.take(SimpleNamespace(candidates=[told], **head)) == Delta()
 

@@ -150,6 +150,54 @@ def test_tokens_count_however_they_are_written(form: Format, sent: object, count
     assert (reply.usage.prompt_tokens, reply.usage.total_tokens) == (counted, counted + 5)
 
 
+# --- how answers end
+
+
+ENDS = {
+    "openai": {"calls": "tool_calls", "stop": "stop", "cut": "length"},
+    "anthropic": {"calls": "tool_use", "stop": "end_turn", "cut": "max_tokens"},
+    "gemini": {"stop": "STOP", "cut": "MAX_TOKENS"},
+}
+
+
+@pytest.mark.hostile(34)
+@each_format
+@pytest.mark.parametrize("order", [("cut", "stop"), ("stop", "cut")])
+def test_of_two_endings_the_one_that_says_the_call_was_cut_counts(form: Format, order: tuple[str, str]) -> None:
+    """A call of a cut answer may look whole; it must not run because a second ending says that all is well."""
+
+    def told(end: str) -> list[str]:
+        return list(says(form, calls=(("docs__search", {"q": "x"}),), end=ENDS[form.name][end]).streamed)
+
+    first, second = told(order[0]), told(order[1])
+    last = -2 if form.name != "gemini" else -1  # the ending, and what stands behind it
+    events = (*first, second[last])
+    error = error_of(form, Answer(streamed=events), stream=True)
+    assert "a tool call was cut by max_tokens" in error.message
+    assert not error.retryable
+
+
+@pytest.mark.parametrize("form", FORMATS[:2], ids=lambda form: form.name)
+@each_way
+def test_an_answer_that_announces_a_call_and_holds_none_is_one_error(form: Format, stream: bool) -> None:
+    word = ENDS[form.name]["calls"]
+    error = error_of(form, says(form, "", end=word), stream=stream)
+    assert "says that it calls a tool, and holds no call" in error.message
+    assert error.retryable
+    reply = served(form, says(form, "No need.", end=word), stream=stream)
+    assert isinstance(reply, ModelReply)
+    assert (reply.finish_reason, reply.message.content) == ("stop", "No need.")
+
+
+@each_format
+def test_an_answer_without_end_is_no_answer(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framework.llm.answers.MAX_ANSWER_CHARS", 100)
+    assert isinstance(served(form, says(form, "x" * 100), stream=False), ModelReply)
+    error = error_of(form, says(form, "x" * 101))
+    assert "the answer is longer than 100 characters" in error.message
+    assert (error.retryable, error.unavailable) == (False, True)
+
+
 # --- refusals
 
 

@@ -6,11 +6,13 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
 from framework import RunResult, Runtime, events
 from tests.formats import Format, each_format
 from tests.formats import says as said
 from tests.projects import agent, write
-from tests.wire import calls, failed, says, wire_server
+from tests.wire import Answer, calls, failed, says, wire_server
 
 
 def project(root: Path, url: str, *, model: str = "openai/test", more: str = "", **keys: str) -> Path:
@@ -170,6 +172,44 @@ def test_a_typed_plan_in_every_format(tmp_path: Path, form: Format) -> None:
         assert "Field required" in json.dumps(server.requests[1])
 
     asyncio.run(main())
+
+
+@each_format
+@pytest.mark.parametrize("listening", [False, True], ids=["whole", "streamed"])
+def test_a_budget_is_used_up_although_the_server_counts_nothing(tmp_path: Path, form: Format, listening: bool) -> None:
+    """Some servers tell no usage, above all in streams: without an estimate a run on them would never end."""
+    told = said(form, calls=(("echo", {"text": "x" * 4000}),))
+    counts = ("usage", "usageMetadata")
+    body = {key: value for key, value in json.loads(told.body).items() if key not in counts}
+    pieces = tuple(_without(piece, counts) for piece in told.streamed)
+    prices = ", capabilities: {prices: {input: 1000, output: 1000}}"
+
+    async def main() -> None:
+        async with wire_server(lambda _: Answer(body=json.dumps(body).encode(), streamed=pieces)) as server:
+            policy = "{max_total_tokens: 6000, max_repeated_calls: null}"
+            root = project(tmp_path, server.url, model=f"{form.name}/test", more=prices, runtime_policy=policy)
+            async with Runtime.open(root, watch=False) as runtime:
+                if listening:
+                    async with runtime.stream("go") as stream:
+                        async for _ in stream:
+                            pass
+                    result = await stream.result()
+                else:
+                    result = await runtime.run("go")
+        assert (result.status, result.finish_reason) == ("stopped", "max_total_tokens"), result.error
+        assert result.usage.total_tokens == result.usage.prompt_tokens + result.usage.completion_tokens > 2000
+        assert result.usage.cost_usd == pytest.approx(result.usage.total_tokens / 1000)
+
+    asyncio.run(main())
+
+
+def _without(piece: str, names: tuple[str, ...]) -> str:
+    """An event without its counts, wherever they stand."""
+    before, mark, data = piece.rpartition("\ndata: ")
+    event = {key: value for key, value in json.loads(data).items() if key not in names}
+    if isinstance(event.get("message"), dict):
+        event["message"] = {key: value for key, value in event["message"].items() if key not in names}
+    return before + mark + json.dumps(event)
 
 
 def test_a_run_stops_when_its_money_is_spent(tmp_path: Path) -> None:

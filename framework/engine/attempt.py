@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from framework.engine.model_trace import model_trace
-from framework.llm.client import ModelClient, ModelReply, ModelRequest
+from framework.engine.room import request_tokens, size_of
+from framework.llm.capabilities import priced
+from framework.llm.client import ModelClient, ModelInfo, ModelReply, ModelRequest
 from framework.llm.tokens import estimate_tokens
 from framework.types.errors import ModelError
 from framework.types.events import ContentReceived
@@ -31,7 +33,7 @@ async def attempt(run: Run, client: ModelClient, request: ModelRequest, *, fallb
     Raises:
         ModelError: with what the attempt has cost, as far as that is known.
     """
-    incoming = _Incoming(client.info.name)
+    incoming = _Incoming(client.info)
     with model_trace(run, client.info, request, fallback=fallback) as trace:
         try:
             reply = await _in_time(run, client, request, incoming)
@@ -39,15 +41,24 @@ async def attempt(run: Run, client: ModelClient, request: ModelRequest, *, fallb
             error.usage = incoming.cost(request, error.usage)
             trace.failed("timeout" if incoming.late else error.code, error.usage)
             raise
+        if not (reply.usage.total_tokens or reply.usage.cost_usd or client.info.stand_in):
+            reply = replace(reply, usage=_estimated(request, size_of(reply.message), client.info))
         trace.replied(reply, incoming.first_at)
     return reply
+
+
+def _estimated(request: ModelRequest, completion: int, info: ModelInfo) -> Usage:
+    """What a call has taken of which nobody tells: a budget that counts nothing would never be used up."""
+    prompt = request_tokens(request)
+    usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
+    return priced(usage, info.capabilities)
 
 
 @dataclass(slots=True)
 class _Incoming:
     """What of an answer has come in so far."""
 
-    model: str
+    info: ModelInfo
     first_at: float | None = None
     """When the first piece came in, by `perf_counter`."""
     late: bool = False
@@ -56,15 +67,13 @@ class _Incoming:
     def too_late(self, limit: float | None) -> ModelError:
         self.late = True
         within = "in time" if limit is None else f"within {limit:g}s"
-        return ModelError(f"{self.model} did not answer {within}", retryable=True)
+        return ModelError(f"{self.info.name} did not answer {within}", retryable=True)
 
     def cost(self, request: ModelRequest, told: Usage | None) -> Usage | None:
         """What an attempt that failed has cost; an estimate where an answer had begun and nobody told its price."""
         if self.first_at is None or (told and told.total_tokens):
             return told
-        prompt = sum(estimate_tokens(message.content) for message in request.messages)
-        completion = estimate_tokens("".join(self.texts))
-        return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
+        return _estimated(request, estimate_tokens("".join(self.texts)), self.info)
 
 
 async def _in_time(run: Run, client: ModelClient, request: ModelRequest, incoming: _Incoming) -> ModelReply:
@@ -76,7 +85,7 @@ async def _in_time(run: Run, client: ModelClient, request: ModelRequest, incomin
     except TimeoutError:
         if first.expired():
             incoming.late = True
-            text = f"{incoming.model} did not begin to answer within {first_limit:g}s"
+            text = f"{incoming.info.name} did not begin to answer within {first_limit:g}s"
             raise ModelError(text, retryable=True) from None
         raise incoming.too_late(limits.model_timeout) from None
 
@@ -100,4 +109,4 @@ async def _receive(
         # Left to the garbage collector, the connection would stay open, and the provider would go on writing.
         if isinstance(deltas, AsyncGenerator):
             await deltas.aclose()
-    raise ModelError(f"{incoming.model} broke off in the middle of its answer", retryable=True)
+    raise ModelError(f"{incoming.info.name} broke off in the middle of its answer", retryable=True)

@@ -57,6 +57,11 @@ def expected_tokens(run: Run, request: ModelRequest) -> int:
     if counted and len(own) >= counted:
         later = request.messages[len(request.messages) - (len(own) - counted) - _added(run, request) :]
         return tokens + _estimate(later)
+    return request_tokens(request)
+
+
+def request_tokens(request: ModelRequest) -> int:
+    """About how many tokens a whole request has, with its tools."""
     return _estimate(request.messages) + estimate_tokens("".join(tool.told for tool in request.tools))
 
 

@@ -17,6 +17,7 @@ from framework.types.messages import Message, ToolCall, Usage
 Ending = FinishReason | Literal["error"]
 Endings = Mapping[str, Ending]
 """A provider's words for why an answer ended -> ours."""
+MAX_ANSWER_CHARS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +56,23 @@ def judge(answer: Answer, request: ModelRequest, info: ModelInfo, endings: Endin
     )
 
 
+def last_ending(earlier: str, word: object, endings: Endings) -> str:
+    """How an answer ended, of which more than one thing is said: that it is whole takes nothing else back."""
+    said = str(word or "")
+    return earlier if not said or (earlier and endings.get(said) in ("stop", "tool_calls")) else said
+
+
 def _finish_reason(answer: Answer, endings: Endings, failures: Failures) -> FinishReason:
     """Decide whether the answer is whole: tool calls of one that is not must never run."""
     if answer.refusal is not None:
         raise failures.refusal("refused", answer.refusal)
     calls, word = bool(answer.message.tool_calls), answer.ending
+    if len(answer.message.content) > MAX_ANSWER_CHARS:
+        problem = f"the answer is longer than {MAX_ANSWER_CHARS} characters: no model writes that much"
+        raise failures.error(problem, unavailable=True)
     match endings.get(word):
+        case "tool_calls" if not calls and not answer.message.content.strip():
+            raise failures.error("the answer says that it calls a tool, and holds no call", retryable=True)
         case "stop" | "tool_calls":
             return "stop"
         case "length":

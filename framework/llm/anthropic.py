@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from framework.llm.answers import Answer, Endings, judge
+from framework.llm.answers import Answer, Endings, judge, last_ending
 from framework.llm.anthropic_format import content_to_message, request_to_body, stamp, usage_to_ours
 from framework.llm.assembly import as_dict, place_of
 from framework.llm.capabilities import Capabilities
@@ -24,7 +24,7 @@ SDK_TIMEOUT = 600.0
 ENDINGS: Endings = {
     "end_turn": "stop",
     "stop_sequence": "stop",
-    "tool_use": "stop",
+    "tool_use": "tool_calls",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "refusal": "content_filter",
@@ -177,8 +177,9 @@ class Blocks:
             case "content_block_delta":
                 return self._take_piece(place, as_dict(event.get("delta")))
             case "message_delta":
-                told = {**as_dict(event.get("delta")), "usage": self._usage(as_dict(event.get("usage")))}
-                self.whole.update(told)
+                told = as_dict(event.get("delta"))
+                ending = last_ending(str(self.whole.get("stop_reason") or ""), told.get("stop_reason"), ENDINGS)
+                self.whole.update(told, usage=self._usage(as_dict(event.get("usage"))), stop_reason=ending)
         return None
 
     def content(self) -> list[dict[str, Any]]:

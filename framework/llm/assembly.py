@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from framework.llm.answers import Endings, last_ending
 from framework.llm.chat import REASONING_FIELDS, content_text, repair
 from framework.llm.client import Delta
 
@@ -13,7 +14,8 @@ from framework.llm.client import Delta
 class Assembly:
     """An answer under way: takes chunks, gives deltas. Nobody has checked their types, so nothing here trusts one."""
 
-    def __init__(self) -> None:
+    def __init__(self, endings: Endings) -> None:
+        self._endings = endings
         self.chunks = 0
         self.finish = self.model = self.response_id = ""
         self.usage: object = None
@@ -34,7 +36,7 @@ class Assembly:
         if not isinstance(choices, list) or not choices:
             return None
         first = as_dict(choices[0])
-        self.finish = str(first.get("finish_reason") or self.finish)
+        self.finish = last_ending(self.finish, first.get("finish_reason"), self._endings)
         delta = as_dict(first.get("delta"))
         found = delta.get("tool_calls")
         pieces = found if isinstance(found, list) else []

@@ -167,7 +167,7 @@ def _gemini(data: Any, names: Names) -> Iterator[Message]:
 
 def _of_model(parts: Sequence[Mapping[str, Any]], names: Names, number: int) -> Message:
     """A turn of the model's; calls without an id, as older models make them, get one."""
-    taken = Parts()
+    taken = Parts({})
     for place, part in enumerate(parts):
         call = _key(part, "function_call")
         signature = str(_key(part, "thought_signature") or "").translate(_URL_SAFE)

@@ -82,7 +82,7 @@ class GeminiModel:
         """Ask; raises ModelError."""
         models: Any = self._connected().aio.models
         arguments = request_to_arguments(request, self._info)
-        answer = Parts()
+        answer = Parts(ENDINGS)
         if not request.stream and not self._info.capabilities.stream_only:
             answer.take(await self._guard(models.generate_content(**arguments)))
             yield Delta(reply=self._reply(answer, request))

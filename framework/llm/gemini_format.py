@@ -6,6 +6,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from framework.llm.answers import Endings, last_ending
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.chat import count_of, outgoing_name, read_call, repair, wire_names
 from framework.llm.client import Delta, ModelInfo, ModelRequest
@@ -48,7 +49,8 @@ def request_to_arguments(request: ModelRequest, info: ModelInfo) -> dict[str, An
 class Parts:
     """An answer under way: takes responses, gives deltas."""
 
-    def __init__(self) -> None:
+    def __init__(self, endings: Endings) -> None:
+        self._endings = endings
         self.pieces = 0
         self.ending = self.model = self.response_id = self.blocked = ""
         self.usage = Usage()
@@ -71,7 +73,7 @@ class Parts:
             return None
         candidate = response.candidates[0]
         if candidate.finish_reason:
-            self.ending = str(candidate.finish_reason.value)
+            self.ending = last_ending(self.ending, candidate.finish_reason.value, self._endings)
         parts = candidate.content.parts if candidate.content else None
         deltas = [self.take_part(part) for part in parts or ()]
         text, reasoning = "".join(d.text for d in deltas), "".join(d.reasoning for d in deltas)

@@ -35,8 +35,8 @@ SDK_TIMEOUT = 600.0
 """Seconds; a net below the deadline that the engine sets."""
 ENDINGS: Endings = {
     "stop": "stop",
-    "tool_calls": "stop",
-    "function_call": "stop",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
     "length": "length",
     "model_length": "length",
     "content_filter": "content_filter",
@@ -102,7 +102,7 @@ class OpenAIModel:
             yield Delta(reply=self._whole(await self._guard(self._connected().whole(body)), request))
             return
         chunks = await self._guard(self._connected().stream(body))
-        answer = Assembly()
+        answer = Assembly(ENDINGS)
         try:
             while (chunk := await self._guard(anext(chunks, None))) is not None:
                 delta = answer.take(chunk)
@@ -167,7 +167,7 @@ class OpenAIModel:
         if not isinstance(body.get("choices"), list) or not body["choices"]:
             reported = body.get("error")
             raise self._reported(reported) if reported else self._failures.empty()
-        answer = Assembly()
+        answer = Assembly(ENDINGS)
         answer.take_whole(body)
         return self._reply(answer, request)
 
