@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 from typing import Any
 
 import httpx2
 
-from tests.test_cli import COMMAND, ENVIRONMENT
+from tests.forks import Fork
+from tests.test_cli import ENVIRONMENT
 
 PATIENCE = 20.0
 """Seconds after which what does not come is missing."""
@@ -29,7 +30,7 @@ class Served:
     url: str
     line: str
     """What it printed once it could be asked."""
-    process: subprocess.Popen[str]
+    process: Fork
     key: str | None = None
     said: list[str] = field(default_factory=list)
     """What it printed after that, once it has ended."""
@@ -105,13 +106,11 @@ def served(
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Served]:
     """`agentsd serve` on a free port, until the context ends."""
-    env = {**ENVIRONMENT, **QUICK, "PYTHONPATH": str(Path(__file__).parent.parent), **(environment or {})}
-    command = [*COMMAND, "serve", path, "--port", "0", *arguments]
-    with subprocess.Popen(
-        command, cwd=root, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as process:
+    env = {**ENVIRONMENT, **QUICK, **(environment or {})}
+    words = ["serve", path, "--port", "0", *arguments]
+    with Fork(words, cwd=root, env=env, text=True, stdout=PIPE, stderr=STDOUT) as process:
+        assert process.stdout
         try:
-            assert process.stdout
             before: list[str] = []
             for line in iter(process.stdout.readline, ""):
                 if found := re.search(r"http://\S+:\d+", line):
@@ -123,4 +122,4 @@ def served(
         finally:
             if process.poll() is None:
                 process.terminate()
-                process.communicate(timeout=PATIENCE)
+                process.stdout.read()

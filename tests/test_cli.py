@@ -1,4 +1,4 @@
-"""The command line as a person uses it: real processes, real exit codes, a real terminal where one is needed."""
+"""The command line as a person uses it: in processes, with exit codes, and on a terminal where one is needed."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from time import monotonic
 
 import pytest
 
+from tests.forks import ROOT, Fork, run
 from tests.projects import agent, write
 
 COMMAND = [sys.executable, "-m", "framework.cli.main"]
@@ -23,34 +24,32 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.starts
 
 
 def agentsd(*arguments: str, cwd: Path, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        cwd=cwd,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        env={**ENVIRONMENT, "PYTHONPATH": str(Path(__file__).parent.parent), **environment},
-        check=False,
-    )
+    return run(arguments, cwd=cwd, given=stdin, env={**ENVIRONMENT, **environment})
+
+
+def started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The same, from nothing: what it needs it has to import itself."""
+    env = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    command = [*COMMAND, *arguments]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=30, check=False)
 
 
 @pytest.fixture(scope="module")
 def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("starter")
-    assert agentsd("init", cwd=folder).returncode == 0
+    assert started("init", cwd=folder).returncode == 0
     return folder
 
 
 def test_help_lists_the_commands_without_loading_them(tmp_path: Path) -> None:
-    done = agentsd("--help", cwd=tmp_path)
+    done = started("--help", cwd=tmp_path)
     assert done.returncode == 0
     for name in ("init", "check", "run", "chat"):
         assert name in done.stdout
 
 
 def test_init_gives_a_project_that_checks_and_runs(starter: Path) -> None:
-    checked = agentsd("check", cwd=starter)
+    checked = started("check", cwd=starter)
     assert checked.returncode == 0, checked.stderr
     assert "agents: assistant, code-diagnosis, log-analyst, planner, repo-analysis" in checked.stdout
     assert "all files can be used" in checked.stdout
@@ -65,7 +64,7 @@ def test_init_keeps_what_is_there(tmp_path: Path) -> None:
 
 
 def test_run_puts_the_answer_on_stdout_and_the_progress_on_stderr(starter: Path) -> None:
-    done = agentsd("run", "echo hello", cwd=starter)
+    done = started("run", "echo hello", cwd=starter)
     assert (done.returncode, done.stdout) == (0, "hello\n")
     assert done.stderr.splitlines()[0].startswith("● assistant (no rule matches")
     assert "✓ echo" in done.stderr
@@ -187,7 +186,7 @@ def test_an_edit_during_a_chat_changes_the_next_answer(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**ENVIRONMENT, "PYTHONPATH": str(Path(__file__).parent.parent)},
+        env={**ENVIRONMENT, "PYTHONPATH": str(ROOT)},
     )
     with chat:
         assert chat.stdin
@@ -212,18 +211,10 @@ def test_an_edit_during_a_chat_changes_the_next_answer(tmp_path: Path) -> None:
 
 
 @contextmanager
-def terminal(*arguments: str, cwd: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def terminal(*arguments: str, cwd: Path) -> Iterator[tuple[Fork, int]]:
     master, slave = pty.openpty()
-    environment = {**ENVIRONMENT, "PYTHONPATH": str(Path(__file__).parent.parent), "TERM": "xterm", "COLUMNS": "120"}
-    process = subprocess.Popen(
-        [*COMMAND, *arguments],
-        cwd=cwd,
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env=environment,
-        start_new_session=True,
-    )
+    env = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "120"}
+    process = Fork(arguments, cwd=cwd, env=env, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
     os.close(slave)
     try:
         yield process, master

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import click
@@ -20,8 +21,9 @@ import pytest
 from framework import Runtime
 from framework.cli.main import _invoke
 from framework.testing import ScriptedModel, Turn, calls
+from tests.forks import Fork
 from tests.projects import agent, write
-from tests.test_cli import COMMAND, ENVIRONMENT, read_until, terminal
+from tests.test_cli import ENVIRONMENT, read_until, terminal
 from tests.test_cli import agentsd as real_agentsd
 
 ASKING = '{ask: [{tool: echo, reason: be careful}], allow: ["*"]}'
@@ -194,17 +196,10 @@ SLOW = """
 """
 
 
-def slow(root: Path) -> subprocess.Popen[str]:
+def slow(root: Path) -> Fork:
     """A process whose run waits for the file `flag`."""
     write(root, {"agents.d/one.yaml": agent("one", model="offline"), "plugins/slow.py": SLOW})
-    process = subprocess.Popen(
-        [*COMMAND, "run", "wait for 'flag'"],
-        cwd=root,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**ENVIRONMENT, "PYTHONPATH": str(Path(__file__).parent.parent)},
-    )
+    process = Fork(["run", "wait for 'flag'"], cwd=root, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE, text=True)
     assert process.stderr
     while "→ slow.wait" not in (line := process.stderr.readline()):
         assert line, "it ended early"

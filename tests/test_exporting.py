@@ -11,6 +11,7 @@ import pytest
 
 from framework import ConfigError
 from framework.telemetry.setup import traces_url
+from tests.forks import run
 from tests.otlp_sink import Sink, sink
 from tests.projects import agent, write
 
@@ -38,9 +39,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(project: Path, *options: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """`agentsd run` in a process of its own."""
-    words = [sys.executable, "-m", "framework.cli.main", "run", "-C", str(project), *options, "What is 12 * 7?"]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    return subprocess.run(words, capture_output=True, text=True, env=clean | environ, check=False, timeout=50)
+    return run(["run", "-C", str(project), *options, "What is 12 * 7?"], cwd=project, env=clean | environ)
 
 
 def names(kept: Sink) -> set[str]:
