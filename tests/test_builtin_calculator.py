@@ -17,6 +17,7 @@ from framework.tools.builtin import BUILTIN_TOOLS
 from framework.tools.builtin.arithmetic import evaluate
 from framework.tools.builtin.calculator import calculator
 from framework.types.errors import ToolError
+from tests.cases import cases
 
 Calculation = tuple[str, Fraction]
 
@@ -236,6 +237,7 @@ CALCULATIONS = st.recursive(
 ).filter(lambda pair: len(pair[0]) <= 1000)
 
 
+@cases(100)
 @given(CALCULATIONS)
 def test_agrees_with_fraction_arithmetic(calculation: Calculation) -> None:
     expression, value = calculation
@@ -243,6 +245,7 @@ def test_agrees_with_fraction_arithmetic(calculation: Calculation) -> None:
     assert evaluate(expression) == value
 
 
+@cases(100)
 @given(CALCULATIONS)
 def test_results_are_json_numbers_with_fifteen_right_digits(calculation: Calculation) -> None:
     expression, value = calculation
@@ -263,6 +266,7 @@ PIECES = st.sampled_from(
 )
 
 
+@cases(100)
 @given(st.text() | st.lists(PIECES, max_size=60).map("".join))
 def test_any_text_gives_a_number_or_a_tool_error(text: str) -> None:
     started = time.process_time()

@@ -22,6 +22,7 @@ from framework.tools.builtin.search import search_files
 from framework.tools.builtin.text import echo
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
+from tests.cases import cases
 
 SECRET = "the secret outside"
 RIPGREP = pytest.mark.skipif(shutil.which("rg") is None, reason="ripgrep is not installed")
@@ -154,6 +155,7 @@ STEPS = st.sampled_from(
 
 
 @pytest.mark.hostile(11)
+@cases(100)
 @given(st.lists(STEPS, max_size=6).map("/".join) | st.text(max_size=40))
 def test_no_path_leads_out(path: str) -> None:
     with TemporaryDirectory() as folder:

@@ -14,6 +14,7 @@ from framework.tools.builtin import logs
 from framework.tools.builtin.logs import log_transform
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
+from tests.cases import cases
 
 PLAIN = """\
 2026-11-21 09:59:00,120 DEBUG start
@@ -212,6 +213,7 @@ def test_no_line_takes_long(context: ToolContext, line: str) -> None:
     assert time.process_time() - started < 2
 
 
+@cases(100)
 @given(text=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), lines=st.lists(st.text()))
 def test_any_text_file_has_a_summary_and_consistent_counts(
     tmp_path_factory: pytest.TempPathFactory, text: str, lines: list[str]

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.llm.chat import (
@@ -26,12 +26,12 @@ from framework.llm.chat import (
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
 from framework.types.strict_json import MAX_DEPTH
+from tests.cases import cases
 
 SEARCH = ToolDefinition(name="docs.search", description="Search.", parameters={"type": "object", "properties": {}})
 LONG = ToolDefinition(name="mcp." + "x" * 80, description="Long.", parameters={"type": "object", "properties": {}})
 OFFERED = (SEARCH, LONG)
 
-unhurried = settings(deadline=None)  # a loaded machine is not a finding
 text = st.text(st.characters(exclude_categories=["Cs"]))
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text,
@@ -53,7 +53,7 @@ messages = st.one_of(
 )
 
 
-@unhurried
+@cases(100)
 @given(messages)
 def test_a_message_survives_the_way_to_the_wire_and_back(message: Message) -> None:
     sent = json.loads(json.dumps(message_to_chat(message, wire_names(OFFERED))))
@@ -61,7 +61,7 @@ def test_a_message_survives_the_way_to_the_wire_and_back(message: Message) -> No
     assert chat_to_message(sent, tool_names(OFFERED)) == message
 
 
-@unhurried
+@cases(100)
 @given(st.text())
 def test_reading_arguments_never_raises_and_says_what_is_wrong(given_text: str) -> None:
     call = read_call("c", "f", given_text)
@@ -70,13 +70,13 @@ def test_reading_arguments_never_raises_and_says_what_is_wrong(given_text: str) 
     assert call.invalid is None or call.invalid.startswith("the arguments")
 
 
-@unhurried
+@cases(100)
 @given(st.dictionaries(text, json_values, max_size=4))
 def test_every_json_object_is_read_as_it_is(arguments: dict[str, Any]) -> None:
     assert read_call("c", "f", json.dumps(arguments)) == ToolCall(id="c", tool="f", arguments=arguments)
 
 
-@unhurried
+@cases(100)
 @given(st.dictionaries(text, json_values, min_size=1, max_size=4), st.data())
 def test_no_cut_of_an_object_is_taken_for_a_whole_one(arguments: dict[str, Any], data: st.DataObject) -> None:
     whole = json.dumps(arguments)

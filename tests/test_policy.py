@@ -230,12 +230,14 @@ def test_a_condition_holds_for_the_values_it_names_and_for_those_it_cannot_compa
     assert holds(condition, value) is expected
 
 
+@cases(100)
 @given(value=st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists))
 @example(value=float("inf"))
 def test_every_json_value_is_above_a_bound_below_it_or_not_comparable(value: object) -> None:
     assert holds(">= 5", value) or holds("< 5", value)
 
 
+@cases(100)
 @given(value=st.floats() | st.integers() | st.booleans() | st.text(), condition=st.text() | st.integers())
 def test_any_condition_can_be_judged_for_any_value(value: object, condition: str | int) -> None:
     assert holds(condition, value) in (True, False)
@@ -422,6 +424,7 @@ TOOLS = st.tuples(*(st.builds(shaped, st.just(n), st.sampled_from(RISKS), confir
 ORDER = st.sampled_from(["1", "50", "51", "500"])
 
 
+@cases(60)
 @given(rules=RULES, tools=TOOLS, order=ORDER)
 def test_for_any_rules_the_verdict_is_that_of_the_strictest_one_that_applies(
     rules: Rules, tools: list[Tool], order: str
@@ -432,6 +435,7 @@ def test_for_any_rules_the_verdict_is_that_of_the_strictest_one_that_applies(
         assert judge(of, wanted, {"order": order}).kind == rules.expected(wanted, order)
 
 
+@cases(60)
 @given(rules=RULES, tools=TOOLS, order=ORDER)
 def test_a_tool_that_every_call_of_would_be_denied_is_never_offered(
     rules: Rules, tools: list[Tool], order: str
@@ -452,6 +456,7 @@ def test_a_tool_that_every_call_of_would_be_denied_is_never_offered(
 STRICTNESS = ("allow", "ask", "deny")
 
 
+@cases(50)
 @given(began=RULES, live=RULES, parents=st.lists(RULES, max_size=2), tools=TOOLS, order=ORDER)
 def test_whoever_else_has_a_say_can_only_make_a_verdict_stricter(
     began: Rules, live: Rules, parents: list[Rules], tools: list[Tool], order: str

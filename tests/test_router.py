@@ -20,6 +20,7 @@ from framework.config.snapshot import Snapshot
 from framework.engine.router import Route, route
 from framework.testing import ScriptedModel
 from framework.types.events import Routed
+from tests.cases import cases
 from tests.projects import agent, write
 
 
@@ -165,6 +166,7 @@ def test_examples_match_whole_and_without_regard_to_case(message: str, matches: 
 WORDS = st.sampled_from(["pay", "ship", "退款"])
 
 
+@cases(60)
 @given(
     message=st.text(max_size=12) | st.lists(WORDS, max_size=3).map(" ".join),
     keywords=st.dictionaries(st.sampled_from("abcde"), st.tuples(st.integers(-3, 3), st.lists(WORDS)), min_size=2),
