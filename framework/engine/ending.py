@@ -97,20 +97,14 @@ def limit_error(result: RunResult) -> LimitExceeded:
     return error
 
 
-def _sub_runs(state: RunState) -> Iterator[RunState]:
-    yield state
-    for child in state.children.values():
-        yield from _sub_runs(child)
-
-
 def _trace_entries(state: RunState) -> Iterator[TraceEntry]:
-    for run in _sub_runs(state):
+    for run in state.with_sub_runs():
         yield from run.trace
 
 
 def _tool_stats(state: RunState) -> dict[str, ToolStat]:
     total: dict[str, ToolStat] = {}
-    for run in _sub_runs(state):
+    for run in state.with_sub_runs():
         for name, stat in run.tool_stats.items():
             before = total.get(name, ToolStat())
             total[name] = ToolStat(count=before.count + stat.count, total_ms=before.total_ms + stat.total_ms)
@@ -118,7 +112,7 @@ def _tool_stats(state: RunState) -> dict[str, ToolStat]:
 
 
 def _call_summaries(state: RunState) -> Iterator[CallSummary]:
-    for run in _sub_runs(state):
+    for run in state.with_sub_runs():
         for record in run.calls.values():
             if record.result is not None:
                 result = record.result

@@ -185,6 +185,5 @@ class Launcher:
 
 
 def _calls_under_way(state: RunState) -> bool:
-    return any(record.started and record.result is None for record in state.calls.values()) or any(
-        map(_calls_under_way, state.children.values())
-    )
+    records = (record for run in state.with_sub_runs() for record in run.calls.values())
+    return any(record.started and record.result is None for record in records)

@@ -41,7 +41,7 @@ class Recording:
 
     def __init__(self, record: RunState, live: RunState) -> None:
         """Take the record, and the state of the run that is to be told: it says which sub-run asks."""
-        self._records = dict(_sub_runs(record))
+        self._records = {state.path: state for state in record.with_sub_runs()}
         self._live, self._record = live, record
         self._given: Counter[tuple[Path, str]] = Counter()
         self._questions = {asked.id.partition("?")[0]: asked for asked in record.pending if asked.kind == "question"}
@@ -81,7 +81,7 @@ class Recording:
                 raise ModelError("the record has no summary")
             return self._record.summary.text
         message = request.messages[-1].content
-        asking = (s for _, s in _sub_runs(self._live) if not s.executor and s.messages[0].content == message)
+        asking = (s for s in self._live.with_sub_runs() if not s.executor and s.messages[0].content == message)
         for live in asking:
             if (record := self._records.get(live.path)) and record.executor:
                 return json.dumps({"agent": live.agent, "executor": record.executor})
@@ -90,11 +90,11 @@ class Recording:
     def _asking(self, request: ModelRequest) -> Path | None:
         """Which run asks: its own first message is in the request; none: what is asked is no turn of it."""
         shown = {id(message) for message in request.messages}
-        own = (path for path, state in _sub_runs(self._live) if state.messages and id(state.messages[0]) in shown)
+        own = (s.path for s in self._live.with_sub_runs() if s.messages and id(s.messages[0]) in shown)
         return next(own, None)
 
     def _note(self, path: Path, request: ModelRequest) -> None:
-        agent = dict(_sub_runs(self._live))[path].agent
+        agent = next(state.agent for state in self._live.with_sub_runs() if state.path == path)
         if agent not in self.asked:
             offered = tuple(sorted(tool.name for tool in request.tools))
             self.asked[agent] = Asked(agent, request.messages[0].content, offered)
@@ -198,13 +198,7 @@ def _reply(message: Message, usage: Usage) -> ModelReply:
     return ModelReply(message, "tool_calls" if message.tool_calls else "stop", usage, RECORDED)
 
 
-def _sub_runs(state: RunState) -> Iterator[tuple[Path, RunState]]:
-    yield state.path, state
-    for child in state.children.values():
-        yield from _sub_runs(child)
-
-
 def calls_of(record: RunState) -> Iterator[ToolCall]:
     """Every call of a run and its sub-runs that was asked for."""
-    for _, state in _sub_runs(record):
+    for state in record.with_sub_runs():
         yield from (call.call for call in state.calls.values())

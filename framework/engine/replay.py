@@ -112,10 +112,9 @@ def _ending(record: RunState, now: Seen) -> Iterator[Difference]:
 
 
 def _calls_of(state: RunState) -> Iterator[tuple[str, CallRecord]]:
-    for record in state.calls.values():
-        yield "/".join((*state.path, record.call.id)), record
-    for child in state.children.values():
-        yield from _calls_of(child)
+    for run in state.with_sub_runs():
+        for record in run.calls.values():
+            yield "/".join((*run.path, record.call.id)), record
 
 
 def _plan(state: RunState) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import datetime
 from hashlib import blake2b
 from typing import Annotated, Any, Literal
@@ -245,6 +246,12 @@ class RunState(BaseModel):
     def trace_id(self) -> str | None:
         """The trace of its last part, where one was recorded."""
         return self.traceparent.split("-")[1] if self.traceparent else None
+
+    def with_sub_runs(self) -> Iterator[RunState]:
+        """The run, its sub-runs, theirs, and so on."""
+        yield self
+        for child in self.children.values():
+            yield from child.with_sub_runs()
 
     @property
     def last_reply(self) -> Message | None:
