@@ -11,12 +11,14 @@ import pytest
 from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from framework import Approve, ModelError, Runtime, tool
 from framework.telemetry.metrics import RunMetrics
-from framework.testing import ScriptedModel, calls
+from framework.testing import ScriptedModel, Turn, calls
 from framework.types.messages import Usage
 from tests.projects import agent, write
+from tests.test_plan import draft, step
 
 AGENTS = {
     "agents.d/one.yaml": agent("one", runtime_policy="{risk_level: high, max_steps: 2}"),
@@ -119,6 +121,38 @@ def test_failures_limits_denials_and_pauses_are_told_apart(tmp_path: Path, reade
     assert erased == [1], "asking is no call"
     errors = [a.get("error.type") for a, _ in found["gen_ai.client.operation.duration"]]
     assert errors == ["model_error", None]
+
+
+def test_each_answer_of_a_human_is_counted_once_and_nothing_else_is(
+    tmp_path: Path, reader: InMemoryMetricReader, spans: InMemorySpanExporter
+) -> None:
+    """A plan with two steps that it approves, and a sub-agent that is approved and then asks itself."""
+    files = {
+        "agents.d/one.yaml": agent(
+            "one", executor="plan", plan="{approval: always}", skill_policy="{ask: [work], allow: []}"
+        ),
+        "agents.d/two.yaml": agent("two", sub_agents="[three]", skill_policy="{ask: [agent.three], allow: []}"),
+        "agents.d/three.yaml": agent("three", skill_policy="{ask: [work], allow: []}"),
+    }
+    wanted = calls(("agent.three", {"message": "go"})), calls(("work", {"n": "1"}))
+    turns: list[Turn] = [draft(step("a"), step("b")), "planned", *wanted, "three", "two"]
+
+    async def main() -> list[int]:
+        asked = []
+        options: dict[str, Any] = {"tools": [work], "models": {"scripted": ScriptedModel(*turns)}, "watch": False}
+        async with Runtime.open(write(tmp_path, files), **options) as runtime:
+            for name in ("one", "two"):
+                result = await runtime.run("go", agent=name)
+                while result.status == "paused":
+                    asked.append(len(result.pending))
+                    result = await runtime.resume(result.run_id, {one.id: Approve() for one in result.pending})
+                assert result.status == "completed", result.error
+        return asked
+
+    assert asyncio.run(main()) == [1, 1, 1]
+    assert points(reader)["agentsd.confirm.duration"] == [({"decision": "approve"}, 3)]
+    told = [span.name for span in spans.get_finished_spans() for event in span.events if "resolved" in event.name]
+    assert told == ["plan.approval", "execute_tool agent.three", "execute_tool work"]
 
 
 def test_cost_is_counted_by_model(reader: InMemoryMetricReader) -> None:

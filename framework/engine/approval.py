@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from framework.engine.planning import adopt, plan_of, propose, settings_of
 from framework.engine.preflight import highest, preflight, tools_of
+from framework.engine.tool_trace import decided
 from framework.telemetry import names
 from framework.tools.tool import Tool
 from framework.types.errors import Paused
@@ -48,8 +49,9 @@ async def approval(run: Run) -> str | None:
     """
     while reason := _why_asked(run, plan_of(run)):
         question, decision = _latest(run, _question(run, plan_of(run), reason))
-        with run.span("plan.approval", "CHAIN", _attributes(run, decision)):
-            pass  # a person's time is not the run's: the span says that and what was decided
+        with run.span("plan.approval", "CHAIN", _attributes(run, decision)):  # a person's time is not the run's
+            if decision is not None:
+                decided(run, question.id, decision)
         match decision:
             case Approve():
                 _approve(run, {})

@@ -147,7 +147,7 @@ async def _decide(
 ) -> tuple[Confirmation, ...]:
     decision: Decision | None = run.decision(question.id)
     if decision is not None:
-        decided(run, decision)
+        decided(run, question.id, decision)
     match decision:
         case None:
             record = run.state.calls[call.id]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -46,6 +46,8 @@ class Start:
     chosen: Route | None = None
     """How its agent was chosen; none for one that goes on."""
     output_type: type[BaseModel] | None = None
+    decided: Collection[str] = ()
+    """What a human has just answered: ids of confirmations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ class Launcher:
             deps=self._deps,
             listening=listening,
             output_type=start.output_type,
+            decided=start.decided,
         )
 
     async def close(self, grace: float) -> None:

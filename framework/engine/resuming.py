@@ -63,7 +63,8 @@ class Resumption:
                 timer.cancel()
             state.decisions.update(kept)
             state.pending = []
-            async with self._launcher.launch(Start(state, record, generation, agent), listening=True) as stream:
+            start = Start(state, record, generation, agent, decided=frozenset(kept))
+            async with self._launcher.launch(start, listening=True) as stream:
                 yield stream
 
     async def cancel(self, run_id: str, asker: Asker) -> None:

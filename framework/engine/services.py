@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Executor as Threads
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,3 +69,5 @@ class Services:
     """Counts and times, where somebody reads them."""
     output_type: type[BaseModel] | None = None
     """What the caller wants the answer's data to be."""
+    decided: Collection[str] = ()
+    """What a human has just answered: ids of confirmations."""

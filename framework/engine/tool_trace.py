@@ -120,8 +120,10 @@ class _Told(ToolTrace):
         return attributes
 
 
-def decided(run: Run, decision: Decision) -> None:
-    """Tell of a human's answer, on the span of the call it is about."""
+def decided(run: Run, confirmation_id: str, decision: Decision) -> None:
+    """Tell of a human's answer, on the span of what it is about: once, however often it is looked at."""
+    if confirmation_id not in run.services.decided:
+        return
     spans, meters = run.services.spans, run.services.meters
     if spans.recording:
         current().add_event(names.CONFIRM_RESOLVED, {names.CONFIRM_DECISION: decision.type})
