@@ -58,6 +58,35 @@ def test_a_deny_added_in_mid_run_denies_the_next_call(tmp_path: Path) -> None:
     assert "not any more" in str(result.tool_calls[1].result)
 
 
+@pytest.mark.parametrize(
+    ("rules", "status"), [('{deny: [pay], allow: ["*"]}', "denied"), ('{ask: [pay], allow: ["*"]}', "waits")]
+)
+def test_a_call_that_waits_for_its_rate_is_held_to_the_rules_of_when_it_is_made(
+    tmp_path: Path, rules: str, status: str
+) -> None:
+    root, made = project(tmp_path), list[int]()
+
+    async def main() -> RunResult:
+        @tool(risk="low", rate="1/s")
+        async def pay(amount: int) -> str:
+            """Pay; the agent that does may not do it again."""
+            made.append(amount)
+            write(root, {"agents.d/one.yaml": agent("one", model="offline", skill_policy=rules)})
+            await runtime.reload()
+            return "paid"
+
+        model = ScriptedModel(calls(("pay", {"amount": 1}), ("pay", {"amount": 2})), "done")
+        async with Runtime.open(root, tools=[pay], models={"offline": model}, watch=False) as runtime:
+            return await runtime.run("go")
+
+    result = asyncio.run(main())
+    assert made == [1]
+    if status == "waits":
+        assert [(asked.tool, asked.arguments) for asked in result.pending] == [("pay", {"amount": 2})]
+    else:
+        assert [call.status for call in result.tool_calls] == ["success", "denied"]
+
+
 def test_a_deny_removed_in_mid_run_still_denies(tmp_path: Path) -> None:
     root = project(tmp_path, skill_policy='{deny: [echo], allow: ["*"]}')
     result = asyncio.run(run_with_an_edit(root, {"skill_policy": '{allow: ["*"]}'}, ECHO, "done"))

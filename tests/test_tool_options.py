@@ -93,6 +93,20 @@ def test_a_rate_holds_over_all_runs_of_the_process(tmp_path: Path) -> None:
     assert times[5] - times[0] > 0.4, "four at once, then one each quarter of a second"
 
 
+def test_a_rate_holds_for_what_is_tried_again_too(tmp_path: Path) -> None:
+    times: list[float] = []
+
+    @tool(rate="1/s", idempotent=True, retries=1)
+    async def ping() -> str:
+        """Ping."""
+        times.append(asyncio.get_running_loop().time())
+        raise ConnectionError("lost")
+
+    run(tmp_path, [ping], calls(("ping", {})), "done")
+    assert len(times) == 2
+    assert times[1] - times[0] > 0.4, "waiting before another attempt takes 0.2 seconds at most"
+
+
 # --- questions
 
 

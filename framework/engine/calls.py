@@ -112,8 +112,23 @@ async def _judge(run: Run, call: ToolCall, tool: Tool, record: CallRecord) -> tu
         return await finish(run, call, refused)
     question = _question(run, call, tool, verdict, record)
     if question is None:
-        return await execute(run, call, tool, bound)
+        return await _execute_in_turn(run, call, tool, bound, asked=False)
     return await _decide(run, call, tool, bound, question)
+
+
+async def _execute_in_turn(
+    run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any], *, asked: bool
+) -> tuple[Confirmation, ...]:
+    """Make a call once its tool's rate allows it, if the rules of then do, too; `asked`: a human has approved it."""
+    run.keep_time()
+    if await run.services.throttle.wait(tool):
+        verdict = run.policy.judge(tool, tool.with_defaults(call.arguments))
+        if verdict.kind == "deny":
+            return await finish(run, call, _denied(verdict))
+        question = None if asked else _question(run, call, tool, verdict, run.state.calls[call.id])
+        if question is not None:
+            return await _decide(run, call, tool, bound, question)
+    return await execute(run, call, tool, bound)
 
 
 def _question(run: Run, call: ToolCall, tool: Tool, verdict: Verdict, record: CallRecord) -> Confirmation | None:
@@ -157,7 +172,7 @@ async def _decide(
             await run.emit(ToolRequested, id=call.id, tool=call.tool, arguments=redact_data(call.arguments))
             return (question,)
         case Approve():
-            return await execute(run, call, tool, bound)
+            return await _execute_in_turn(run, call, tool, bound, asked=True)
         case Reject(reason=reason):
             told = f"a human rejected the call{': ' + reason if reason else ''}"
             return await finish(run, call, ToolResult(status="denied", error=told, metadata={"decision": "reject"}))
@@ -180,7 +195,7 @@ async def _execute_edited(run: Run, call: ToolCall, tool: Tool, arguments: dict[
         return await finish(run, call, ToolResult(status="error", error=f"edited by a human: {problem}"))
     if refused := await hooks.before_tool(run, edited):
         return await finish(run, call, refused)
-    return await execute(run, edited, tool, bound)
+    return await _execute_in_turn(run, edited, tool, bound, asked=True)
 
 
 def _wrong(message: str, **more: Any) -> ToolResult:

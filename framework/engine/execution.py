@@ -30,13 +30,12 @@ RETRYABLE = "retryable"
 
 
 async def execute(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> Confirmations:
-    """Make the call, and put down its result.
+    """Make the call, and put down its result; its tool's rate allows it.
 
     Returns:
         What the tool, or a sub-agent, has to ask a human first; nothing when the call has its result.
     """
     run.keep_time()
-    await run.services.throttle.wait(tool)
     run.services.journal.check()
     record = run.state.calls[call.id]
     run.state.calls[call.id] = record.model_copy(update={"started": record.started + 1, "call": call})
@@ -64,6 +63,7 @@ async def _try(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> t
         if attempt > tool.retries or RETRYABLE not in result.metadata:
             break
         await asyncio.sleep(min(BACKOFF_SECONDS * 2**attempt, MOST_BACKOFF_SECONDS) * random.uniform(0.5, 1))
+        await run.services.throttle.wait(tool)
     if tool.retries:
         current().set_attribute(names.TOOL_ATTEMPTS, attempt)
     return (), result

@@ -13,9 +13,12 @@ class Throttle:
     def __init__(self) -> None:
         self._limiters: dict[tuple[str, float, float], AsyncLimiter] = {}
 
-    async def wait(self, tool: Tool) -> None:
-        """Wait until the tool may be called; at once if it declares no rate."""
+    async def wait(self, tool: Tool) -> bool:
+        """Wait until the tool may be called, at once if it declares no rate; says whether that took any time."""
         if tool.rate is None:
-            return
+            return False
         calls, seconds = tool.rate
-        await self._limiters.setdefault((tool.name, calls, seconds), AsyncLimiter(calls, seconds)).acquire()
+        limiter = self._limiters.setdefault((tool.name, calls, seconds), AsyncLimiter(calls, seconds))
+        at_once = limiter.has_capacity()
+        await limiter.acquire()
+        return not at_once
