@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from io import TextIOWrapper
 from pathlib import Path
 from select import select
 from subprocess import PIPE, STDOUT
@@ -217,9 +216,9 @@ def _become(wanted: Mapping[str, Any], streams: Sequence[int]) -> None:
     os.environ.update(wanted["env"])
     sys.argv[1:] = wanted["arguments"]
     sys.path[0] = wanted["cwd"]
-    for stream in (sys.stdout, sys.stderr):
-        assert isinstance(stream, TextIOWrapper)
-        stream.reconfigure(line_buffering=stream.isatty())
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):  # what they were is gone
+        lines = 1 if number == 2 or os.isatty(number) else -1
+        setattr(sys, name, open(number, mode, buffering=lines, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 if __name__ == "__main__":

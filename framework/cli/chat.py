@@ -8,11 +8,12 @@ from uuid import uuid4
 
 import click
 
-from framework.cli.confirm import ask_human
+from framework.cli.confirm import decided
 from framework.cli.conversations.show import lines
 from framework.cli.exporting import exporting
 from framework.cli.project import Location, locate, show_problem, store_url
-from framework.cli.session import answer, is_terminal, print_result
+from framework.cli.session import answer, print_result
+from framework.cli.terminal import is_terminal, typed
 from framework.config.settings import Settings
 from framework.engine.project import folder_of
 from framework.engine.request import RunOptions
@@ -23,6 +24,8 @@ from framework.types.events import ConfigRejected, ConfigReloaded
 
 SHOWN_TURNS = 10
 """Of a conversation that is gone on with."""
+ID_CHARS = 12
+"""Of the id that a conversation gets: people type it."""
 
 
 @click.command("chat")
@@ -35,14 +38,15 @@ def command(path: str, agent: str | None, conversation: str | None, locale: str 
 
     Edits of the project's files go live between messages. End with Ctrl-D or an empty line; the conversation can be
     gone on with later. `agentsd conversations list` has those that there are.
+
+    Exit codes: 0 ended so, 3 a message waits for approval, 130 ended with Ctrl-C.
     """
     location = locate(path)
     with exporting(Settings.load(folder_of(location.root))):
-        asyncio.run(_chat(location, agent, conversation or uuid4().hex, locale))
-    return 0
+        return asyncio.run(_chat(location, agent, conversation or uuid4().hex[:ID_CHARS], locale))
 
 
-async def _chat(location: Location, agent: str | None, conversation: str, locale: str | None) -> None:
+async def _chat(location: Location, agent: str | None, conversation: str, locale: str | None) -> int:
     async with Runtime.open(location.root, store=store_url(location)) as runtime:
         for problem in runtime.catalog.current.errors:
             show_problem(problem)
@@ -50,21 +54,30 @@ async def _chat(location: Location, agent: str | None, conversation: str, locale
         runtime.catalog.subscribe(prompt.tell_reload)
         agent = agent or location.agent(runtime.catalog.current)
         click.secho(f"agents: {', '.join(sorted(runtime.catalog.current.agents))}", dim=True, err=True)
-        await _tell_earlier(runtime, conversation)
-        while message := await asyncio.to_thread(prompt.read):
-            # An edit saved before this message counts for it, even if the watcher has not come round to it yet.
-            await runtime.reload()
-            options = RunOptions(agent=agent, conversation=conversation, locale=locale)
-            try:
-                result = await answer(runtime, runtime.stream(message, **options), quiet=False)
-            except ConfigError:
-                raise
-            except AgentsdError as error:
-                click.secho(str(error), fg="red", err=True)
-                continue
-            print_result(result, as_json=False)
-        if (await runtime.store.conversation(conversation)).turns:
-            click.secho(f"go on with it: agentsd chat --conversation {conversation}", dim=True, err=True)
+        try:
+            await _tell_earlier(runtime, conversation)
+            return await _talk(runtime, prompt, RunOptions(agent=agent, conversation=conversation, locale=locale))
+        finally:
+            if (await runtime.store.conversation(conversation)).turns:
+                click.secho(f"go on with it: agentsd chat --conversation {conversation}", dim=True, err=True)
+
+
+async def _talk(runtime: Runtime, prompt: _Prompt, options: RunOptions) -> int:
+    """One message after the other, until there is none, or one of them waits to be decided; returns the exit code."""
+    while message := await typed(prompt.read):
+        # An edit saved before this message counts for it, even if the watcher has not come round to it yet.
+        await runtime.reload()
+        try:
+            result = await answer(runtime, runtime.stream(message, **options), quiet=False)
+        except ConfigError:
+            raise
+        except AgentsdError as error:
+            click.secho(str(error), fg="red", err=True)
+            continue
+        code = print_result(result, as_json=False)
+        if result.status == "paused":
+            return code
+    return 0
 
 
 async def _tell_earlier(runtime: Runtime, conversation: str) -> None:
@@ -77,10 +90,11 @@ async def _tell_earlier(runtime: Runtime, conversation: str) -> None:
         return
     state = await runtime.store.load_run(found.open_run)
     if state.pending and is_terminal():
-        decisions = {asked.id: await asyncio.to_thread(ask_human, asked) for asked in state.pending}
-        going_on = runtime.resume_stream(state.run_id, decisions)
+        going_on = runtime.resume_stream(state.run_id, await decided(state.pending))
         result = await answer(runtime, going_on, quiet=False, title=f"● {state.agent} (goes on)")
         print_result(result, as_json=False)
+        if result.status == "paused":
+            raise click.Abort
     else:
         way = f"decide {state.run_id} --approve ID" if state.pending else f"resume {state.run_id}"
         click.secho(f"its last run is open: agentsd runs {way}", fg="yellow", err=True)
@@ -96,9 +110,11 @@ class _Prompt:
         """The next line; empty at the end."""
         self._show()
         self._waiting = True
-        line = sys.stdin.readline().strip()
+        line = sys.stdin.readline()
         self._waiting = False
-        return line
+        if not line and sys.stdin.isatty():
+            click.echo(err=True)  # Ctrl-D leaves the cursor behind the prompt
+        return line.strip()
 
     def tell_reload(self, event: ConfigReloaded | ConfigRejected) -> None:
         """Say what changed; if the person was being asked, ask again."""

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from functools import partial
 
 import click
 
 from framework.cli.plan_question import ask_about_plan
+from framework.cli.project import arguments_of
 from framework.cli.show import shown, visible
+from framework.cli.terminal import edited, typed
+from framework.types.errors import RequestError
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
 
 CHOICES = ("a", "e", "r", "s")
+PROMPT = "[a]pprove, [e]dit, [r]eject, re[s]pond"
+
+
+async def decided(pending: Iterable[Confirmation]) -> dict[str, Decision]:
+    """Ask one question after the other; raises click.Abort at Ctrl-C, and nothing is decided then."""
+    return {asked.id: await typed(partial(ask_human, asked)) for asked in pending}
 
 
 def ask_human(asked: Confirmation) -> Decision:
@@ -23,7 +34,7 @@ def ask_human(asked: Confirmation) -> Decision:
             return ask_about_plan(asked, asked.plan)
         _show(asked)
         while True:
-            choice = click.prompt("[a]pprove, [e]dit, [r]eject, re[s]pond", type=click.Choice(CHOICES), err=True)
+            choice = click.prompt(PROMPT, type=click.Choice(CHOICES), show_choices=False, err=True)
             if decision := _decision(choice, asked):
                 return decision
     except click.Abort:
@@ -46,10 +57,18 @@ def _decision(choice: str, asked: Confirmation) -> Decision | None:
             return Reject(reason=click.prompt("why", default="", show_default=False, err=True))
         case "s":
             return Respond(text=click.prompt("the answer", err=True))
-    text = click.edit(json.dumps(asked.arguments, ensure_ascii=False, indent=2), extension=".json")
-    try:
-        edited = json.loads(text or "")
-    except json.JSONDecodeError as error:
-        click.secho(f"not JSON: {error}", fg="red", err=True)
+    return edited_arguments(asked)
+
+
+def edited_arguments(asked: Confirmation) -> Edit | None:
+    """The arguments from the person's editor, if these can be used."""
+    text = edited(json.dumps(asked.arguments, ensure_ascii=False, indent=2), ".json")
+    if not text.strip():
+        click.secho("nothing was changed", dim=True, err=True)
         return None
-    return Edit(arguments=edited) if isinstance(edited, dict) else None
+    try:
+        arguments = arguments_of(text)
+    except RequestError as error:
+        click.secho(error.message, fg="red", err=True)
+        return None
+    return Edit(arguments=arguments)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 import threading
+from contextlib import suppress
+from io import TextIOWrapper
 from traceback import format_exc
 from typing import Any
 
 import click
 
 from framework.cli.lazy import LazyGroup
+from framework.cli.terminal import THREAD
 from framework.telemetry.redact import MaskingFormatter
 from framework.types.errors import AgentsdError, ConfigError, RequestError
 from framework.types.outcome import EXIT_CONFIG, EXIT_USAGE
@@ -33,6 +37,14 @@ COMMANDS = {
     "conversations": "List conversations, show, export, import or delete them.",
     "chat": "Talk with an agent; edits of its files go live between messages.",
 }
+
+STREAMS = (("stdin", "r", "replace"), ("stdout", "w", "backslashreplace"), ("stderr", "w", "backslashreplace"))
+ABANDONED = ("agentsd-tool", THREAD)
+"""How the names of threads begin that the end of the process does not wait for."""
+
+STDERR = 2
+SHOW_CURSOR = b"\x1b[?25h"
+"""For terminals: the tree of a run hides it."""
 
 
 @click.group(
@@ -55,13 +67,33 @@ def agentsd(verbose: bool) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """The entry point of the `agentsd` command."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    _open_streams()
+    signal.signal(signal.SIGTERM, _terminated)
     code = _invoke(arguments)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if any(thread.name.startswith("agentsd-tool") and not thread.daemon for thread in threading.enumerate()):
-        # A tool that is still busy in a thread was given up by its run; waiting for it here would hang the shell.
+    with suppress(OSError):  # told already, or nobody is left to be told
+        sys.stdout.flush()
+    if any(thread.name.startswith(ABANDONED) for thread in threading.enumerate()):
+        # A tool that its run has given up, or somebody who was asked: waiting for them here would hang the shell.
         os._exit(code)
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Let streams that were closed lead nowhere, and write the number of what an encoding lacks."""
+    for name, mode, errors in STREAMS:
+        stream = getattr(sys, name)
+        if stream is None:  # the first free descriptor is just the missing one: no database ends up as standard output
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - open until the end
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=errors)
+
+
+def _terminated(number: int, frame: object) -> None:  # noqa: ARG001 - as signal handlers are called
+    """Give the terminal its cursor back, and end as a kill ends a process: runs are on record, and can be resumed."""
+    if os.isatty(STDERR):  # what the tree has put in the place of `sys.stderr` says it is none
+        os.write(STDERR, SHOW_CURSOR)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def _invoke(arguments: list[str]) -> int:
@@ -74,14 +106,25 @@ def _invoke(arguments: list[str]) -> int:
         return EXIT_USAGE
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - the reader is gone; nothing to close
-        return 1
     except AgentsdError as error:
         return report(error, as_json="--json" in arguments)
+    except OSError as error:
+        return _unusable(error)
     except Exception:  # noqa: BLE001 - a fault of ours is shown whole, but never with a secret
         click.echo(redact(format_exc()), err=True, nl=False)
         return 1
+
+
+def _unusable(error: OSError) -> int:
+    """Tell of a file, or of the output, that the operating system refuses; returns the exit code."""
+    if error.filename is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - as what is still held for it is lost
+    if not isinstance(error, BrokenPipeError):  # its reader has seen enough
+        place = "the output" if error.filename is None else error.filename
+        with suppress(OSError):
+            click.secho("error: ", fg="red", nl=False, err=True)
+            click.echo(redact(f"{place}: {error.strerror}"), err=True)
+    return 1
 
 
 def report(error: AgentsdError, *, as_json: bool) -> int:

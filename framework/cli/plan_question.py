@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from framework.cli.plan_text import as_text, is_unchanged, read_text, with_problems, without
 from framework.cli.show import MARKS, arguments_text, visible
+from framework.cli.terminal import edited
 from framework.config.parse import ParseError
 from framework.types.plan import Plan, PlanDraft, PlanStep
 from framework.types.preflight import Preflight, StepCheck
@@ -53,7 +54,7 @@ def _edited(draft: PlanDraft, plan: Plan) -> Edit | None:
     """The plan from the person's editor, opened again until it can be read."""
     text = as_text(draft, plan)
     while True:
-        text = click.edit(text, extension=".yaml") or ""
+        text = edited(text, ".yaml")
         if is_unchanged(text):
             click.secho("nothing was changed", dim=True, err=True)
             return None

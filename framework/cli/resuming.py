@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from framework.cli.exporting import exporting
@@ -28,7 +28,7 @@ async def opened(location: Location, *, quiet: bool = True) -> AsyncIterator[Run
 async def go_on(
     location: Location,
     run: str,
-    decide: Callable[[Sequence[Confirmation]], Mapping[str, Decision]],
+    decide: Callable[[Sequence[Confirmation]], Awaitable[Mapping[str, Decision]]],
     *,
     user: str | None = None,
     quiet: bool,
@@ -48,6 +48,6 @@ async def go_on(
     """
     async with opened(location, quiet=quiet) as runtime:
         state = await find_run(runtime.store, run)
-        decisions = decide(state.pending)
+        decisions = await decide(state.pending)
         going_on = runtime.resume_stream(state.run_id, decisions, user=user)
         return await answer(runtime, going_on, quiet=quiet, title=f"● {state.agent} (goes on)")

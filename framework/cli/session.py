@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import signal
 import sys
 from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 
 import click
 
-from framework.cli.confirm import ask_human
+from framework.cli.confirm import decided
 from framework.cli.show import Lines, View, ending, how_to_decide
+from framework.cli.terminal import is_terminal, on_interrupt
 from framework.engine.runtime import Runtime
 from framework.engine.stream import RunStream
 from framework.types.events import ConfirmationRequested, ContentReceived
 from framework.types.outcome import outcome
 from framework.types.state import RunResult
-
-
-def is_terminal() -> bool:
-    """Is there a person at both ends?"""
-    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def view_of_run(title: str = "…") -> View:
@@ -38,26 +32,27 @@ def view_of_run(title: str = "…") -> View:
 async def answer(
     runtime: Runtime, started: AbstractAsyncContextManager[RunStream], *, quiet: bool, title: str = "…"
 ) -> RunResult:
-    """Show a run to its end; on a terminal, ask what it needs to know and go on."""
+    """Show a run to its end; on a terminal, ask what it needs to know and go on. Ctrl-C there leaves it waiting."""
     view = None if quiet else view_of_run(title)
     result = await _watch(started, view)
     while result.status == "paused" and not quiet and is_terminal():
-        decisions = {asked.id: await asyncio.to_thread(ask_human, asked) for asked in result.pending}
+        try:
+            decisions = await decided(result.pending)
+        except click.Abort:
+            break
         result = await _watch(runtime.resume_stream(result.run_id, decisions), view)
     return result
 
 
 async def _watch(started: AbstractAsyncContextManager[RunStream], view: View | None) -> RunResult:
     """Show one stretch of a run; Ctrl-C cancels the run, which still ends in order."""
-    loop = asyncio.get_running_loop()
     async with started as stream:
-        loop.add_signal_handler(signal.SIGINT, stream.cancel)
         try:
-            async for event in stream:
-                if view is not None and not isinstance(event, (ContentReceived, ConfirmationRequested)):
-                    view.show(event)
+            with on_interrupt(stream.cancel):
+                async for event in stream:
+                    if view is not None and not isinstance(event, (ContentReceived, ConfirmationRequested)):
+                        view.show(event)
         finally:
-            loop.remove_signal_handler(signal.SIGINT)
             if view is not None:
                 view.close()
         return await stream.result()

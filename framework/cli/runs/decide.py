@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
-from framework.cli.confirm import ask_human
+from framework.cli.confirm import decided
 from framework.cli.project import arguments_of, locate
 from framework.cli.resuming import go_on
-from framework.cli.session import is_terminal, print_result
+from framework.cli.session import print_result
+from framework.cli.terminal import is_terminal
 from framework.types.errors import RequestError
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
 
@@ -37,7 +38,7 @@ def command(run: str, project: str, as_json: bool, user: str | None, **given: An
     return print_result(result, as_json=as_json)
 
 
-def _decided(pending: Iterable[Confirmation], given: dict[str, Any]) -> dict[str, Decision]:
+async def _decided(pending: Iterable[Confirmation], given: dict[str, Any]) -> dict[str, Decision]:
     """The decisions that the options name; raises RequestError where there is none, or one says two things."""
     open_ones = {asked.id: asked for asked in pending}
     found: dict[str, Decision] = dict.fromkeys(open_ones, Approve()) if given["approve_all"] else {}
@@ -53,7 +54,7 @@ def _decided(pending: Iterable[Confirmation], given: dict[str, Any]) -> dict[str
         if not is_terminal():
             listed = ", ".join(f"{asked.id} ({asked.tool or asked.kind})" for asked in open_ones.values())
             raise RequestError(f"say what is decided, such as --approve ID or --approve-all; asked: {listed}")
-        found = {asked.id: ask_human(asked) for asked in open_ones.values()}
+        found = await decided(open_ones.values())
     return found
 
 

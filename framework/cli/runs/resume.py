@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import click
 
 from framework.cli.project import locate
 from framework.cli.resuming import go_on
 from framework.cli.session import print_result
+from framework.types.state import Confirmation, Decision
 
 
 @click.command("resume")
@@ -20,5 +22,9 @@ def command(run: str, project: str, as_json: bool) -> int:
 
     What had finished is not done again. Exit codes are those of `agentsd run`.
     """
-    result = asyncio.run(go_on(locate(project), run, lambda _: {}, quiet=as_json))
+    result = asyncio.run(go_on(locate(project), run, _undecided, quiet=as_json))
     return print_result(result, as_json=as_json)
+
+
+async def _undecided(pending: Sequence[Confirmation]) -> dict[str, Decision]:  # noqa: ARG001 - what is open is asked about again
+    return {}
