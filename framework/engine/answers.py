@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from framework.llm.chat import repair
 from framework.tools.arguments import ArgumentsError, SchemaArguments
+from framework.types.errors import ConfigError
 from framework.types.messages import Message
 
 if TYPE_CHECKING:
@@ -16,6 +18,15 @@ if TYPE_CHECKING:
 
 INSTRUCTION = "Give your answer once more, complete, as the arguments of {name}. Take everything from what was said."
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
+
+
+def answer_text(output: object, executor: str) -> str:
+    """What an executor has given, as it can be kept; raises ConfigError if it is no text."""
+    if not isinstance(output, str):
+        raise ConfigError(
+            f"the executor {executor} gave {type(output).__name__}: an executor returns the answer's text"
+        )
+    return repair(output)
 
 
 async def typed_answer(run: Run, text: str) -> Any:

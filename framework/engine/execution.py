@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from framework.engine import hooks
 from framework.engine.context import context_of
+from framework.engine.failures import is_failure
 from framework.engine.results import finish, plain
 from framework.telemetry import names
 from framework.telemetry.span import current
@@ -48,7 +49,7 @@ async def execute(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -
         return asked
     elapsed = (perf_counter() - started) * 1000
     result = await hooks.after_tool(run, call, result.model_copy(update={"elapsed_ms": elapsed}))
-    return await finish(run, call, result)
+    return await finish(run, call, result.model_copy(update={"elapsed_ms": elapsed}))
 
 
 async def _try(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> tuple[Confirmations, ToolResult]:
@@ -82,7 +83,9 @@ async def _invoke(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -
         doubt = "" if tool.idempotent else "; whether it took effect is unknown"
         message = f"it did not finish within {min(limits):g}s{doubt}"
         return ToolResult(status="error", error=message, metadata={"error_type": "timeout", RETRYABLE: True})
-    except Exception as error:  # noqa: BLE001 - a tool may raise anything; the model is told, and the run goes on
+    except BaseException as error:  # a tool may raise anything; the model is told, and the run goes on
+        if not is_failure(error):
+            raise
         return _failed(error)
     return ToolResult(status="success", output=output)
 
@@ -104,7 +107,7 @@ async def _delegate(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any])
     return (), ToolResult(status="error", error=why + partial, metadata={"error_type": child.state.finish_reason})
 
 
-def _failed(error: Exception) -> ToolResult:
+def _failed(error: BaseException) -> ToolResult:
     kind = type(error).__name__
     try:
         text = f"{kind}: {error}"

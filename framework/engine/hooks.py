@@ -9,9 +9,13 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from framework.engine.context import context_of
+from framework.engine.failures import is_failure
+from framework.engine.results import plain
+from framework.llm.chat import repair
 from framework.telemetry.redact import places
 from framework.tools.extension import Extension
 from framework.types.errors import Refused
@@ -50,7 +54,7 @@ async def after_run(run: Run, output: str) -> str:
     """What the caller gets to see of an output; raises Refused."""
     for hook in hooks_of(run, "after_run"):
         changed = await _call(run, hook, _NO_CALL, output)
-        output = output if changed is None else str(changed)
+        output = output if changed is None else repair(str(changed))
     return output
 
 
@@ -69,18 +73,25 @@ async def after_tool(run: Run, call: ToolCall, result: ToolResult) -> ToolResult
     """What is recorded, and told to the model, of a call that was made."""
     for hook in hooks_of(run, "after_tool"):
         try:
-            changed = await _call(run, hook, call, call, result)
+            result = _instead(hook, result, await _call(run, hook, call, call, result))
         except Refused as refusal:
             error = f"it was carried out, but its result is withheld: {refusal.message}"
             return ToolResult(status="error", error=error, metadata={"error_type": "withheld", "hook": hook.name})
-        if isinstance(changed, ToolResult):
-            result = changed
     return result
+
+
+def _instead(hook: Extension, result: ToolResult, given: Any) -> ToolResult:
+    """What is taken for a result, in a form that can be kept; raises Refused if it is none."""
+    if given is None:
+        return result
+    if not isinstance(given, ToolResult):
+        raise Refused(f"the hook {hook.name} gave {type(given).__name__} instead of a ToolResult")
+    return given.model_copy(update={"output": plain(given.output)})
 
 
 async def _call(run: Run, hook: Extension, call: ToolCall, *arguments: Any) -> Any:
     """Call a hook in its time; raises Refused, for whatever reason."""
-    context = context_of(run, call)
+    context = replace(context_of(run, call), ask_human=_ask_nobody)
     try:
         async with asyncio.timeout(HOOK_SECONDS):
             if inspect.iscoroutinefunction(hook.function):
@@ -89,6 +100,12 @@ async def _call(run: Run, hook: Extension, call: ToolCall, *arguments: Any) -> A
             return await loop.run_in_executor(run.services.threads, hook.function, context, *arguments)
     except Refused:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is a refusal
+    except BaseException as error:  # whatever it is, it is a refusal
+        if not is_failure(error):
+            raise
         log.error("run %s: the hook %s failed: %s", run.state.run_id, hook.name, places(error))
         raise Refused(f"the hook {hook.name} failed: {type(error).__name__}") from None
+
+
+async def _ask_nobody(question: str) -> str:  # noqa: ARG001 - the signature is AskHuman's
+    raise Refused("a hook cannot ask a human: a rule can, or the tool itself")

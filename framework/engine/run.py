@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from framework.config.compile import Agent
 from framework.config.prompts import PromptError
 from framework.engine import calls, hooks, results, turns, typed
-from framework.engine.answers import typed_answer
+from framework.engine.answers import answer_text, typed_answer
 from framework.engine.background import read_background
 from framework.engine.budget import Budget
 from framework.engine.compression import fit_history
@@ -255,7 +255,7 @@ class Run:
                 await hooks.before_run(self)
                 await read_background(self)
                 await fit_history(self)
-                output = await executor(self)
+                output = answer_text(await executor(self), self.agent.spec.executor)
                 self.state.data = await typed_answer(self, output)
                 self.end("final", output)
         except Paused as paused:
@@ -278,7 +278,7 @@ class Run:
             raise
         except (AgentsdError, PromptError) as error:
             self.end(getattr(error, "code", ConfigError.code), results.partial_output(self.state), error)
-        except Exception as error:  # noqa: BLE001 - an executor may be a plugin's: what it raises ends this run only
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - an executor may be a plugin's: it ends this run only
             log.error("run %s: the executor %r failed: %s", self.state.run_id, self.agent.spec.executor, places(error))
             self.end("internal_error", results.partial_output(self.state), error)
         return ()
