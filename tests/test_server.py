@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fastapi import Depends, FastAPI, HTTPException
 
 from framework import Runtime
 from framework.server import router
+from framework.server.events_api import MAX_STREAMS
 from tests.otlp_sink import sink
 from tests.projects import agent, write
 from tests.served import PATIENCE, Served, served
@@ -200,7 +202,11 @@ def test_a_client_that_was_away_gets_what_it_missed(server: Served, tmp_path: Pa
 @pytest.mark.parametrize(
     ("body", "content_type", "message"),
     [
-        (b"{", "application/json", "JSON decode error"),
+        (
+            b"{",
+            "application/json",
+            "the body is not JSON: Expecting property name enclosed in double quotes, at character 1",
+        ),
         (b"[]", "application/json", "must be an object of JSON"),
         (b'{"generation": 1}', "text/plain", "must be an object of JSON"),
         (b'{"generation": true}', "application/json", "generation: "),
@@ -239,12 +245,36 @@ def test_other_paths_and_methods_are_told_in_our_form(still: Served) -> None:
         ("GET", "/nothing", 404, "not_found"),
         ("GET", "/agent/nothing", 404, "not_found"),
         ("DELETE", "/agent/config", 405, "method_not_allowed"),
+        ("GET", "/agent/config/", 404, "not_found"),
+        ("GET", "//agent/config", 404, "not_found"),
+        ("GET", "/agent/%2e%2e/health", 404, "not_found"),
         ("GET", "/docs", 404, "not_found"),
         ("GET", "/openapi.json", 404, "not_found"),
     ):
         response = still.ask(method, path)
         assert (response.status_code, response.json()["error"]["code"]) == (status, code)
         assert response.headers["cache-control"] == "no-store"
+        assert ("there are /health" if status == 404 else "`Allow`") in response.json()["error"]["message"]
+    assert still.ask("DELETE", "/agent/config").headers["allow"] == "GET"
+
+
+def may_listen(server: Served) -> bool:
+    with httpx2.stream("GET", f"{server.url}/agent/events", timeout=PATIENCE, trust_env=False) as response:
+        return response.status_code == 200
+
+
+def test_only_so_many_may_listen_and_who_leaves_makes_room(still: Served) -> None:
+    with ExitStack() as streams:
+        for _ in range(MAX_STREAMS):
+            stream = streams.enter_context(socket.create_connection(("127.0.0.1", still.port)))
+            stream.sendall(b"GET /agent/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            while b"retry" not in stream.recv(4096):
+                pass
+        refused = still.ask("GET", "/agent/events")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "too_many_streams")
+        assert still.get("/agent/config")["generation"] == 1
+    while not may_listen(still):  # the server learns a little later that they have gone
+        pass
 
 
 def test_without_any_usable_agent_it_is_not_ready_and_says_why(tmp_path: Path) -> None:

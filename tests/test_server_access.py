@@ -68,6 +68,7 @@ def test_without_keys_programs_of_this_machine_may_ask(client: str, headers: dic
         ("127.0.0.1", {"host": "0.0.0.0:8321"}, "Host header"),
         ("127.0.0.1", {"host": ""}, "Host header"),
         ("127.0.0.1", {"host": "[::1"}, "Host header"),
+        ("127.0.0.1", {"host": "evil.example.com@127.0.0.1"}, "Host header"),
         ("127.0.0.1", {"host": "evil.example.com#@127.0.0.1"}, "Host header"),
         ("127.0.0.1", {}, "Host header"),
         ("127.0.0.1", {"host": "127.0.0.1:8321", "origin": "http://evil.example.com"}, "other sites"),

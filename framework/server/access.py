@@ -41,7 +41,7 @@ def _is_from_here(headers: Mapping[str, str], client: str | None) -> None:
     if client is None or not is_loopback(client):
         raise AccessDenied("only this machine may ask, for server.api_keys are not set")
     host = headers.get("host", "")
-    if not _names_loopback(f"//{host}"):
+    if "@" in host or not _names_loopback(f"//{host}"):
         raise AccessDenied("the Host header names another machine; ask for 127.0.0.1 or localhost, or set api_keys")
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2] != host:

@@ -18,7 +18,7 @@ from framework.types.errors import RequestError
 def app_of(runtime: Runtime, feed: ConfigFeed) -> FastAPI:
     """The app; it has no pages of its own, for these would load what others wrote."""
     admit = admission_of(runtime)
-    app = FastAPI(title="agentsd", openapi_url=None, docs_url=None, redoc_url=None)
+    app = FastAPI(title="agentsd", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.include_router(routes(runtime, feed, admit))
 
     @app.api_route("/health", methods=["GET", "HEAD"], response_model=Health)

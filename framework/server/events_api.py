@@ -9,14 +9,18 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from framework.server.access import Admit
 from framework.server.endpoint import admit_request
+from framework.server.failures import TooManyStreams
 from framework.server.feed import ConfigFeed, Item
 from framework.types.errors import RequestError
 
 SIGN_OF_LIFE_SECONDS = 15.0
 """After which a stream on which nothing happens says so: what is between may cut it otherwise."""
+MAX_STREAMS = 100
+"""Each holds a connection for as long as its client likes."""
 RETRY = b"retry: 1000\n\n"
 """How many milliseconds a client that lost the stream should wait before it asks again."""
 
@@ -27,8 +31,24 @@ def add_event_routes(routes: APIRouter, feed: ConfigFeed, admit: Admit) -> None:
     @routes.get("/events", response_class=StreamingResponse)
     async def events(request: Request, last_event_id: Annotated[str | None, Header()] = None) -> StreamingResponse:
         """`config_reloaded` and `config_rejected` from now on, or after the id in `Last-Event-ID`."""
+        if feed.listeners >= MAX_STREAMS:
+            raise TooManyStreams(f"{MAX_STREAMS} clients listen already: ask again later, or GET /agent/config")
         stream = _stream(feed, feed.number_of(last_event_id), lambda: admit_request(admit, request))
-        return StreamingResponse(stream, media_type="text/event-stream")
+        return _EventStream(feed, stream)
+
+
+class _EventStream(StreamingResponse):
+    """Whoever gets it counts as a listener, until they go or are let go."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, feed: ConfigFeed, stream: AsyncIterator[bytes]) -> None:
+        super().__init__(stream)
+        self._feed = feed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._feed.listening():
+            await super().__call__(scope, receive, send)
 
 
 async def _stream(feed: ConfigFeed, number: int, admitted: Callable[[], None]) -> AsyncIterator[bytes]:

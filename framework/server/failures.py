@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 from framework.types.errors import AgentsdError, ConfigError, RequestError
 from framework.types.redact import redact, redact_problem
+
+NO_ROUTE = {
+    404: "there is nothing here; there are /health, /ready, and below /agent: agents, config, events",
+    405: "this method is not for this path; the header `Allow` names those that are",
+}
 
 
 class Unauthenticated(RequestError):
@@ -30,6 +36,13 @@ class BodyTooLarge(RequestError):
     http_status = 413
 
 
+class TooManyStreams(RequestError):
+    """As many clients listen as may."""
+
+    code = "too_many_streams"
+    http_status = 503
+
+
 class NotUsable(ConfigError):
     """What is asked for exists, but cannot be used now."""
 
@@ -46,7 +59,9 @@ def failure(error: AgentsdError) -> dict[str, Any]:
 
 
 def failure_of_status(status: int, message: str) -> dict[str, Any]:
-    """The body for a status that no error of ours stands behind."""
+    """The body for a status that no error of ours stands behind; a message that only names it is made to help."""
+    if status in NO_ROUTE and message == HTTPStatus(status).phrase:
+        message = NO_ROUTE[status]
     codes = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
     return {"error": {"code": codes.get(status, "error"), "message": message}}
 
@@ -55,6 +70,9 @@ def misfits(errors: Sequence[Mapping[str, Any]]) -> RequestError:
     """The error of a request that does not fit its route; `errors` as pydantic lists them."""
     told = []
     for error in errors:
+        if error["type"] == "json_invalid":
+            told.append(f"the body is not JSON: {error['ctx']['error']}, at character {error['loc'][-1]}")
+            continue
         place = ".".join(str(part) for part in error["loc"] if part != "body")
         told.append(f"{place}: {error['msg']}" if place else "the body must be an object of JSON (application/json)")
     return RequestError("the request does not fit: " + "; ".join(told))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
@@ -35,6 +36,17 @@ class ConfigFeed:
         self._count = 0
         self._more = asyncio.Event()
         self.closed = False
+        self.listeners = 0
+        """How many ask for what is new, again and again."""
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Count among the listeners while the context is open."""
+        self.listeners += 1
+        try:
+            yield
+        finally:
+            self.listeners -= 1
 
     @property
     def count(self) -> int:

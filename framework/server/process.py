@@ -83,8 +83,10 @@ class _Server(uvicorn.Server):
             uvicorn.Config(
                 app_of(runtime, self._feed),
                 lifespan="off",
+                http="h11",  # bounds what it holds of headers, unlike the parser that is taken when it is installed
                 ws="none",
                 log_config=None,  # the log is the command line's
+                log_level="error",  # what anybody may send that is no HTTP is not for it
                 server_header=False,
                 timeout_graceful_shutdown=DRAIN_SECONDS,
             )
