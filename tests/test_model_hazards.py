@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import logging
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework import Runtime
 from framework.llm.base_url import base_url_of
 from framework.llm.chat import MOST_TOKENS
 from framework.llm.client import ModelReply, ModelRequest
@@ -20,7 +23,8 @@ from framework.llm.providers import connect
 from framework.types.errors import ConfigError, ModelError
 from framework.types.messages import Message, ToolDefinition
 from tests.cases import cases
-from tests.formats import FORMATS, KEY, OPENAI, Format, each_format, each_way, says
+from tests.formats import FORMATS, KEY, OPENAI, Format, begun, each_format, each_way, says
+from tests.projects import agent, write
 from tests.site import answer, redirect, site
 from tests.wire import Answer, raw, wire_server
 
@@ -29,7 +33,7 @@ ODD: list[Any] = [
     None, "", "x", "12", "\ud800", 0, -1, 3.0, 1e300, 10**30, True, [], [None], ["x"], [{}], {}, {"a": {"b": []}},
 ]  # fmt: skip
 DEEP = "[" * 100_000
-Path = tuple[str | int, ...]
+Place = tuple[str | int, ...]
 
 
 def ask(form: Format, url: str, *, stream: bool, **options: Any) -> ModelReply | ModelError:
@@ -71,14 +75,14 @@ def error_of(form: Format, told: Answer, *, stream: bool = False) -> ModelError:
     return error
 
 
-def paths(value: object, at: Path = ()) -> Iterator[Path]:
+def paths(value: object, at: Place = ()) -> Iterator[Place]:
     yield at
     items: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         yield from paths(item, (*at, key))
 
 
-def put(value: Any, path: Path, new: object) -> Any:
+def put(value: Any, path: Place, new: object) -> Any:
     if not path:
         return new
     value = copy.deepcopy(value)
@@ -280,6 +284,56 @@ def test_a_short_key_is_masked_only_where_it_stands_alone() -> None:
 
     assert asyncio.run(run("unk")).endswith("(400): no key ***: unknown")
     assert asyncio.run(run("0123456789")).endswith("(400): no key ***: ***nown")
+
+
+SECRET = "correct-horse-battery-4711"
+"""A key that looks like none: only who knows it can mask it."""
+
+
+def quoting(form: Format) -> Iterator[Answer]:
+    """Every way in which a server can repeat the key."""
+    said = f"your key {SECRET} ({SECRET[:15]}...) is bad"
+    yield from (form.failed(status, said) for status in (400, 401, 403, 404, 413, 429, 500))
+    yield raw(400, SECRET.encode(), "text/plain")
+    yield raw(200, f"<html>{SECRET}</html>".encode(), "text/html")
+    yield raw(429, b"{}", retry_after=SECRET)
+    yield says(form, "x", calls=(("echo", {"text": "x"}),), end=SECRET)
+    yield begun(form, form.error_event(said, True))
+    yield begun(form, SECRET)
+
+
+@each_format
+def test_a_key_that_the_server_repeats_is_in_nothing_that_is_told_logged_or_kept(
+    form: Format, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def run() -> str:
+        told = list(quoting(form))
+        async with wire_server(told) as server:
+            alias = f"{{model: {form.name}/m, base_url: '{server.url}', api_key: {SECRET}}}"
+            files = {
+                "agents.d/one.yaml": agent("one", model="local", telemetry="{content: full}"),
+                "agentsd.yaml": f"models: {{local: {alias}}}\nmodel_calls: {{max_retries: 0, cooldown_after: 99}}\n"
+                "telemetry: {content: full}\n",
+            }
+            async with Runtime.open(write(tmp_path, files), watch=False, store="sqlite:///state.db") as runtime:
+                heard = []
+                for _ in told:
+                    async with runtime.stream("go") as stream:
+                        heard += [event.model_dump_json() async for event in stream]
+                    result = await stream.result()
+                    assert result.status == "failed"
+                    heard.append(result.model_dump_json())
+        return "".join(heard)
+
+    heard = asyncio.run(run())
+    kept = b"".join(path.read_bytes() for path in tmp_path.glob("state.db*"))
+    assert b"your key" in kept, "the words were kept"
+    for piece in (SECRET, SECRET[:15]):
+        assert piece not in heard
+        assert piece not in caplog.text
+        assert piece.encode() not in kept
 
 
 @pytest.mark.parametrize(

@@ -69,9 +69,7 @@ class Failures:
     def __init__(self, name: str, api_key: str, base_url: str | None, *, usual_end: str = "") -> None:
         url = urlsplit(base_url or "")
         self._name = name
-        # A short one, such as `none`, is a placeholder: within words it is left alone.
-        edge = r"\b" if len(api_key) < PLACEHOLDER_CHARS else ""
-        self._key = re.compile(edge + re.escape(api_key) + edge) if api_key else None
+        self._key = _pattern_of(api_key) if api_key else None
         self._end_hint = f" (most end with {usual_end})" if base_url and usual_end not in url.path else ""
         # Neither a user's password nor a key in the query belongs into an error.
         self._address = f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}" if base_url else name.split("/")[0]
@@ -186,6 +184,13 @@ class Failures:
             form = f"the server's answer is not of the form that was asked for ({name}): is base_url right?"
             return self.error(form, retryable=True)
         return self.error(f"the connection to {self._address} {hint}", retryable=True)
+
+
+def _pattern_of(key: str) -> re.Pattern[str]:
+    """A key where it is quoted, also in part; a short one, such as `none`, is a placeholder, and stays within words."""
+    if len(key) < PLACEHOLDER_CHARS:
+        return re.compile(rf"\b{re.escape(key)}\b")
+    return re.compile(rf"{re.escape(key)}|{re.escape(key[: len(key) // 2])}[^\s\"'),;]*")
 
 
 def _tls_error(error: BaseException | None) -> str | None:
