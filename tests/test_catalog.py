@@ -37,7 +37,7 @@ class Project:
     def __init__(self, root: Path, files: Mapping[str, str] | None = None, tools: tuple[Tool, ...] = (echo,)) -> None:
         self.root = root
         write(root, files or {})
-        self.catalog = Catalog(root, tools=tools, executors=["react", "plan"], models=["offline", "openai"])
+        self.catalog = Catalog(root, tools=tools, executors=["react", "plan"], models=["offline", "openai/"])
         self.events: list[ConfigReloaded | ConfigRejected] = []
         self.catalog.subscribe(self.events.append)
         self.reload()

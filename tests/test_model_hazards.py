@@ -239,6 +239,11 @@ def test_each_status_is_one_error_that_says_what_to_do(
     assert (error.retryable, error.unavailable) == (retryable, unavailable)
 
 
+def test_a_model_that_the_server_says_it_has_not_is_no_question_of_the_address() -> None:
+    error = error_of(OPENAI, OPENAI.failed(404, "there is no `x`", "model_not_found"))
+    assert re.search(r"no such model at http://127.0.0.1:\d+/v1: there is no `x`$", error.message)
+
+
 @pytest.mark.parametrize(
     "words",
     [

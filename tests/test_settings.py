@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
 
 from framework.config.settings import PREFIX, Settings
+from framework.engine.project import Project
 from framework.types.errors import ConfigError
 from framework.types.problem import Problem
+from tests.projects import agent, write
 
 SECRET = "sk-5eCr3t"
 
@@ -183,6 +186,48 @@ def test_an_address_of_a_model_that_is_none_is_refused_at_its_place(tmp_path: Pa
     problem = only(refused(tmp_path, "models:\n  local: {model: openai/m, base_url: 'localhost:8080/v1'}\n"))
     assert (problem.line, problem.column) == (2, 38)
     assert problem.message.endswith("this does not begin with http:// or https://")
+
+
+PROBLEMS = [
+    (
+        "model: locl\nmodels: {local: {model: openai/m}}\n",
+        "agentsd.yaml:1:8: unknown model 'locl'; did you mean local?",
+    ),
+    ("routing: {model: opnai/m}\n", "agentsd.yaml:1:18: unknown model 'opnai/m'; did you mean openai?"),
+    ("models: {a: {model: openai/m}, b: {model: a}}\n", "agentsd.yaml:1:43: unknown model 'a'; there are: anthropic,"),
+    (
+        "model: openai\n",
+        "agentsd.yaml:1:8: unknown model 'openai': openai is a provider, and which of its models is not",
+    ),
+    ("model: '${M:-opnai/m}'\n", "agentsd.yaml:1:8: unknown model 'opnai/m'; did you mean openai?"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), PROBLEMS)
+def test_models_that_settings_name_and_nobody_has_are_found_at_their_place(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    for fixed in (None, load(tmp_path, text)):
+        project = asyncio.run(Project.read(write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline")}), fixed))
+        (problem,) = project.catalog.problems
+        assert str(problem).startswith(said)
+        assert problem.severity == "error"
+        assert project.catalog.current.agents, "agents that name a model of their own are served"
+
+
+def test_a_model_that_a_program_or_a_variable_names_is_no_fault_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline"), "agentsd.yaml": "model: mine\n"})
+
+    def found(settings: Settings | None = None) -> list[str]:
+        project = asyncio.run(Project.read(root, settings, models=["mine"]))
+        return [str(problem) for problem in project.catalog.problems]
+
+    assert found() == []
+    assert found(Settings(model="thine")) == []
+    monkeypatch.setenv("AGENTSD_MODEL", "thine")
+    assert [text.partition(";")[0] for text in found()] == ["AGENTSD_MODEL: unknown model 'thine'"]
 
 
 def test_a_variable_can_hold_a_number_or_a_duration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

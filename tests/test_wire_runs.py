@@ -223,3 +223,20 @@ def test_a_run_stops_when_its_money_is_spent(tmp_path: Path) -> None:
         assert len(server.requests) == 2
 
     asyncio.run(main())
+
+
+def test_a_model_that_is_neither_an_alias_nor_of_a_provider_is_one_line_that_names_the_aliases(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Runtime.open(project(tmp_path, "http://127.0.0.1:1/v1", model="offline"), watch=False) as runtime:
+            models = runtime.settings.model_copy(update={"model": "locla"})
+        files = {
+            "agents.d/one.yaml": agent("one", model="offline", fallback_models="[]").replace("model: offline\n", "")
+        }
+        async with Runtime.open(write(tmp_path, files), settings=models, watch=False) as runtime:
+            result = await runtime.run("go")
+        assert result.error is not None
+        assert result.error.message == (
+            "there is no model 'locla': write PROVIDER/MODEL, or an alias; did you mean local?"
+        )
+
+    asyncio.run(main())

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from framework.config.compile import Agent
 from framework.config.effect import SettingsFile
 from framework.config.link import Linker, Parsed, Surroundings
+from framework.config.models import setting_problems
 from framework.config.outside import Outside
 from framework.config.parse import ParseError, in_order, parse_agent
 from framework.config.prompts import Prompts
-from framework.config.settings import Settings
+from framework.config.settings import NO_FILE, Settings
 from framework.config.sharing import Shared
-from framework.config.snapshot import AGENTS, PLUGINS, PROMPTS, Cases, Snapshot, digest_of
+from framework.config.snapshot import AGENTS, PLUGINS, PROMPTS, SETTINGS, Cases, Snapshot, digest_of
 from framework.config.sources import SourceFiles, SourceShelf
 from framework.config.toolbox import PluginShelf, Toolbox
 from framework.tools.plugins import Plugin, plugins_of
@@ -106,6 +107,7 @@ class Builder:
             return replace(previous, number=number, digest=snapshot.digest, outside=outside, refusal=refusal)
         problems = [*snapshot.problems, *self._settings.notices()]
         models = frozenset({*self._models, *settings.models})
+        problems += setting_problems(settings, snapshot.files.get(SETTINGS, NO_FILE), self._models)
         unreadable = snapshot.unreadable(PLUGINS, self._plugins.paths)
         own = self._plugins.toolbox(snapshot.below(PLUGINS), unreadable, previous.serving)
         toolbox = own.with_outside(outside)

@@ -243,7 +243,7 @@ def _own_problems(document: Document) -> Iterator[Problem]:
 def _problems(detail: ErrorDetails, document: Document) -> Iterator[Problem]:
     """A finding at its place in the file, or at the variable that brought it in."""
     loc = detail["loc"]
-    variables = [_variable(loc[:length]) for length in range(len(loc), 0, -1)]
+    variables = [variable_of(loc[:length]) for length in range(len(loc), 0, -1)]
     given = {name.upper() for name in os.environ}
     variable = next((name for name in variables if name in given), None)
     if variable is None and (loc in document.marks or loc[:-1] in document.marks):
@@ -252,17 +252,18 @@ def _problems(detail: ErrorDetails, document: Document) -> Iterator[Problem]:
     data: Any = None
     for part in reversed(loc):
         data = {part: data}
-    name = variable or _variable(loc)
+    name = variable or variable_of(loc)
     for problem in spec_problems([detail], Document(name, b"", data, {}), Settings):
         yield Problem(path=name, message=problem.message, hint=problem.hint)
 
 
-def _variable(loc: tuple[str | int, ...]) -> str:
+def variable_of(loc: tuple[str | int, ...]) -> str:
+    """The variable of the environment that a setting can come from."""
     return PREFIX + "__".join(str(part) for part in loc).upper()
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
-    known = [_variable((name,)) for name in Settings.model_fields]
+    known = [variable_of((name,)) for name in Settings.model_fields]
     for name in sorted(environ):
         if name.startswith(PREFIX) and name != API_KEY and name.split("__")[0].upper() not in known:
             yield Problem(path=name, message=f"no such setting{did_you_mean(name.split('__')[0].upper(), known)}")

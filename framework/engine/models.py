@@ -10,7 +10,8 @@ from framework.config.settings import ModelAlias, Settings
 from framework.engine.health import Health
 from framework.llm.client import ModelClient
 from framework.llm.protocol import in_protocol
-from framework.llm.providers import connect
+from framework.llm.providers import OFFLINE, connect
+from framework.types.errors import ConfigError, did_you_mean
 
 
 class Models:
@@ -31,11 +32,14 @@ class Models:
             return self._own[name]
         alias = settings.models.get(name)
         if (client := self._connected.get((name, alias))) is None:
-            client = self._connected[name, alias] = self._connect(name, alias)
+            client = self._connected[name, alias] = self._connect(name, alias, settings)
         return client
 
-    def _connect(self, name: str, alias: ModelAlias | None) -> ModelClient:
+    def _connect(self, name: str, alias: ModelAlias | None, settings: Settings) -> ModelClient:
         if alias is None:
+            if "/" not in name and name != OFFLINE:
+                known = did_you_mean(name, sorted({OFFLINE, *self._own, *settings.models}))
+                raise ConfigError(f"there is no model {name!r}: write PROVIDER/MODEL, or an alias{known}")
             return connect(name, environ=os.environ)
         key = alias.api_key.get_secret_value() if alias.api_key else None
         return connect(

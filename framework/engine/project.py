@@ -66,7 +66,7 @@ class Project:
             path,
             tools=_with_builtin(tools),
             executors=EXECUTORS.keys(),
-            models={OFFLINE, *(provider.name for provider in PROVIDERS), *models},
+            models={OFFLINE, *(f"{provider.name}/" for provider in PROVIDERS), *models},
             settings=started,
             fixed=settings is not None,
             gate=gate,

@@ -104,24 +104,32 @@ class Failures:
         """Explain a refusal by its HTTP status, and the provider's `code` for it; `wait` is in seconds."""
         if code == "content_filter":
             return self.refusal("refused", words or "by the content filter")
-        if status == 401:  # its words often repeat a part of the key
-            return self.error("the key was refused: set a valid one", unavailable=True)
-        if status < 400:
-            where = f"{self._address} sends elsewhere ({status})"
-            return self.error(f"{where}: is base_url right, is there a login in between?", words, unavailable=True)
-        if (status in (404, 405) and not _NO_TOOLS.search(words)) or code == "model_not_found":
-            wrong = f"no such model at {self._address}, or base_url is wrong{self._end_hint}"
-            return self.error(wrong, words, unavailable=True)
-        if status == 402 or (status == 429 and code == "insufficient_quota"):
-            return self.error("the account's quota is used up", words, unavailable=True)
+        if status < 500 and status not in _WAIT:
+            return self._final(status, words, code)
+        if status == 429 and code == "insufficient_quota":
+            return self._final(402, words, code)
         if status == 429:
             hint = "" if wait is None else f", retry after {wait:g} s"
             return self.error(f"rate limited{hint}", words, retryable=True, retry_after=wait)
-        if status >= 500 or status in _WAIT:
-            return self.error(f"the provider failed ({status})", words, retryable=True, retry_after=wait)
+        return self.error(f"the provider failed ({status})", words, retryable=True, retry_after=wait)
+
+    def _final(self, status: int, words: str, code: str | None) -> ModelError:
+        """A refusal that will be the same the next time."""
+        if status < 400:
+            where = f"{self._address} sends elsewhere ({status})"
+            return self.error(f"{where}: is base_url right, is there a login in between?", words, unavailable=True)
+        if status == 401:  # its words often repeat a part of the key
+            return self.error("the key was refused: set a valid one", unavailable=True)
+        if status == 402:
+            return self.error("the account's quota is used up", words, unavailable=True)
+        if code == "model_not_found":
+            return self.error(f"no such model at {self._address}", words, unavailable=True)
         if _NO_TOOLS.search(words):
             advice = "set `protocol: json` in the agent's file"
             return self.error(f"the model has no function calls: {advice}", words, unavailable=True)
+        if status in (404, 405):
+            wrong = f"no such model at {self._address}, or base_url is wrong{self._end_hint}"
+            return self.error(wrong, words, unavailable=True)
         if status == 413 or code == "context_length_exceeded" or _TOO_LONG.search(words):
             return self.error(f"the conversation is too long for it ({status}): {_SHORTEN}", words)
         advice = ": may this key use the model?" if status == 403 else ""
