@@ -43,7 +43,9 @@ class Journal:
         self.closing = False
         """The runtime closes: the run stops at its next step."""
         self.on_cancel: Callable[[], object] = lambda: None
-        """Called when somebody, in whatever process, wants the run to end."""
+        """Called when somebody, in whatever process, wants the run to end: once, for its tools may be cleaning up."""
+        self.unwanted = False
+        """Somebody wants the run to end."""
         self.take_spans: TakeSpans = _no_spans
         """Gives the spans that have ended, to be put on record: all at the end, and before that many at once."""
         self._state, self._record, self._channel, self._durable = state, record, channel, durable
@@ -56,8 +58,8 @@ class Journal:
 
     @property
     def suspended(self) -> bool:
-        """The runtime closes, and the run is left to whoever resumes it."""
-        return self.closing and self._durable
+        """The runtime closes, and the run is left to whoever resumes it, unless nobody wants it any more."""
+        return self.closing and self._durable and not self.unwanted
 
     @property
     def is_unread(self) -> bool:
@@ -70,6 +72,12 @@ class Journal:
             raise asyncio.CancelledError
         if self._failure is not None:
             raise self._failure
+
+    def abandon(self) -> None:
+        """Have the run ended, if that was not done before."""
+        if not self.unwanted:
+            self.unwanted = True
+            self.on_cancel()
 
     async def tell(self, event: Event) -> None:
         """Put an event on record, with the next write or a little later, and then hand it out."""
@@ -149,7 +157,7 @@ class Journal:
         finally:
             self._writing = None
         if self._record.cancel_requested:
-            self.on_cancel()
+            self.abandon()
         if self._outbox and self._failure is None:
             self._begin_write()
 

@@ -17,18 +17,27 @@ EVERY = 1.0
 """Seconds from one look at the store to the next, while a run goes on."""
 
 
-class Cancellable(Protocol):
+class Ending(Protocol):
+    """Of a run that goes on."""
+
+    def abandon(self) -> None:
+        """Have the run ended, if that was not done before."""
+        ...
+
+
+class Ongoing(Protocol):
     """A run that goes on."""
 
-    def cancel(self) -> None:
-        """Stop it."""
+    @property
+    def journal(self) -> Ending:
+        """What ends it."""
         ...
 
 
 class Keeper:
     """One task a runtime, and only while there is something to keep."""
 
-    def __init__(self, store: Store, running: Mapping[str, Cancellable]) -> None:
+    def __init__(self, store: Store, running: Mapping[str, Ongoing]) -> None:
         self._store, self._running = store, running
         self._task: asyncio.Task[None] | None = None
 
@@ -61,4 +70,4 @@ class Keeper:
         for run_id in mine:
             run = self._running.get(run_id)
             if run is not None and held.get(run_id, True):
-                run.cancel()
+                run.journal.abandon()

@@ -69,8 +69,8 @@ class Launcher:
     def __init__(self, project: Project, store: Store, models: Mapping[str, ModelClient], deps: Any) -> None:
         self.models = Models(models)
         self.store = store
-        self.on_pause: Callable[[RunState], object] = lambda _: None
-        """Called with a run that waits for a human from now on."""
+        self.on_pause: Callable[[RunState, bool], object] = lambda _, __: None
+        """Called with a run that waits for a human from now on, and whether somebody wanted it to end meanwhile."""
         self.pinned: dict[str, Generation] = {}
         """By run, also of those that wait, where the store does not keep what their agents are made of."""
         self._root, self._catalog, self._deps = project.root, project.catalog, deps
@@ -120,6 +120,7 @@ class Launcher:
 
     def cancel(self, run_id: str) -> None:
         """Stop a run that goes on in this process."""
+        self._running[run_id].journal.unwanted = True
         self._running[run_id].cancel()
 
     def services(self, start: Start, channel: Channel, journal: Journal, *, listening: bool) -> Services:
@@ -182,7 +183,7 @@ class Launcher:
         finally:
             del self._running[run.state.run_id]
             if run.state.status == "paused":
-                self.on_pause(run.state)
+                self.on_pause(run.state, run.services.journal.unwanted)
             else:
                 self.pinned.pop(run.state.run_id, None)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from framework.config.blueprint import Blueprints
 from framework.config.catalog import Catalog
@@ -18,7 +19,7 @@ from framework.engine.launcher import Launcher, Start
 from framework.engine.request import Asker, kept_decisions
 from framework.engine.router import route
 from framework.engine.stream import Channel, RunStream
-from framework.memory.store import RunInfo, RunQuery
+from framework.memory.store import RunInfo, RunQuery, RunRecord
 from framework.types.errors import AgentsdError, ConfigError, DecisionRefused, RequestError, RunBusy, RunNotFound
 from framework.types.events import RunFinished
 from framework.types.outcome import Status
@@ -61,6 +62,9 @@ class Resumption:
             record = await self._store.take(state, kept, asker.user)
             if timer := self._timers.pop(run_id, None):
                 timer.cancel()
+            if record.cancel_requested:
+                await self._finish(state, record, "cancelled", "cancelled")
+                raise DecisionRefused(f"the run {run_id} is cancelled: that was asked for before")
             state.decisions.update(kept)
             state.pending = []
             start = Start(state, record, generation, agent, decided=frozenset(kept))
@@ -69,11 +73,16 @@ class Resumption:
 
     async def cancel(self, run_id: str, asker: Asker) -> None:
         """End a run that goes on, here or elsewhere, or that waits, or was left behind; see `Runtime.cancel`."""
-        state = await self.load(run_id, asker)
-        if self._launcher.is_running(run_id):
-            self._launcher.cancel(run_id)
-        elif state.status in ("running", "paused") and not await self._store.request_cancel(run_id):
-            await self._end(state, "cancelled", "cancelled")
+        while True:
+            state = await self.load(run_id, asker)
+            if self._launcher.is_running(run_id):
+                self._launcher.cancel(run_id)
+                return
+            if state.status not in ("running", "paused") or await self._store.request_cancel(run_id):
+                return
+            with suppress(RunBusy):  # somebody goes on with it just now: they are to be asked
+                await self._end(state, "cancelled", "cancelled")
+                return
 
     async def orphans(self) -> Sequence[RunInfo]:
         """Runs that were under way when their process ended, oldest first."""
@@ -141,8 +150,14 @@ class Resumption:
         agents = self._blueprints.agents(kept, current)
         return replace(current, number=state.generation, digest=state.digest, agents=agents)
 
-    def _wait(self, state: RunState) -> None:
-        """When the first of its questions expires, go on; if the process ends before, whoever looks does it."""
+    def _wait(self, state: RunState, unwanted: bool) -> None:
+        """When the first of its questions expires, go on; if the process ends before, whoever looks does it.
+
+        A run that somebody wanted to end while its pause was put on record does not wait.
+        """
+        if unwanted:
+            self._in_background(state.run_id, self.cancel(state.run_id, Asker()))
+            return
         expiries = [asked.expires_at for asked in state.pending if asked.expires_at is not None]
         if expiries:
             delay = (min(expiries) - datetime.now(UTC)).total_seconds()
@@ -152,15 +167,21 @@ class Resumption:
         self._timers.pop(run_id, None)
 
         async def go_on() -> None:
+            async with self.stream(run_id, {}, Asker()) as stream:
+                await stream.result()
+
+        self._in_background(run_id, go_on())
+
+    def _in_background(self, run_id: str, work: Coroutine[Any, Any, None]) -> None:
+        async def quietly() -> None:
             try:
-                async with self.stream(run_id, {}, Asker()) as stream:
-                    await stream.result()
+                await work
             except RequestError as error:  # somebody else has decided, or ended it
                 log.info("run %s: %s", run_id, error)
             except AgentsdError as error:
                 log.warning("run %s: %s", run_id, error)
 
-        task = asyncio.create_task(go_on(), name=f"resume {run_id}")
+        task = asyncio.create_task(quietly(), name=f"resume {run_id}")
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
@@ -174,6 +195,12 @@ class Resumption:
 
     async def _end(self, state: RunState, status: Status, finish_reason: str, error: ErrorInfo | None = None) -> None:
         record = await self._store.take(state, {})
+        await self._finish(state, record, status, finish_reason, error)
+
+    async def _finish(
+        self, state: RunState, record: RunRecord, status: Status, finish_reason: str, error: ErrorInfo | None = None
+    ) -> None:
+        """Put down that a run has ended that was not gone on with."""
         self._launcher.pinned.pop(state.run_id, None)
         state.status, state.finish_reason, state.error, state.pending = status, finish_reason, error, []
         state.seq += 1
@@ -190,4 +217,7 @@ class Resumption:
         )
         channel = Channel()
         channel.close()
-        await Journal(state, record, channel, durable=self._store.durable).end([told])
+        ending = asyncio.ensure_future(Journal(state, record, channel, durable=self._store.durable).end([told]))
+        self._background.add(ending)
+        ending.add_done_callback(self._background.discard)
+        await asyncio.shield(ending)  # who is cancelled meanwhile does not wait for it: `close` does

@@ -112,7 +112,7 @@ class MemoryStore:
         record = self._record(state.run_id)
         if record.held:
             raise RunBusy(f"the run {state.run_id} goes on already")
-        record.held, record.cancel_requested = True, False
+        record.held = True
         return record
 
     async def load_run(self, run_id: str) -> RunState:

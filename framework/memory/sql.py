@@ -76,14 +76,14 @@ class SqlStore:
         is_new = blueprint is not None and blueprint.digest not in self._known_blueprints
         hold = self._holds.new()
 
-        def work(connection: sa.Connection) -> int:
+        def work(connection: sa.Connection) -> tuple[int, bool]:
             if conversation is not None:
                 row["turn"] = sql_runs.claim_conversation(connection, conversation, state)
             if blueprint is not None and is_new:
                 sql_runs.insert_blueprint(connection, blueprint)
             sql_runs.insert_run(connection, self._database, state, row, hold.name, self.lease)
             batch.insert(connection, self._statements)
-            return 1
+            return 1, False
 
         record = await self._held(state, differ, hold, work)
         if blueprint is not None:
@@ -95,7 +95,7 @@ class SqlStore:
         decided = {key: decision.model_dump_json() for key, decision in decisions.items()}
         hold = self._holds.new()
 
-        def work(connection: sa.Connection) -> int:
+        def work(connection: sa.Connection) -> tuple[int, bool]:
             holder = connection.execute(sa.select(runs.c.owner).where(runs.c.id == state.run_id)).scalar_one_or_none()
             over = holder if self._holds.is_over(holder) else None
             claim = sql_runs.Claim(hold.name, self.lease, over, by)
@@ -185,16 +185,22 @@ class SqlStore:
         """Close the connections."""
         await self._database.close()
 
-    async def _held(self, state: RunState, differ: Differ, hold: Hold, work: Work[int]) -> SqlRecord:
-        """The record of a run that a transaction brings under a hold; the transaction gives the run's version."""
+    async def _held(self, state: RunState, differ: Differ, hold: Hold, work: Work[tuple[int, bool]]) -> SqlRecord:
+        """The record of a run that a transaction brings under a hold.
 
-        def committed(connection: sa.Connection) -> int | None:
-            held = sa.select(runs.c.version).where(runs.c.id == state.run_id, runs.c.owner == hold.name)
-            return connection.execute(held).scalar_one_or_none()
+        The transaction gives the run's version, and whether somebody wants the run to end.
+        """
+
+        def committed(connection: sa.Connection) -> tuple[int, bool] | None:
+            held = sa.select(runs.c.version, runs.c.cancel_requested)
+            row = connection.execute(held.where(runs.c.id == state.run_id, runs.c.owner == hold.name)).one_or_none()
+            return row and (row[0], bool(row[1]))
 
         try:
-            state.version = await self._database.write(work, committed)
+            state.version, cancelled = await self._database.write(work, committed)
         except BaseException:
             hold.end()
             raise
-        return SqlRecord(self._database, self._statements, state, differ, hold, self.lease)
+        record = SqlRecord(self._database, self._statements, state, differ, hold, self.lease)
+        record.cancel_requested = cancelled
+        return record

@@ -109,8 +109,11 @@ class Claim:
 
 def take_run(
     connection: sa.Connection, database: Database, state: RunState, decided: Mapping[str, str], claim: Claim
-) -> int:
-    """Take a run that nobody holds, exactly as it was loaded, with decisions as JSON; returns its version.
+) -> tuple[int, bool]:
+    """Take a run that nobody holds, exactly as it was loaded, with decisions as JSON.
+
+    Returns:
+        Its version, and whether somebody wanted it to end and nobody has ended it.
 
     Raises:
         RunBusy: somebody holds it, or was faster.
@@ -125,12 +128,11 @@ def take_run(
             lease_until=database.now + claim.lease,
             version=runs.c.version + 1,
             status="running",
-            cancel_requested=False,
             expires_at=None,
             attempts=runs.c.attempts + 1,
         )
-        .returning(runs.c.version)
-    ).scalar_one_or_none()
+        .returning(runs.c.version, runs.c.cancel_requested)
+    ).one_or_none()
     if taken is None:
         raise RunBusy(f"the run {state.run_id} goes on already, or somebody else was faster")
     now = time.time()
@@ -149,7 +151,7 @@ def take_run(
             connection.execute(sa.insert(decisions), rows)
         except IntegrityError:
             raise DecisionRefused(f"{', '.join(sorted(decided))}: decided before") from None
-    return int(taken)
+    return int(taken[0]), bool(taken[1])
 
 
 # --- reading

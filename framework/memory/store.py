@@ -144,7 +144,7 @@ class RunRecord(Protocol):
     """A run that this process holds. One write at a time; what each of them gets is written whole or not at all."""
 
     cancel_requested: bool
-    """Somebody wants the run to end, as of the last write."""
+    """Somebody wants the run to end, as of the last write, or since before it was taken over."""
 
     async def write(
         self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
@@ -210,6 +210,9 @@ class Store(Protocol):
             state: as `load_run` gave it.
             decisions: by confirmation; each may be decided once.
             by: who decided.
+
+        Returns:
+            Its record; one with `cancel_requested` is to be ended, not gone on with.
 
         Raises:
             RunBusy: somebody else works on it, or was faster.
