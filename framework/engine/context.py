@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from framework.telemetry import names
+from framework.telemetry import names, plugin_span
+from framework.telemetry.plugin_span import PluginSpan
 from framework.tools.session import Session
 from framework.tools.tool import ToolContext, ToolSpan
 from framework.types.errors import Paused, ToolError
@@ -35,7 +36,8 @@ def context_of(run: Run, call: ToolCall) -> ToolContext:
     def span(
         name: str, attributes: Mapping[str, Any] | None = None, *, client: bool = False
     ) -> AbstractContextManager[ToolSpan]:
-        return run.span(name, "CHAIN", {names.TOOL_NAME: call.tool, **(attributes or {})}, client=client)
+        given = plugin_span.attributes(attributes or {})
+        return PluginSpan(run.span(name, "CHAIN", {names.TOOL_NAME: call.tool, **given}, client=client))
 
     tools = run.services.tools()
     return ToolContext(

@@ -6,9 +6,10 @@ sub-runs, which are parts of their own. A part that is written again takes the p
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
 from pydantic import BaseModel, TypeAdapter
@@ -65,7 +66,7 @@ class _Written:
     trace: list[BaseModel] = field(default_factory=list)
     calls: dict[str, CallRecord] = field(default_factory=dict)
     plan: Plan | None = None
-    session: bytes = b"{}"
+    session: str = "{}"
     decisions: bytes = b"{}"
     state: str = ""
 
@@ -100,9 +101,9 @@ class Differ:
         if state.plan is not written.plan:
             written.plan = state.plan
             yield Part(path, "plan", 0, _json(state.plan) if state.plan else "null")
-        if (state.session or written.session != b"{}") and (kept := orjson.dumps(state.session)) != written.session:
+        if (state.session or written.session != "{}") and (kept := json.dumps(state.session)) != written.session:
             written.session = kept
-            yield Part(path, "session", 0, kept.decode())
+            yield Part(path, "session", 0, kept)
         if state.decisions and (decisions := _DECISIONS.dump_json(state.decisions)) != written.decisions:
             written.decisions = decisions
             yield Part(path, "decisions", 0, decisions.decode())
@@ -143,38 +144,42 @@ def whole(parts: Iterable[tuple[str, Kind, str]], history: Sequence[str], versio
     runs: dict[str, dict[str, list[str]]] = {}
     for path, kind, body in parts:
         runs.setdefault(path, {}).setdefault(kind, []).append(body)
-    states = {path: _state(of_kind) for path, of_kind in runs.items()}
-    for path in sorted(filter(None, states), key=lambda path: len(orjson.loads(path))):
+    below: dict[str, list[tuple[str, str]]] = {}
+    for path in sorted(filter(None, runs), key=lambda path: -len(orjson.loads(path))):
         *above, key = orjson.loads(path)
-        parent = states[orjson.dumps(above).decode() if above else ""]
-        parent["children"][key] = states[path]
-    root = states[""]
-    root["version"] = version
+        text = _text(runs[path], below.get(path, ()), {})
+        below.setdefault(orjson.dumps(above).decode() if above else "", []).append((key, text))
+    rest = {"version": str(version)}
     if history:
-        summed_up = (root.get("summary") or {}).get("upto", 0)
-        root["history"] = [orjson.loads(message) for message in history[summed_up:]]
-    return RunState.model_validate_json(orjson.dumps(root))
+        summary = orjson.loads(runs[""]["state"][0]).get("summary") or {}
+        rest["history"] = _list(history[summary.get("upto", 0) :])
+    return RunState.model_validate_json(_text(runs[""], below.get("", ()), rest))
 
 
-def _state(bodies: Mapping[str, list[str]]) -> dict[str, Any]:
-    def many(kind: Kind) -> list[Any]:
-        return [orjson.loads(body) for body in bodies.get(kind, ())]
-
-    def one(kind: Kind, missing: Any = None) -> Any:
-        return orjson.loads(bodies[kind][0]) if kind in bodies else missing
-
-    return {
-        **one("head"),
-        **one("state"),
-        "messages": many("message"),
-        "history": many("history"),
-        "trace": many("trace"),
-        "calls": {record["call"]["id"]: record for record in many("call")},
-        "plan": one("plan"),
-        "session": one("session", {}),
-        "decisions": one("decisions", {}),
-        "children": {},
+def _text(bodies: Mapping[str, list[str]], children: Iterable[tuple[str, str]], rest: Mapping[str, str]) -> str:
+    """A run as JSON, of what was written of it: the texts themselves, since no reader in between takes every number."""
+    calls = ((orjson.loads(body)["call"]["id"], body) for body in bodies.get("call", ()))
+    fields = {
+        "messages": _list(bodies.get("message", ())),
+        "history": _list(bodies.get("history", ())),
+        "trace": _list(bodies.get("trace", ())),
+        "calls": _object(calls),
+        "plan": bodies.get("plan", ["null"])[0],
+        "session": bodies.get("session", ["{}"])[0],
+        "decisions": bodies.get("decisions", ["{}"])[0],
+        "children": _object(children),
+        **rest,
     }
+    known = (bodies[kind][0].strip()[1:-1] for kind in ("head", "state"))
+    return "{" + ",".join([*filter(None, known), _object(fields.items())[1:-1]]) + "}"
+
+
+def _list(bodies: Iterable[str]) -> str:
+    return f"[{','.join(bodies)}]"
+
+
+def _object(members: Iterable[tuple[str, str]]) -> str:
+    return "{" + ",".join(f"{orjson.dumps(key).decode()}:{body}" for key, body in members) + "}"
 
 
 def _grown(path: str, kind: Kind, written: list[BaseModel], now: Sequence[BaseModel]) -> Iterator[Part]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Iterator
 
-import orjson
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 
@@ -35,7 +35,7 @@ def load(connection: sa.Connection, conversation_id: str) -> Conversation | None
         tuple(_MESSAGES.validate_json(f"[{','.join(bodies)}]")),
         agent=row.agent,
         open_run=row.open_run,
-        session=orjson.loads(row.session),
+        session=json.loads(row.session),
         turns=row.turns,
         user=row.user_id,
         tenant=row.tenant,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 import sqlalchemy as sa
 from pydantic_core import PydanticSerializationError
 from sqlalchemy.dialects import postgresql, sqlite
@@ -204,7 +204,7 @@ class SqlRecord:
         expires = None if state.conversation_ttl is None else now + state.conversation_ttl
         told = {"conversation": state.conversation_id, "run": self._run_id, "updated_at": now, "expires_at": expires}
         if state.status in ("completed", "stopped"):
-            session = orjson.dumps(state.session).decode()
+            session = json.dumps(state.session)
             self._statements.answered.one(connection, told | {"agent": state.agent, "session": session})
         else:
             self._statements.free.one(connection, told)

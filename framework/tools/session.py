@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from framework.types.errors import ToolError
+from framework.types.strict_json import read_object
 
 MAX_CHARS = 64 * 1024
 """Of all the values together, as JSON."""
@@ -26,13 +27,13 @@ class Session:
     def set(self, key: str, value: Any) -> None:
         """Keep a copy of a value; raises ToolError if it is not JSON data, or too much is kept then."""
         try:
-            text = json.dumps(value, allow_nan=False)
+            kept = read_object(json.dumps({key: value}, allow_nan=False, ensure_ascii=False))
         except (TypeError, ValueError, RecursionError) as error:
             raise ToolError(f"{key!r} cannot be kept: it is not JSON data ({error})") from None
-        others = {name: kept for name, kept in self.values.items() if name != key}
-        if len(json.dumps(others)) + len(key) + len(text) > MAX_CHARS:
-            raise ToolError(f"{key!r} cannot be kept: a session holds at most {MAX_CHARS} characters")
-        self.values[key] = json.loads(text)
+        size = len(json.dumps({**self.values, **kept}, ensure_ascii=False))
+        if size > MAX_CHARS:
+            raise ToolError(f"{key!r} cannot be kept: all values would have {size} characters; at most {MAX_CHARS} fit")
+        self.values.update(kept)
 
     def delete(self, key: str) -> None:
         """Forget a value, if it is there."""
