@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +44,8 @@ class SqlStore:
         self.lease = lease
         self._database, self._statements = database, Statements(database)
         self._holds = Holds(local=database.is_sqlite)
-        self._known_blueprints: set[str] = set()
+        self._known_blueprints: dict[str, float] = {}
+        """When they were last put on record."""
 
     @classmethod
     async def open(
@@ -73,7 +75,7 @@ class SqlStore:
             row: dict[str, Any] = {"head": head_of(state), "state": batch.state}
         except (PydanticSerializationError, TypeError, ValueError) as error:
             raise StoreError(f"the run cannot be written as JSON: {type(error).__name__}") from None
-        is_new = blueprint is not None and blueprint.digest not in self._known_blueprints
+        is_new = blueprint is not None and self._is_due(blueprint)
         hold = self._holds.new()
 
         def work(connection: sa.Connection) -> tuple[int, bool]:
@@ -86,8 +88,8 @@ class SqlStore:
             return 1, False
 
         record = await self._held(state, differ, hold, work)
-        if blueprint is not None:
-            self._known_blueprints.add(blueprint.digest)
+        if blueprint is not None and is_new:
+            self._known_blueprints[blueprint.digest] = time.monotonic()
         return record
 
     async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
@@ -159,10 +161,11 @@ class SqlStore:
 
     async def conversation(self, conversation_id: str) -> Conversation:
         """A conversation with the messages of its turns that ended well."""
-        found = await self._database.read(lambda connection: sql_conversations.load(connection, conversation_id))
-        if found is None:  # it has expired: nothing of it may come back
-            await self.delete_conversation(conversation_id)
-        return found or Conversation(conversation_id)
+        while True:
+            found = await self._database.read(lambda connection: sql_conversations.load(connection, conversation_id))
+            if found is not None:
+                return found
+            await self._database.write(lambda c: sql_conversations.forget_expired(c, time.time(), conversation_id))
 
     async def conversations(self, query: ConversationQuery | None = None) -> Sequence[ConversationInfo]:
         """All conversations, or some."""
@@ -176,14 +179,31 @@ class SqlStore:
         )
 
     async def prune(self, before: float | None, now: float, *, dry_run: bool = False) -> Pruned:
-        """One transaction for all of it."""
-        return await self._database.write(
-            lambda connection: sql_conversations.prune(connection, before, now, dry_run=dry_run)
-        )
+        """In many small transactions: runs go on meanwhile."""
+        if dry_run:
+            return await self._database.read(lambda c: sql_conversations.forgettable(c, before, now))
+        pruned = await self._all_of(lambda c: sql_conversations.forget_expired(c, now))
+        if before is not None:
+            ended = await self._all_of(lambda c: sql_conversations.forget_ended(c, before))
+            pruned = Pruned(pruned.runs + ended.runs, pruned.conversations)
+        await self._database.write(lambda c: sql_conversations.forget_blueprints(c, now))
+        return pruned
+
+    async def _all_of(self, forget: Work[Pruned]) -> Pruned:
+        """Repeat a piece of work until it finds nothing more to do."""
+        total = Pruned()
+        while (some := await self._database.write(forget)) != Pruned():
+            total = Pruned(total.runs + some.runs, total.conversations + some.conversations)
+        return total
 
     async def close(self) -> None:
         """Close the connections."""
         await self._database.close()
+
+    def _is_due(self, blueprint: Blueprint) -> bool:
+        """Is a blueprint to be put on record: for the first time, or once more, so that it is not deleted as unused?"""
+        written = self._known_blueprints.get(blueprint.digest)
+        return written is None or time.monotonic() > written + sql_conversations.SPARED_SECONDS / 4
 
     async def _held(self, state: RunState, differ: Differ, hold: Hold, work: Work[tuple[int, bool]]) -> SqlRecord:
         """The record of a run that a transaction brings under a hold.

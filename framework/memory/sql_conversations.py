@@ -18,8 +18,10 @@ from framework.types.messages import Message
 from framework.types.transcript import Summary
 
 _MESSAGES = TypeAdapter(list[Message])
-BATCH = 500
-"""Runs deleted by one statement."""
+BATCH = 200
+"""Conversations, or runs, that one transaction deletes: others must be able to write meanwhile."""
+SPARED_SECONDS = 3600.0
+"""Since a blueprint was last put on record."""
 
 
 def load(connection: sa.Connection, conversation_id: str) -> Conversation | None:
@@ -88,29 +90,56 @@ def delete(connection: sa.Connection, database: Database, conversation_id: str) 
     return len(ids)
 
 
-def prune(connection: sa.Connection, before: float | None, now: float, *, dry_run: bool) -> Pruned:
-    """Delete what has been kept for long enough; see `Store.prune`."""
-    expired = sa.and_(conversations.c.expires_at <= now, conversations.c.open_run.is_(None))
-    ids = list(connection.execute(sa.select(conversations.c.id).where(expired)).scalars())
-    gone: list[str] = []
-    for batch in _batches(ids):
-        gone += connection.execute(sa.select(runs.c.id).where(runs.c.conversation_id.in_(batch))).scalars()
-    old: list[str] = []
-    stripped: list[str] = []
+def forget_expired(connection: sa.Connection, now: float, conversation_id: str | None = None) -> Pruned:
+    """Delete conversations that have expired, some of them or the one, with their runs."""
+    some = sa.select(conversations.c.id).where(_expired(now)).limit(BATCH)
+    which = conversations.c.id.in_(some) if conversation_id is None else conversations.c.id == conversation_id
+    gone = sa.delete(conversations).where(which, _expired(now)).returning(conversations.c.id)  # not if it goes on again
+    ids = list(connection.execute(gone).scalars())
+    turns = list(connection.execute(sa.select(runs.c.id).where(runs.c.conversation_id.in_(ids))).scalars())
+    _delete_runs(connection, turns)
+    return Pruned(len(turns), len(ids))
+
+
+def forget_ended(connection: sa.Connection, before: float) -> Pruned:
+    """Delete some runs that ended before a time; of those that are turns of conversations what was said stays."""
+    alone = list(connection.execute(sa.select(runs.c.id).where(*_alone(before)).limit(BATCH)).scalars())
+    _delete_runs(connection, alone)
+    turns = list(connection.execute(sa.select(runs.c.id).where(*_turns(before)).limit(BATCH)).scalars())
+    _strip_runs(connection, turns)
+    return Pruned(len(alone) + len(turns))
+
+
+def forget_blueprints(connection: sa.Connection, now: float) -> None:
+    """Delete what no run is made of, unless a run may just be beginning with it."""
+    used = sa.exists().where(runs.c.blueprint == blueprints.c.digest)
+    connection.execute(sa.delete(blueprints).where(~used, blueprints.c.created_at < now - SPARED_SECONDS))
+
+
+def forgettable(connection: sa.Connection, before: float | None, now: float) -> Pruned:
+    """How much `forget_expired` and `forget_ended` have to do."""
+    expired = sa.select(conversations.c.id).where(_expired(now))
+    which: list[sa.ColumnElement[bool]] = [runs.c.conversation_id.in_(expired)]
     if before is not None:
-        ended = sa.and_(runs.c.ended_at < before, runs.c.status.not_in(sql_runs.OPEN))
-        old += connection.execute(sa.select(runs.c.id).where(ended, runs.c.conversation_id.is_(None))).scalars()
-        told = sa.exists().where(events.c.run_id == runs.c.id)
-        turns = sa.select(runs.c.id).where(ended, runs.c.conversation_id.is_not(None), told)
-        stripped += set(connection.execute(turns).scalars()).difference(gone)
-    if not dry_run:
-        for batch in _batches(ids):
-            connection.execute(sa.delete(conversations).where(conversations.c.id.in_(batch)))
-        _delete_runs(connection, [*gone, *old])
-        _strip_runs(connection, stripped)
-        used = sa.exists().where(runs.c.blueprint == blueprints.c.digest)
-        connection.execute(sa.delete(blueprints).where(~used))
-    return Pruned(len(gone) + len(old) + len(stripped), len(ids))
+        which += [sa.and_(*_alone(before)), sa.and_(*_turns(before))]
+
+    def count(found: sa.Select[tuple[str]]) -> int:
+        return connection.execute(sa.select(sa.func.count()).select_from(found.subquery())).scalar_one()
+
+    return Pruned(count(sa.select(runs.c.id).where(sa.or_(*which))), count(expired))
+
+
+def _expired(now: float) -> sa.ColumnElement[bool]:
+    return sa.and_(conversations.c.expires_at <= now, conversations.c.open_run.is_(None))
+
+
+def _alone(before: float) -> Iterator[sa.ColumnElement[bool]]:
+    yield from (runs.c.ended_at < before, runs.c.status.not_in(sql_runs.OPEN), runs.c.conversation_id.is_(None))
+
+
+def _turns(before: float) -> Iterator[sa.ColumnElement[bool]]:
+    yield from (runs.c.ended_at < before, runs.c.status.not_in(sql_runs.OPEN), runs.c.conversation_id.is_not(None))
+    yield sa.exists().where(events.c.run_id == runs.c.id)  # others are stripped already
 
 
 def _delete_runs(connection: sa.Connection, ids: Iterable[str]) -> None:

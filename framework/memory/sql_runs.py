@@ -88,11 +88,12 @@ def insert_run(
 
 
 def insert_blueprint(connection: sa.Connection, blueprint: Blueprint) -> None:
-    """Keep what an agent is made of, unless it is kept already."""
+    """Keep what an agent is made of; if it is kept already, it is kept for longer."""
     insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     files = orjson.dumps(dict(blueprint.files)).decode()
     row = insert(blueprints).values(digest=blueprint.digest, files=files, created_at=time.time())
-    connection.execute(row.on_conflict_do_nothing(index_elements=["digest"]))
+    kept = row.on_conflict_do_update(index_elements=["digest"], set_={"created_at": row.excluded.created_at})
+    connection.execute(kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
-"""What a server does about runs that nobody asks for: left behind by a process that ended, or waiting for too long."""
+"""What a server does about runs that nobody asks for: left behind by a process that ended, waiting or kept too long."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from framework.engine.runtime import Runtime
@@ -13,27 +14,48 @@ from framework.types.errors import AgentsdError
 log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 10.0
+PRUNE_EVERY_SECONDS = 3600.0
 
 
 @asynccontextmanager
-async def housekeeping(runtime: Runtime) -> AsyncIterator[None]:
-    """Look after the runs in the store while the context is open, at once and every few seconds."""
-    task = asyncio.create_task(_again_and_again(runtime))
+async def housekeeping(runtime: Runtime, retention: float | None = None) -> AsyncIterator[None]:
+    """Look after the runs in the store while the context is open, at once and every few seconds.
+
+    Args:
+        runtime: with the store.
+        retention: seconds for which runs are kept once they have ended; none: for ever.
+    """
+    work = [
+        asyncio.create_task(_again_and_again(EVERY_SECONDS, lambda: _go_on(runtime))),
+        asyncio.create_task(_again_and_again(PRUNE_EVERY_SECONDS, lambda: _prune(runtime, retention))),
+    ]
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.wait([task])
+        for task in work:
+            task.cancel()
+        await asyncio.wait(work)
 
 
-async def _again_and_again(runtime: Runtime) -> None:
+async def _again_and_again(every: float, job: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
-            if resumed := await runtime.resume_orphans():
-                log.info("resumed what another process has left: %s", ", ".join(resumed))
-            await runtime.expire()
+            await job()
         except AgentsdError as error:  # the store may be back the next time
             log.warning("runs in the store could not be looked after: %s", error.message)
         except Exception:
             log.exception("runs in the store could not be looked after")
-        await asyncio.sleep(EVERY_SECONDS)
+        await asyncio.sleep(every)
+
+
+async def _go_on(runtime: Runtime) -> None:
+    if resumed := await runtime.resume_orphans():
+        log.info("resumed what another process has left: %s", ", ".join(resumed))
+    await runtime.expire()
+
+
+async def _prune(runtime: Runtime, retention: float | None) -> None:
+    now = time.time()
+    pruned = await runtime.store.prune(None if retention is None else now - retention, now)
+    if pruned.runs or pruned.conversations:
+        log.info("deleted what is kept no longer: %d runs, %d conversations", pruned.runs, pruned.conversations)

@@ -41,7 +41,7 @@ async def serve(root: str | Path, settings: Settings, started: Started) -> None:
     store = settings.store.url.get_secret_value()
     with listening(settings.server) as bound, _Stopping() as stopping:
         try:
-            async with Runtime.open(root, store=store) as runtime, housekeeping(runtime):
+            async with Runtime.open(root, store=store) as runtime, housekeeping(runtime, settings.store.retention):
                 await _Server(runtime, bound, stopping, started).serve([bound])
         except asyncio.CancelledError:
             if not stopping.asked:
