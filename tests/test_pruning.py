@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from framework import Approve, Runtime
-from framework.memory import sql_conversations
+from framework.memory import in_memory, sql_conversations
 from framework.memory.sql import SqlStore
-from framework.memory.store import Pruned
+from framework.memory.store import Pruned, Store
 from framework.server.housekeeping import housekeeping
 from framework.testing import ScriptedModel, calls
 from framework.types.messages import Message
@@ -36,7 +36,7 @@ def opened(root: Path, store: SqlStore | str, *turns: Any) -> Any:
     return Runtime.open(root, models={"scripted": ScriptedModel(*turns)}, store=store, watch=False)
 
 
-async def turn(store: SqlStore, conversation: str | None, *, ttl: float = HOUR) -> str:
+async def turn(store: Store, conversation: str | None, *, ttl: float = HOUR) -> str:
     """A run that ends well, without a runtime."""
     state = RunState(agent="one", conversation_id=conversation, messages=[Message(role="user", content="go")])
     state.conversation_ttl = ttl
@@ -172,5 +172,18 @@ def test_what_is_kept_for_ever_stays(tmp_path: Path, store_url: str) -> None:
                 pass
             assert len(await store.runs()) == 1
         await store.close()
+
+    asyncio.run(main())
+
+
+def test_in_memory_what_has_expired_goes_with_a_later_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_memory, "SWEEP_SECONDS", 0)
+
+    async def main() -> None:
+        store = in_memory.MemoryStore()
+        for number in range(5):
+            await turn(store, f"c{number}", ttl=0)
+        assert [info.id for info in await store.conversations()] == ["c4"]
+        assert len(await store.runs()) == 1
 
     asyncio.run(main())

@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from framework import Approve, ModelError, Runtime, tool
+from framework import Approve, ModelError, RunSuspended, Runtime, tool
 from framework.telemetry.metrics import RunMetrics
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.messages import Usage
@@ -167,6 +167,45 @@ def test_cost_is_counted_by_model(reader: InMemoryMetricReader) -> None:
 def test_arguments_that_were_put_right_are_counted(tmp_path: Path, reader: InMemoryMetricReader) -> None:
     play(tmp_path, ScriptedModel(calls(("count", {"n": "5"})), "ok"))
     found = points(reader)
+    assert found["agentsd.llm.repairs"] == [({"agent": "one"}, 1)]
+
+
+def test_a_run_that_is_left_and_goes_on_is_counted_for_what_became_of_it(
+    tmp_path: Path, reader: InMemoryMetricReader, store_url: str
+) -> None:
+    async def main() -> None:
+        began = asyncio.Event()
+
+        @tool(risk="low", idempotent=True)
+        async def hang(n: int) -> str:
+            """Hang, the first time."""
+            if not began.is_set():
+                began.set()
+                await asyncio.Event().wait()
+            return str(n)
+
+        root = write(tmp_path, AGENTS)
+        options: dict[str, Any] = {"tools": [hang, work, erase], "store": store_url, "watch": False, "grace": 0}
+        first = {"scripted": ScriptedModel(calls(("erase", {"n": "1"})), calls(("hang", {"n": "5"}), prefix="h"))}
+        async with Runtime.open(root, models=first, **options) as runtime:
+            asked = await runtime.run("go", agent="one")
+            yes = {question.id: Approve() for question in asked.pending}
+            left = asyncio.create_task(runtime.resume(asked.run_id, yes))
+            await began.wait()
+        with pytest.raises(RunSuspended):
+            await left
+        async with Runtime.open(root, models={"scripted": ScriptedModel("ok")}, **options) as runtime:
+            assert (await runtime.resume(asked.run_id, {})).finish_reason in ("final", "max_steps")
+
+    asyncio.run(main())
+    found = points(reader)
+    reasons = sorted((attributes["finish_reason"], counted) for attributes, counted in found["agentsd.runs"])
+    assert [reason for reason in reasons if reason[0] in ("confirmation", "run_suspended")] == [
+        ("confirmation", 1),
+        ("run_suspended", 1),
+    ]
+    assert len(reasons) == 3
+    assert found["agentsd.runs.active"] == [({}, 0)]
     assert found["agentsd.llm.repairs"] == [({"agent": "one"}, 1)]
 
 

@@ -18,7 +18,7 @@ from framework.telemetry import names
 from framework.telemetry.content import Content, mode_of
 from framework.telemetry.span import NO_SPAN, Given, OpenSpan
 from framework.telemetry.spans import Spans
-from framework.types.errors import AgentsdError
+from framework.types.errors import AgentsdError, RunSuspended
 from framework.types.outcome import outcome
 from framework.types.spec import TemplateRef
 from framework.types.state import RunState
@@ -98,12 +98,15 @@ class RunTrace:
     ) -> None:
         self.span.__exit__(kind, error, traceback)
         if self._meters:
-            self._count(self._run.state, perf_counter() - self._began)
+            self._count(self._run.state, perf_counter() - self._began, error)
 
-    def _count(self, state: RunState, seconds: float) -> None:
+    def _count(self, state: RunState, seconds: float, error: BaseException | None) -> None:
         assert self._meters
-        self._meters.run_ended(state.agent, state.finish_reason, seconds, outcome(state.finish_reason).span_error)
-        if state.status != "paused":
+        reason, error_type = state.finish_reason, outcome(state.finish_reason).span_error
+        if isinstance(error, AgentsdError):  # it has not ended: it was suspended, or could not be put on record
+            reason, error_type = error.code, None if isinstance(error, RunSuspended) else error.code
+        self._meters.run_ended(state.agent, reason, seconds, error_type)
+        if error is None and state.status != "paused":
             repairs = sum(1 for call in state.calls.values() if call.repairs)
             self._meters.corrected(
                 state.agent, replans=max(0, state.plan.revision - 1) if state.plan else 0, repairs=repairs

@@ -25,6 +25,7 @@ from framework.types.trace import SpanRecord
 OPEN = ("running", "paused")
 MESSAGE_CHARS = 200
 """Of a user's message, in lists."""
+SWEEP_SECONDS = 60.0
 
 
 @dataclass(slots=True)
@@ -82,6 +83,8 @@ class MemoryStore:
         self._conversations: dict[str, Conversation] = {}
         self._times: dict[str, _Times] = {}
         self._keep_runs = keep_runs
+        self._swept_at = 0.0
+        """When conversations that had expired were last forgotten."""
 
     async def begin(
         self,
@@ -90,6 +93,9 @@ class MemoryStore:
         blueprint: Blueprint | None,  # noqa: ARG002 - what a run is made of lives as long as what is kept of it here
     ) -> RunRecord:
         """Keep the state itself: it is the record."""
+        if (now := time.time()) >= self._swept_at + SWEEP_SECONDS:
+            self._swept_at = now
+            await self.prune(None, now)
         turn = 0
         if conversation is not None:
             current = await self.conversation(conversation.id)
@@ -99,7 +105,6 @@ class MemoryStore:
             user, tenant = (current.user, current.tenant) if current.turns else (state.user, state.tenant)
             opened = replace(current, open_run=state.run_id, turns=turn, user=user, tenant=tenant)
             self._conversations[current.id] = opened
-        now = time.time()
         record = self._runs[state.run_id] = MemoryRecord(state, self, turn, now, now)
         if len(self._runs) > self._keep_runs:
             finished = (run for run, kept in self._runs.items() if kept.state.status not in ("running", "paused"))
