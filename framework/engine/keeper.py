@@ -61,13 +61,13 @@ class Keeper:
             self._task = None
 
     async def _look(self) -> None:
-        mine = tuple(self._running)
+        mine = dict(self._running)
         try:
-            held = await self._store.renew(mine)
+            held = await self._store.renew(tuple(mine))
         except StoreError as error:  # a run that needs the store will find out by itself
             log.warning("the store cannot be reached: %s", error)
             return
-        for run_id in mine:
-            run = self._running.get(run_id)
-            if run is not None and held.get(run_id, True):
+        for run_id, run in mine.items():
+            # What ended meanwhile is not held any more, though it may go on again by now.
+            if self._running.get(run_id) is run and held.get(run_id, True):
                 run.journal.abandon()
