@@ -107,6 +107,7 @@ class Journal:
     async def end(self, events: Sequence[Event]) -> None:
         """Put the run's end on record with its last events; nothing that happens meanwhile keeps it from that."""
         self._last = True
+        self._channel.end()
         if not self._durable:
             await self._record.write(self._state, spans=self.take_spans(), last=True)
             for event in events:
@@ -118,6 +119,7 @@ class Journal:
 
     async def release(self) -> None:
         """Leave the run, as it is, to whoever resumes it."""
+        self._channel.end()
         await _whatever_happens(asyncio.ensure_future(self._release()))
 
     async def _release(self) -> None:

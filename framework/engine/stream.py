@@ -13,19 +13,22 @@ CHANNEL_SIZE = 256
 
 
 class Channel:
-    """Bounded: a slow reader slows the run down. When full, deltas of one message are merged; nothing is dropped."""
+    """Bounded while the run goes on: a slow reader slows it down. When full, deltas of one message are merged.
+
+    Nothing is dropped.
+    """
 
     def __init__(self, size: int = CHANNEL_SIZE) -> None:
         self._events: deque[Event] = deque()
         self._size = size
-        self._closed = False
+        self._closed = self._ending = False
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
 
     async def put(self, event: Event) -> None:
-        """Add an event, waiting for room; after `close` it goes nowhere."""
-        while len(self._events) >= self._size and not self._closed:
+        """Add an event, waiting for room unless the run ends; after `close` it goes nowhere."""
+        while len(self._events) >= self._size and not (self._closed or self._ending):
             if self._merged(event):
                 return
             self._room.clear()
@@ -33,6 +36,11 @@ class Channel:
         if not self._closed:
             self._events.append(event)
             self._changed.set()
+
+    def end(self) -> None:
+        """The run ends: it waits for nobody any more."""
+        self._ending = True
+        self._room.set()
 
     def close(self) -> None:
         """No more events; the reader gets those that are left."""
