@@ -39,7 +39,7 @@ def test_however_a_conversation_changes_its_bytes_are_those_of_writing_it_anew(
             messages[place % len(messages)] = message
         elif messages:
             del messages[place % len(messages)]
-        assert json.loads(written.join(messages, write)) == [write(message) for message in messages]
+        assert json.loads(b"".join(written.pieces(messages, write))) == [write(message) for message in messages]
 
 
 def test_what_is_the_same_is_not_written_again() -> None:
@@ -50,9 +50,9 @@ def test_what_is_the_same_is_not_written_again() -> None:
         return write(message)
 
     written, messages = Written(), [Message(role="user", content=str(n)) for n in range(3)]
-    written.join(messages, noting)
+    written.pieces(messages, noting)
     messages.append(Message(role="user", content="3"))
-    written.join(messages, noting)
+    written.pieces(messages, noting)
     assert seen == ["0", "1", "2", "3"]
 
 
@@ -77,11 +77,11 @@ def test_tools_are_made_once_for_as_long_as_their_list_is_in_use() -> None:
 
 
 def test_fields_whose_json_is_ready_stand_beside_the_others() -> None:
-    assert json.loads(fields({"model": "m", "n": 1}, messages=b"[1]", tools=b"[]")) == {
+    assert json.loads(fields({"model": "m", "n": 1}, messages=[b"[1", b"]"], tools=[b"[]"])) == {
         "model": "m",
         "n": 1,
         "messages": [1],
         "tools": [],
     }
-    assert fields({}, a=b"1") == b'{"a":1}'
+    assert fields({}, a=[b"1"], b=[b"2"]) == b'{"a":1,"b":2}'
     assert fields({}) == b"{}"

@@ -132,9 +132,9 @@ class OpenAIModel:
         """The request as it is sent."""
         tools = self._toolsets.of(request.tools)
         written = request.scratch.written(self._info.name)
-        ready = {"messages": written.join(request.messages, lambda message: self._chat(message, tools.names))}
+        ready = {"messages": written.pieces(request.messages, lambda message: self._chat(message, tools.names))}
         if request.tools:
-            ready["tools"] = tools.written
+            ready["tools"] = (tools.written,)
         if streamed:
             settings = {**settings, "stream": True, "stream_options": {"include_usage": True}}
         return fields(settings, **ready)
