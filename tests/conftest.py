@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -12,7 +13,12 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.postgres import new_database, server
+from tests.postgres import empty, new_database, server
+
+
+def pytest_collection_finish() -> None:
+    """By now most is imported that tests need: it is no garbage, and no search for some needs to look at it again."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -43,14 +49,30 @@ def postgres() -> Iterator[str]:
         pytest.skip(str(missing))
 
 
+@pytest.fixture(scope="session")
+def free_databases() -> list[str]:
+    """Empty ones of the PostgreSQL server: to empty one is cheaper than to make one."""
+    return []
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
-    """Makes empty databases: files, and some of a real server."""
+def new_store(request: pytest.FixtureRequest, tmp_path: Path, free_databases: list[str]) -> Iterator[Callable[[], str]]:
+    """Gives empty databases: files, and some of a real server."""
     if request.param == "sqlite":
         numbers = count(1)
-        return lambda: f"sqlite:///{tmp_path}/store/{next(numbers)}.db"
+        yield lambda: f"sqlite:///{tmp_path}/store/{next(numbers)}.db"
+        return
     server_url: str = request.getfixturevalue("postgres")
-    return lambda: new_database(server_url)
+    given: list[str] = []
+
+    def give() -> str:
+        given.append(free_databases.pop() if free_databases else new_database(server_url))
+        return given[-1]
+
+    yield give
+    for url in given:
+        empty(url)
+        free_databases.append(url)
 
 
 @pytest.fixture

@@ -40,6 +40,17 @@ def new_database(url: str) -> str:
     return f"{url.rpartition('/')[0]}/{name}"
 
 
+def empty(url: str) -> None:
+    """Take everything out of a database, and whoever still is in it."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+
+
 class Server:
     """A server that can be stopped and started again."""
 
