@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,11 @@ def name_of(path: Path) -> str:
     return ".".join(("framework", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
 def imports(tree: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -69,7 +75,7 @@ def runtime_imports(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_a_module_imports_only_from_floors_below(path: Path) -> None:
     here = folder_of(name_of(path))
-    for name, node in imports(ast.parse(path.read_text("utf-8"))):
+    for name, node in imports(parsed(path)):
         if not name.startswith("framework.") or folder_of(name) == here:
             continue
         assert FLOOR.get(folder_of(name), 99) < FLOOR[here], f"{path}:{node.lineno} imports {name}: up or sideways"
@@ -77,7 +83,7 @@ def test_a_module_imports_only_from_floors_below(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_only_heavy_sdks_are_imported_inside_functions(path: Path) -> None:
-    tree = ast.parse(path.read_text("utf-8"))
+    tree = parsed(path)
     for function in ast.walk(tree):
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
@@ -106,7 +112,7 @@ def test_there_is_no_import_cycle() -> None:
 def test_files_and_functions_stay_small(path: Path) -> None:
     text = path.read_text("utf-8")
     assert text.count("\n") <= 320, "past 300 lines there is a second idea in a file"
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             docstring = ast.get_docstring(node) or ""
             length = (node.end_lineno or node.lineno) - node.lineno - docstring.count("\n")
@@ -115,7 +121,7 @@ def test_files_and_functions_stay_small(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_a_module_says_what_it_is_for(path: Path) -> None:
-    assert path.stem == "__init__" or ast.get_docstring(ast.parse(path.read_text("utf-8")))
+    assert path.stem == "__init__" or ast.get_docstring(parsed(path))
 
 
 def test_no_module_is_a_drawer_for_everything() -> None:

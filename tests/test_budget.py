@@ -485,7 +485,7 @@ def test_a_parents_time_runs_out_for_its_sub_agent_too(tmp_path: Path) -> None:
 # --- any limits at all
 
 
-@cases(60)
+@cases(40)
 @given(
     steps=st.integers(1, 8),
     allowed=st.integers(1, 12),

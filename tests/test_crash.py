@@ -76,7 +76,7 @@ def _in_flight(state: RunState) -> Iterator[str]:
         yield from _in_flight(child)
 
 
-@cases(100)
+@cases(50)
 @given(turns=turns_of(2), saves=st.integers(0, 40))
 def test_after_a_crash_only_calls_in_flight_can_repeat(trusting: Path, turns: Turns, saves: int) -> None:
     world = World(turns)
@@ -89,7 +89,7 @@ def test_after_a_crash_only_calls_in_flight_can_repeat(trusting: Path, turns: Tu
     assert not repeated & found.told, "what was announced as finished was on record before"
 
 
-@cases(40)
+@cases(25)
 @given(turns=turns_of(2), saves=st.integers(0, 40), faults=st.lists(st.booleans(), max_size=4))
 def test_a_model_that_is_asked_again_repeats_no_call_with_or_without_a_crash(
     trusting: Path, turns: Turns, saves: int, faults: list[bool]
@@ -102,7 +102,7 @@ def test_a_model_that_is_asked_again_repeats_no_call_with_or_without_a_crash(
     assert {name for name, times in world.ran.items() if times > 1} <= found.in_flight
 
 
-@cases(100)
+@cases(50)
 @given(turns=turns_of(2), saves=st.integers(0, 40))
 def test_a_call_that_may_have_taken_effect_is_never_repeated_unasked(trusting: Path, turns: Turns, saves: int) -> None:
     world = World(turns)

@@ -238,7 +238,7 @@ DATA = st.dictionaries(
 )
 
 
-@cases(200)
+@cases(100)
 @given(data=DATA, indent=st.none() | st.integers(0, 4))
 def test_json_is_read_as_what_it_says(data: dict[str, Any], indent: int | None) -> None:
     document = read(json.dumps(data, ensure_ascii=False, indent=indent))
@@ -247,7 +247,7 @@ def test_json_is_read_as_what_it_says(data: dict[str, Any], indent: int | None) 
         assert _at(data, path) is not _MISSING
 
 
-@cases(200)
+@cases(100)
 @given(data=DATA)
 def test_block_style_is_read_as_what_it_says(data: dict[str, Any]) -> None:
     assert read(_block(data) or "{}").data == data

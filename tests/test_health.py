@@ -104,7 +104,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, chance=st.floats(0, 1))
-@cases(300)
+@cases(150)
 def test_whatever_happens_a_wait_ends_in_time_and_a_cooldown_lets_one_call_through(
     steps: list[tuple[str, float]], chance: float
 ) -> None:

@@ -145,7 +145,7 @@ ATTACKS = st.builds(
 
 @pytest.mark.hostile(6)
 @pytest.mark.hostile(7)
-@cases(150)
+@cases(60)
 @given(boss=NEAR | RULES, clerk=NEAR | RULES, tools=TOOLS, attack=ATTACKS)
 def test_llm06_through_no_door_is_a_denied_call_made_or_one_that_is_asked_about_without_a_yes(
     boss: Rules, clerk: Rules, tools: list[Tool], attack: Attack
@@ -176,7 +176,7 @@ def test_llm06_through_no_door_is_a_denied_call_made_or_one_that_is_asked_about_
 
 @pytest.mark.hostile(5)
 @pytest.mark.hostile(6)
-@cases(40)
+@cases(30)
 @given(
     tools=TOOLS,
     name=st.sampled_from(NAMES),

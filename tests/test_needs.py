@@ -173,7 +173,7 @@ def renders(sources: dict[str, str], given_names: set[str], switches: list[str])
     return True
 
 
-@cases(150)
+@cases(80)
 @given(source=pieces(), included=pieces(), given_names=st.sets(NAMES))
 def test_what_renders_whatever_the_switches_are_is_never_refused(
     source: str, included: str, given_names: set[str]

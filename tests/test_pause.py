@@ -71,7 +71,7 @@ def test_a_call_that_needs_a_human_in_a_sub_run_in_parallel_calls_lets_its_sibli
     asyncio.run(main())
 
 
-@cases(60)
+@cases(30)
 @given(turns=turns_of(2))
 def test_a_run_chopped_by_pauses_does_exactly_the_work_of_an_uninterrupted_one(
     asking: Path, trusting: Path, turns: Turns

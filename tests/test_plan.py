@@ -238,7 +238,7 @@ def graphs(draw: st.DrawFn) -> tuple[PlanDraft, frozenset[str]]:
     return draft(*steps), frozenset(draw(st.sets(st.sampled_from(names), max_size=2)))
 
 
-@cases(40)
+@cases(30)
 @given(graph=graphs(), ask=st.booleans())
 def test_every_step_runs_once_after_its_dependencies_and_never_after_a_failed_one(
     tmp_path_factory: pytest.TempPathFactory, graph: tuple[PlanDraft, frozenset[str]], ask: bool
@@ -278,7 +278,7 @@ def test_every_step_runs_once_after_its_dependencies_and_never_after_a_failed_on
         assert (planned.id in begun) == set(planned.depends_on).issubset(done)
 
 
-@cases(40)
+@cases(30)
 @given(graph=graphs(), saves=st.integers(0, 25))
 def test_after_a_crash_anywhere_in_a_plan_no_finished_step_is_repeated(
     tmp_path_factory: pytest.TempPathFactory, graph: tuple[PlanDraft, frozenset[str]], saves: int

@@ -279,7 +279,7 @@ def check_order(world: World) -> None:
             )
 
 
-@cases(40)
+@cases(25)
 @given(graph=graphs(), ask=st.booleans(), fixed=st.booleans(), parallel=st.integers(1, 4))
 def test_with_new_plans_too_every_step_runs_once_and_in_order_and_pauses_change_nothing(
     tmp_path_factory: pytest.TempPathFactory,
@@ -323,7 +323,7 @@ def test_with_new_plans_too_every_step_runs_once_and_in_order_and_pauses_change_
         assert states(other) == states(result)
 
 
-@cases(40)
+@cases(25)
 @given(graph=graphs(), saves=st.integers(0, 40), fixed=st.booleans())
 def test_a_crash_anywhere_also_while_a_new_plan_is_made_repeats_no_finished_step(
     tmp_path_factory: pytest.TempPathFactory, graph: tuple[PlanDraft, frozenset[str]], saves: int, fixed: bool

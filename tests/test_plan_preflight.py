@@ -272,7 +272,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Steps], RunRe
     return check
 
 
-@cases(150)
+@cases(60)
 @given(bad=bad_plans())
 def test_every_bad_plan_is_caught_before_anything_is_called(
     checked: Callable[[Steps], RunResult], bad: tuple[str, Steps]
@@ -283,7 +283,7 @@ def test_every_bad_plan_is_caught_before_anything_is_called(
     assert result.steps == 2
 
 
-@cases(60)
+@cases(30)
 @given(steps=good_plans())
 def test_no_good_plan_is_sent_back(checked: Callable[[Steps], RunResult], steps: Steps) -> None:
     result = checked(steps)

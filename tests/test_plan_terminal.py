@@ -134,7 +134,7 @@ STEPS = st.builds(
 )
 
 
-@cases(300)
+@cases(150)
 @given(st.builds(PlanDraft, goal=TEXT, steps=st.lists(STEPS, max_size=3).map(tuple)))
 def test_a_plan_as_text_is_the_same_plan(plan: PlanDraft) -> None:
     named = plan.model_copy(

@@ -456,7 +456,7 @@ def test_a_tool_that_every_call_of_would_be_denied_is_never_offered(
 STRICTNESS = ("allow", "ask", "deny")
 
 
-@cases(50)
+@cases(40)
 @given(began=RULES, live=RULES, parents=st.lists(RULES, max_size=2), tools=TOOLS, order=ORDER)
 def test_whoever_else_has_a_say_can_only_make_a_verdict_stricter(
     began: Rules, live: Rules, parents: list[Rules], tools: list[Tool], order: str
@@ -511,7 +511,7 @@ def project_of(of: Agent) -> Iterator[Path]:
 
 
 @pytest.mark.hostile(6)
-@cases(40)
+@cases(30)
 @given(rules=RULES, tools=TOOLS, order=ORDER)
 def test_a_model_that_asks_for_every_tool_gets_done_exactly_what_the_policy_allows(
     rules: Rules, tools: list[Tool], order: str

@@ -169,7 +169,7 @@ NAMES = st.sampled_from(
 
 
 @pytest.mark.hostile(16)
-@cases(150)
+@cases(80)
 @given(st.lists(NAMES, max_size=5).map("/".join) | st.text(max_size=30))
 def test_whatever_the_path_nothing_outside_or_protected_is_touched(path: str) -> None:
     with TemporaryDirectory() as folder:

@@ -36,7 +36,7 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return project(tmp_path_factory.mktemp("asking"), ask=True)
 
 
-@cases(40)
+@cases(25)
 @given(data=st.data(), turns=turns_of(2))
 def test_whatever_a_run_did_nothing_differs_under_the_same_files(
     asking: Path, data: st.DataObject, turns: Turns

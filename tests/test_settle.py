@@ -220,7 +220,7 @@ def seen_since(disk: Disk, name: str, text: bytes | None, until: float) -> float
 
 
 @given(EDITS | BURST | st.tuples(EDITS, BURST, EDITS).map(lambda parts: [*parts[0], *parts[1], *parts[2]]))
-@cases(200)
+@cases(80)
 def test_nothing_wider_goes_live_before_its_grace_nothing_waits_for_ever_equal_bytes_are_nothing_new(
     edits: list[Edit],
 ) -> None:

@@ -217,7 +217,7 @@ def test_public_addresses_are_allowed(address: str) -> None:
 
 
 @given(st.ip_addresses())
-@cases(300)
+@cases(150)
 def test_asi02_what_is_not_public_is_never_connected_to(address: IPv4Address | IPv6Address) -> None:
     if may_connect(str(address)):
         real = getattr(address, "ipv4_mapped", None) or address
