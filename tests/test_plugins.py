@@ -714,9 +714,11 @@ def test_what_was_loaded_and_dropped_leaves_nothing_behind() -> None:
     loader = PluginLoader()
     reload(1)
     gc.collect()
-    before = sys.modules.keys() | set(), set(linecache.cache), threading.active_count(), len(gc.get_objects())
+    before = set(sys.modules), set(linecache.cache), set(threading.enumerate()), len(gc.get_objects())
     modules = [reload(version) for version in range(50)]
     gc.collect()
     assert {module() for module in modules} == {None}
-    assert (sys.modules.keys() | set(), set(linecache.cache), threading.active_count()) == before[:3]
+    assert not set(sys.modules) - before[0]
+    assert not set(linecache.cache) - before[1]
+    assert not set(threading.enumerate()) - before[2]
     assert len(gc.get_objects()) - before[3] < 50 * 10
