@@ -16,9 +16,15 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tests.postgres import empty, new_database, server
 
 
+def pytest_sessionstart() -> None:
+    """Nothing is garbage while modules are imported: to search for some takes a third of that time."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """By now most is imported that tests need: it is no garbage, and no search for some needs to look at it again."""
+    """What is there by now stays: no later search has to look at it."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

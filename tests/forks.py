@@ -170,9 +170,11 @@ def _parent() -> socket.socket:
 
 def _begin_when_asked() -> None:
     """Ends, or returns: in a fork, which is to be the command."""
+    gc.disable()
     for name in IMPORTED:
         import_module(name)
     gc.freeze()  # what is shared stays shared
+    gc.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest
     requests = socket.socket(fileno=0)
     while True:
