@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from framework import RunResult, RunSuspended, Runtime, tool
+from framework.llm.client import Delta, ModelRequest
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from tests.projects import agent, write
 
@@ -95,3 +97,35 @@ def test_a_run_that_begins_while_a_runtime_without_a_durable_store_closes_is_can
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(main())
+
+
+def test_closing_waits_for_calls_that_may_take_effect_and_not_for_sub_agents_that_think(tmp_path: Path) -> None:
+    """What a model says while the runtime closes is of no use: it is cut off, in a sub-run as in the run itself."""
+    cut: list[str] = []
+
+    class Thinking(ScriptedModel):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+            if request.messages[-1].content == "think":
+                asyncio.get_running_loop().call_later(0.2, thought.set)
+                began.set()
+                try:
+                    await thought.wait()
+                except asyncio.CancelledError:
+                    cut.append("off")
+                    raise
+            async for delta in super().stream(request):
+                yield delta
+
+    began, thought = asyncio.Event(), asyncio.Event()
+    write(tmp_path, {"agents.d/a.yaml": agent("a", sub_agents="[b]"), "agents.d/b.yaml": agent("b")})
+
+    async def main() -> None:
+        models: dict[str, Any] = {"scripted": Thinking(calls(("agent.b", {"message": "think"})), "thought")}
+        async with Runtime.open(tmp_path, models=models, store=JsonStore(), watch=False, grace=30) as runtime:
+            running = asyncio.create_task(runtime.run("go", agent="a"))
+            await began.wait()
+        with pytest.raises(RunSuspended):
+            await running
+
+    asyncio.run(main())
+    assert cut == ["off"]

@@ -468,6 +468,9 @@ def test_a_run_that_ends_process_after_process_fails(tmp_path: Path, store_url: 
         assert state.error is not None
         assert (state.status, state.error.code) == ("failed", "crashed")
         assert "3 processes in a row" in state.error.message
+        told = await runtime.store.events(run_id)
+        assert [event["event"] for event in told[-2:]] == ["error", "done"]
+        assert (told[-2]["code"], told[-2]["message"]) == ("crashed", state.error.message)
 
     life(root, store_url, shop, body)
 

@@ -1,4 +1,4 @@
-"""Holding on to runs: who has lost one stops it, and nobody else's."""
+"""Holding on to runs: who has lost one stops it, and nobody else's; what is to be on record gets there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from framework import Approve, RunResult, Runtime, tool
+from framework.engine.journal import Journal
+from framework.engine.stream import Channel
+from framework.memory.store import RunRecord
 from framework.testing import JsonStore, ScriptedModel, calls
+from framework.types.messages import Message
+from framework.types.state import RunState
 from tests.projects import agent, write
 
 
@@ -54,3 +59,40 @@ def test_a_run_that_was_resumed_meanwhile_is_not_taken_for_the_one_that_ended(tm
             return await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
 
     assert asyncio.run(main()).status == "completed"
+
+
+class Writes:
+    """A record whose first write takes as long as the test wants."""
+
+    cancel_requested = False
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record = record
+        self.steps: list[int] = []
+        self.began, self.go, self.again = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def write(self, state: RunState, *more: Any, **options: Any) -> None:
+        self.steps.append(state.steps)
+        (self.again if self.began.is_set() else self.began).set()
+        await self._record.write(state, *more, **options)
+        await self.go.wait()
+
+    async def release(self) -> None:
+        await self._record.release()
+
+
+def test_what_is_to_be_written_soon_is_also_if_a_write_is_under_way() -> None:
+    async def main() -> None:
+        state = RunState(agent="a", messages=[Message(role="user", content="go")])
+        record = Writes(await JsonStore().begin(state, None, None))
+        journal = Journal(state, record, Channel(), durable=True)
+        journal.save_soon()
+        await record.began.wait()
+        state.steps = 1
+        journal.save_soon()
+        record.go.set()
+        async with asyncio.timeout(5):
+            await record.again.wait()
+        assert record.steps == [0, 1]
+
+    asyncio.run(main())

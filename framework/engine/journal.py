@@ -91,8 +91,7 @@ class Journal:
         """Have the state written within a moment, at the latest; a failure shows at the next `save` or `check`."""
         if self._durable and self._failure is None:
             self._asked += 1
-            if self._timer is None and self._writing is None:
-                self._timer = asyncio.get_running_loop().call_later(SOON, self._begin_write)
+            self._write_soon()
 
     async def save(self) -> None:
         """Wait until the state, as it is now, is on record, and what was told with it handed out.
@@ -134,6 +133,10 @@ class Journal:
                 raise self._failure
             await asyncio.shield(self._writing or self._begin_write())
 
+    def _write_soon(self) -> None:
+        if self._timer is None and self._writing is None:
+            self._timer = asyncio.get_running_loop().call_later(SOON, self._begin_write)
+
     def _begin_write(self) -> asyncio.Task[None]:
         if self._timer is not None:
             self._timer.cancel()
@@ -160,8 +163,11 @@ class Journal:
             self._writing = None
         if self._record.cancel_requested:
             self.abandon()
-        if self._outbox and self._failure is None:
-            self._begin_write()
+        if self._failure is None:
+            if self._outbox:
+                self._begin_write()
+            elif self._asked > covered:
+                self._write_soon()
 
 
 async def _whatever_happens(task: asyncio.Future[None]) -> None:

@@ -189,5 +189,9 @@ class Launcher:
 
 
 def _calls_under_way(state: RunState) -> bool:
-    records = (record for run in state.with_sub_runs() for record in run.calls.values())
-    return any(record.started and record.result is None for record in records)
+    """Whether a tool is at work; a sub-agent's call is what its own tools do."""
+    return any(
+        record.started and record.result is None and key not in run.children
+        for run in state.with_sub_runs()
+        for key, record in run.calls.items()
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ from framework.engine.router import route
 from framework.engine.stream import Channel, RunStream
 from framework.memory.store import RunInfo, RunQuery, RunRecord
 from framework.types.errors import AgentsdError, ConfigError, DecisionRefused, RequestError, RunBusy, RunNotFound
-from framework.types.events import RunFinished
+from framework.types.events import Event, RunFailed, RunFinished
 from framework.types.outcome import Status
 from framework.types.state import Confirmation, Decision, ErrorInfo, Reject, RunState
 
@@ -203,21 +203,28 @@ class Resumption:
         """Put down that a run has ended that was not gone on with."""
         self._launcher.pinned.pop(state.run_id, None)
         state.status, state.finish_reason, state.error, state.pending = status, finish_reason, error, []
-        state.seq += 1
-        told = RunFinished(
-            run_id=state.run_id,
-            seq=state.seq,
-            generation=state.generation,
-            status=state.status,
-            finish_reason=finish_reason,
-            output=state.output,
-            tokens_used=state.usage.total_tokens,
-            usage=state.usage,
-            trace_id=state.trace_id,
-        )
+        told = [*_last_events(state)]
         channel = Channel()
         channel.close()
-        ending = asyncio.ensure_future(Journal(state, record, channel, durable=self._store.durable).end([told]))
+        ending = asyncio.ensure_future(Journal(state, record, channel, durable=self._store.durable).end(told))
         self._background.add(ending)
         ending.add_done_callback(self._background.discard)
         await asyncio.shield(ending)  # who is cancelled meanwhile does not wait for it: `close` does
+
+
+def _last_events(state: RunState) -> Iterator[Event]:
+    head = {"run_id": state.run_id, "generation": state.generation}
+    if state.error is not None:
+        state.seq += 1
+        yield RunFailed(**head, seq=state.seq, **state.error.model_dump())
+    state.seq += 1
+    yield RunFinished(
+        **head,
+        seq=state.seq,
+        status=state.status,
+        finish_reason=state.finish_reason,
+        output=state.output,
+        tokens_used=state.usage.total_tokens,
+        usage=state.usage,
+        trace_id=state.trace_id,
+    )
