@@ -98,6 +98,25 @@ def test_half_a_character_is_refused_before_anything_is_recorded(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        {"inputs": {"customer": "\ud800"}},
+        {"metadata": {"\ud800": 1, "object": object()}},
+        {"model_settings": {"stop": ["\ud800"]}},
+        {"model_settings": {"tool_choice": "\ud800"}},
+        {"locale": "\ud800"},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_half_a_character_in_an_option_is_the_callers_fault_and_not_the_stores(tmp_path: Path, options: Any) -> None:
+    given = {"inputs": {"customer": "c"}, **options}
+    with pytest.raises(
+        RequestError, match=f"^the {next(iter(options))} is not Unicode text: it holds half a character"
+    ):
+        asyncio.run(run(project(tmp_path, inputs=INPUTS), **given))
+
+
+@pytest.mark.parametrize(
     ("history", "problem"),
     [
         ([{"role": "robot", "content": "x"}], r"^history: 0\.role: Input should be 'system', 'user'"),
@@ -113,6 +132,7 @@ def test_half_a_character_is_refused_before_anything_is_recorded(tmp_path: Path)
         ([CALL], r"^history: the call '1' of echo is not answered by message 1"),
         ([{"role": "tool", "tool_call_id": "1"}], r"^history: message 1 answers the call '1', which no message"),
         ([{"role": "user", "content": "x" * 1_000_001}], r"^history: message 1 has 1000001 characters"),
+        ([{"role": "user", "content": "\ud800"}], r"^history: message 1 is not Unicode text"),
     ],
 )
 def test_a_malformed_history_is_refused_with_the_message_and_field_at_fault(
@@ -176,6 +196,8 @@ def test_a_wrong_value_is_not_repeated_in_the_message_for_it_may_be_a_secret(tmp
         ({"limits": {"max_stepz": 3}}, r"^limits: there is no 'max_stepz'; did you mean max_steps"),
         ({"model_settings": {"temprature": 1}}, r"^model_settings: there is no 'temprature'; did you mean temperature"),
         ({"model_settings": {"temperature": 9}}, r"^model_settings: temperature: "),
+        ({"model_settings": {"seed": 2**63}}, r"^model_settings: seed: "),
+        ({"model_settings": {"max_tokens": 10**30}}, r"^model_settings: max_tokens: "),
     ],
 )
 def test_unknown_keys_and_bad_values_of_options_are_refused(tmp_path: Path, options: Any, problem: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +19,17 @@ from framework.types.messages import Message, ToolCall
 from framework.types.spec import Limits, ModelSettings
 from framework.types.state import Decision, Edit, Reject, Respond, RunState
 from framework.types.strict_json import read_json
-from framework.types.transcript import MAX_MESSAGE_CHARS
+from framework.types.transcript import MAX_MESSAGE_CHARS, is_unicode
 
 T = TypeVar("T", Limits, ModelSettings)
 MAX_ID_CHARS = 200
 """Of a conversation, a user, a tenant."""
 MAX_INPUTS_CHARS = 256 * 1024
 """Of a request's variables, as JSON: more than a rendered prompt may have, for templates also choose from them."""
+
+
+WRITTEN = ("inputs", "metadata", "model_settings", "locale")
+"""Options that go on record as they are given."""
 
 
 class RunOptions(TypedDict, total=False):
@@ -71,8 +76,9 @@ def first_state(message: str, agent: Agent, generation: Generation, locale: str,
         raise RequestError("the message is empty")
     if len(message) > MAX_MESSAGE_CHARS:
         raise RequestError(f"the message has {len(message)} characters; at most {MAX_MESSAGE_CHARS} are taken")
-    if not _is_unicode(message):
-        raise RequestError("the message is not Unicode text: it holds half a character")
+    for what, given in {"message": message, **{name: options.get(name) for name in WRITTEN}}.items():
+        if given and not is_unicode(json.dumps(given, ensure_ascii=False, default=str, skipkeys=True)):
+            raise RequestError(f"the {what} is not Unicode text: it holds half a character")
     history = options.get("history")
     if history and options.get("conversation"):
         raise RequestError("give either history or a conversation, not both")
@@ -105,14 +111,6 @@ def check_names(options: RunOptions) -> None:
     for name, value in named.items():
         if value is not None and not (value.isprintable() and len(value) <= MAX_ID_CHARS):
             raise RequestError(f"{name}: at most {MAX_ID_CHARS} printable characters are expected")
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _inputs(agent: Agent, given: Mapping[str, Any]) -> dict[str, Any]:

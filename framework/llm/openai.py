@@ -6,8 +6,6 @@ from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import orjson
-
 from framework.llm.answers import Answer, Endings, judge
 from framework.llm.assembly import Assembly, as_dict
 from framework.llm.capabilities import Capabilities
@@ -23,7 +21,7 @@ from framework.llm.chat import (
 )
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
 from framework.llm.failures import Failures, wait_of, words_of
-from framework.llm.prepared import Toolsets, fields
+from framework.llm.prepared import Toolsets, as_json, fields
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolDefinition
 
@@ -58,7 +56,7 @@ class _Tools:
 
     @classmethod
     def of(cls, tools: tuple[ToolDefinition, ...]) -> _Tools:
-        return cls(orjson.dumps([tool_to_chat(tool) for tool in tools]), wire_names(tools), tool_names(tools))
+        return cls(as_json([tool_to_chat(tool) for tool in tools]), wire_names(tools), tool_names(tools))
 
 
 class OpenAIModel:

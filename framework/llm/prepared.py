@@ -6,6 +6,7 @@ history this is nearly all of the work of a call.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +17,14 @@ from framework.types.messages import Message, ToolDefinition
 T = TypeVar("T")
 
 KEPT_TOOLSETS = 64
+
+
+def as_json(value: Any) -> bytes:
+    """JSON, also of what orjson refuses: whole numbers past 64 bits in somebody's schema, half characters."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value, separators=(",", ":")).encode()
 
 
 class Written:
@@ -35,7 +44,7 @@ class Written:
         del self._messages[same:], self._chunks[same:]
         for message in messages[same:]:
             self._messages.append(message)
-            self._chunks.append((b"," if self._chunks else b"") + orjson.dumps(write(message)))
+            self._chunks.append((b"," if self._chunks else b"") + as_json(write(message)))
         return (b"[", *self._chunks, b"]")
 
 
@@ -69,7 +78,7 @@ class Toolsets(Generic[T]):
 
 def fields(body: dict[str, Any], **ready: Sequence[bytes]) -> bytes:
     """A JSON object of some fields, and of others whose JSON is ready in pieces; each byte of them is copied once."""
-    parts, comma = [orjson.dumps(body)[:-1]], b"," if body else b""
+    parts, comma = [as_json(body)[:-1]], b"," if body else b""
     for name, pieces in ready.items():
         parts += (comma, b'"', name.encode(), b'":', *pieces)
         comma = b","

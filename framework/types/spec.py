@@ -92,11 +92,11 @@ class ModelSettings(Frozen):
     """How much chance is in the choice of words: 0 (least) to 2."""
     top_p: Annotated[float, Field(gt=0, le=1, strict=True)] | None = None
     """Choose only among the likeliest words that together reach this probability."""
-    max_tokens: PositiveInt | None = None
+    max_tokens: Annotated[int, Field(gt=0, le=100_000_000, strict=True)] | None = None
     """Longest answer of one model call, in tokens."""
     stop: tuple[str, ...] = ()
     """Texts at which an answer ends."""
-    seed: Annotated[int, Field(strict=True)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63, strict=True)] | None = None
     """The same seed and input give, with most providers, the same answer."""
     tool_choice: str | None = None
     """`auto`, `none`, `required` or the name of one tool."""

@@ -24,10 +24,21 @@ class Summary(Frozen):
     """Numbers, dates, names of files and the like that the user wrote and `text` leaves out."""
 
 
+def is_unicode(text: str) -> bool:
+    """Is it text that can be stored and sent? Half a surrogate pair, which JSON can hold, is none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def faults(messages: Sequence[Message]) -> Iterator[str]:
     """What is wrong with them: texts that are too long, calls without an answer, answers without a call."""
     open_calls: dict[str, ToolCall] = {}
     for number, message in enumerate(messages, 1):
+        if not is_unicode(message.content):
+            yield f"message {number} is not Unicode text: it holds half a character"
         if len(message.content) > MAX_MESSAGE_CHARS:
             size = f"{len(message.content)} characters; at most {MAX_MESSAGE_CHARS} are taken"
             yield f"message {number} has {size}"
