@@ -224,10 +224,10 @@ def terminal(*arguments: str, cwd: Path) -> Iterator[tuple[Fork, int]]:
         os.close(master)
 
 
-def read_until(master: int, text: str, seconds: float = 15) -> str:
-    """What the terminal shows, up to a text; fails when it does not come."""
+def read_until(master: int, *texts: str, seconds: float = 15) -> str:
+    """What the terminal shows, up to some texts in any order; fails when one does not come."""
     shown, end = "", monotonic() + seconds
-    while text not in shown:
+    while text := next((text for text in texts if text not in shown), None):
         ready, _, _ = select.select([master], [], [], max(0.0, end - monotonic()))
         assert ready, f"{text!r} did not come; so far:\n{shown}"
         try:

@@ -98,7 +98,7 @@ def test_one_tool_and_one_call_are_judged_as_they_would_be_in_a_run(
 
 
 def test_agents_are_listed_and_shown_as_they_are_in_effect(project: Path) -> None:
-    assert agentsd("agents", "list", cwd=project).stdout.startswith("a  react, offline, 3 tools  The agent a.")
+    assert agentsd("agents", "list", cwd=project).stdout.startswith("a  react  offline  3  The agent a.")
     (row,) = json.loads(agentsd("agents", "list", "--json", cwd=project).stdout)
     assert (row["name"], row["path"], row["stale"]) == ("a", "agents.d/a.yaml", False)
     spec = yaml.safe_load(agentsd("agents", "show", "a", cwd=project).stdout)

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from framework.cli.confirm import edited_arguments
 from framework.cli.main import SHOW_CURSOR
+from framework.cli.table import GAP, LEAST, fitted
+from framework.cli.waterfall import Widths
 from framework.types.state import Confirmation
+from tests.cases import cases
 from tests.projects import agent, write
 from tests.test_cli import COMMAND, ENVIRONMENT, agentsd, read_until, starter, terminal
 
@@ -188,3 +195,50 @@ def test_a_file_that_the_operating_system_refuses_is_one_line(tmp_path: Path) ->
     assert done.stderr.startswith("error: ")
     assert "plugins" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+# --- tables
+
+
+def test_tables_fit_into_the_lines_of_a_terminal_and_are_whole_in_a_pipe(starter: Path) -> None:
+    with terminal("tools", "list", cwd=starter) as (process, master):
+        shown = re.sub(r"\x1b\[[\d;]*m", "", read_until(master, "write_file")).splitlines()
+        assert process.wait(10) == 0
+    assert shown[0].split() == ["tool", "risk", "source", "description"]
+    assert max(cell_len(line) for line in shown) == 120
+    assert any(line.endswith("…") for line in shown)
+    assert "…" not in agentsd("tools", "list", cwd=starter).stdout
+
+
+@cases(100)
+@given(st.lists(st.integers(1, 60), min_size=2, max_size=8), st.integers(20, 200))
+def test_columns_give_way_to_the_last_but_not_the_first_nor_below_what_can_be_read(
+    widths: list[int], line: int
+) -> None:
+    found = fitted(widths, line)
+    assert found[0] == widths[0]
+    assert all(min(LEAST, before) <= now <= before for before, now in zip(widths[:-1], found[:-1], strict=True))
+    if sum(found) + GAP * (len(found) - 1) > line:
+        assert max(found[1:-1], default=0) <= LEAST, "all that could give way has"
+    if sum(widths) + GAP * (len(widths) - 1) <= line:
+        assert found == widths
+
+
+@pytest.mark.parametrize(("line", "expected"), [(200, (46, 36)), (100, (46, 22)), (80, (40, 8)), (40, (30, 8))])
+def test_a_waterfall_fits_into_the_lines_of_a_terminal(line: int, expected: tuple[int, int]) -> None:
+    assert Widths.within(line) == Widths(*expected)
+
+
+def test_without_agents_commands_say_what_to_do(tmp_path: Path) -> None:
+    told = "there are no agents: put one under agents.d/, or run `agentsd init`"
+    assert agentsd("agents", "list", cwd=tmp_path).stdout == f"{told}\n"
+    for arguments in (["chat"], ["run", "hi"]):
+        done = agentsd(*arguments, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (2, f"error: {told}\n")
+
+
+def test_a_command_that_is_mistyped_is_named(tmp_path: Path) -> None:
+    for arguments, meant in ((["chekc"], "check"), (["runs", "lst"], "list")):
+        done = agentsd(*arguments, cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr.endswith(f"there is no command {arguments[-1]!r}; did you mean {meant}?\n")

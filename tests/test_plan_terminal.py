@@ -85,8 +85,7 @@ def test_a_plan_is_edited_in_ones_editor_until_it_can_be_used(project: Path, mon
         shown = answer(master, "[r]eject", b"e")
         assert "your edit cannot be used: step s2: there is no tool 'write_fiel'; did you mean write_file" in shown
         answer(master, "re[s]pond", b"a")
-        read_until(master, "wrote 'notes.md'")
-        read_until(master, "✓ s2")
+        read_until(master, "wrote 'notes.md'", "✓ s2")
         assert process.wait(10) == 0
     assert (project / "before1").read_text().startswith("#! the plan:16:5: unknown key 'toool'")
     assert "write_fiel" in (project / "before2").read_text(), "the edit goes on where it was"

@@ -9,7 +9,12 @@ import click
 import yaml
 
 from framework.cli.project import find_agent, locate, read_project
+from framework.cli.table import show_table
 from framework.engine.listing import summaries
+from framework.engine.router import NO_AGENTS
+
+COLUMNS = ("agent", "executor", "model", "tools", "description")
+NOT_USABLE = "no agent can be used: `agentsd check` says why"
 
 
 @click.group("agents")
@@ -27,14 +32,10 @@ def list_agents(project: str, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps([row.model_dump() for row in rows], ensure_ascii=False, indent=2))
         return 0
-    width = max((len(row.name) for row in rows), default=0)
-    for row in rows:
-        click.secho(f"{row.name:<{width}}", bold=True, nl=False)
-        click.echo(f"  {row.executor}, {row.model}, {row.tools} tools  {row.description}")
-        if row.stale:
-            click.secho(f"{'':<{width}}  the last good version; its file cannot be used now", fg="red")
-    if not rows:
-        click.echo("no agent can be used: `agentsd check` says why")
+    if rows:
+        show_table(COLUMNS, [(row.name, row.executor, row.model, str(row.tools), row.description) for row in rows])
+    else:
+        click.echo(NOT_USABLE if read.catalog.current.errors else NO_AGENTS)
     return 0
 
 

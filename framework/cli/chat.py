@@ -17,9 +17,10 @@ from framework.cli.terminal import is_terminal, typed
 from framework.config.settings import Settings
 from framework.engine.project import folder_of
 from framework.engine.request import RunOptions
+from framework.engine.router import NO_AGENTS
 from framework.engine.runtime import Runtime
 from framework.memory.store import RunQuery
-from framework.types.errors import AgentsdError, ConfigError
+from framework.types.errors import AgentsdError, ConfigError, RequestError
 from framework.types.events import ConfigRejected, ConfigReloaded
 
 SHOWN_TURNS = 10
@@ -50,6 +51,8 @@ async def _chat(location: Location, agent: str | None, conversation: str, locale
     async with Runtime.open(location.root, store=store_url(location)) as runtime:
         for problem in runtime.catalog.current.errors:
             show_problem(problem)
+        if not runtime.catalog.current.agents:
+            raise RequestError(NO_AGENTS)
         prompt = _Prompt()
         runtime.catalog.subscribe(prompt.tell_reload)
         agent = agent or location.agent(runtime.catalog.current)

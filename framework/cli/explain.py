@@ -10,6 +10,7 @@ import click
 
 from framework.cli.project import arguments_of, find_agent, find_tool, locate, read_project
 from framework.cli.run import pairs
+from framework.cli.show import wrapped
 from framework.config.compile import Agent
 from framework.config.prompts import PromptError
 from framework.engine.explain import Standing, judged, standing, standings, system_prompt
@@ -118,11 +119,12 @@ def _show_agent(agent: Agent, data: dict[str, Any]) -> None:
         if not one.offered and one.tool.name not in silent:
             _show_tool(one, width)
     if silent:
-        click.echo(f"  not in skill_policy.allow ({agent.place('skill_policy', 'allow')}): {', '.join(silent)}")
+        names = f"not in skill_policy.allow ({agent.place('skill_policy', 'allow')}): {', '.join(silent)}"
+        click.echo(wrapped(names))
     for place, names in data["hooks"].items():
         click.echo(f"\n{place}: {', '.join(names)}")
     click.secho(f"\nsystem prompt, about {data['system_prompt_tokens']} tokens", bold=True)
-    click.echo("\n".join(f"  {line}" for line in data["system_prompt"].splitlines()))
+    click.echo("\n".join(wrapped(line) for line in data["system_prompt"].splitlines()))
 
 
 def _show_tool(found: Standing, width: int) -> None:

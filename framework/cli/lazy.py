@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from framework.types.errors import did_you_mean
+
 
 class LazyGroup(click.Group):
     """Knows the names of its commands, and loads none of them to list them."""
@@ -22,10 +24,11 @@ class LazyGroup(click.Group):
         """All commands, in the order in which a newcomer needs them."""
         return list(self._commands_of)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - the signature is click's
-        """The command itself."""
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command itself; raises click.UsageError, which names what may have been meant."""
         if cmd_name not in self._commands_of:
-            return None
+            meant = did_you_mean(cmd_name, [*self._commands_of])
+            raise click.UsageError(f"there is no command {cmd_name!r}{meant}", ctx)
         module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
         command: click.Command = import_module(f"{self._package}.{module}").command
         return command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from framework.cli.exporting import exporting
 from framework.cli.project import Location, locate, show_problem
 from framework.cli.schema import refresh_schemas
 from framework.cli.session import answer, print_result
-from framework.cli.waterfall import waterfall
+from framework.cli.waterfall import waterfall, widths_of
 from framework.config.settings import Settings
 from framework.engine.request import RunOptions
 from framework.engine.runtime import Runtime
@@ -60,7 +61,7 @@ def command(words: tuple[str, ...], project: str, as_json: bool, trace: bool, **
     path, message = (words[0], " ".join(words[1:])) if one_file else (project, " ".join(words))
     result, spans = asyncio.run(_run(path, message, given, quiet=as_json))
     code = print_result(result, as_json=as_json)
-    for line in waterfall(spans) if trace else ():
+    for line in waterfall(spans, widths_of(sys.stderr)) if trace else ():
         click.echo(line, err=True)
     return code
 

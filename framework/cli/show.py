@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
+from shutil import get_terminal_size
 from typing import Any, Protocol
 
 import click
@@ -109,6 +111,13 @@ def visible(text: str) -> str:
 def shorten(text: str, length: int = VALUE_CHARS) -> str:
     """At most `length` characters."""
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def wrapped(text: str, indent: str = "  ") -> str:
+    """A paragraph, indented; on a terminal it is broken between words."""
+    if not sys.stdout.isatty():
+        return indent + text
+    return click.wrap_text(text, get_terminal_size().columns, indent, indent) or indent
 
 
 def ending(result: RunResult) -> str | None:

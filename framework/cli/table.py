@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from shutil import get_terminal_size
 
@@ -13,6 +13,12 @@ from framework.cli.show import visible
 
 GAP = 2
 """Spaces between columns."""
+LEAST_TEXT = 20
+"""So many cells of a line are for the last column, as long as the others can be shortened."""
+LEAST = 9
+"""What a column is shortened to, if need be."""
+NOTHING = "-"
+"""In a cell: there is none."""
 STATUS_STYLES: Mapping[str, str] = {
     "completed": "green",
     "running": "cyan",
@@ -25,26 +31,35 @@ STATUS_STYLES: Mapping[str, str] = {
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows. On a terminal they are cut where the line ends; in a pipe nothing is.
+    """Print rows. On a terminal they have titles and fit into its lines; in a pipe nothing is cut.
 
     Args:
         columns: titles, printed on a terminal only.
         rows: as many texts each; cells that name a status are coloured.
     """
-    rows = [[visible(cell) for cell in row] for row in rows]
+    texts = [[visible(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        told = [place for place in range(len(columns)) if any(row[place] != NOTHING for row in texts)]
+        texts = [[row[place] for place in told] for row in [columns, *texts]]
     cells = import_module("rich.cells")  # knows how wide Chinese characters are
-    shown = [columns, *rows] if sys.stdout.isatty() else rows
-    widths = [max(cells.cell_len(row[place]) for row in shown) for place in range(len(columns))]
-    room = get_terminal_size().columns - sum(widths[:-1]) - GAP * (len(widths) - 1)
-    for number, row in enumerate(shown):
-        styles = [STATUS_STYLES.get(cell) for cell in row]
-        texts = [cell + " " * (width - cells.cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
-        texts[-1] = _cut(row[-1], room, cells.set_cell_size) if sys.stdout.isatty() and room > 1 else row[-1]
+    widths = [max((cells.cell_len(cell) for cell in column), default=0) for column in zip(*texts, strict=True)]
+    if sys.stdout.isatty():
+        widths = fitted(widths, get_terminal_size().columns)
+    for number, row in enumerate(texts):
         header = sys.stdout.isatty() and number == 0
-        styled = (click.style(text, fg=style, dim=header or None) for text, style in zip(texts, styles, strict=True))
-        click.echo((" " * GAP).join(styled))
+        shown = []
+        for cell, width in zip(row, widths, strict=True):
+            fits = cells.cell_len(cell) <= width
+            text = cells.set_cell_size(cell, width) if fits else cells.set_cell_size(cell, width - 1).rstrip() + "…"
+            shown.append(click.style(text, fg=STATUS_STYLES.get(cell), dim=header or None))
+        click.echo((" " * GAP).join(shown).rstrip())
 
 
-def _cut(text: str, width: int, cropped: Callable[[str, int], str]) -> str:
-    whole = cropped(text, width).rstrip()
-    return whole if whole == text else cropped(text, width - 1).rstrip() + "…"
+def fitted(widths: Sequence[int], line: int) -> list[int]:
+    """Widths with which a line has room for the last column; the widest of the others, but for the first, give way."""
+    *others, last = widths
+    room = line - sum(others) - GAP * len(others)
+    while room < min(last, LEAST_TEXT) and len(others) > 1 and max(others[1:]) > LEAST:
+        others[others.index(max(others[1:]), 1)] -= 1
+        room += 1
+    return [*others, min(last, max(room, 2))]

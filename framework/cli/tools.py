@@ -9,10 +9,13 @@ from typing import Any
 import click
 
 from framework.cli.project import arguments_of, find_tool, lenient_settings, locate, read_project, show_problem
+from framework.cli.table import show_table
 from framework.engine.project import Project
 from framework.engine.runtime import Runtime
+from framework.tools.tool import Tool
 from framework.types.messages import ToolResult
 
+COLUMNS = ("tool", "risk", "source", "description")
 OUTCOMES = {"success": 0, "error": 1, "denied": 1, "cancelled": 130}
 
 
@@ -38,11 +41,12 @@ def list_tools(project: str, offline: bool, as_json: bool) -> int:
         ]
         click.echo(json.dumps(rows, ensure_ascii=False, indent=2))
         return 0
-    width = max((len(tool.name) for tool in tools), default=0)
-    for tool in tools:
-        click.secho(f"{tool.name:<{width}}", bold=True, nl=False)
-        click.echo(f"  {tool.risk:<8}  {tool.source:<7}  {tool.definition.description.splitlines()[0]}")
+    show_table(COLUMNS, [(tool.name, tool.risk, tool.source, _summary(tool)) for tool in tools])
     return 0
+
+
+def _summary(tool: Tool) -> str:
+    return (tool.definition.description.splitlines() or [""])[0]
 
 
 @command.command("call")

@@ -3,22 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from shutil import get_terminal_size
+from typing import TextIO
 
-from framework.cli.show import visible
+from framework.cli.show import shorten, visible
 from framework.telemetry import names
 from framework.types.trace import SpanRecord
 
 BAR_CHARS = 36
 NAME_CHARS = 46
+NOTE_CHARS = 32
+"""Behind them: the duration, and most notes."""
+LEAST_BAR, LEAST_NAME = 8, 30
 
 Below = Mapping[str | None, Sequence[SpanRecord]]
 
 
-def waterfall(spans: Sequence[SpanRecord]) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """Of the parts of a line, in characters."""
+
+    name: int = NAME_CHARS
+    bar: int = BAR_CHARS
+
+    @classmethod
+    def within(cls, line: int) -> Widths:
+        """What fits into a line: first the bar gets shorter, then the name."""
+        bar = min(BAR_CHARS, max(line - NOTE_CHARS - NAME_CHARS, LEAST_BAR))
+        return cls(min(NAME_CHARS, max(line - NOTE_CHARS - bar, LEAST_NAME)), bar)
+
+
+def widths_of(stream: TextIO) -> Widths:
+    """What fits into the lines of a terminal; elsewhere lines are as long as they like."""
+    return Widths.within(get_terminal_size().columns) if stream.isatty() else Widths()
+
+
+def waterfall(spans: Sequence[SpanRecord], widths: Widths | None = None) -> Iterator[str]:
     """One line a span: its name indented by depth, a bar on its part's time line, its duration, and what is odd.
 
     A run that paused has several parts, each with a time line of its own.
     """
+    widths = widths or Widths()
     known = {span.span_id for span in spans}
     below: dict[str | None, list[SpanRecord]] = {}
     for span in sorted(spans, key=lambda span: span.start_ns):
@@ -27,23 +53,22 @@ def waterfall(spans: Sequence[SpanRecord]) -> Iterator[str]:
     for number, root in enumerate(roots):
         if number:
             yield f"· {_length(root.start_ns - roots[number - 1].end_ns)} later"
-        yield from _lines(root, 0, root, below)
+        yield from _lines(root, 0, root, below, widths)
 
 
-def _lines(span: SpanRecord, depth: int, root: SpanRecord, below: Below) -> Iterator[str]:
-    name = visible("  " * depth + span.name)
-    name = name if len(name) <= NAME_CHARS else name[: NAME_CHARS - 1] + "…"
+def _lines(span: SpanRecord, depth: int, root: SpanRecord, below: Below, widths: Widths) -> Iterator[str]:
+    name = shorten(visible("  " * depth + span.name), widths.name)
     took = _length(span.end_ns - span.start_ns)
-    yield f"{name:<{NAME_CHARS}} {_bar(span, root):<{BAR_CHARS}} {took:>9}  {_notes(span)}".rstrip()
+    yield f"{name:<{widths.name}} {_bar(span, root, widths.bar):<{widths.bar}} {took:>9}  {_notes(span)}".rstrip()
     for child in below.get(span.span_id, ()):
-        yield from _lines(child, depth + 1, root, below)
+        yield from _lines(child, depth + 1, root, below, widths)
 
 
-def _bar(span: SpanRecord, root: SpanRecord) -> str:
+def _bar(span: SpanRecord, root: SpanRecord, width: int) -> str:
     whole = max(root.end_ns - root.start_ns, 1)
-    first = min(max(int((span.start_ns - root.start_ns) / whole * BAR_CHARS), 0), BAR_CHARS - 1)
-    length = max(1, round((span.end_ns - span.start_ns) / whole * BAR_CHARS))
-    return (" " * first + ("▒" if span.error else "█") * length)[:BAR_CHARS]
+    first = min(max(int((span.start_ns - root.start_ns) / whole * width), 0), width - 1)
+    length = max(1, round((span.end_ns - span.start_ns) / whole * width))
+    return (" " * first + ("▒" if span.error else "█") * length)[:width]
 
 
 def _notes(span: SpanRecord) -> str:

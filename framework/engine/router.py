@@ -16,6 +16,7 @@ from framework.types.messages import Usage
 from framework.types.spec import Routing
 
 Mode = Literal["explicit", "conversation", "rule", "model", "default"]
+NO_AGENTS = "there are no agents: put one under agents.d/, or run `agentsd init`"
 FALLBACK = "assistant"
 """Takes what no rule matches, if there is an agent of that name and no `routing.default_agent`."""
 _UNSPACED = (
@@ -135,6 +136,6 @@ def default_route(agents: Mapping[str, Agent], default: str | None) -> Route:
     if FALLBACK in agents:
         return Route(agents[FALLBACK], "default", f"no rule matches; {FALLBACK!r} takes what is left", 0.5)
     if not agents:
-        raise RequestError("there are no agents: put one under agents.d/, or run `agentsd init`")
+        raise RequestError(NO_AGENTS)
     names = ", ".join(sorted(agents))
     raise RequestError(f"no agent's rules match this message; name one of: {names}, or set routing.default_agent")

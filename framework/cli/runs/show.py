@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
@@ -12,7 +13,7 @@ import click
 from framework.cli.project import locate
 from framework.cli.records import find_run, stored
 from framework.cli.show import MARKS, arguments_text, ending, first_line, how_to_decide, shown, visible
-from framework.cli.waterfall import waterfall
+from framework.cli.waterfall import waterfall, widths_of
 from framework.engine.ending import result_of
 from framework.telemetry.otlp_json import otlp_json as exported
 from framework.types.state import Confirmation, RunResult, RunState, TraceEntry
@@ -37,7 +38,7 @@ def command(run: str, project: str, as_json: bool, otlp_json: bool) -> int:
         return 0
     for line in lines(state, result):
         click.echo(line)
-    for line in waterfall(spans):
+    for line in waterfall(spans, widths_of(sys.stdout)):
         click.secho(line, dim=True)
     return 0
 
