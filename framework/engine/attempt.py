@@ -38,18 +38,18 @@ async def attempt(run: Run, client: ModelClient, request: ModelRequest, *, fallb
         try:
             reply = await _in_time(run, client, request, incoming)
         except ModelError as error:
-            error.usage = incoming.cost(request, error.usage)
+            error.usage = incoming.cost(run, request, error.usage)
             trace.failed("timeout" if incoming.late else error.code, error.usage)
             raise
         if not (reply.usage.total_tokens or reply.usage.cost_usd or client.info.stand_in):
-            reply = replace(reply, usage=_estimated(request, size_of(reply.message), client.info))
+            reply = replace(reply, usage=_estimated(run, request, size_of(reply.message), client.info))
         trace.replied(reply, incoming.first_at)
     return reply
 
 
-def _estimated(request: ModelRequest, completion: int, info: ModelInfo) -> Usage:
+def _estimated(run: Run, request: ModelRequest, completion: int, info: ModelInfo) -> Usage:
     """What a call has taken of which nobody tells: a budget that counts nothing would never be used up."""
-    prompt = request_tokens(request)
+    prompt = request_tokens(run, request)
     usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
     return priced(usage, info.capabilities)
 
@@ -69,11 +69,11 @@ class _Incoming:
         within = "in time" if limit is None else f"within {limit:g}s"
         return ModelError(f"{self.info.name} did not answer {within}", retryable=True)
 
-    def cost(self, request: ModelRequest, told: Usage | None) -> Usage | None:
+    def cost(self, run: Run, request: ModelRequest, told: Usage | None) -> Usage | None:
         """What an attempt that failed has cost; an estimate where an answer had begun and nobody told its price."""
         if self.first_at is None or (told and told.total_tokens):
             return told
-        return _estimated(request, estimate_tokens("".join(self.texts)), self.info)
+        return _estimated(run, request, estimate_tokens("".join(self.texts)), self.info)
 
 
 async def _in_time(run: Run, client: ModelClient, request: ModelRequest, incoming: _Incoming) -> ModelReply:

@@ -19,6 +19,7 @@ from framework.engine.journal import Journal
 from framework.engine.keeper import Keeper
 from framework.engine.models import Models
 from framework.engine.project import EXECUTORS, Project
+from framework.engine.room import tool_tokens
 from framework.engine.root import drive_root
 from framework.engine.router import Route
 from framework.engine.run import Run
@@ -27,6 +28,7 @@ from framework.engine.services import Services
 from framework.engine.stream import Channel, RunStream
 from framework.engine.throttle import Throttle
 from framework.llm.client import ModelClient
+from framework.llm.prepared import Toolsets
 from framework.memory.store import NoRecord, RunRecord, Store
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
@@ -76,6 +78,7 @@ class Launcher:
         self._root, self._catalog, self._deps = project.root, project.catalog, deps
         self._threads = ThreadPoolExecutor(TOOL_THREADS, thread_name_prefix="agentsd-tool")
         self._throttle = Throttle()
+        self._tool_tokens = Toolsets(tool_tokens)
         self._meters = RunMetrics()
         self._running: dict[str, _Ongoing] = {}
         self._closing = False
@@ -144,6 +147,7 @@ class Launcher:
             meters=self._meters.recording(),
             threads=self._threads,
             throttle=self._throttle,
+            tool_tokens=self._tool_tokens,
             base_path=base_path.resolve(),
             tools=lambda: settings.tools.narrowed_by(self._catalog.current.settings.tools),
             deps=self._deps,

@@ -6,14 +6,14 @@ What the provider counted is the truth; only what came since the last answer is 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.llm.tokens import estimate_tokens
 from framework.types.errors import LimitExceeded
 from framework.types.events import Warned
-from framework.types.messages import Message
+from framework.types.messages import Message, ToolDefinition
 
 if TYPE_CHECKING:
     from framework.engine.run import Run
@@ -57,12 +57,17 @@ def expected_tokens(run: Run, request: ModelRequest) -> int:
     if counted and len(own) >= counted:
         later = request.messages[len(request.messages) - (len(own) - counted) - _added(run, request) :]
         return tokens + _estimate(later)
-    return request_tokens(request)
+    return request_tokens(run, request)
 
 
-def request_tokens(request: ModelRequest) -> int:
+def request_tokens(run: Run, request: ModelRequest) -> int:
     """About how many tokens a whole request has, with its tools."""
-    return _estimate(request.messages) + estimate_tokens("".join(tool.told for tool in request.tools))
+    return _estimate(request.messages) + run.services.tool_tokens.of(request.tools)
+
+
+def tool_tokens(tools: Sequence[ToolDefinition]) -> int:
+    """About how many tokens a list of tools has."""
+    return estimate_tokens("".join(tool.told for tool in tools))
 
 
 def note_size(run: Run, reply: ModelReply) -> None:

@@ -18,6 +18,7 @@ from framework.engine.journal import Journal
 from framework.engine.stream import Channel
 from framework.engine.throttle import Throttle
 from framework.llm.client import ModelClient
+from framework.llm.prepared import Toolsets
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
@@ -57,6 +58,8 @@ class Services:
     threads: Threads
     """Where tools that are not coroutines run."""
     throttle: Throttle
+    tool_tokens: Toolsets[int]
+    """How large lists of tools are, each counted once for as long as it is in use."""
     base_path: Path
     tools: Callable[[], ToolSettings]
     """Ceilings for tools: what was permitted when the run began and still is."""

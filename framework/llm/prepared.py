@@ -60,7 +60,7 @@ class Scratch:
 
 
 class Toolsets(Generic[T]):
-    """What a client makes of lists of tools, kept for the lists that it was given last."""
+    """What is made of lists of tools, kept for the lists that were used last."""
 
     def __init__(self, make: Callable[[tuple[ToolDefinition, ...]], T]) -> None:
         self._make = make
