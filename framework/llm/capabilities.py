@@ -129,15 +129,17 @@ def _openai() -> tuple[tuple[str, Capabilities], ...]:
         ("openai/gpt-5-mini*", thinks.over(_costs(0.25, 2, 0.025))),
         ("openai/gpt-5-nano*", thinks.over(_costs(0.05, 0.4, 0.005))),
         ("openai/gpt-5-chat*", older),
-        ("openai/gpt-5.4", Capabilities(context_window=1_050_000, max_output=128_000).over(_costs(2.5, 15))),
-        ("openai/gpt-5.4-mini*", thinks.over(_costs(0.75, 4.5))),
+        ("openai/gpt-5.4", Capabilities(context_window=1_050_000, max_output=128_000).over(_costs(2.5, 15, 0.25))),
+        ("openai/gpt-5.4-mini*", thinks.over(_costs(0.75, 4.5, 0.075))),
+        ("openai/gpt-5.4-nano*", thinks.over(_costs(0.2, 1.25, 0.02))),
+        ("openai/gpt-5.5", Capabilities(context_window=1_000_000, max_output=128_000).over(_costs(5, 30, 0.5))),
     )
 
 
 def _anthropic() -> tuple[tuple[str, Capabilities], ...]:
     claude = Capabilities(tools=True, tool_choice_required=True, json_object=False, thinking="adaptive_thinking")
-    # Models that always think refuse to be made to call a tool.
-    always_thinks = Capabilities(tool_choice_required=False)
+    # Models that always think, and some others since, refuse to be made to call a tool.
+    chooses_itself = Capabilities(tool_choice_required=False)
     reads_a_million = Capabilities(context_window=1_000_000, max_output=128_000)
     budgeted = Capabilities(thinking="thinking_budget", context_window=200_000)
     return (
@@ -148,15 +150,17 @@ def _anthropic() -> tuple[tuple[str, Capabilities], ...]:
         ("anthropic/claude-*-4-5*", Capabilities(max_output=64_000)),
         ("anthropic/claude-haiku-4-5*", _costs(1, 5, 0.1)),
         ("anthropic/claude-sonnet-4-[56]*", _costs(3, 15, 0.3)),
-        ("anthropic/claude-opus-4-[56]*", _costs(5, 25, 0.5)),
-        ("anthropic/claude-*-4-6*", reads_a_million),
+        ("anthropic/claude-opus-4-[5-8]*", _costs(5, 25, 0.5)),
+        ("anthropic/claude-*-4-[678]*", reads_a_million),
         ("anthropic/claude-*[a-z]-5*", reads_a_million),
-        ("anthropic/claude-sonnet-5*", _costs(2, 10)),
-        ("anthropic/claude-opus-5", _costs(5, 25)),
-        ("anthropic/claude-opus-5-5*", always_thinks.over(_costs(4, 20, 0.2))),
-        ("anthropic/claude-fable-*", always_thinks),
-        ("anthropic/claude-mythos-*", always_thinks),
-        ("anthropic/claude-fable-5-1*", _costs(10, 50)),
+        ("anthropic/claude-sonnet-5", _costs(2, 10, 0.2)),
+        ("anthropic/claude-sonnet-5-5*", chooses_itself.over(_costs(2, 10, 0.1))),
+        ("anthropic/claude-haiku-5-5*", _costs(0.1, 0.5, 0.01)),
+        ("anthropic/claude-opus-5", _costs(5, 25, 0.5)),
+        ("anthropic/claude-opus-5-5*", chooses_itself.over(_costs(4, 20, 0.2))),
+        ("anthropic/claude-fable-*", chooses_itself),
+        ("anthropic/claude-mythos-*", chooses_itself),
+        ("anthropic/claude-fable-5-1*", _costs(10, 50, 0.25)),
         ("anthropic/claude-fable-5-2*", _costs(8, 40)),
     )
 
@@ -168,8 +172,12 @@ def _gemini() -> tuple[tuple[str, Capabilities], ...]:
         ("gemini/gemini-*", gemini),
         ("gemini/gemini-[3-9]*", Capabilities(thinking="thinking_level")),
         ("gemini/gemini-3-*", reads_a_million),
+        ("gemini/gemini-3.[0-9]*", reads_a_million),
         ("gemini/gemini-3-pro*", _costs(2, 12, 0.2)),
         ("gemini/gemini-3-flash*", _costs(0.5, 3, 0.05)),
+        ("gemini/gemini-3.1-pro*", _costs(2, 12, 0.2)),
+        ("gemini/gemini-3.1-flash-lite*", _costs(0.25, 1.5)),
+        ("gemini/gemini-3.5-flash", _costs(1.5, 9)),
         ("gemini/gemini-2.5-*", reads_a_million.over(Capabilities(thinking="thinking_budget"))),
         ("gemini/gemini-2.5-pro*", _costs(1.25, 10, 0.125)),
         ("gemini/gemini-2.5-flash*", _costs(0.3, 2.5, 0.03)),
