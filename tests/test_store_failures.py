@@ -138,6 +138,30 @@ def test_a_damaged_file_is_an_error_for_those_who_need_what_is_damaged(tmp_path:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_taken_away_is_not_written_on(tmp_path: Path, replaced: bool) -> None:
+    """What is written into a deleted file is lost, and nobody would ever know."""
+
+    async def main() -> None:
+        models = {"scripted": ScriptedModel("one", "two")}
+        async with Runtime.open(
+            project(tmp_path), tools=[fill], models=models, store=url_of(tmp_path), watch=False
+        ) as runtime:
+            await runtime.run("go")
+            for suffix in ("", "-wal", "-shm"):
+                (tmp_path / f"state.db{suffix}").unlink(missing_ok=True)
+            if replaced:
+                await (await SqlStore.open(url_of(tmp_path), tmp_path)).close()
+            for _ in range(2):
+                with pytest.raises(StoreError, match="deleted or replaced while it was in use; start again"):
+                    await runtime.run("go")
+                with pytest.raises(StoreError, match="deleted or replaced"):
+                    await runtime.store.runs()
+        assert (tmp_path / "state.db").exists() == replaced
+
+    asyncio.run(main())
+
+
 def test_what_a_newer_version_has_written_is_not_touched(store_url: str) -> None:
     async def main() -> None:
         store = await SqlStore.open(store_url, Path("/"))

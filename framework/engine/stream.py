@@ -25,14 +25,31 @@ class Channel:
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
+        self._line, self._waiting = asyncio.Lock(), 0
 
     async def put(self, event: Event) -> None:
-        """Add an event, waiting for room unless the run ends; after `close` it goes nowhere."""
-        while len(self._events) >= self._size and not (self._closed or self._ending):
-            if self._merged(event):
-                return
-            self._room.clear()
-            await self._room.wait()
+        """Add an event, behind those that wait for room, waiting like them unless the run ends; after `close` it goes
+        nowhere."""
+        if self._waiting == 0 and not self._is_full:
+            self._append(event)
+            return
+        self._waiting += 1
+        try:
+            async with self._line:
+                while self._is_full:
+                    if self._merged(event):
+                        return
+                    self._room.clear()
+                    await self._room.wait()
+                self._append(event)
+        finally:
+            self._waiting -= 1
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._events) >= self._size and not (self._closed or self._ending)
+
+    def _append(self, event: Event) -> None:
         if not self._closed:
             self._events.append(event)
             self._changed.set()

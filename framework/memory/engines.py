@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +63,24 @@ def _sqlite(url: sa.URL, begin: str) -> sa.Engine:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch(mode=0o600)  # what people say is in it
+        opened = file.stat()
     except OSError as error:
         raise StoreError(f"the store {file}: {error.strerror}") from None
     options: dict[str, Any] = {"check_same_thread": False}  # a thread's connection is closed by another
     options |= {} if "timeout" in url.query else {"timeout": BUSY_SECONDS}
     engine = sa.create_engine(url, poolclass=sa.NullPool, hide_parameters=True, connect_args=options)
+
+    def must_be_there() -> None:  # SQLite would write on into a file that nobody can open any more
+        try:
+            same = os.path.samestat(file.stat(), opened)
+        except OSError:
+            same = False
+        if not same:
+            raise StoreError(f"the store {file}: the file was deleted or replaced while it was in use; start again")
+
+    @sa.event.listens_for(engine, "do_connect")
+    def _connect(*_: object) -> None:
+        must_be_there()
 
     @sa.event.listens_for(engine, "connect")
     def _set_up(connection: Any, _: object) -> None:
@@ -76,6 +90,7 @@ def _sqlite(url: sa.URL, begin: str) -> sa.Engine:
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
+        must_be_there()
         connection.exec_driver_sql(begin)
 
     return engine
