@@ -40,7 +40,8 @@ class Halt:
 @contextmanager
 def halted(store: SqlStore, statement: str) -> Iterator[Halt]:
     """A store's transactions stand still before a statement that begins so."""
-    halt, engine = Halt(), store._database._writer.engine
+    database = store._database
+    halt, engine = Halt(), (database._reader if statement.startswith("SELECT") else database._writer).engine
 
     def stand(_: Any, __: Any, text: str, *___: Any) -> None:
         if text.startswith(statement):

@@ -32,6 +32,7 @@ from framework.types.state import (
     TraceEntry,
 )
 from tests.cases import cases
+from tests.halts import halted
 
 BLUEPRINT = Blueprint("b1", {"agents.d/one.yaml": "name: one"})
 
@@ -160,6 +161,23 @@ def test_whatever_happens_between_two_writes_the_parts_make_up_the_run(data: st.
     parts = [(path, kind, body) for (path, kind, _), body in sorted(rows.items())]
     assert whole(parts, [], 0) == root  # type: ignore[arg-type]  # kinds are kinds
     assert head_of(root)
+
+
+def test_a_run_is_read_as_of_one_moment(store_url: str) -> None:
+    async def main() -> None:
+        store = await SqlStore.open(store_url, Path("/"))
+        state = begun()
+        record = await store.begin(state, None, None)
+        with halted(store, "SELECT agentsd_messages") as halt:
+            reading = asyncio.create_task(store.load_run(state.run_id))
+            await halt.reached()
+            state.messages.append(Message(role="assistant", content="later"))
+            await record.write(state)
+            halt.go()
+            assert len((await reading).messages) == len(state.messages) - 1
+        await store.close()
+
+    asyncio.run(main())
 
 
 def test_who_holds_a_run_can_be_the_only_one_to_write_it(store_url: str) -> None:
