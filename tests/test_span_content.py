@@ -6,14 +6,12 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry import metrics
-from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -151,17 +149,6 @@ FIXTURES = {
     "repeated": Fixture(says(*[calls(("work", {"n": CANARY}), prefix=f"p{n}") for n in range(5)])),
 }
 """Whatever a run can meet."""
-
-
-@pytest.fixture
-def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryMetricReader]:
-    """The numbers of one test."""
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader])
-    monkeypatch.setattr(metrics, "get_meter_provider", lambda: provider)
-    monkeypatch.setattr(metrics, "get_meter", provider.get_meter)
-    yield reader
-    provider.shutdown()
 
 
 def play(tmp_path: Path, fixture: Fixture, content: str | None, **settings: str) -> MemoryStore:

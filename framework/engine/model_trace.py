@@ -11,24 +11,17 @@ from framework.engine.run_trace import content_of
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.telemetry import names
 from framework.telemetry.span import NO_SPAN
+from framework.telemetry.untold import Untold
 from framework.types.messages import Usage
 
 if TYPE_CHECKING:
     from framework.engine.run import Run
 
 
-class ModelTrace:
+class ModelTrace(Untold):
     """An attempt of which nothing is told."""
 
     __slots__ = ()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        return None
 
     def replied(self, reply: ModelReply, first_at: float | None) -> None:
         """It answered; `first_at` is when the first piece came in, by `perf_counter`."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from framework.engine.run_trace import content_of
 from framework.telemetry import names
 from framework.telemetry.span import NO_SPAN, current
+from framework.telemetry.untold import Untold
 from framework.tools.tool import Tool
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.state import Confirmation, Decision
@@ -21,18 +22,10 @@ UNKNOWN = "unknown"
 """Stands for a tool that is not there: its name is a word of the model's."""
 
 
-class ToolTrace:
+class ToolTrace(Untold):
     """A call of which nothing is told."""
 
     __slots__ = ()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        return None
 
     def asked(self, confirmations: tuple[Confirmation, ...]) -> None:
         """A human is asked first; nothing if the call has its result."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -74,67 +75,55 @@ runs = sa.Table(
 )
 """One row a run; `head` is written once, `state` with every step. The rest is columns because somebody looks for it."""
 
-messages = sa.Table(
-    "agentsd_messages",
-    metadata,
-    sa.Column("run_id", sa.Text, primary_key=True),
-    sa.Column("path", sa.Text, primary_key=True),
-    sa.Column("n", sa.Integer, primary_key=True),
-    sa.Column("body", sa.Text, nullable=False),
-    sqlite_with_rowid=False,
-)
+
+def _of_runs(name: str, *columns: sa.Column[Any]) -> sa.Table:
+    """Rows that belong to a run, and lie in the order of their key."""
+    run = sa.Column("run_id", sa.Text, primary_key=True)
+    return sa.Table(name, metadata, run, *columns, sqlite_with_rowid=False)
+
+
+def _body() -> sa.Column[str]:
+    return sa.Column("body", sa.Text, nullable=False)
+
+
+def _number(name: str) -> sa.Column[int]:
+    return sa.Column(name, sa.Integer, primary_key=True, autoincrement=False)
+
+
+def _name(name: str) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, primary_key=True)
+
+
+def _time(name: str) -> sa.Column[float]:
+    return sa.Column(name, sa.Double, nullable=False)
+
+
+messages = _of_runs("agentsd_messages", _name("path"), _number("n"), _body())
 """Of runs and their sub-runs. A conversation is the root messages of its turns that ended well."""
 
-parts = sa.Table(
-    "agentsd_parts",
-    metadata,
-    sa.Column("run_id", sa.Text, primary_key=True),
-    sa.Column("path", sa.Text, primary_key=True),
-    sa.Column("kind", sa.Text, primary_key=True),
-    sa.Column("n", sa.Integer, primary_key=True),
-    sa.Column("body", sa.Text, nullable=False),
-    sqlite_with_rowid=False,
-)
+parts = _of_runs("agentsd_parts", _name("path"), _name("kind"), _number("n"), _body())
 """Calls with their results, the trace, plans, sub-runs: what a run needs to go on besides its messages."""
 
-events = sa.Table(
-    "agentsd_events",
-    metadata,
-    sa.Column("run_id", sa.Text, primary_key=True),
-    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("at", sa.Double, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sqlite_with_rowid=False,
-)
+events = _of_runs("agentsd_events", _number("seq"), _time("at"), _body())
 
-decisions = sa.Table(
+decisions = _of_runs(
     "agentsd_decisions",
-    metadata,
-    sa.Column("run_id", sa.Text, primary_key=True),
-    sa.Column("confirmation_id", sa.Text, primary_key=True),
+    _name("confirmation_id"),
     sa.Column("decision", sa.Text, nullable=False),
     sa.Column("decided_by", sa.Text),
-    sa.Column("decided_at", sa.Double, nullable=False),
-    sqlite_with_rowid=False,
+    _time("decided_at"),
 )
 
 blueprints = sa.Table(
     "agentsd_blueprints",
     metadata,
-    sa.Column("digest", sa.Text, primary_key=True),
+    _name("digest"),
     sa.Column("files", sa.Text, nullable=False),
-    sa.Column("created_at", sa.Double, nullable=False),
+    _time("created_at"),
     sqlite_with_rowid=False,
 )
 
-spans = sa.Table(
-    "agentsd_spans",
-    metadata,
-    sa.Column("run_id", sa.Text, primary_key=True),
-    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sqlite_with_rowid=False,
-)
+spans = _of_runs("agentsd_spans", _number("version"), _body())
 """Of a run's trace, what had ended by the write that made this version of the run: a JSON list."""
 
 Migration = Callable[[sa.Connection], None]

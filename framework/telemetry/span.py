@@ -15,27 +15,20 @@ from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TraceFlags
 
 from framework.telemetry import names
+from framework.telemetry.untold import Untold
 from framework.types.trace import AttributeValue, SpanEvent, SpanLink, SpanRecord, link_of
 
 Given = Mapping[str, AttributeValue | None]
 """Attributes; those that are None are left out."""
 
 
-class OpenSpan:
+class OpenSpan(Untold):
     """A span that is open, here one that records nothing. Entering makes it the current one; leaving ends it.
 
     Exceptions pass through without a trace: whoever knows what one means calls `fail`.
     """
 
     __slots__ = ()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        return None
 
     def inside(self) -> AbstractContextManager[object]:
         """Make it the current one for a while, without ending it."""
