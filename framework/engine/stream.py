@@ -28,8 +28,7 @@ class Channel:
         self._line, self._waiting = asyncio.Lock(), 0
 
     async def put(self, event: Event) -> None:
-        """Add an event, behind those that wait for room, waiting like them unless the run ends; after `close` it goes
-        nowhere."""
+        """Add an event behind those that wait for room, waiting unless the run ends; after `close` it goes nowhere."""
         if self._waiting == 0 and not self._is_full:
             self._append(event)
             return
