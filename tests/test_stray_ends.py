@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from framework import RunResult, Runtime, Tool, tool
+from framework import Respond, RunResult, Runtime, Tool, ToolContext, tool
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from tests.projects import agent, write
 
@@ -102,7 +102,17 @@ async def leaves_too() -> str:
     sys.exit(3)
 
 
-STRAY = [cancelled, leaves, leaves_too]
+class Panic(BaseException):
+    """As libraries in other languages raise it."""
+
+
+@tool(risk="low")
+def panics() -> str:
+    """Panics."""
+    raise Panic("no way out")
+
+
+STRAY = [cancelled, leaves, leaves_too, panics]
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside others"])
@@ -112,6 +122,35 @@ def test_a_tool_that_ends_otherwise_has_failed_and_the_run_goes_on(tmp_path: Pat
     result = run(project(tmp_path), calls(*wanted), "done", tools=(stray,))
     assert (result.status, result.output) == ("completed", "done")
     assert [call.status for call in result.tool_calls] == ["error", "success"][: len(wanted)]
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside others"])
+def test_a_tool_may_ask_in_tasks_of_its_own(tmp_path: Path, beside: bool) -> None:
+    @tool(risk="low")
+    async def book(context: ToolContext) -> str:
+        """Book a trip."""
+
+        async def ask(question: str) -> str:
+            return await context.ask_human(question)
+
+        async with asyncio.TaskGroup() as asking:
+            tasks = [asking.create_task(ask(question)) for question in ("When?", "Where?")]
+        return " ".join(task.result() for task in tasks)
+
+    async def main() -> RunResult:
+        wanted = [("book", {}), *([("echo", {"text": "x"})] * beside)]
+        models = {"scripted": ScriptedModel(calls(*wanted), "done")}
+        options: dict[str, Any] = {"tools": [book], "models": models, "store": JsonStore(), "watch": False}
+        async with Runtime.open(project(tmp_path), **options) as runtime:
+            result = await runtime.run("go")
+            while result.status == "paused":
+                assert [call.tool for call in result.tool_calls] == ["echo"] * beside, "its neighbours have finished"
+                answers = {asked.id: Respond(text=asked.reason.lower()) for asked in result.pending}
+                assert all(asked.kind == "question" for asked in result.pending)
+                result = await runtime.resume(result.run_id, answers)
+            return result
+
+    assert [call.result for call in asyncio.run(main()).tool_calls] == ["when? where?", "x"][: 1 + beside]
 
 
 @pytest.mark.parametrize("name", ["cancelled", "leaves", "asks"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from framework.engine import hooks
 from framework.engine.context import context_of
-from framework.engine.failures import is_failure
+from framework.engine.failures import is_failure, questions_in
 from framework.engine.results import finish, plain
 from framework.telemetry import names
 from framework.telemetry.span import current
@@ -84,6 +84,8 @@ async def _invoke(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -
         message = f"it did not finish within {min(limits):g}s{doubt}"
         return ToolResult(status="error", error=message, metadata={"error_type": "timeout", RETRYABLE: True})
     except BaseException as error:  # a tool may raise anything; the model is told, and the run goes on
+        if asked := [*questions_in(error)]:
+            raise Paused(asked) from None
         if not is_failure(error):
             raise
         return _failed(error)
