@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from framework.cli.table import GAP, LEAST, fitted
 from framework.cli.waterfall import Widths
 from framework.types.state import Confirmation
 from tests.cases import cases
+from tests.forks import ROOT
 from tests.projects import agent, write
 from tests.test_cli import COMMAND, ENVIRONMENT, agentsd, read_until, starter, terminal
 
@@ -242,3 +244,22 @@ def test_a_command_that_is_mistyped_is_named(tmp_path: Path) -> None:
         done = agentsd(*arguments, cwd=tmp_path)
         assert done.returncode == 2
         assert done.stderr.endswith(f"there is no command {arguments[-1]!r}; did you mean {meant}?\n")
+
+
+# --- how soon it answers
+
+
+@pytest.mark.parametrize(
+    ("module", "spared"),
+    [
+        ("framework.cli.main", ("framework.config", "framework.engine", "framework.memory", "sqlalchemy", "rich")),
+        ("framework.cli.runs.list", ("framework.engine", "framework.config.compile", "jinja2", "instructor")),
+        ("framework.cli.conversations.list", ("framework.engine", "framework.config.compile", "jinja2", "instructor")),
+        ("framework.cli.agents", ("framework.engine.run", "sqlalchemy", "instructor", "rich")),
+    ],
+)
+def test_commands_that_only_look_load_no_engine(module: str, spared: tuple[str, ...]) -> None:
+    program = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not {name for name in done.stdout.split() if name.startswith(tuple(f"{one}." for one in spared))}
+    assert not {*done.stdout.split()} & {*spared}

@@ -8,7 +8,8 @@ import json
 import click
 import yaml
 
-from framework.cli.project import find_agent, locate, read_project
+from framework.cli.location import locate
+from framework.cli.project import find_agent, read_project
 from framework.cli.table import show_table
 from framework.engine.listing import summaries
 from framework.engine.router import NO_AGENTS

@@ -11,7 +11,7 @@ import click
 from framework.cli.confirm import decided
 from framework.cli.conversations.show import lines
 from framework.cli.exporting import exporting
-from framework.cli.project import Location, locate, show_problem, store_url
+from framework.cli.location import Location, locate, show_problem, store_url
 from framework.cli.session import answer, print_result
 from framework.cli.terminal import is_terminal, typed
 from framework.config.settings import Settings

@@ -8,7 +8,8 @@ import json
 import click
 
 from framework.cli.fixing import fix_files
-from framework.cli.project import Location, locate, read_project, show_problem
+from framework.cli.location import Location, locate, show_problem
+from framework.cli.project import read_project
 from framework.cli.schema import refresh_schemas
 from framework.config.generation import Generation
 from framework.config.parse import in_order

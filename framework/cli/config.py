@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from framework.cli.project import locate
+from framework.cli.location import locate
 from framework.cli.remote import Remote, encoded
 from framework.cli.show import visible
 from framework.config.candidate import Candidate

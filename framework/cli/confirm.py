@@ -8,8 +8,8 @@ from functools import partial
 
 import click
 
+from framework.cli.location import arguments_of
 from framework.cli.plan_question import ask_about_plan
-from framework.cli.project import arguments_of
 from framework.cli.show import shown, visible
 from framework.cli.terminal import edited, typed
 from framework.types.errors import RequestError

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from framework.cli.project import arguments_of, find_agent, find_tool, locate, read_project
+from framework.cli.location import arguments_of, locate
+from framework.cli.project import find_agent, find_tool, read_project
 from framework.cli.run import pairs
 from framework.cli.show import wrapped
 from framework.config.compile import Agent

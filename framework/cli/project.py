@@ -1,73 +1,15 @@
-"""Where a command works: a project folder, one agent file, or one agent file of a project."""
+"""What a command works on: a project that was read, its agents and its tools."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import click
-
+from framework.cli.location import Location, lenient_settings
 from framework.config.compile import Agent
 from framework.config.generation import Generation
-from framework.config.settings import ReloadSettings, Settings
-from framework.config.snapshot import AGENTS
 from framework.engine.project import Project
 from framework.tools.tool import Tool
 from framework.types.errors import AgentNotFound, RequestError, did_you_mean
-from framework.types.problem import Problem
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """What to open, and the one file that is meant, if it is one of a project's."""
-
-    root: Path
-    file: str | None = None
-    """Path of an agent file relative to the root."""
-
-    def agent(self, generation: Generation) -> str | None:
-        """The name of the agent that the file holds."""
-        if self.file is None:
-            return None
-        found = next((agent.name for agent in generation.agents.values() if agent.path == self.file), None)
-        if found is None:
-            raise RequestError(
-                f"{self.file} holds no agent that can be used: see `agentsd check {self.root / self.file}`"
-            )
-        return found
-
-
-def locate(path: str) -> Location:
-    """Find out what a path on the command line means; raises RequestError when nothing is there."""
-    given = Path(path)
-    if not given.exists():
-        raise RequestError(f"there is no {path}")
-    if given.is_dir():
-        return Location(given)
-    absolute = given.resolve()
-    for folder in absolute.parents:
-        if folder.name == AGENTS:
-            return Location(folder.parent, absolute.relative_to(folder.parent).as_posix())
-    return Location(given)
-
-
-def store_url(location: Location) -> str:
-    """Where a location's runs and conversations are kept; raises ConfigError when the settings cannot be used."""
-    settings = Settings.load(location.root if location.root.is_dir() else location.root.parent)
-    return settings.store.url.get_secret_value()
-
-
-def lenient_settings(location: Location) -> Settings:
-    """The settings beside what a location names, but so that its files are loaded whatever is wrong with them.
-
-    Raises:
-        ConfigError: the settings themselves cannot be used.
-    """
-    settings = Settings.load(location.root if location.root.is_dir() else location.root.parent)
-    return settings.model_copy(update={"reload": ReloadSettings()})
 
 
 async def read_project(location: Location, *, connect: bool = False) -> Project:
@@ -94,22 +36,3 @@ def find_tool(tools: Mapping[str, Tool], name: str) -> Tool:
     if name not in tools:
         raise RequestError(f"there is no tool {name!r}{did_you_mean(name, sorted(tools))}")
     return tools[name]
-
-
-def arguments_of(text: str | None) -> dict[str, Any]:
-    """Arguments of a tool as written on a command line; raises RequestError unless they are a JSON object."""
-    try:
-        found = json.loads(text or "{}")
-    except json.JSONDecodeError as error:
-        raise RequestError(f'the arguments are not JSON ({error}); write them like \'{{"path": "a.txt"}}\'') from None
-    if not isinstance(found, dict):
-        raise RequestError('the arguments are not a JSON object; write them like \'{"path": "a.txt"}\'')
-    return found
-
-
-def show_problem(problem: Problem) -> None:
-    """Print a problem as people read it."""
-    place, _, rest = str(problem).partition(": ")
-    click.secho(place, bold=True, nl=False, err=True)
-    click.secho(": warning: " if problem.severity == "warning" else ": ", fg="yellow", nl=False, err=True)
-    click.echo(rest, err=True)

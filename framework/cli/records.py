@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from framework.cli.project import Location, store_url
+from framework.cli.location import Location, store_url
 from framework.memory.store import Conversation, ConversationQuery, RunInfo, RunQuery, Store
 from framework.memory.urls import open_store
 from framework.types.errors import RequestError, RunNotFound, did_you_mean

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from framework.cli.project import locate
+from framework.cli.location import locate
 from framework.config.settings import API_KEY, Settings
 from framework.server.listening import url_of
 from framework.types.errors import AgentsdError, RequestError

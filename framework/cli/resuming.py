@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 
 from framework.cli.exporting import exporting
-from framework.cli.project import Location, show_problem, store_url
+from framework.cli.location import Location, show_problem, store_url
 from framework.cli.records import find_run
 from framework.cli.session import answer
 from framework.config.settings import Settings

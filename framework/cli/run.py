@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from framework.cli.exporting import exporting
-from framework.cli.project import Location, locate, show_problem
+from framework.cli.location import Location, locate, show_problem
 from framework.cli.schema import refresh_schemas
 from framework.cli.session import answer, print_result
 from framework.cli.waterfall import waterfall, widths_of

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from framework.cli.project import locate
+from framework.cli.location import locate
 from framework.config.generation import Generation
 from framework.config.schema import Names, Schema, agent_schema, cases_schema, settings_schema, sources_schema
 from framework.config.snapshot import AGENTS, PROMPTS

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from framework.cli.exporting import exporting
-from framework.cli.project import locate
+from framework.cli.location import locate
 from framework.cli.schema import refresh_schemas
 from framework.config.settings import Settings
 from framework.engine.project import folder_of

@@ -10,7 +10,7 @@ from functools import partial
 
 import click
 
-from framework.cli.project import Location, lenient_settings, locate, show_problem
+from framework.cli.location import Location, lenient_settings, locate, show_problem
 from framework.config.generation import Generation
 from framework.config.settings import Settings
 from framework.config.snapshot import TEST_SUFFIXES

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from framework.cli.project import arguments_of, find_tool, lenient_settings, locate, read_project, show_problem
+from framework.cli.location import arguments_of, lenient_settings, locate, show_problem
+from framework.cli.project import find_tool, read_project
 from framework.cli.table import show_table
 from framework.engine.project import Project
 from framework.engine.runtime import Runtime

@@ -15,10 +15,11 @@ from pydantic import BaseModel
 
 from framework.config.compile import Agent
 from framework.config.generation import Generation
+from framework.engine.executors import EXECUTORS
 from framework.engine.journal import Journal
 from framework.engine.keeper import Keeper
 from framework.engine.models import Models
-from framework.engine.project import EXECUTORS, Project
+from framework.engine.project import Project
 from framework.engine.room import tool_tokens
 from framework.engine.root import drive_root
 from framework.engine.router import Route

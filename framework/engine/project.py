@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from framework.config.catalog import Catalog, Gate
 from framework.config.settings import Settings
-from framework.engine.choosing import AUTO, auto
-from framework.engine.plan import plan
-from framework.engine.react import react
-from framework.engine.services import Executor
 from framework.llm.providers import OFFLINE, PROVIDERS
 from framework.tools.builtin import BUILTIN_TOOLS
 from framework.tools.lifetime import Lifetimes
 from framework.tools.tool import Tool
 from framework.types.errors import ConfigError, RequestError
 
-EXECUTORS: Mapping[str, Executor] = {"react": react, "plan": plan, AUTO: auto}
+EXECUTORS = ("react", "plan", "auto")
+"""The names of those that come with the runtime; what they are, `executors` knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,7 @@ class Project:
         catalog = Catalog(
             path,
             tools=_with_builtin(tools),
-            executors=EXECUTORS.keys(),
+            executors=EXECUTORS,
             models={OFFLINE, *(f"{provider.name}/" for provider in PROVIDERS), *models},
             settings=started,
             fixed=settings is not None,

@@ -10,8 +10,9 @@ from framework.config.catalog import Catalog
 from framework.config.compile import Agent
 from framework.config.generation import Generation
 from framework.config.outside import Outside
+from framework.engine.executors import EXECUTORS
 from framework.engine.launcher import Launcher, Start
-from framework.engine.project import EXECUTORS, Project
+from framework.engine.project import Project
 from framework.engine.recording import RECORDED, RecordedModel, Recording, calls_of
 from framework.engine.replay import Difference, Seen, differences
 from framework.engine.request import Asker

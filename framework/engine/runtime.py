@@ -18,9 +18,10 @@ from framework.config.settings import Settings
 from framework.config.watch import Watcher, watching
 from framework.engine.cases import cases_pass
 from framework.engine.ending import limit_error
+from framework.engine.executors import EXECUTORS
 from framework.engine.launcher import Launcher
 from framework.engine.opening import held
-from framework.engine.project import EXECUTORS, Project, folder_of
+from framework.engine.project import Project, folder_of
 from framework.engine.request import Asker, RunOptions, first_state
 from framework.engine.resuming import Resumption
 from framework.engine.starting import Starter, choose

@@ -7,7 +7,7 @@ import json
 
 import click
 
-from framework.cli.project import locate
+from framework.cli.location import locate
 from framework.cli.records import find_conversation, stored
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import click
 
-from framework.cli.project import locate
+from framework.cli.location import locate
 from framework.cli.records import find_conversation, stored
 from framework.cli.writing import as_json_text, write_out
 from framework.llm.forms import FORMS, Form, exported

@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import click
 
-from framework.cli.project import Location, find_agent, locate, read_project
+from framework.cli.location import Location, locate
+from framework.cli.project import find_agent, read_project
 from framework.cli.records import stored
 from framework.llm.forms import FORMS, Form, imported
 from framework.types.errors import RequestError

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import click
 
-from framework.cli.project import locate
+from framework.cli.location import locate
 from framework.cli.records import ago, stored, times_as_text
 from framework.cli.table import show_table
 from framework.memory.store import ConversationInfo, ConversationQuery

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import click
 
-from framework.cli.project import locate
+from framework.cli.location import locate
 from framework.cli.records import ago, find_conversation, stored
 from framework.cli.runs.list import as_data
 from framework.cli.show import visible

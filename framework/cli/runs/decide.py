@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from framework.cli.confirm import decided
-from framework.cli.project import arguments_of, locate
+from framework.cli.location import arguments_of, locate
 from framework.cli.resuming import go_on
 from framework.cli.session import print_result
 from framework.cli.terminal import is_terminal

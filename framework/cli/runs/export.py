@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from framework.cli.project import locate
+from framework.cli.location import locate
 from framework.cli.records import find_run, stored
 from framework.cli.writing import as_json_text, write_out
 from framework.config.case_file import case_file

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import click
 
-from framework.cli.project import locate
+from framework.cli.location import locate
 from framework.cli.records import ago, status_of, stored, times_as_text
 from framework.cli.table import show_table
 from framework.memory.store import RunInfo, RunQuery

@@ -8,7 +8,7 @@ import time
 
 import click
 
-from framework.cli.project import lenient_settings, locate
+from framework.cli.location import lenient_settings, locate
 from framework.cli.records import stored
 from framework.memory.store import Pruned
 from framework.types.frozen import seconds

@@ -10,7 +10,8 @@ from difflib import unified_diff
 
 import click
 
-from framework.cli.project import locate, read_project
+from framework.cli.location import locate
+from framework.cli.project import read_project
 from framework.cli.records import find_run, stored
 from framework.cli.show import visible
 from framework.engine.replay import Difference

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from framework.cli.project import locate
+from framework.cli.location import locate
 from framework.cli.resuming import go_on
 from framework.cli.session import print_result
 from framework.types.state import Confirmation, Decision

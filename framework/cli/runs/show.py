@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 import click
 
-from framework.cli.project import locate
+from framework.cli.location import locate
 from framework.cli.records import find_run, stored
 from framework.cli.show import MARKS, arguments_text, ending, first_line, how_to_decide, shown, visible
 from framework.cli.waterfall import waterfall, widths_of
