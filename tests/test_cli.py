@@ -63,6 +63,11 @@ def test_init_keeps_what_is_there(tmp_path: Path) -> None:
     assert "You are assistant." in (tmp_path / "agents.d/assistant.yaml").read_text()
 
 
+def test_init_says_where_to_go_on_in_a_form_that_shells_take(tmp_path: Path) -> None:
+    done = agentsd("init", "mein projekt", cwd=tmp_path)
+    assert "  cd 'mein projekt' && agentsd run" in done.stdout
+
+
 def test_run_puts_the_answer_on_stdout_and_the_progress_on_stderr(starter: Path) -> None:
     done = started("run", "echo hello", cwd=starter)
     assert (done.returncode, done.stdout) == (0, "hello\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ def command(folder: str) -> int:
         click.echo(f"  {name}")
     if kept:
         click.echo(f"kept as they are: {', '.join(kept)}")
-    where = "" if folder == "." else f"cd {folder} && "
+    where = "" if folder == "." else f"cd {shlex.quote(folder)} && "
     click.echo("\nTry it, no key needed:")
     click.secho(f'  {where}agentsd run "analyse data/logs/app.log"', bold=True)
     click.echo(f"  {where}agentsd chat        # and edit agents.d/assistant.yaml while you talk")

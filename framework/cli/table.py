@@ -46,13 +46,14 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if sys.stdout.isatty():
         widths = fitted(widths, get_terminal_size().columns)
     for number, row in enumerate(texts):
-        header = sys.stdout.isatty() and number == 0
-        shown = []
+        header, gap = sys.stdout.isatty() and number == 0, 0
+        line = ""
         for cell, width in zip(row, widths, strict=True):
             fits = cells.cell_len(cell) <= width
-            text = cells.set_cell_size(cell, width) if fits else cells.set_cell_size(cell, width - 1).rstrip() + "…"
-            shown.append(click.style(text, fg=STATUS_STYLES.get(cell), dim=header or None))
-        click.echo((" " * GAP).join(shown).rstrip())
+            text = cell if fits else cells.set_cell_size(cell, width - 1).rstrip() + "…"
+            line += " " * gap + click.style(text, fg=STATUS_STYLES.get(cell), dim=header or None)
+            gap = GAP + width - cells.cell_len(text)
+        click.echo(line)
 
 
 def fitted(widths: Sequence[int], line: int) -> list[int]:
