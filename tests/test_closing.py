@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from framework import RunResult, RunSuspended, Runtime, tool
+from framework import Approve, RunResult, RunSuspended, Runtime, tool
 from framework.llm.client import Delta, ModelRequest
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
+from framework.types.messages import ToolCall
 from tests.projects import agent, write
 
 HOOK = """
@@ -129,3 +130,42 @@ def test_closing_waits_for_calls_that_may_take_effect_and_not_for_sub_agents_tha
 
     asyncio.run(main())
     assert cut == ["off"]
+
+
+@pytest.mark.parametrize("odd", ["c1~1", "c1?1", "a/c1"])
+def test_no_id_that_a_model_gives_a_call_is_taken_for_what_is_asked_of_another(tmp_path: Path, odd: str) -> None:
+    """One call was approved; another is in doubt, and asked about under a name that is made of its own id."""
+    write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy="{ask: [pay], allow: [slow]}")})
+    made: list[str] = []
+
+    @tool(risk="low")
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    @tool(risk="low")
+    async def slow() -> str:
+        """Takes effect, and does not end."""
+        made.append("slow")
+        began.set()
+        await asyncio.Event().wait()
+        return "slow"
+
+    began = asyncio.Event()
+
+    async def main() -> RunResult:
+        turns = (ToolCall(id=odd, tool="pay"),), (ToolCall(id="c1", tool="slow"),), "done"
+        options: dict[str, Any] = {"models": {"scripted": ScriptedModel(*turns)}, "store": JsonStore(), "grace": 0}
+        async with Runtime.open(tmp_path, tools=[pay, slow], watch=False, **options) as runtime:
+            asked = await runtime.run("go")
+            running = asyncio.create_task(runtime.resume(asked.run_id, {asked.pending[0].id: Approve()}))
+            await began.wait()
+        with pytest.raises(RunSuspended):
+            await running
+        async with Runtime.open(tmp_path, tools=[pay, slow], watch=False, **options) as runtime:
+            return await runtime.resume(asked.run_id, {})
+
+    result = asyncio.run(asyncio.wait_for(main(), 20))
+    assert made == ["slow"]
+    assert [asked.tool for asked in result.pending] == ["slow"]
+    assert not set("/~?") & set("".join(call.id for call in result.tool_calls))

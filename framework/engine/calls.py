@@ -37,15 +37,24 @@ if TYPE_CHECKING:
     from framework.engine.run import Run
 
 
+_NO_MARKS = str.maketrans("/~?", "___")
+"""What the ids of confirmations are made with, of a path and a call's own id."""
+
+
 def taken_in(message: Message, state: RunState) -> Message:
     """A model's message as it may be kept: text that can be stored, arguments that are JSON, ids of their own.
 
-    Calls without an id, or with one that was used before in this run, get another.
+    Calls without an id, or with one that was used before in this run, get another; so do those with one that could
+    stand for what is asked of another call.
     """
-    used = {call.id for earlier in state.messages for call in earlier.tool_calls}
+    used = {*state.calls, *(call.id for earlier in state.messages for call in earlier.tool_calls)}
     unique = []
     for index, call in enumerate(map(read_again, message.tool_calls)):
-        fresh = call.id if call.id and call.id not in used else f"{call.id or 'call'}_{len(state.messages)}_{index}"
+        fresh = call.id.translate(_NO_MARKS)
+        if not fresh or fresh in used:
+            fresh = f"{fresh or 'call'}_{len(state.messages)}_{index}"
+        while fresh in used:
+            fresh += "_"
         used.add(fresh)
         unique.append(call if call.id == fresh else call.model_copy(update={"id": fresh}))
     return message.model_copy(update={"content": repair(message.content), "tool_calls": tuple(unique)})
