@@ -250,6 +250,19 @@ def test_the_limits_are_those_of_the_agent(tmp_path: Path) -> None:
     assert failures(root, case("{status: stopped, finish_reason: max_steps}", model)) == []
 
 
+def test_a_stand_in_waits_for_no_rate(tmp_path: Path) -> None:
+    """The rate is for what the tool reaches, and nothing is reached."""
+
+    @tool(rate="1/h")
+    def rare(n: int) -> str:
+        """Seldom."""
+        raise AssertionError("carried out")
+
+    twice = "{call: rare, arguments: {n: 1}}, {call: rare, arguments: {n: 2}}"
+    root = shop(tmp_path, skill_policy="{allow: [rare]}", runtime_policy="{timeout: 2s}")
+    assert failures(root, case("{called_exactly: [rare, rare]}", f"[{twice}, {{say: ok}}]"), tools=(rare,)) == []
+
+
 def test_a_failing_provider_is_a_failed_run(tmp_path: Path) -> None:
     root = shop(tmp_path)
     assert failures(root, case("{finish_reason: model_error}", "[{fail: too busy}]")) == []

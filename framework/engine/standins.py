@@ -67,7 +67,7 @@ def safe(tool: Tool, answers: Answers | None) -> Tool:
     if harmless and answers is None:
         return tool
     known = {field.name: getattr(tool, field.name) for field in fields(Tool)}
-    return StandIn(**known, answers=_one_after_the_other(answers or (NOT_EXECUTED,)))
+    return StandIn(**known | {"rate": None}, answers=_one_after_the_other(answers or (NOT_EXECUTED,)))
 
 
 def _one_after_the_other(answers: Answers) -> Iterator[str | Failure]:
