@@ -26,7 +26,7 @@ from framework import (
     tool,
 )
 from framework.llm.client import ModelRequest
-from framework.testing import JsonStore, ScriptedModel, Turn
+from framework.testing import Crash, JsonStore, ScriptedModel, Turn
 from framework.types.plan import Plan
 from framework.types.state import Decision
 from tests.cases import cases
@@ -172,6 +172,31 @@ def test_an_edit_that_cannot_be_used_is_asked_about_again_and_costs_no_model_cal
     assert asked[2][1].startswith(
         "your edit cannot be used: goal: Input should be a valid string; steps: Field required"
     )
+
+
+@pytest.mark.parametrize("writes", range(6))
+def test_nobody_is_asked_about_their_own_plan_wherever_the_process_dies(tmp_path: Path, writes: int) -> None:
+    root, shop = always(tmp_path), Workshop()
+
+    async def main() -> None:
+        store, model = JsonStore(), ScriptedModel(draft(step("a")), "done")
+        options: dict[str, Any] = {"tools": shop.tools(), "models": {"scripted": model}, "watch": False}
+        try:
+            async with Runtime.open(root, store=store, **options) as runtime:
+                first = await runtime.run("do it")
+                store.crash_after(writes)
+                await runtime.resume(first.run_id, {first.pending[0].id: Edit(arguments=GOOD_EDIT)})
+        except Crash:
+            pass
+        store.crash_after(None)
+        async with Runtime.open(root, store=store, **options) as runtime:
+            left = await store.load_run(first.run_id)
+            if left.status != "running" or not left.plan or left.plan.revision == 1:
+                return  # it had ended, or died before the edit was taken in
+            result = await runtime.resume(first.run_id, {})
+            assert [asked.kind for asked in result.pending] in ([], ["tool"])
+
+    asyncio.run(main())
 
 
 def test_after_an_edit_that_cannot_be_used_the_plan_as_it_was_can_be_approved(tmp_path: Path) -> None:

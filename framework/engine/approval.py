@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from framework.engine.planning import adopt, plan_of, propose, settings_of
+from framework.engine.planning import adopt, bound, plan_of, propose, settings_of
 from framework.engine.preflight import highest, preflight, tools_of
 from framework.engine.tool_trace import decided
 from framework.telemetry import names
@@ -54,14 +54,13 @@ async def approval(run: Run) -> str | None:
                 decided(run, question.id, decision)
         match decision:
             case Approve():
-                _approve(run, {})
+                run.state.plan = _approved(run, plan_of(run), {})
             case Edit(arguments=arguments):
                 plan, check, _ = _edited(run, arguments)
                 assert plan is not None
                 assert check is not None
                 shown = {step.tool: step.contract for step in plan_of(run).steps if step.status == "open"}
-                await adopt(run, plan, check)
-                _approve(run, shown)
+                await adopt(run, _approved(run, bound(run, plan), shown), check)
             case Respond(text=text):
                 await propose(run, feedback=text)
             case Reject(reason=why):
@@ -140,14 +139,14 @@ def _left(plan: Plan) -> list[PlanStep]:
     return [step for step in plan.steps if step.status in ("open", "running")]
 
 
-def _approve(run: Run, shown: Mapping[str | None, str]) -> None:
-    """Put down that a human approved just this; the decision itself is on record.
+def _approved(run: Run, plan: Plan, shown: Mapping[str | None, str]) -> Plan:
+    """The plan as one of which a human approved just this; the decision itself is on record.
 
     Args:
         run: whose plan.
+        plan: what was approved.
         shown: by tool, its contract as the human saw it, where that may be another one than the step has now.
     """
-    plan = plan_of(run)
     steps = tuple(
         step.model_copy(update={"approved": shown.get(step.tool, step.contract) == step.contract})
         if step.status == "open"
@@ -155,7 +154,7 @@ def _approve(run: Run, shown: Mapping[str | None, str]) -> None:
         for step in plan.steps
     )
     update = {"envelope": _envelope(run, plan), "steps": steps, "must_be_approved": False}
-    run.state.plan = plan.model_copy(update=update)
+    return plan.model_copy(update=update)
 
 
 def _question(run: Run, plan: Plan, reason: str) -> Confirmation:

@@ -81,10 +81,7 @@ async def replan(run: Run) -> None:
 async def adopt(run: Run, plan: Plan, check: Preflight) -> None:
     """Make a checked plan the run's own, and tell it."""
     before = run.state.plan
-    tools = run.agent.toolset.tools
-    contracts = {name: tools[name].contract for name in {step.tool or "" for step in plan.steps} & tools.keys()}
-    steps = tuple(_bound(step, contracts.get(step.tool or "", "")) for step in plan.steps)
-    run.state.plan = plan = plan.model_copy(update={"steps": steps})
+    run.state.plan = plan = bound(run, plan)
     await run.emit(
         PlanProposed,
         revision=plan.revision,
@@ -95,6 +92,14 @@ async def adopt(run: Run, plan: Plan, check: Preflight) -> None:
         preflight=check,
     )
     await run.save()
+
+
+def bound(run: Run, plan: Plan) -> Plan:
+    """The plan with its tools as they are now."""
+    tools = run.agent.toolset.tools
+    contracts = {name: tools[name].contract for name in {step.tool or "" for step in plan.steps} & tools.keys()}
+    steps = tuple(_bound(step, contracts.get(step.tool or "", "")) for step in plan.steps)
+    return plan.model_copy(update={"steps": steps})
 
 
 def _bound(step: PlanStep, contract: str) -> PlanStep:
