@@ -143,6 +143,34 @@ def test_a_timeout_lowered_in_mid_run_ends_it(tmp_path: Path) -> None:
     assert (result.status, result.finish_reason) == ("stopped", "timeout")
 
 
+def test_a_timeout_lowered_while_a_sub_agent_works_ends_the_run(tmp_path: Path) -> None:
+    @tool(risk="low")
+    async def never() -> str:
+        """Never ends."""
+        await asyncio.Event().wait()
+        return ""
+
+    async def main() -> RunResult:
+        root = project(tmp_path, sub_agents="[two]")
+        write(root, {"agents.d/two.yaml": agent("two", model="offline")})
+
+        @tool(risk="low")
+        async def edit() -> str:
+            """Change the file of the agent whose work this is part of."""
+            edited = agent("one", model="offline", sub_agents="[two]", runtime_policy="{timeout: 50ms}")
+            write(root, {"agents.d/one.yaml": edited})
+            await runtime.reload()
+            return "edited"
+
+        asked = calls(("agent.two", {"message": "go"})), calls(("edit", {})), calls(("never", {}))
+        options: dict[str, Any] = {"tools": [edit, never], "models": {"offline": ScriptedModel(*asked)}}
+        async with Runtime.open(root, watch=False, **options) as runtime, asyncio.timeout(20):
+            return await runtime.run("go", agent="one")
+
+    result = asyncio.run(main())
+    assert (result.status, result.finish_reason) == ("stopped", "timeout")
+
+
 def test_a_limit_raised_in_mid_run_is_for_the_next_run(tmp_path: Path) -> None:
     root = project(tmp_path, runtime_policy="{max_steps: 2}")
     result = asyncio.run(run_with_an_edit(root, {"runtime_policy": "{max_steps: 5}"}, ECHO))

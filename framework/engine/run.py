@@ -192,7 +192,9 @@ class Run:
         return event(**head, **payload)  # type: ignore[return-value]  # every RunEvent is an Event
 
     def keep_time(self) -> None:
-        """Bring the end of the run forward, if its timeout was tightened since it began."""
+        """Bring the end of the run, and of those it is part of, forward where a timeout was tightened meanwhile."""
+        if self.parent is not None:
+            self.parent.keep_time()
         left = self.budget.time_left()
         if left is None or self.deadline is None or self.deadline.expired():
             return
