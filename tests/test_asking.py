@@ -133,6 +133,9 @@ def test_an_hour_that_the_provider_asks_for_is_not_waited(tmp_path: Path) -> Non
     assert run(patient, scripted=model, other=other).output == "instead"
     assert why(run(hurried, scripted=ScriptedModel(down("busy", retry_after=21)))) == "busy"
 
+    unhurried = project(tmp_path / "c", runtime_policy="{model_timeout: 10s, timeout: null}")
+    assert why(run(unhurried, scripted=ScriptedModel(down("busy", retry_after=11), "late"))) == "busy"
+
 
 def test_a_pause_that_the_provider_asks_for_is_made(tmp_path: Path) -> None:
     seen, result = asyncio.run(told(project(tmp_path), scripted=ScriptedModel(down(retry_after=0.1), "done")))

@@ -136,3 +136,16 @@ def test_whatever_happens_a_wait_ends_in_time_and_a_cooldown_lets_one_call_throu
                 world.health.succeeded("m")
                 quiet_until = 0.0
                 assert world.ask().wait == 0
+
+
+def test_a_probe_that_comes_back_after_the_next_one_was_begun_says_nothing() -> None:
+    world = World()
+    world.fail_times(AFTER)
+    world.now += COOLDOWN
+    lost = world.ask()
+    assert lost.wait == 0
+    world.now += COOLDOWN
+    assert world.ask().wait == 0, "the first probe never came back"
+    world.fail(lost)
+    world.now += COOLDOWN
+    assert world.ask().wait == 0, "its failure, told late, has made no cooldown longer"

@@ -55,9 +55,27 @@ def test_the_wire_is_streamed_when_somebody_listens(tmp_path: Path) -> None:
             result = await stream.result()
         assert all(request["stream"] for request in server.requests)
         assert "".join(texts) == result.output == "one two three"
-        assert result.usage.total_tokens > 0
+        assert result.usage.total_tokens == 30, "what the server counted, for it was asked to"
 
     asyncio.run(main())
+
+
+def test_an_agents_examples_stand_between_its_instructions_and_the_conversation_in_every_protocol(
+    tmp_path: Path,
+) -> None:
+    async def main(protocol: str, answer: str) -> list[dict[str, str]]:
+        async with wire_server([says(answer)]) as server:
+            examples = "[{user: ping, assistant: pong}]"
+            root = project(tmp_path, server.url, protocol=protocol, examples=examples)
+            assert (await run_once(root)).output == "done"
+        messages: list[dict[str, str]] = server.requests[0]["messages"]
+        return messages
+
+    native = asyncio.run(main("native", "done"))
+    assert [(m["role"], m["content"]) for m in native[1:]] == [("user", "ping"), ("assistant", "pong"), ("user", "go")]
+    text = asyncio.run(main("json", '{"type":"final","answer":"done"}'))
+    assert [m["role"] for m in text] == ["system", "user", "assistant", "user"]
+    assert json.loads(text[2]["content"]) == {"type": "final", "answer": "pong"}
 
 
 def test_a_plan_comes_through_instructor_and_its_re_asks_are_counted(tmp_path: Path) -> None:
