@@ -20,7 +20,7 @@ from framework.llm.base_url import base_url_of
 from framework.llm.chat import MOST_TOKENS
 from framework.llm.client import ModelReply, ModelRequest
 from framework.llm.providers import connect
-from framework.types.errors import ConfigError, ModelError
+from framework.types.errors import ConfigError, ModelError, ModelRefused
 from framework.types.messages import Message, ToolDefinition
 from tests.cases import cases
 from tests.formats import FORMATS, KEY, OPENAI, Format, begun, each_format, each_way, says
@@ -261,6 +261,35 @@ def test_each_status_is_one_error_that_says_what_to_do(
 def test_a_model_that_the_server_says_it_has_not_is_no_question_of_the_address() -> None:
     error = error_of(OPENAI, OPENAI.failed(404, "there is no `x`", "model_not_found"))
     assert re.search(r"no such model at http://127.0.0.1:\d+/v1: there is no `x`$", error.message)
+
+
+@each_format
+@pytest.mark.parametrize(
+    ("status", "words", "says_what"),
+    [
+        (400, "API key not valid. Please pass a valid API key.", "the key was refused: set a valid one"),
+        (400, "API key expired. Please renew the API key.", "the key was refused: set a valid one"),
+        (403, "invalid x-api-key", "the key was refused: set a valid one"),
+        (400, "Your credit balance is too low to access the API.", "the account's quota is used up: Your credit"),
+    ],
+)
+def test_a_key_or_an_account_that_will_not_do_is_told_whatever_the_status(
+    form: Format, status: int, words: str, says_what: str
+) -> None:
+    error = error_of(form, form.failed(status, words))
+    assert says_what in error.message
+    assert (error.retryable, error.unavailable) == (False, True), "another model may answer"
+
+
+@each_way
+@pytest.mark.parametrize("code", ["content_filter", "data_inspection_failed", "content_policy_violation"])
+def test_content_that_a_provider_refuses_is_typed_in_its_own_code(code: str, stream: bool) -> None:
+    refused = OPENAI.failed(400, "Output data may contain inappropriate content.", code)
+    late = begun(OPENAI, json.dumps({"error": {"message": "not this", "code": code}}))
+    for told in (refused, *([late] if stream else [])):
+        error = error_of(OPENAI, told, stream=stream)
+        assert isinstance(error, ModelRefused)
+        assert (error.retryable, error.unavailable) == (False, False)
 
 
 @pytest.mark.parametrize(

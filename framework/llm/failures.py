@@ -33,6 +33,11 @@ _TOO_LONG = re.compile(
     r"(?i)context.(length|window|size)|(prompt|input|conversation)\b.*\btoo long|exceeds? the maximum number of tokens"
 )
 """How they say that a conversation is longer than the model reads."""
+_BAD_KEY = re.compile(r"(?i)\bapi[ _-]?key (is )?(not valid|invalid|expired)|\binvalid (x-)?api[ _-]?key")
+_NO_MONEY = re.compile(r"(?i)credit balance is too low|insufficient (account )?balance")
+"""What some providers say of a key or of an account under a status that means something else."""
+_FILTERED = ("content_filter", "content_policy_violation", "data_inspection_failed", "DataInspectionFailed")
+"""Codes of those that look at contents."""
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
 """What OpenSSL says of a server that speaks no TLS."""
 _UNSEEN = re.compile(r"[^\S ]|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -102,7 +107,7 @@ class Failures:
 
     def status(self, status: int, words: str, *, code: str | None = None, wait: float | None = None) -> ModelError:
         """Explain a refusal by its HTTP status, and the provider's `code` for it; `wait` is in seconds."""
-        if code == "content_filter":
+        if code in _FILTERED:
             return self.refusal("refused", words or "by the content filter")
         if status < 500 and status not in _WAIT:
             return self._final(status, words, code)
@@ -118,9 +123,9 @@ class Failures:
         if status < 400:
             where = f"{self._address} sends elsewhere ({status})"
             return self.error(f"{where}: is base_url right, is there a login in between?", words, unavailable=True)
-        if status == 401:  # its words often repeat a part of the key
+        if status == 401 or _BAD_KEY.search(words):  # which often repeat a part of the key
             return self.error("the key was refused: set a valid one", unavailable=True)
-        if status == 402:
+        if status == 402 or _NO_MONEY.search(words):
             return self.error("the account's quota is used up", words, unavailable=True)
         if code == "model_not_found":
             return self.error(f"no such model at {self._address}", words, unavailable=True)
@@ -137,7 +142,7 @@ class Failures:
 
     def reported(self, words: str, *, code: object = None) -> ModelError:
         """Explain an error told inside an answer of status 200; a `code` of a client's mistake makes it final."""
-        if code == "content_filter":
+        if code in _FILTERED:
             return self.refusal("refused", words or "by the content filter")
         status = _STATUS_OF.get(code, 0) if isinstance(code, str) else code if isinstance(code, int) else 0
         final = 400 <= status < 500 and status not in _WAIT
