@@ -150,7 +150,7 @@ def test_another_version_of_the_format_is_refused() -> None:
         ("skill_policy: {allow: [], deny: [3]}\n", 34, "must be a mapping of keys"),
         ("plan: {approval: [x]}\n", 18, "must be a mapping of keys"),
         ("routing: {patterns: [ok, '(']}\n", 26, "not a regular expression: missing ), unterminated subpattern"),
-        ("name: A b\n", 7, "string should match pattern"),
+        ("name: A b\n", 7, "must begin with one of a-z, and go on with at most 63 of a-z0-9_-"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_pointed_at(more: str, column: int, message: str) -> None:

@@ -22,6 +22,8 @@ M = TypeVar("M", bound=BaseModel)
 
 MAX_PROBLEMS = 100
 MAX_WORD_CHARS = 100
+_NAME = re.compile(r"\^\[(.+?)\]\[(.+?)\]\{0,(\d+)\}\$")
+"""The pattern of a name, such as an agent's."""
 _WANTED: Mapping[str, str] = {
     "string_type": "text",
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
@@ -117,6 +119,10 @@ def _problem(path: Path, detail: ErrorDetails, document: Document, model: type[B
             close = fix.instead if fix else _closest(str(detail["input"]), options)
             hint = f"did you mean {close!r}?" if close else None
             return document.problem(path, f"must be {expected}", hint=hint, fix=fix)
+        case "string_pattern_mismatch" if name := _NAME.fullmatch(detail["ctx"]["pattern"]):
+            first, others, most = name.groups()
+            text = f"must begin with one of {first}, and go on with at most {most} of {others}"
+            return document.problem(path, text)
         case _:
             return document.problem(path, _sentence(detail))
 
