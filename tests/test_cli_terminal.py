@@ -227,7 +227,7 @@ def test_columns_give_way_to_the_last_but_not_the_first_nor_below_what_can_be_re
         assert found == widths
 
 
-@pytest.mark.parametrize(("line", "expected"), [(200, (46, 36)), (100, (46, 22)), (80, (40, 8)), (40, (30, 8))])
+@pytest.mark.parametrize(("line", "expected"), [(200, (46, 36)), (100, (46, 20)), (80, (38, 8)), (40, (30, 8))])
 def test_a_waterfall_fits_into_the_lines_of_a_terminal(line: int, expected: tuple[int, int]) -> None:
     assert Widths.within(line) == Widths(*expected)
 

@@ -13,7 +13,7 @@ from framework.types.trace import SpanRecord
 
 BAR_CHARS = 36
 NAME_CHARS = 46
-NOTE_CHARS = 32
+NOTE_CHARS = 34
 """Behind them: the duration, and most notes."""
 LEAST_BAR, LEAST_NAME = 8, 30
 
