@@ -311,6 +311,22 @@ def test_only_what_is_harmless_to_repeat_is_tried_again(tmp_path: Path, idempote
     assert [call.id for call in result.tool_calls] == ["plan-1-a", "plan-1-a~2"][:attempts]
 
 
+def test_what_a_step_tries_again_is_no_call_that_the_model_repeats(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    @tool(risk="low", idempotent=True)
+    def broken() -> str:
+        """Is broken."""
+        made.append(1)
+        raise ConnectionError("lost")
+
+    root = planner(tmp_path, plan="{on_failure: skip, step_retries: 3}", runtime_policy="{max_repeated_calls: 2}")
+    result, _, seen = run(root, [broken], draft(use("a", "broken")), "done")
+    assert (result.status, len(made)) == ("completed", 4)
+    assert results_of(seen)["a"][0] == "failed"
+    assert "max_repeated_calls" not in str(seen)
+
+
 def test_a_tool_that_says_why_it_cannot_is_not_tried_again(tmp_path: Path) -> None:
     made: list[int] = []
 

@@ -60,8 +60,13 @@ def taken_in(message: Message, state: RunState) -> Message:
     return message.model_copy(update={"content": repair(message.content), "tool_calls": tuple(unique)})
 
 
-def admit(run: Run, requested: Sequence[ToolCall]) -> list[ToolCall]:
+def admit(run: Run, requested: Sequence[ToolCall], *, again: bool = False) -> list[ToolCall]:
     """Count calls against the limits, before any of them is made. Calls that do not fit are answered so.
+
+    Args:
+        run: whose calls.
+        requested: those of one turn.
+        again: they are further attempts, so nobody repeats himself.
 
     Returns:
         The calls as they are to be performed: those whose arguments cannot be kept are invalid.
@@ -74,7 +79,7 @@ def admit(run: Run, requested: Sequence[ToolCall]) -> list[ToolCall]:
     new = [call for call in requested if call.id not in run.state.calls]
     fitting = 0
     for call in new:
-        repeats = run.budget.spend_repeat(arguments_hash(call.tool, call.arguments))
+        repeats = 1 if again else run.budget.spend_repeat(arguments_hash(call.tool, call.arguments))
         fits = run.budget.spend_call()
         fitting += fits
         refusal = ToolResult(status="error", error="not called: this run's limit of tool calls is reached; answer now")

@@ -131,16 +131,19 @@ class Run:
             await together(one(call) for call in requested)
         results.answer(self, requested)
 
-    async def call_tool(self, call: ToolCall, *, doubtful: bool = False, contract: str = "") -> Confirmations:
+    async def call_tool(
+        self, call: ToolCall, *, again: bool = False, doubtful: bool = False, contract: str = ""
+    ) -> Confirmations:
         """Carry out one call that no message asked for, such as a plan's; its result stays in `state.calls`.
 
         Args:
             call: what to call.
+            again: it is another attempt at a call that has failed.
             doubtful: the same call may have taken effect before: a human must say whether to make it again.
             contract: of its tool as a human was shown this very call; if it is another one now, they are asked again.
         """
         is_new = call.id not in self.state.calls
-        (call,) = calls.admit(self, [call])
+        (call,) = calls.admit(self, [call], again=again)
         if is_new:
             known = {"started": int(doubtful), "contract": contract}
             self.state.calls[call.id] = self.state.calls[call.id].model_copy(update=known)

@@ -14,7 +14,7 @@ from framework.engine.planning import plan_of, settings_of
 from framework.engine.react import react
 from framework.engine.references import referring, resolve
 from framework.engine.results import finish, observation
-from framework.engine.transcript import attempt_id, calls_made, child_key, last_attempt
+from framework.engine.transcript import attempt_id, call_id, calls_made, child_key, last_attempt
 from framework.telemetry import names
 from framework.telemetry.spans import fail
 from framework.types.errors import ToolError
@@ -87,7 +87,8 @@ async def _attempt(run: Run, step: PlanStep, call: ToolCall) -> Confirmations:
     limit = settings_of(run).step_timeout
     try:
         async with asyncio.timeout(limit) as deadline:
-            return await run.call_tool(call, doubtful=_is_doubtful(run, call), contract=shown)
+            again = call.id != call_id(step)
+            return await run.call_tool(call, again=again, doubtful=_is_doubtful(run, call), contract=shown)
     except TimeoutError:
         if not deadline.expired():
             raise
