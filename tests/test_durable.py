@@ -450,6 +450,25 @@ def test_only_those_whose_work_it_is_go_on_with_orphans(tmp_path: Path, store_ur
     life(root, store_url, shop, body, "hi")
 
 
+def test_of_a_run_that_cannot_go_on_the_log_has_the_reason_once(
+    tmp_path: Path, store_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "framework.engine.resuming")
+    guard = "from framework import hook\n\n@hook\ndef look(context, call):\n    return None\n"
+    root, shop = write(tmp_path, {"plugins/guard.py": guard}), Shop()
+    run_id = left_behind(project(root, hooks="{before_tool: [guard.look]}"), store_url, shop, calls(("hang", {})))
+    (root / "plugins/guard.py").unlink()
+
+    async def look(runtime: Runtime) -> None:
+        for _ in range(3):
+            assert await runtime.resume_orphans() == [run_id]
+            await asyncio.wait(runtime._resumption._background)
+        (logged,) = [record for record in caplog.records if run_id in record.message]
+        assert "guard.look" in logged.message
+
+    life(project(root), store_url, shop, look)
+
+
 def test_a_run_that_ends_process_after_process_fails(tmp_path: Path, store_url: str) -> None:
     root, shop = project(tmp_path), Shop()
     run_id = left_behind(root, store_url, shop, calls(("hang", {})))

@@ -19,12 +19,14 @@ from framework.testing import ScriptedModel, Turn, calls
 from framework.types.events import Routed
 from framework.types.messages import Message
 from framework.types.state import RunState
+from tests.cases import FACTOR
 from tests.halts import Cutter
 from tests.postgres import FAST, Server, new_database, server
 from tests.projects import agent, write
 
 T = TypeVar("T")
 STEPS = 6
+POLICY = "{max_steps: null, max_tool_calls: null, max_total_tokens: null, timeout: null}"
 KEPT = [setting for setting in FAST if not setting.startswith("synchronous_commit")]
 """With `synchronous_commit=off` it is the server that may lose what it has committed."""
 
@@ -70,7 +72,7 @@ def paying(request: ModelRequest) -> Turn:
 
 
 def project(root: Path) -> Path:
-    return write(root, {"agents.d/one.yaml": agent("one", skill_policy="{allow: [pay]}")})
+    return write(root, {"agents.d/one.yaml": agent("one", runtime_policy=POLICY)})
 
 
 async def must_be_whole(store: SqlStore, result: RunResult) -> None:
@@ -134,6 +136,87 @@ def test_a_run_that_lost_its_server_is_resumed_by_its_own_process_at_once(
 
     asyncio.run(main())
     assert weather.made == Counter(range(STEPS))
+
+
+class Storm:
+    """A tool that is called by many runs, and takes the server away whenever so many calls were made."""
+
+    def __init__(self, server: Server, outages: int) -> None:
+        self.server, self.left = server, outages
+        self.made: Counter[str] = Counter()
+        self.away: asyncio.Task[None] | None = None
+
+    def tools(self) -> list[Tool]:
+        @tool(risk="low")
+        async def pay(key: str) -> str:
+            """Pay somebody."""
+            self.made[key] += 1
+            if self.left and self.made.total() % 20 == 0 and (self.away is None or self.away.done()):
+                self.left -= 1
+                self.away = asyncio.create_task(asyncio.to_thread(self._go_away))
+            return f"paid {key}"
+
+        return [pay]
+
+    def _go_away(self) -> None:
+        self.server.stop("fast" if self.left % 2 else "immediate")
+        self.server.start()
+
+
+def storming(request: ModelRequest) -> Turn:
+    """Two calls a turn, side by side, then the answer."""
+    start = max(place for place, message in enumerate(request.messages) if message.role == "user")
+    said = request.messages[start].content
+    turn = sum(message.role == "assistant" for message in request.messages[start:])
+    keys = [("pay", {"key": f"{said}.{turn}.{n}"}) for n in range(2)]
+    return calls(*keys, prefix=f"t{turn}") if turn < STEPS else f"done {said}"
+
+
+async def converse(runtime: Runtime, name: str, turns: int) -> None:
+    """Have a conversation, whatever becomes of the store meanwhile."""
+    while True:
+        try:
+            conversation = await runtime.store.conversation(name)
+            if (run_id := conversation.open_run) is not None:
+                asked = await runtime.pending(run_id)
+                await runtime.resume(run_id, {question.id: Respond(text="by hand") for question in asked})
+            elif conversation.turns < turns:
+                await runtime.run(f"{name}.{conversation.turns}", conversation=name)
+            else:
+                return
+        except StoreError:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("patience", [0, 15])
+def test_many_runs_lose_nothing_when_their_server_goes_away_again_and_again(
+    tmp_path: Path, outage: Server, patience: float
+) -> None:
+    names, turns, storm = [f"c{number}" for number in range(5)], 2, Storm(outage, outages=2 * FACTOR)
+
+    async def main() -> None:
+        store = await SqlStore.open(new_database(outage.url), tmp_path, lease=3600, patience=patience)
+        models = {"scripted": ScriptedModel(script=storming)}
+        async with Runtime.open(
+            project(tmp_path), tools=storm.tools(), models=models, store=store, watch=False
+        ) as runtime:
+            async with asyncio.TaskGroup() as group:
+                for name in names:
+                    group.create_task(converse(runtime, name, turns))
+            assert storm.away
+            await storm.away
+        for info in await store.runs():
+            told = await store.events(info.run_id)
+            assert (info.status, [event["seq"] for event in told]) == ("completed", [*range(1, len(told) + 1)])
+        for name in names:
+            said = [message.content for message in (await store.conversation(name)).messages if message.role == "user"]
+            assert said == [f"{name}.{number}" for number in range(turns)]
+        await store.close()
+
+    asyncio.run(main())
+    assert storm.made == Counter(
+        f"{c}.{t}.{s}.{n}" for c in names for t in range(turns) for s in range(STEPS) for n in range(2)
+    )
 
 
 @pytest.fixture

@@ -41,6 +41,8 @@ class Resumption:
         self._background: set[asyncio.Task[None]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         """Of the runs that began to wait in this process, with questions that expire."""
+        self._told: dict[str, str] = {}
+        """Why runs could not be gone on with, as the log has it."""
         launcher.on_pause = self._wait
 
     async def load(self, run_id: str, asker: Asker) -> RunState:
@@ -176,10 +178,13 @@ class Resumption:
         async def quietly() -> None:
             try:
                 await work
-            except RequestError as error:  # somebody else has decided, or ended it
-                log.info("run %s: %s", run_id, error)
             except AgentsdError as error:
-                log.warning("run %s: %s", run_id, error)
+                if self._told.get(run_id) != str(error):  # whoever looks after runs tries again every few seconds
+                    self._told[run_id] = str(error)
+                    level = logging.INFO if isinstance(error, RequestError) else logging.WARNING
+                    log.log(level, "run %s: %s", run_id, error)
+            else:
+                self._told.pop(run_id, None)
 
         task = asyncio.create_task(quietly(), name=f"resume {run_id}")
         self._background.add(task)

@@ -34,7 +34,7 @@ _ADVICE = {
     "decode": "it is damaged: restore a copy, or `sqlite3 FILE .recover`",
     "malformed": "it is damaged: restore a copy, or `sqlite3 FILE .recover`",
     "readonly": "let this process write it, and its folder",
-    "refused": "is its server there? Once it is, go on with what was under way",
+    "refused": "is its server there? Once it is, what was under way can be resumed",
     "unable to open": "is its folder there, and may this process write to it?",
 }
 

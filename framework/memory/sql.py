@@ -148,7 +148,9 @@ class SqlStore:
 
     async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
         """Sign of life for all of them in one statement."""
-        mine = sa.update(runs).where(runs.c.id.in_(sorted(run_ids)), runs.c.owner.startswith(self._holds.name))
+        mine = sa.update(runs).where(
+            runs.c.id.in_(sorted(run_ids)), runs.c.owner.startswith(self._holds.name, autoescape=True)
+        )
         renewed = mine.values(lease_until=self._database.now + self.lease).returning(runs.c.id, runs.c.cancel_requested)
         rows = await self._database.write(lambda connection: connection.execute(renewed).all())
         return {run_id: bool(cancelled) for run_id, cancelled in rows}

@@ -127,6 +127,12 @@ class SqlRecord:
         """
         try:
             await self._write(state, events, spans, last=last)
+        except RunTaken:
+            self._hold.end()
+            raise
+        except StoreError as error:
+            self._hold.end()
+            raise StoreError(f"the run {self._run_id} stops: {error.message}") from None
         except BaseException:
             self._hold.end()
             raise
@@ -144,7 +150,7 @@ class SqlRecord:
                 {"run_id": self._run_id, "seq": event.seq, "at": now, "body": _wire(event)} for event in events
             ]
         except (PydanticSerializationError, TypeError, ValueError) as error:
-            raise StoreError(f"the run {self._run_id} cannot be written as JSON: {type(error).__name__}") from None
+            raise StoreError(f"it cannot be written as JSON: {type(error).__name__}") from None
         row = {
             "run": self._run_id,
             "me": self._hold.name,
