@@ -87,6 +87,28 @@ def test_a_call_that_waits_for_its_rate_is_held_to_the_rules_of_when_it_is_made(
         assert [call.status for call in result.tool_calls] == ["success", "denied"]
 
 
+def test_a_call_that_is_denied_meanwhile_is_not_tried_again(tmp_path: Path) -> None:
+    root, made = project(tmp_path), list[int]()
+
+    async def main() -> RunResult:
+        @tool(risk="low", idempotent=True, retries=2)
+        async def fetch() -> str:
+            """Fetch something; the agent that does may not do it again."""
+            made.append(1)
+            rules = '{deny: [fetch], allow: ["*"]}'
+            write(root, {"agents.d/one.yaml": agent("one", model="offline", skill_policy=rules)})
+            await runtime.reload()
+            raise ConnectionError("lost")
+
+        model = ScriptedModel(calls(("fetch", {})), "done")
+        async with Runtime.open(root, tools=[fetch], models={"offline": model}, watch=False) as runtime:
+            return await runtime.run("go")
+
+    result = asyncio.run(main())
+    assert made == [1]
+    assert [(call.status, call.result) for call in result.tool_calls] == [("error", "ConnectionError: lost")]
+
+
 def test_a_deny_removed_in_mid_run_still_denies(tmp_path: Path) -> None:
     root = project(tmp_path, skill_policy='{deny: [echo], allow: ["*"]}')
     result = asyncio.run(run_with_an_edit(root, {"skill_policy": '{allow: ["*"]}'}, ECHO, "done"))

@@ -65,6 +65,8 @@ async def _try(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> t
             break
         await asyncio.sleep(min(BACKOFF_SECONDS * 2**attempt, MOST_BACKOFF_SECONDS) * random.uniform(0.5, 1))
         await run.services.throttle.wait(tool)
+        if run.policy.judge(tool, tool.with_defaults(call.arguments)).kind == "deny":
+            break
     if tool.retries:
         current().set_attribute(names.TOOL_ATTEMPTS, attempt)
     return (), result
