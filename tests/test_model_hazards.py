@@ -176,6 +176,30 @@ def test_tokens_count_however_they_are_written(form: Format, sent: object, count
 # --- how answers end
 
 
+@each_format
+def test_a_server_that_does_not_stream_though_it_was_asked_to_is_understood(form: Format) -> None:
+    whole = says(form, "hello", calls=(("docs__search", {"q": "ü"}),), usage=(12, 7, 4))
+    reply = served(form, raw(200, whole.body), stream=True)
+    assert isinstance(reply, ModelReply)
+    assert (reply.message.content, reply.finish_reason, reply.usage.total_tokens) == ("hello", "tool_calls", 19)
+    assert [call.arguments for call in reply.message.tool_calls] == [{"q": "ü"}]
+
+
+@pytest.mark.parametrize("form", FORMATS[:2], ids=lambda form: form.name)
+def test_an_error_of_status_200_is_told_where_a_stream_was_asked_for(form: Format) -> None:
+    error = error_of(form, raw(200, form.failed(400, "no credits").body), stream=True)
+    assert "the provider reported an error: no credits" in error.message
+
+
+@pytest.mark.parametrize("form", FORMATS[:2], ids=lambda form: form.name)
+def test_a_stream_that_says_it_is_json_is_read_as_a_stream(form: Format) -> None:
+    events = says(form, "hello").streamed
+    lines = [event if event.startswith("event:") else f"data: {event}" for event in events]
+    reply = served(form, raw(200, "".join(f"{line}\n\n" for line in lines).encode()), stream=True)
+    assert isinstance(reply, ModelReply)
+    assert reply.message.content == "hello"
+
+
 ENDS = {
     "openai": {"calls": "tool_calls", "stop": "stop", "cut": "length"},
     "anthropic": {"calls": "tool_use", "stop": "end_turn", "cut": "max_tokens"},

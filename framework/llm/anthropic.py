@@ -12,7 +12,7 @@ from framework.llm.capabilities import Capabilities
 from framework.llm.chat import repair, tool_names
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
 from framework.llm.failures import Failures, wait_of, words_of
-from framework.llm.http_client import http_client
+from framework.llm.http_client import http_client, unstreamed
 from framework.types.errors import ModelError
 
 if TYPE_CHECKING:
@@ -76,6 +76,13 @@ class AnthropicModel:
             return
         events = await self._guard(create(**body, stream=True))
         try:
+            if (message := await self._guard(unstreamed(events.response))) is not None:
+                answer.whole = self._checked(message)
+                reply = self._reply(answer, body, request)
+                if request.stream:
+                    yield Delta(text=reply.message.content)
+                yield Delta(reply=reply)
+                return
             while (event := await self._guard(anext(events, None))) is not None:
                 delta = answer.take(as_dict(event))
                 if delta and request.stream:

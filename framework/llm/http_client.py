@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,3 +26,17 @@ def http_client(timeout: float, **options: Any) -> httpx2.AsyncClient:
 
     limits = httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=KEPT_CONNECTIONS)
     return httpx2.AsyncClient(timeout=timeout, limits=limits, **options)
+
+
+async def unstreamed(response: httpx2.Response) -> dict[str, Any] | None:
+    """The JSON object of a server that was asked for a stream and sends its answer, or an error, whole.
+
+    None where it is a stream after all; that can still be read then. Raises httpx2.HTTPError or ValueError.
+    """
+    if "json" not in response.headers.get("content-type", ""):
+        return None
+    body = await response.aread()
+    if not body.lstrip().startswith(b"{"):
+        return None
+    answer: dict[str, Any] = json.loads(body)
+    return answer

@@ -21,6 +21,7 @@ from framework.llm.chat import (
 )
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
 from framework.llm.failures import Failures, wait_of, words_of
+from framework.llm.http_client import unstreamed
 from framework.llm.prepared import Toolsets, as_json, fields
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolDefinition
@@ -102,6 +103,12 @@ class OpenAIModel:
         chunks = await self._guard(self._connected().stream(body))
         answer = Assembly(ENDINGS)
         try:
+            if (whole := await self._guard(unstreamed(chunks.response))) is not None:
+                reply = self._whole(whole, request)
+                if request.stream:
+                    yield Delta(text=reply.message.content)
+                yield Delta(reply=reply)
+                return
             while (chunk := await self._guard(anext(chunks, None))) is not None:
                 delta = answer.take(chunk)
                 if delta and request.stream:
