@@ -410,6 +410,18 @@ def test_a_run_is_written_as_a_case_that_passes(tmp_path: Path) -> None:
     assert agentsd("test", cwd=tmp_path).returncode == 1, "the case says what an edit breaks"
 
 
+def test_of_a_turn_that_was_pruned_what_was_said_is_left_and_nothing_is_made_of_the_rest(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [echo]}")})
+    agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo one\n")
+    assert agentsd("runs", "prune", "--older-than", "1ms", cwd=tmp_path).stdout.startswith("1 run ")
+    for command in (["replay", "last"], ["export", "last", "--as-test"]):
+        refused = agentsd("runs", *command, cwd=tmp_path)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "only what was said is left: its calls were pruned" in refused.stderr
+    (said, *_) = json.loads(agentsd("runs", "export", "last", cwd=tmp_path).stdout)
+    assert said["content"] == "echo one"
+
+
 def test_export_writes_the_messages_of_a_run_and_before_it(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
     agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo one\necho two\n")

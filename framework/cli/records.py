@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -47,6 +47,15 @@ async def find_run(store: Store, given: str) -> RunState:
         return await store.load_run(given)
     except RunNotFound:
         raise RunNotFound(f"there is no run {given!r}; {_meant(recent)}") from None
+
+
+async def find_whole_run(store: Store, given: str) -> tuple[RunState, Sequence[Mapping[str, Any]]]:
+    """As `find_run`, with what the run told; raises RequestError where its calls are kept no longer."""
+    state = await find_run(store, given)
+    told = await store.events(state.run_id)
+    if not told and state.status not in ("running", "paused"):
+        raise RequestError(f"of the run {state.run_id} only what was said is left: its calls were pruned")
+    return state, told
 
 
 def _meant(recent: Sequence[RunInfo]) -> str:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import click
 
 from framework.cli.location import locate
-from framework.cli.records import find_run, stored
+from framework.cli.records import find_run, find_whole_run, stored
 from framework.cli.writing import as_json_text, write_out
 from framework.config.case_file import case_file
 from framework.engine.case_export import case_of
 from framework.llm.forms import FORMS, Form, exported
-from framework.types.state import RunState
+from framework.memory.store import Store
+
+T = TypeVar("T")
 
 
 @click.command("export")
@@ -28,15 +30,15 @@ def command(run: str, form: Form, as_test: bool, output: str | None, project: st
 
     With --as-test: as a case whose models and tools say what they said, for a file `agents.d/NAME.test.yaml`.
     """
-    record, events = asyncio.run(_load(project, run))
     if as_test:
-        write_out(case_file(case_of(record, events)), output)
+        record, told = asyncio.run(_load(project, run, find_whole_run))
+        write_out(case_file(case_of(record, told)), output)
     else:
+        record = asyncio.run(_load(project, run, find_run))
         write_out(as_json_text(exported((*record.history, *record.messages), form)), output)
     return 0
 
 
-async def _load(project: str, run: str) -> tuple[RunState, Sequence[Mapping[str, Any]]]:
+async def _load(project: str, run: str, find: Callable[[Store, str], Awaitable[T]]) -> T:
     async with stored(locate(project)) as store:
-        record = await find_run(store, run)
-        return record, await store.events(record.run_id)
+        return await find(store, run)

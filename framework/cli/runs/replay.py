@@ -12,7 +12,7 @@ import click
 
 from framework.cli.location import locate
 from framework.cli.project import read_project
-from framework.cli.records import find_run, stored
+from framework.cli.records import find_whole_run, stored
 from framework.cli.show import visible
 from framework.engine.replay import Difference
 from framework.engine.rerun import replay
@@ -57,7 +57,7 @@ async def _replay(project: str, run: str) -> tuple[str, Sequence[Difference]]:
     location = locate(project)
     read = await read_project(location)
     async with stored(location) as store:
-        record = await find_run(store, run)
+        record, _ = await find_whole_run(store, run)
         return record.run_id, await replay(read.root, store, record, read.catalog.current)
 
 
