@@ -310,6 +310,22 @@ def test_long_content_is_cut_and_stays_json() -> None:
     assert all(len(message["parts"][0]["content"]) == PART_CHARS for message in kept)
 
 
+def test_of_many_calls_in_one_turn_as_many_are_told_as_there_is_room_for() -> None:
+    content = Content("full")
+    asked = [ToolCall(id=f"c{n}", tool="work", arguments={"n": "x" * 5000}) for n in range(100)]
+    turn = Message(role="assistant", content="all at once", tool_calls=tuple(asked))
+    said = [Message(role="system", content="be good"), Message(role="user", content="go"), turn]
+    for recorded, name in ((content.reply(turn, "tool_calls"), "output"), (content.request(said, ()), "input")):
+        text = str(recorded[f"gen_ai.{name}.messages"])
+        told = json.loads(text)[-1]
+        assert len(text) <= ATTRIBUTE_CHARS
+        assert recorded["agentsd.content.truncated"] is True
+        assert [part.get("id", part["type"]) for part in told["parts"][:3]] == ["text", "c0", "c1"]
+    assert (
+        json.loads(str(content.reply(turn, "tool_calls")["gen_ai.output.messages"]))[0]["finish_reason"] == "tool_calls"
+    )
+
+
 def test_what_fits_is_told_whole() -> None:
     content = Content("full")
     call = ToolCall(id="c1", tool="work", arguments={"n": "é\ud83d"})

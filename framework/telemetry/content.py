@@ -20,6 +20,8 @@ PART_CHARS = 4096
 """Of one text in a message."""
 ATTRIBUTE_CHARS = 32_768
 """Of one attribute: of a longer conversation the middle is left out."""
+MESSAGE_CHARS = ATTRIBUTE_CHARS // 2 - 2
+"""Of one message: of more calls than that the first are shown."""
 TEXT, JSON = "text/plain", "application/json"
 ALIAS = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _ON = frozenset({"true", "1", "span_only", "span_and_event"})
@@ -94,7 +96,11 @@ class Content:
 
     def _conversation(self, name: str, messages: Sequence[dict[str, Any]]) -> Recorded:
         """As JSON: the first and the last messages, as many as there is room for."""
-        texts = [_dumps(message) for message in messages]
+        whole = [_dumps(message) for message in messages]
+        texts = [
+            text if len(text) <= MESSAGE_CHARS else _dumps(_fitted(message))
+            for text, message in zip(whole, messages, strict=True)
+        ]
         room = ATTRIBUTE_CHARS - sum(map(len, texts[:1]))
         kept: list[str] = []
         for text in reversed(texts[1:]):
@@ -102,9 +108,9 @@ class Content:
             if room < 0:
                 break
             kept.append(text)
-        whole = len(kept) == len(texts[1:])
+        is_whole = len(kept) == len(texts[1:]) and texts == whole
         recorded: Recorded = {name: self._safe("[" + ",".join([*texts[:1], *reversed(kept)]) + "]")}
-        return recorded if whole else {**recorded, names.TRUNCATED: True}
+        return recorded if is_whole else {**recorded, names.TRUNCATED: True}
 
     def _message(self, message: Message) -> dict[str, Any]:
         return {"role": message.role, "parts": [*self._parts(message)]}
@@ -138,6 +144,18 @@ class Content:
         for secret in self.secrets:
             text = text.replace(secret, MASK)
         return text.encode("utf-8", "replace").decode()
+
+
+def _fitted(message: dict[str, Any]) -> dict[str, Any]:
+    """A message with as many of its parts as there is room for."""
+    room = MESSAGE_CHARS - len(_dumps({**message, "parts": []}))
+    kept: list[Any] = []
+    for part in message["parts"]:
+        room -= len(_dumps(part)) + 2
+        if room < 0:
+            break
+        kept.append(part)
+    return {**message, "parts": kept}
 
 
 def _dumps(value: Any) -> str:
