@@ -27,7 +27,7 @@ test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed  ## t
 
 # The SDK alone stands before the environment's own: 3.3 is the oldest that is supported, and what pip chooses beside Instructor.
 OPENAI_TESTS := tests/test_openai_model.py tests/test_transport.py tests/test_prepared.py tests/test_wire_runs.py tests/test_structured.py \
-	tests/test_model_contract.py
+	tests/test_model_contract.py tests/test_model_hazards.py
 
 test-openai: $(VENV)/openai-3.3/.installed $(VENV)/openai-newest/.installed  ## models on the oldest and the newest openai SDK
 	@for sdk in openai-3.3 openai-newest; do \
