@@ -99,7 +99,9 @@ def test_ctrl_c_in_a_chat_cancels_the_answer_and_a_question_ends_it(asking: Path
 
 def test_ctrl_c_while_modules_are_loaded_is_quiet(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
-    program = "from framework.cli.entry import main; main()"
+    # What a shell started in the background ignores SIGINT.
+    heeding = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{heeding}; from framework.cli.entry import main; main()"
     environment = {**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parent.parent}"}
     done = subprocess.run([COMMAND[0], "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
