@@ -57,8 +57,7 @@ def test_a_plan_is_approved_fails_is_made_anew_and_comes_to_its_end(project: Pat
         assert "plan 2: " in shown
         assert "✓ log_transform" in shown
         assert "planner asks: may it call write_file?" in shown
-        shown = plain(read_until(master, "wrote 'notes.md'"))
-        shown += plain(read_until(master, "✓ s2"))
+        shown = plain(read_until(master, "wrote 'notes.md'", "✓ s2"))
         assert process.wait(10) == 0
     assert "ERROR" in (project / "notes.md").read_text()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from uuid import uuid4
 
 import click
 
@@ -12,10 +11,9 @@ from framework.cli.confirm import decided
 from framework.cli.conversations.show import lines
 from framework.cli.exporting import exporting
 from framework.cli.location import Location, locate, show_problem, store_url
+from framework.cli.records import new_conversation
 from framework.cli.session import answer, print_result
 from framework.cli.terminal import is_terminal, typed
-from framework.config.settings import Settings
-from framework.engine.project import folder_of
 from framework.engine.request import RunOptions
 from framework.engine.router import NO_AGENTS
 from framework.engine.runtime import Runtime
@@ -25,8 +23,6 @@ from framework.types.events import ConfigRejected, ConfigReloaded
 
 SHOWN_TURNS = 10
 """Of a conversation that is gone on with."""
-ID_CHARS = 12
-"""Of the id that a conversation gets: people type it."""
 
 
 @click.command("chat")
@@ -43,8 +39,8 @@ def command(path: str, agent: str | None, conversation: str | None, locale: str 
     Exit codes: 0 ended so, 3 a message waits for approval, 130 ended with Ctrl-C.
     """
     location = locate(path)
-    with exporting(Settings.load(folder_of(location.root))):
-        return asyncio.run(_chat(location, agent, conversation or uuid4().hex[:ID_CHARS], locale))
+    with exporting(location.settings()):
+        return asyncio.run(_chat(location, agent, conversation or new_conversation(), locale))
 
 
 async def _chat(location: Location, agent: str | None, conversation: str, locale: str | None) -> int:

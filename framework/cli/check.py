@@ -11,10 +11,10 @@ from framework.cli.fixing import fix_files
 from framework.cli.location import Location, locate, show_problem
 from framework.cli.project import read_project
 from framework.cli.schema import refresh_schemas
+from framework.cli.show import counted
 from framework.config.generation import Generation
 from framework.config.parse import in_order
 from framework.config.suite import read_suite
-from framework.engine.project import folder_of
 from framework.types.errors import ConfigError
 from framework.types.outcome import EXIT_CONFIG
 from framework.types.problem import Problem
@@ -49,7 +49,7 @@ def command(path: str, fix: bool, as_json: bool) -> int:
 
 def _fix(location: Location, *, quiet: bool) -> list[str]:
     """Fix what can be fixed, settings first: nothing else is read as long as these are broken."""
-    root, changed = folder_of(location.root), list[str]()
+    root, changed = location.folder, list[str]()
     for _ in range(ROUNDS):
         try:
             problems = _problems(location, asyncio.run(_load(location)))
@@ -87,10 +87,6 @@ def _show_sum(generation: Generation, errors: int, warnings: int) -> None:
     click.echo(f"agents: {agents}")
     click.echo(f"tools:  {len(generation.tools)}")
     if errors:
-        click.secho(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}", fg="red")
+        click.secho(f"{counted(errors, 'error')}, {counted(warnings, 'warning')}", fg="red")
     else:
-        click.secho("all files can be used" + (f" ({_count(warnings, 'warning')})" if warnings else ""), fg="green")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+        click.secho("all files can be used" + (f" ({counted(warnings, 'warning')})" if warnings else ""), fg="green")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from difflib import unified_diff
 from itertools import groupby
 from pathlib import Path
-from shutil import copymode
 
 import click
 
 from framework.cli.show import visible
+from framework.cli.writing import replace_file
 from framework.config.fixing import fixed
 from framework.types.errors import RequestError
 from framework.types.problem import Problem
@@ -33,7 +32,7 @@ def fix_files(root: Path, problems: Iterable[Problem], *, quiet: bool) -> list[s
             before = file.read_bytes()
             after = fixed(path, before, found)
             if after != before:
-                _replace(file.resolve(), after)
+                replace_file(file.resolve(), after)
         except OSError as error:
             raise RequestError(f"{path} cannot be fixed: {error.strerror}") from None
         if after != before:
@@ -47,14 +46,3 @@ def _show(path: str, before: bytes, after: bytes) -> None:
     old, new = (source.decode("utf-8-sig").splitlines() for source in (before, after))
     for line in unified_diff(old, new, path, path, "as it was", "fixed", n=1, lineterm=""):
         click.secho(visible(line).replace("\\t", "  "), fg=STYLES.get(line[:1]))
-
-
-def _replace(file: Path, content: bytes) -> None:
-    """Write a file at once: whoever reads it sees the old bytes or the new ones."""
-    fresh = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        fresh.write_bytes(content)
-        copymode(file, fresh)
-        fresh.replace(file)
-    finally:
-        fresh.unlink(missing_ok=True)

@@ -26,6 +26,15 @@ class Location:
     file: str | None = None
     """Path of an agent file relative to the root."""
 
+    @property
+    def folder(self) -> Path:
+        """The project's, or that in which one agent file stands by itself."""
+        return self.root if self.root.is_dir() else self.root.parent
+
+    def settings(self) -> Settings:
+        """Those that hold in the folder; raises ConfigError when they cannot be used."""
+        return Settings.load(self.folder)
+
     def agent(self, generation: Generation) -> str | None:
         """The name of the agent that the file holds."""
         if self.file is None:
@@ -54,7 +63,7 @@ def locate(path: str) -> Location:
 
 def store_url(location: Location) -> str:
     """Where a location's runs and conversations are kept; raises ConfigError when the settings cannot be used."""
-    settings = Settings.load(location.root if location.root.is_dir() else location.root.parent)
+    settings = location.settings()
     return settings.store.url.get_secret_value()
 
 
@@ -64,7 +73,7 @@ def lenient_settings(location: Location) -> Settings:
     Raises:
         ConfigError: the settings themselves cannot be used.
     """
-    settings = Settings.load(location.root if location.root.is_dir() else location.root.parent)
+    settings = location.settings()
     return settings.model_copy(update={"reload": ReloadSettings()})
 
 

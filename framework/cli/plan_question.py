@@ -8,7 +8,7 @@ import click
 from pydantic import ValidationError
 
 from framework.cli.plan_text import as_text, is_unchanged, read_text, with_problems, without
-from framework.cli.show import MARKS, arguments_text, visible
+from framework.cli.show import MARKS, arguments_text, counted, visible
 from framework.cli.terminal import edited
 from framework.config.parse import ParseError
 from framework.types.plan import Plan, PlanDraft, PlanStep
@@ -130,14 +130,10 @@ def _verdict(check: StepCheck) -> str:
 def _estimate(preflight: Preflight) -> str:
     expected = preflight.estimate
     parts = [
-        _count(expected.tool_calls, "tool call"),
-        f"{_count(expected.model_calls, 'model call')} or more",
+        counted(expected.tool_calls, "tool call"),
+        f"{counted(expected.model_calls, 'model call')} or more",
         f"about {expected.tokens:,} tokens",
     ]
     if expected.cost_usd is not None:
         parts.append(f"${expected.cost_usd:.4f}")
     return ", ".join(parts)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 from framework.cli.location import Location, store_url
 from framework.memory.store import Conversation, ConversationQuery, RunInfo, RunQuery, Store
@@ -18,14 +19,14 @@ LAST = "last"
 RECENT = 200
 """Among so many runs, the beginning of an id finds one."""
 LISTED = 3
+ID_CHARS = 12
 _AGO = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 @asynccontextmanager
 async def stored(location: Location) -> AsyncIterator[Store]:
     """The store of a project, opened for reading what is on record; raises StoreError."""
-    root = location.root if location.root.is_dir() else location.root.parent
-    store = await open_store(store_url(location), root)
+    store = await open_store(store_url(location), location.folder)
     try:
         yield store
     finally:
@@ -64,6 +65,11 @@ def _meant(recent: Sequence[RunInfo]) -> str:
 
 def _listed(runs: Sequence[RunInfo]) -> str:
     return ", ".join(f"{info.run_id} ({info.agent}, {ago(info.created_at)})" for info in runs[:LISTED])
+
+
+def new_conversation() -> str:
+    """An id that people can type."""
+    return uuid4().hex[:ID_CHARS]
 
 
 def ago(moment: float) -> str:

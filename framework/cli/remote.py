@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from framework.cli.location import locate
-from framework.config.settings import API_KEY, Settings
+from framework.config.settings import API_KEY
 from framework.server.listening import url_of
 from framework.types.errors import AgentsdError, RequestError
 
@@ -45,8 +45,7 @@ class Remote:
             if not _is_url(url):
                 raise RequestError(f"{url} is no URL of a server; write it like http://127.0.0.1:8321")
             return cls(url.rstrip("/"), shown)
-        root = locate(project).root
-        server = Settings.load(root if root.is_dir() else root.parent).server
+        server = locate(project).settings().server
         return cls(url_of(server.host, server.port), shown or next(iter(server.api_keys), None))
 
     def get(self, path: str, reply: type[T]) -> T:

@@ -9,8 +9,6 @@ from framework.cli.exporting import exporting
 from framework.cli.location import Location, show_problem, store_url
 from framework.cli.records import find_run
 from framework.cli.session import answer
-from framework.config.settings import Settings
-from framework.engine.project import folder_of
 from framework.engine.runtime import Runtime
 from framework.types.state import Confirmation, Decision, RunResult
 
@@ -18,7 +16,7 @@ from framework.types.state import Confirmation, Decision, RunResult
 @asynccontextmanager
 async def opened(location: Location, *, quiet: bool = True) -> AsyncIterator[Runtime]:
     """The project's runtime, on the store that its settings name; files that cannot be used are told unless `quiet`."""
-    with exporting(Settings.load(folder_of(location.root))):
+    with exporting(location.settings()):
         async with Runtime.open(location.root, store=store_url(location), watch=False) as runtime:
             for problem in () if quiet else runtime.catalog.current.errors:
                 show_problem(problem)

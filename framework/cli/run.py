@@ -68,7 +68,7 @@ def command(words: tuple[str, ...], project: str, as_json: bool, trace: bool, **
 
 async def _run(path: str, message: str, given: Mapping[str, Any], *, quiet: bool) -> Traced:
     location = locate(path)
-    settings = Settings.load(location.root if location.root.is_dir() else location.root.parent)
+    settings = location.settings()
     if given["model"]:
         settings = settings.model_copy(update={"model": given["model"]})
     with exporting(settings, given["otlp"]):

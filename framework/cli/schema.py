@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import click
 
 from framework.cli.location import locate
+from framework.cli.writing import replace_file
 from framework.config.generation import Generation
 from framework.config.schema import Names, Schema, agent_schema, cases_schema, settings_schema, sources_schema
 from framework.config.snapshot import AGENTS, PROMPTS
@@ -85,12 +85,7 @@ def _replace(path: Path, content: bytes) -> bool:
     if path.is_file() and path.read_bytes() == content:
         return False
     path.parent.mkdir(exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        fresh.write_bytes(content)
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
+    replace_file(path, content)
     return True
 
 

@@ -12,8 +12,7 @@ import click
 from framework.cli.exporting import exporting
 from framework.cli.location import locate
 from framework.cli.schema import refresh_schemas
-from framework.config.settings import Settings
-from framework.engine.project import folder_of
+from framework.cli.show import counted
 from framework.engine.runtime import Runtime
 from framework.types.errors import ConfigError
 
@@ -39,7 +38,7 @@ def command(path: str, **given: Any) -> int:
         if missing.name in {"fastapi", "uvicorn"}:
             raise ConfigError(NEEDED) from None
         raise
-    settings = Settings.load(folder_of(location.root))
+    settings = location.settings()
     listen = settings.server.model_copy(update={name: value for name, value in given.items() if value is not None})
     _freeze_imports()
     with exporting(settings):
@@ -56,5 +55,5 @@ def _freeze_imports() -> None:
 def _tell(url: str, runtime: Runtime) -> None:
     refresh_schemas(runtime)
     current = runtime.catalog.current
-    agents = f"{len(current.agents)} agent{'' if len(current.agents) == 1 else 's'}"
+    agents = counted(len(current.agents), "agent")
     click.echo(f"agentsd serves {agents} at {url} (generation {current.number}; Ctrl-C ends it)")

@@ -108,6 +108,11 @@ def visible(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
+def counted(number: int, noun: str) -> str:
+    """Such as `1 run`, `2 runs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def shorten(text: str, length: int = VALUE_CHARS) -> str:
     """At most `length` characters."""
     return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,9 +1,11 @@
-"""What export commands write: to a file, or to standard output."""
+"""What commands write: to a file, or to standard output."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from shutil import copymode
 from typing import Any
 
 import click
@@ -24,6 +26,18 @@ def write_out(text: str, path: str | None) -> None:
     except OSError as error:
         raise RequestError(f"{path} cannot be written: {error.strerror}") from None
     click.echo(f"written to {path}", err=True)
+
+
+def replace_file(file: Path, content: bytes) -> None:
+    """Write a file at once: whoever reads it sees the old bytes or the new ones. Raises OSError."""
+    fresh = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        fresh.write_bytes(content)
+        if file.exists():
+            copymode(file, fresh)
+        fresh.replace(file)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def as_json_text(data: Any) -> str:

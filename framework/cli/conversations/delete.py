@@ -9,6 +9,7 @@ import click
 
 from framework.cli.location import locate
 from framework.cli.records import find_conversation, stored
+from framework.cli.show import counted
 
 
 @click.command("delete")
@@ -21,7 +22,7 @@ def command(conversation: str, project: str, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps({"conversation": conversation, "runs": runs}))
     else:
-        click.echo(f"deleted {conversation} with {runs} run{'' if runs == 1 else 's'}")
+        click.echo(f"deleted {conversation} with {counted(runs, 'run')}")
     return 0
 
 

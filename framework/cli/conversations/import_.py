@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from uuid import uuid4
 
 import click
 
 from framework.cli.location import Location, locate
 from framework.cli.project import find_agent, read_project
-from framework.cli.records import stored
+from framework.cli.records import new_conversation, stored
 from framework.llm.forms import FORMS, Form, imported
 from framework.types.errors import RequestError
 from framework.types.messages import Message
@@ -32,7 +31,7 @@ def command(file: str, conversation: str | None, agent: str, user: str | None, f
 
     System messages are left out: instructions are the agent's own.
     """
-    made = conversation or uuid4().hex
+    made = conversation or new_conversation()
     asyncio.run(_import(locate(project), file, made, agent, user, form))
     click.echo(made)
     return 0

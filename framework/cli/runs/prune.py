@@ -10,6 +10,7 @@ import click
 
 from framework.cli.location import lenient_settings, locate
 from framework.cli.records import stored
+from framework.cli.show import counted
 from framework.memory.store import Pruned
 from framework.types.frozen import seconds
 
@@ -36,7 +37,7 @@ def command(older_than: float | None, dry_run: bool, project: str, as_json: bool
         click.echo(json.dumps({"runs": pruned.runs, "conversations": pruned.conversations, "dry_run": dry_run}))
         return 0
     verb = "would be deleted" if dry_run else "deleted"
-    counts = [f"{count} {what}{'' if count == 1 else 's'}" for count, what in _counts(pruned)]
+    counts = [counted(count, what) for count, what in _counts(pruned)]
     click.echo(f"{' and '.join(counts)} {verb}")
     return 0
 

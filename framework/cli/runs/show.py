@@ -12,7 +12,7 @@ import click
 
 from framework.cli.location import locate
 from framework.cli.records import find_run, stored
-from framework.cli.show import MARKS, arguments_text, ending, first_line, how_to_decide, shown, visible
+from framework.cli.show import MARKS, arguments_text, counted, ending, first_line, how_to_decide, shown, visible
 from framework.cli.waterfall import waterfall, widths_of
 from framework.engine.ending import result_of
 from framework.telemetry.otlp_json import otlp_json as exported
@@ -82,15 +82,11 @@ def _facts(state: RunState, result: RunResult) -> Iterator[str]:
     if state.user:
         yield f"user {state.user}"
     tool_calls = sum(stat.count for stat in result.tool_stats.values())
-    yield f"{_some(result.steps, 'step')}, {_some(tool_calls, 'tool call')}"
+    yield f"{counted(result.steps, 'step')}, {counted(tool_calls, 'tool call')}"
     cost = f", {usage.cost_usd:.4f} USD" if usage.cost_usd else ""
     yield f"{usage.total_tokens} tokens{cost}, {result.elapsed_ms / 1000:.1f} s"
     if state.trace_id:
         yield f"trace {state.trace_id}"
-
-
-def _some(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _entry(entry: TraceEntry, *, several: bool) -> Iterator[str]:
