@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 NOBODY_DECIDED = "nobody decided in time"
 MAX_ATTEMPTS = 3
 """So often a run is taken over without one more step on record: after that it is what ends the processes."""
+MOST_TOLD = 1000
+"""Runs of which it is remembered why they could not go on."""
 
 
 class Resumption:
@@ -179,6 +181,8 @@ class Resumption:
             try:
                 await work
             except AgentsdError as error:
+                if len(self._told) >= MOST_TOLD:
+                    self._told.clear()
                 if self._told.get(run_id) != str(error):  # whoever looks after runs tries again every few seconds
                     self._told[run_id] = str(error)
                     level = logging.INFO if isinstance(error, RequestError) else logging.WARNING
