@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from framework.engine.attempt import message_id
 from framework.engine.expiry import with_expiry
+from framework.engine.journal import numbered
 from framework.engine.run import Run
 from framework.engine.run_trace import RunTrace
 from framework.types.errors import LimitExceeded, RunSuspended
@@ -28,7 +29,7 @@ async def conclude(run: Run, asked: tuple[Confirmation, ...], trace: RunTrace) -
         state.status, state.finish_reason = "cancelled", "cancelled"
     state.paused_at = time() if asked else None
     trace.ended()
-    await run.services.journal.end([*_last_events(run)])
+    await run.services.journal.end([*last_events(state, message_id(run))])
     result = result_of(state)
     _log(result)
     return result
@@ -42,18 +43,19 @@ async def suspend(run: Run, trace: RunTrace) -> NoReturn:
     raise RunSuspended(f"the runtime was closed while the run {run_id} went on; it can be resumed")
 
 
-def _last_events(run: Run) -> Iterator[Event]:
-    state = run.state
+def last_events(state: RunState, message_id: str | None = None) -> Iterator[Event]:
+    """How a root run ended, or what it waits for."""
     for confirmation in state.pending:
-        yield run.event(ConfirmationRequested, **{name: getattr(confirmation, name) for name in _ASKED})
+        yield numbered(state, ConfirmationRequested, **{name: getattr(confirmation, name) for name in _ASKED})
     if state.error is not None:
-        yield run.event(RunFailed, **state.error.model_dump())
-    yield run.event(
+        yield numbered(state, RunFailed, **state.error.model_dump())
+    yield numbered(
+        state,
         RunFinished,
         status=state.status,
         finish_reason=state.finish_reason,
         output=state.output,
-        message_id=message_id(run),
+        message_id=message_id,
         tokens_used=state.usage.total_tokens,
         usage=state.usage,
         trace_id=state.trace_id,

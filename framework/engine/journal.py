@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from framework.engine.stream import Channel
 from framework.memory.store import RunRecord
-from framework.types.events import Event
+from framework.types.events import Event, RunEvent
 from framework.types.state import RunState
 from framework.types.trace import SpanRecord
 
@@ -178,3 +178,10 @@ async def _whatever_happens(task: asyncio.Future[None]) -> None:
         except asyncio.CancelledError:
             continue
     task.result()
+
+
+def numbered(root: RunState, event: type[RunEvent], **payload: Any) -> Event:
+    """The next event of a root run, or of a part of it."""
+    root.seq += 1
+    head = {"run_id": root.run_id, "seq": root.seq, "generation": root.generation}
+    return event(**head, **payload)  # type: ignore[return-value]  # every RunEvent is an Event

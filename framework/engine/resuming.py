@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,6 +13,7 @@ from typing import Any
 from framework.config.blueprint import Blueprints
 from framework.config.catalog import Catalog
 from framework.config.generation import Generation
+from framework.engine.ending import last_events
 from framework.engine.expiry import expired
 from framework.engine.journal import Journal
 from framework.engine.launcher import Launcher, Start
@@ -21,7 +22,6 @@ from framework.engine.router import route
 from framework.engine.stream import Channel, RunStream
 from framework.memory.store import RunInfo, RunQuery, RunRecord
 from framework.types.errors import AgentsdError, ConfigError, DecisionRefused, RequestError, RunBusy, RunNotFound
-from framework.types.events import Event, RunFailed, RunFinished
 from framework.types.outcome import Status
 from framework.types.state import Confirmation, Decision, ErrorInfo, Reject, RunState
 
@@ -212,28 +212,10 @@ class Resumption:
         """Put down that a run has ended that was not gone on with."""
         self._launcher.pinned.pop(state.run_id, None)
         state.status, state.finish_reason, state.error, state.pending = status, finish_reason, error, []
-        told = [*_last_events(state)]
+        told = [*last_events(state)]
         channel = Channel()
         channel.close()
         ending = asyncio.ensure_future(Journal(state, record, channel, durable=self._store.durable).end(told))
         self._background.add(ending)
         ending.add_done_callback(self._background.discard)
         await asyncio.shield(ending)  # who is cancelled meanwhile does not wait for it: `close` does
-
-
-def _last_events(state: RunState) -> Iterator[Event]:
-    head = {"run_id": state.run_id, "generation": state.generation}
-    if state.error is not None:
-        state.seq += 1
-        yield RunFailed(**head, seq=state.seq, **state.error.model_dump())
-    state.seq += 1
-    yield RunFinished(
-        **head,
-        seq=state.seq,
-        status=state.status,
-        finish_reason=state.finish_reason,
-        output=state.output,
-        tokens_used=state.usage.total_tokens,
-        usage=state.usage,
-        trace_id=state.trace_id,
-    )

@@ -24,6 +24,7 @@ from framework.engine.background import read_background
 from framework.engine.budget import Budget
 from framework.engine.compression import fit_history
 from framework.engine.guarding import guard_output, withhold
+from framework.engine.journal import numbered
 from framework.engine.policy import Policy
 from framework.engine.room import note_size
 from framework.engine.run_trace import AgentTrace, step_span
@@ -189,10 +190,7 @@ class Run:
 
     def event(self, event: type[RunEvent], **payload: Any) -> Event:
         """The run's next event, numbered."""
-        root = self.services.root
-        root.seq += 1
-        head = {"run_id": root.run_id, "seq": root.seq, "generation": root.generation, "path": self.state.path}
-        return event(**head, **payload)  # type: ignore[return-value]  # every RunEvent is an Event
+        return numbered(self.services.root, event, path=self.state.path, **payload)
 
     def keep_time(self) -> None:
         """Bring the end of the run, and of those it is part of, forward where a timeout was tightened meanwhile."""
