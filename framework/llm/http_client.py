@@ -1,4 +1,7 @@
-"""The HTTP client that SDKs are given: one that they made themselves would be left half made where that fails."""
+"""HTTP for SDKs: the client they are given, and what they do not notice of an answer.
+
+A client that they made themselves would be left half made where that fails, and complain when it is thrown away.
+"""
 
 from __future__ import annotations
 
