@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from framework import Approve, ModelError, RunResult, Runtime, tool
@@ -68,6 +68,30 @@ def test_the_same_id_may_be_tried_another_way(tmp_path: Path) -> None:
     assert shop.log == ["+b", "+b2", "-b2"]
     assert states(result) == {"b": "done"}
     assert [call.id for call in result.tool_calls] == ["plan-1-b", "plan-2-b"]
+
+
+def test_what_was_tried_in_vain_is_told_also_where_another_way_still_waits_to_be_tried(tmp_path: Path) -> None:
+    shop = Workshop("a", "b")
+    again = step("a", "b", parameters={"n": "a2"})
+    plans = draft(step("a")), draft(step("b"), again), draft(again | {"depends_on": ()})
+    result, requests, _ = run(planner(tmp_path, plan="{max_replans: 3}"), shop.tools(), *plans, "done")
+    assert shop.log == ["+a", "+b", "+a2", "-a2"]
+    told = [
+        [call.arguments["n"] for message in request.messages for call in message.tool_calls] for request in requests
+    ]
+    assert told == [[], ["a"], ["a", "b"], ["b", "a2"]]
+    results = [m.content.strip() for m in requests[2].messages if m.role == "tool"]
+    assert results == ["Error: work failed: ValueError: broken"] * 2
+    assert states(result) == {"b": "failed", "a": "done"}
+
+
+def test_a_goal_that_was_pursued_in_vain_is_told_for_every_new_plan(tmp_path: Path) -> None:
+    plans = draft(free("think")), draft(step("b"), free("think", "b")), draft()
+    root = planner(tmp_path, runtime_policy="{max_repeated_calls: 1}")
+    turns = plans[0], calls_forever(), calls_forever(), plans[1], plans[2], "done"
+    result, requests, _ = run(root, Workshop("b").tools(), *turns)
+    assert result.output == "done"
+    assert "think about think: stopped by max_repeated_calls" in [m.content for m in requests[4].messages]
 
 
 def test_nothing_can_depend_on_what_failed(tmp_path: Path) -> None:
@@ -279,7 +303,15 @@ def check_order(world: World) -> None:
             )
 
 
+TRIED_TWICE = (
+    draft(step("s0"), step("s1", "s0"), step("s2"), step("s3", "s1"), step("s4", "s1"), step("s5", "s0")),
+    frozenset({"s3", "s5"}),
+)
+"""Of which s5 waits to be tried another way when s3 fails, where two go on at once."""
+
+
 @cases(25)
+@example(graph=TRIED_TWICE, ask=True, fixed=True, parallel=2)
 @given(graph=graphs(), ask=st.booleans(), fixed=st.booleans(), parallel=st.integers(1, 4))
 def test_with_new_plans_too_every_step_runs_once_and_in_order_and_pauses_change_nothing(
     tmp_path_factory: pytest.TempPathFactory,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from framework.engine.corrections import repaired_plan
 from framework.engine.preflight import preflight
-from framework.engine.transcript import work_done
+from framework.engine.transcript import tried_before, work_done
 from framework.telemetry import names
 from framework.types.errors import LimitExceeded
 from framework.types.events import PlanProposed
@@ -139,7 +139,7 @@ def _question(
     Results come as those of tools, the model's own plan as its own words: in a system message they would be obeyed.
     """
     progress = before.steps if before and any(step.status != "open" for step in before.steps) else ()
-    yield from work_done(run, progress, "")
+    yield from work_done(run, (*tried_before(run, progress), *progress), "")
     if rejected is not None and rejected.steps:
         yield Message(role="assistant", content=_shown(rejected))
     text = run.agent.render(

@@ -14,7 +14,7 @@ from framework.engine.planning import plan_of, settings_of
 from framework.engine.react import react
 from framework.engine.references import referring, resolve
 from framework.engine.results import finish, observation
-from framework.engine.transcript import attempt_id, call_id, calls_made, child_key, last_attempt
+from framework.engine.transcript import attempt_id, call_id, calls_made, child_key, last_attempt, pursued
 from framework.telemetry import names
 from framework.telemetry.spans import fail
 from framework.types.errors import ToolError
@@ -151,11 +151,7 @@ async def _pursue(run: Run, step: PlanStep) -> tuple[Confirmations, StepStatus, 
     child = _child(run, step)
     if asked := await child.drive(react):
         return asked, "running", ""
-    if child.state.status == "completed":
-        return (), "done", child.state.output
-    why = child.state.error.message if child.state.error else f"stopped by {child.state.finish_reason}"
-    partial = f"; what it has so far: {child.state.output}" if child.state.output else ""
-    return (), "failed", why + partial
+    return (), *pursued(child.state)
 
 
 def _child(run: Run, step: PlanStep) -> Run:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from framework.engine.results import observation, tool_message
 from framework.types.messages import Message
-from framework.types.plan import PlanStep
-from framework.types.state import CallRecord
+from framework.types.plan import PlanStep, StepStatus
+from framework.types.state import CallRecord, RunState
 
 if TYPE_CHECKING:
     from framework.engine.run import Run
@@ -35,6 +35,25 @@ def last_attempt(run: Run, step: PlanStep) -> tuple[int, CallRecord | None]:
 def attempt_id(step: PlanStep, number: int) -> str:
     """The id of one attempt at a step's call."""
     return call_id(step) if number == 1 else f"{call_id(step)}~{number}"
+
+
+def pursued(child: RunState) -> tuple[StepStatus, str]:
+    """How the sub-run of a step ended, and what it gave, or why it gave nothing."""
+    if child.status == "completed":
+        return "done", child.output
+    why = child.error.message if child.error else f"stopped by {child.finish_reason}"
+    return "failed", why + (f"; what it has so far: {child.output}" if child.output else "")
+
+
+def tried_before(run: Run, steps: Sequence[PlanStep]) -> Iterator[PlanStep]:
+    """Steps as earlier revisions of the plan had them, which failed and were made anew under the same id."""
+    for step in steps:
+        for revision in range(1, step.revision):
+            earlier = step.model_copy(update={"revision": revision, "status": "failed"})
+            if record := last_attempt(run, earlier)[1]:
+                yield earlier.model_copy(update={"tool": record.call.tool})
+            elif child := run.state.children.get(child_key(earlier)):
+                yield earlier.model_copy(update={"tool": None, "result": pursued(child)[1]})
 
 
 def calls_made(run: Run, steps: Iterable[PlanStep], said: str) -> Iterator[Message]:
