@@ -167,8 +167,8 @@ def test_llm06_through_no_door_is_a_denied_call_made_or_one_that_is_asked_about_
     assert len(ledger.made) <= 1
     risky = any(RISKS.index(one.risk) >= RISKS.index("high") for one in tools)
     if attack.door in ("model", "direct") or (
-        attack.door == "free step" and not risky
-    ):  # else the plan may be rejected
+        attack.door == "free step" and not risky and RISKS.index(boss.ceiling) < RISKS.index("high")
+    ):  # else the plan may be rejected: built-in tools are risky, too
         expected = verdict(boss, clerk, attack, by_name[attack.name], attack.order)
         assert ((attack.name, attack.order) in ledger.made) or expected != "allow"
     assert all(RISKS.index(by_name[name].risk) <= RISKS.index(boss.ceiling) for name, _ in ledger.made)

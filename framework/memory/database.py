@@ -89,7 +89,9 @@ class Database:
         return await self._do(self._reader, work, work, self._patience)
 
     async def close(self) -> None:
-        """Let what is under way end, and close the connections."""
+        """Let what is under way end, and close the connections; from the first moment nothing else begins."""
+        for threads in (self._writer, self._reader):
+            threads.pool.shutdown(wait=False)
         for threads in (self._writer, self._reader):
             await asyncio.to_thread(threads.close)
 
