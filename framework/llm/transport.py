@@ -16,9 +16,10 @@ from urllib.request import getproxies
 import aiohttp
 import httpx2
 
-MAX_CONNECTIONS = 1000
+from framework.llm.http_client import MAX_CONNECTIONS
+
 KEEP_ALIVE = 5.0
-"""Seconds; both as in the SDK's own transport."""
+"""Seconds; as in the SDK's own transport."""
 LARGE_BODY = 1 << 20
 """Bytes; from there on aiohttp wants a file, which it sends in pieces."""
 _FAILURES: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (

@@ -125,19 +125,17 @@ class SqlRecord:
 
         After a failure the record is not to be used any more: the run may be taken over at once, by this process too.
         """
+        goes_on = False
         try:
             await self._write(state, events, spans, last=last)
+            goes_on = not last
         except RunTaken:
-            self._hold.end()
             raise
         except StoreError as error:
-            self._hold.end()
             raise StoreError(f"the run {self._run_id} stops: {error.message}") from None
-        except BaseException:
-            self._hold.end()
-            raise
-        if last:
-            self._hold.end()
+        finally:
+            if not goes_on:
+                self._hold.end()
 
     async def _write(
         self, state: RunState, events: Sequence[Event], spans: Sequence[SpanRecord], *, last: bool
