@@ -101,6 +101,20 @@ def test_whatever_the_connection_the_server_gets_the_same_and_the_caller_too(
     assert last.tool_calls[0].arguments == {"q": "é"}
 
 
+@each_connection
+def test_what_the_environment_says_of_an_account_at_openai_goes_to_no_other_server(
+    prepare: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-1")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-1")
+    monkeypatch.setenv("OPENAI_ADMIN_KEY", "sk-admin")
+
+    _, server = ask(prepare, [says("hello")], monkeypatch)
+
+    sent = str(dict(server.headers[0]))
+    assert not [value for value in ("org-1", "proj-1", "sk-admin") if value in sent]
+
+
 HAZARDS: list[tuple[Answer, str, bool]] = [
     (rate_limited("7"), "rate limited, retry after 7 s", True),
     (raw(500, b"<html>oops</html>", "text/html"), "the provider failed (500)", True),

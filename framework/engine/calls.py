@@ -57,7 +57,10 @@ def taken_in(message: Message, state: RunState) -> Message:
             fresh += "_"
         used.add(fresh)
         unique.append(call if call.id == fresh else call.model_copy(update={"id": fresh}))
-    return message.model_copy(update={"content": repair(message.content), "tool_calls": tuple(unique)})
+    content = repair(message.content)
+    if content == message.content and not unique:
+        return message
+    return message.model_copy(update={"content": content, "tool_calls": tuple(unique)})
 
 
 def admit(run: Run, requested: Sequence[ToolCall], *, again: bool = False) -> list[ToolCall]:
@@ -82,8 +85,7 @@ def admit(run: Run, requested: Sequence[ToolCall], *, again: bool = False) -> li
         repeats = 1 if again else run.budget.spend_repeat(arguments_hash(call.tool, call.arguments))
         fits = run.budget.spend_call()
         fitting += fits
-        refusal = ToolResult(status="error", error="not called: this run's limit of tool calls is reached; answer now")
-        run.state.calls[call.id] = CallRecord(call=call, repeats=repeats, result=None if fits else refusal)
+        run.state.calls[call.id] = CallRecord(call=call, repeats=repeats, result=None if fits else _too_many())
     if new and not fitting:
         raise run.budget.no_calls_left()
     return requested
@@ -210,6 +212,10 @@ async def _execute_edited(run: Run, call: ToolCall, tool: Tool, arguments: dict[
     if refused := await hooks.before_tool(run, edited):
         return await finish(run, call, refused)
     return await _execute_in_turn(run, edited, tool, bound, asked=True)
+
+
+def _too_many() -> ToolResult:
+    return ToolResult(status="error", error="not called: this run's limit of tool calls is reached; answer now")
 
 
 def _wrong(message: str, **more: Any) -> ToolResult:

@@ -130,6 +130,8 @@ def _call_summaries(state: RunState) -> Iterator[CallSummary]:
 
 def _log(result: RunResult) -> None:
     """The one INFO record of a run."""
+    if not log.isEnabledFor(logging.INFO):
+        return
     fields = {
         "agent": result.agent,
         "generation": result.generation,

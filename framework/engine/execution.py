@@ -48,8 +48,9 @@ async def execute(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -
     if asked:
         return asked
     elapsed = (perf_counter() - started) * 1000
-    result = await hooks.after_tool(run, call, result.model_copy(update={"elapsed_ms": elapsed}))
-    return await finish(run, call, result.model_copy(update={"elapsed_ms": elapsed}))
+    timed = result.model_copy(update={"elapsed_ms": elapsed})
+    changed = await hooks.after_tool(run, call, timed)
+    return await finish(run, call, timed if changed is timed else changed.model_copy(update={"elapsed_ms": elapsed}))
 
 
 async def _try(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> tuple[Confirmations, ToolResult]:

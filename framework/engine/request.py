@@ -100,7 +100,7 @@ def first_state(message: str, agent: Agent, generation: Generation, locale: str,
             agent.spec.model_settings, ModelSettings, options.get("model_settings") or {}, "model_settings"
         ),
         output_schema=output_type.model_json_schema() if output_type else agent.spec.output_schema,
-        history=[m for m in _history(history or ()) if m.role != "system"],
+        history=[m for m in _history(history) if m.role != "system"] if history else [],
         messages=[Message(role="user", content=message)],
     )
 

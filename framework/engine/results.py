@@ -44,7 +44,7 @@ async def finish(run: Run, call: ToolCall, result: ToolResult) -> tuple[Confirma
         result = result.model_copy(update={"error": repair(redact(result.error))})
     state.calls[call.id] = record.model_copy(update={"result": result})
     if call.tool in run.agent.toolset.tools:  # else it is a word of the model's, and the log lists these names
-        stat = state.tool_stats.get(call.tool, ToolStat())
+        stat = state.tool_stats.get(call.tool) or ToolStat()
         state.tool_stats[call.tool] = ToolStat(count=stat.count + 1, total_ms=stat.total_ms + result.elapsed_ms)
     text = observation(run, call.tool, result)
     state.trace.append(_trace_entry(run, call, result, text))

@@ -5,11 +5,11 @@ What the provider counted is the truth; only what came since the last answer is 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
+from framework.llm.prepared import as_json
 from framework.llm.tokens import estimate_tokens
 from framework.types.errors import LimitExceeded
 from framework.types.events import Warned
@@ -102,4 +102,4 @@ def _advice(run: Run) -> str:
 
 def _text(message: Message) -> str:
     calls = [[call.tool, call.arguments] for call in message.tool_calls]
-    return message.content + (json.dumps(calls, ensure_ascii=False) if calls else "")
+    return message.content + (as_json(calls).decode() if calls else "")

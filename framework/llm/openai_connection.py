@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from itertools import count
 from typing import Any
+from uuid import uuid4
 
 import httpx2
 import orjson
@@ -11,13 +13,16 @@ from openai import AsyncOpenAI, AsyncStream, RequestOptions, omit
 
 from framework.llm.assembly import as_dict
 from framework.llm.http_client import http_client
-from framework.llm.transport import client_for
+from framework.llm.transport import client_for, content_of
 
 _TELEMETRY = (
-    *("Lang", "Package-Version", "OS", "Arch", "Runtime", "Runtime-Version"),
-    *("Async", "Retry-Count", "Read-Timeout"),
+    *("X-Stainless-Lang", "X-Stainless-Package-Version", "X-Stainless-OS", "X-Stainless-Arch"),
+    *("X-Stainless-Runtime", "X-Stainless-Runtime-Version", "X-Stainless-Async"),
+    *("X-Stainless-Retry-Count", "X-Stainless-Read-Timeout"),
 )
-"""What the SDK tells every server of this machine, as `X-Stainless-…`; none needs it to answer."""
+"""What the SDK tells every server of this machine; none needs it to answer."""
+_ACCOUNT = ("OpenAI-Organization", "OpenAI-Project")
+"""What it tells, from its environment variables, also servers that are not OpenAI's."""
 
 
 class Connection:
@@ -44,24 +49,23 @@ class Connection:
         # Whole: the SDK would put it together for every call. An address without a path comes without its slash.
         self._url = f"{str(self._sdk.base_url).rstrip('/')}/chat/completions"
         self._takes_bytes = "content" in inspect.signature(self._sdk.post).parameters
-        # Said again here, because the SDK copies its own defaults, each of them for each request.
-        self._options: RequestOptions = {
-            "headers": {f"X-Stainless-{name}": omit for name in _TELEMETRY},
-            "max_retries": 0,
-            "timeout": timeout,
-        }
+        left_out = _TELEMETRY if base_url is None else (*_TELEMETRY, *_ACCOUNT)
+        self._headers = dict.fromkeys(left_out, omit)
+        self._timeout = timeout
+        self._id, self._asked = uuid4().hex, count()
 
     async def whole(self, body: bytes) -> Any:
         """The answer's JSON, or the text of one that is none; raises OpenAIError, httpx2.HTTPError or ValueError."""
         if not self._takes_bytes:
             completion = await self._create(body)
             return completion if isinstance(completion, str) else as_dict(completion)
-        response = await self._sdk.post(self._url, content=body, cast_to=httpx2.Response, options=self._options)
+        response = await self._sdk.post(self._url, content=body, cast_to=httpx2.Response, options=self._options())
+        content = await content_of(response)
         try:
-            return orjson.loads(response.content)
+            return orjson.loads(content)
         except ValueError:
             if "json" not in response.headers.get("content-type", "json"):
-                return response.text
+                return content.decode(errors="replace")
             raise
 
     async def stream(self, body: bytes) -> AsyncStream[Any]:
@@ -74,7 +78,7 @@ class Connection:
             self._url,
             content=body,
             cast_to=object,
-            options=self._options,
+            options=self._options(),
             stream=True,
             stream_cls=AsyncStream[object],
         )
@@ -89,5 +93,15 @@ class Connection:
         create: Any = self._sdk.chat.completions.create
         more = {"stream": True} if fields.pop("stream", False) else {}
         return await create(
-            model=fields.pop("model"), messages=[], **more, extra_body=fields, extra_headers=self._options["headers"]
+            model=fields.pop("model"), messages=[], **more, extra_body=fields, extra_headers=self._headers
         )
+
+    def _options(self) -> RequestOptions:
+        """Of one request. Said again here, because the SDK would copy its own defaults, and draw a key, for each."""
+        return {
+            "headers": self._headers,
+            "max_retries": 0,
+            "timeout": self._timeout,
+            "security": {"bearer_auth": True},
+            "idempotency_key": f"{self._id}-{next(self._asked)}",
+        }

@@ -24,6 +24,16 @@ _SIGNS = {
     "format": "format {}",
 }
 """Formulas rather than words: they read the same in every language."""
+_NAMES: Mapping[type, str] = {
+    type(None): "null",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+    Mapping: "object",
+}
 
 
 class JsonSchema:
@@ -34,7 +44,7 @@ class JsonSchema:
 
     def branches(self, node: Any, hops: int = 0) -> list[Mapping[str, Any]]:
         """The schemas a value may choose from, each with its `type`; none where anything else may be allowed too."""
-        if not isinstance(node, Mapping) or hops > MAX_HOPS:
+        if not isinstance(node, (dict, Mapping)) or hops > MAX_HOPS:  # dict first: an abstract class takes long
             return []
         if "type" in node:
             return [node]
@@ -49,7 +59,7 @@ class JsonSchema:
 
     def child(self, node: Any, value: Any, part: str | int) -> Any:
         """The schema of a part of a value that is an object or a list; nothing where that is not clear."""
-        wanted = "object" if isinstance(value, Mapping) else "array"
+        wanted = "object" if isinstance(value, (dict, Mapping)) else "array"
         fitting = [branch for branch in self.branches(node) if wanted in types_of([branch])]
         if len(fitting) != 1:
             return None
@@ -57,7 +67,7 @@ class JsonSchema:
         if wanted == "array":
             return None if "prefixItems" in branch else branch.get("items")
         properties = branch.get("properties")
-        if isinstance(properties, Mapping) and part in properties:
+        if isinstance(properties, (dict, Mapping)) and part in properties:
             return properties[part]
         return None if "patternProperties" in branch else branch.get("additionalProperties")
 
@@ -109,14 +119,8 @@ def types_of(branches: Iterable[Mapping[str, Any]]) -> set[str]:
 
 def type_of(value: Any) -> str:
     """JSON's name for what a value is."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int):
-        return "integer"
-    names = ((float, "number"), (str, "string"), (list, "array"), (Mapping, "object"))
-    return next((name for kind, name in names if isinstance(value, kind)), "")
+    name = _NAMES.get(type(value))
+    return name or next((name for kind, name in _NAMES.items() if isinstance(value, kind)), "")
 
 
 def fits(value: Any, types: set[str]) -> bool:
