@@ -33,6 +33,7 @@ HEAVY = {
     "opentelemetry.exporter",
 }
 """What may be imported inside a function: SDKs that not every process needs."""
+HEAVY |= {"framework.types.capped"}  # with httpx2
 HEAVY |= {"framework.tools.mcp_client", "framework.tools.mcp_connection"}  # with the MCP SDK, an extra
 HEAVY |= {"framework.memory.sql"}  # with SQLAlchemy, for those who keep anything
 HEAVY |= {"framework.server.process"}  # with FastAPI and uvicorn, an extra

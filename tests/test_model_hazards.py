@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gzip
 import json
 import logging
+import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +28,7 @@ from tests.cases import cases
 from tests.formats import FORMATS, KEY, OPENAI, Format, begun, each_format, each_way, says
 from tests.projects import agent, write
 from tests.site import answer, redirect, site
-from tests.wire import Answer, raw, wire_server
+from tests.wire import Answer, endless, raw, wire_server
 
 SEARCH = ToolDefinition(name="docs.search", description="x", parameters={"type": "object", "properties": {"q": {}}})
 ODD: list[Any] = [
@@ -243,6 +245,31 @@ def test_an_answer_without_end_is_no_answer(form: Format, monkeypatch: pytest.Mo
     error = error_of(form, says(form, "x" * 101))
     assert "the answer is longer than 100 characters" in error.message
     assert (error.retryable, error.unavailable) == (False, True)
+
+
+@each_format
+@each_way
+def test_an_answer_that_goes_on_for_ever_is_given_up(
+    form: Format, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("framework.llm.http_client.MAX_ANSWER_BYTES", 2_000_000)
+
+    async def run() -> ModelReply | ModelError:
+        async with wire_server([endless(stream=stream)]) as server:
+            told = await asyncio.to_thread(ask, form, server.url, stream=stream)
+            await asyncio.wait_for(server.disconnected.wait(), 20)
+            return told
+
+    error = asyncio.run(run())
+    assert isinstance(error, ModelError), error
+    assert error.message.endswith(": the answer is longer than 2 MB: no model writes that much")
+    assert (error.retryable, error.unavailable) == (False, True)
+
+
+@each_format
+def test_an_answer_that_would_unfold_without_end_is_given_up(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = error_of(form, raw(200, gzip.compress(random.Random(1).randbytes(1_100_000)), content_encoding="gzip"))
+    assert error.message.endswith(": the answer is longer than 1 MB compressed: no model writes that much")
 
 
 # --- refusals

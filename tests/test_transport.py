@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -177,9 +178,10 @@ def test_a_connection_is_kept_for_the_next_request() -> None:
     ports = set()
 
     async def run() -> None:
-        async with wire_server([says("one"), says("two"), says("three")]) as server:
+        answers = [says("one"), says("two"), replace(says("three"), chunked=True), says("four")]
+        async with wire_server(answers) as server:
             model = OpenAIModel("openai", "m", api_key=KEY, base_url=server.url)
-            for stream in (False, True, False):
+            for stream in (False, True, False, False):
                 async for _ in model.stream(request(stream=stream)):
                     pass
                 ports.update(server.ports)

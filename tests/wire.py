@@ -19,7 +19,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice
 from openai.types.chat.chat_completion_chunk import ChatCompletionChunk
 
-Ending = Literal["done", "clean", "cut", "stall", "comments"]
+Ending = Literal["done", "clean", "cut", "stall", "comments", "endless"]
 HEAD: dict[str, Any] = {"id": "chat-1", "created": 1, "model": "wire-model"}
 
 
@@ -33,8 +33,10 @@ class Answer:
     streamed: tuple[str, ...] = ()
     """Events sent instead of the body where a stream was asked for."""
     ending: Ending = "done"
-    """After the events: `[DONE]`, a clean end without it, a cut connection, or silence or comments until the client
-    goes."""
+    """After the events: `[DONE]`, a clean end without it, a cut connection, or silence, comments or more of the last
+    line until the client goes."""
+    chunked: bool = False
+    """Sent whole, but without telling its length beforehand."""
     indexed: bool = True
     """Streamed tool calls carry their index."""
     status: int = 200
@@ -216,6 +218,12 @@ def whole_completion(message: dict[str, Any], finish: str, usage: tuple[int, int
     )
 
 
+def endless(*, stream: bool, **headers: str) -> Answer:
+    """One line that goes on until the client leaves, of an event or of a whole answer."""
+    kind = "text/event-stream" if stream else "application/json"
+    return replace(raw(200, b'data: {"' if stream else b'{"', kind, **headers), ending="endless")
+
+
 async def _respond(request: web.Request, body: dict[str, Any], answer: Answer) -> web.StreamResponse:
     if answer.completion is not None and body.get("stream"):
         answer = replace(answer, events=tuple(chunks(answer, body)))
@@ -223,9 +231,23 @@ async def _respond(request: web.Request, body: dict[str, Any], answer: Answer) -
         answer = replace(answer, events=answer.streamed, ending="clean")
     if answer.events or answer.ending == "comments":
         return await _stream(request, answer)
-    data = answer.completion.to_json(indent=None, warnings=False).encode() if answer.completion else answer.body
     headers = dict(answer.headers)
-    return web.Response(status=answer.status, body=data, content_type=answer.content_type, headers=headers)
+    if answer.ending == "endless":
+        return await _go_on(request, answer, headers)
+    data = answer.completion.to_json(indent=None, warnings=False).encode() if answer.completion else answer.body
+    response = web.Response(status=answer.status, body=data, content_type=answer.content_type, headers=headers)
+    if answer.chunked:
+        response.enable_chunked_encoding()
+    return response
+
+
+async def _go_on(request: web.Request, answer: Answer, headers: dict[str, str]) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"content-type": answer.content_type, **headers})
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    await response.write(answer.body)
+    while True:
+        await response.write(b"x" * 65536)
 
 
 async def _stream(request: web.Request, answer: Answer) -> web.StreamResponse:

@@ -175,7 +175,11 @@ class Failures:
     def _broken(self, error: Exception) -> ModelError:
         import httpx2
 
+        from framework.types.capped import TooLarge
+
         root = error if isinstance(error, httpx2.HTTPError) else error.__cause__ or error
+        if isinstance(root, TooLarge):
+            return self.error(str(root), unavailable=True)
         if isinstance(root, httpx2.TimeoutException):
             return self.error(f"no answer in time from {self._address}", retryable=True)
         if isinstance(error, ValueError):

@@ -117,7 +117,7 @@ class GeminiModel:
         from google.genai.types import HttpOptions, HttpRetryOptions
 
         # With a client of ours, or the SDK takes aiohttp where it finds it, and that has other errors and retries.
-        self._http = http_client(SDK_TIMEOUT, event_hooks={"response": [self._remember]})
+        self._http = http_client(SDK_TIMEOUT, self._remember)
         address, version = _address_and_version(self._base_url)
         options = HttpOptions(
             base_url=address,

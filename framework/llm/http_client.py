@@ -6,29 +6,60 @@ A client that they made themselves would be left half made where that fails, and
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import httpx2
 
+    from framework.types.capped import Capped
+
+    Hook = Callable[[httpx2.Response], Awaitable[None]]
+
 MAX_CONNECTIONS = 1000
 """At once, to one model: as many calls as a process may have under way."""
 KEPT_CONNECTIONS = 100
+MAX_ANSWER_BYTES = 100_000_000
+"""Of one answer on the wire; the longest that models write, streamed by the token, have a tenth of it."""
+MAX_PACKED_BYTES = 1_000_000
+"""Of one that is compressed: a thousand times as many may come out of it."""
+ENCODING = "identity"
+"""What is asked for: compression saves nothing here, and lets a stream wait for more to compress."""
 
 
-def http_client(timeout: float, **options: Any) -> httpx2.AsyncClient:
+def http_client(timeout: float, on_response: Hook | None = None, **options: Any) -> httpx2.AsyncClient:
     """A client that knows the environment's proxies and certificates, and follows no redirect unless it is told to.
 
     A redirect would take the key along, to whatever server is named there.
 
     Args:
         timeout: seconds without a byte.
+        on_response: called with each answer, before its body comes in.
         options: more of `httpx2.AsyncClient`.
     """
     import httpx2
 
     limits = httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=KEPT_CONNECTIONS)
-    return httpx2.AsyncClient(timeout=timeout, limits=limits, **options)
+    hooks = [_cap, on_response] if on_response else [_cap]
+    headers = {"accept-encoding": ENCODING}
+    return httpx2.AsyncClient(
+        timeout=timeout, limits=limits, headers=headers, event_hooks={"response": hooks}, **options
+    )
+
+
+async def _cap(response: httpx2.Response) -> None:
+    stream: Any = response.stream  # of an asynchronous client
+    response.stream = capped(stream, response.headers.get("content-encoding"), response.request)
+
+
+def capped(stream: httpx2.AsyncByteStream, encoding: str | None, request: httpx2.Request) -> Capped:
+    """The bytes of an answer, and an error in place of those that are too many."""
+    from framework.types.capped import Capped
+
+    packed = encoding not in (None, ENCODING)
+    limit, how = (MAX_PACKED_BYTES, " compressed") if packed else (MAX_ANSWER_BYTES, "")
+    told = f"the answer is longer than {limit // 1_000_000} MB{how}: no model writes that much"
+    return Capped(stream, limit, told, request)
 
 
 async def unstreamed(response: httpx2.Response) -> dict[str, Any] | None:

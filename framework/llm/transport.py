@@ -16,7 +16,7 @@ from urllib.request import getproxies
 import aiohttp
 import httpx2
 
-from framework.llm.http_client import MAX_CONNECTIONS
+from framework.llm.http_client import ENCODING, MAX_CONNECTIONS, MAX_PACKED_BYTES, capped
 
 KEEP_ALIVE = 5.0
 """Seconds; as in the SDK's own transport."""
@@ -54,7 +54,6 @@ class ModelHTTPClient(httpx2.AsyncClient):
     def __init__(self, timeout: float) -> None:
         self._direct = _Transport(timeout)
         super().__init__(transport=self._direct, timeout=timeout, follow_redirects=True)
-        self._encodings = ("accept-encoding", self.headers["accept-encoding"])
         self._known = httpx2.URL()
         self._known_text = ""
 
@@ -68,7 +67,7 @@ class ModelHTTPClient(httpx2.AsyncClient):
         request = httpx2.Request(
             method,
             self._known if not options.get("params") else self._known.copy_merge_params(options["params"]),
-            headers=[*headers, self._encodings],
+            headers=[*headers, ("accept-encoding", ENCODING)],
             stream=httpx2.ByteStream(content),  # as `content`, headers would be added that aiohttp adds anyway
             extensions=options.get("extensions"),
         )
@@ -103,11 +102,9 @@ class _Transport(httpx2.AsyncBaseTransport):
                 allow_redirects=False,
                 server_hostname=request.extensions.get("sni_hostname"),
             )
-            if whole:
-                content = await answer.read()
+            stream = _Whole(await _read(answer, request)) if whole else _pieces(answer, request)
         except (aiohttp.ClientError, OSError) as error:
             raise _failure(error, request) from error
-        stream = _Whole(content) if whole else _Answer(answer, request)
         return httpx2.Response(answer.status, headers=answer.raw_headers, stream=stream, request=request)
 
     async def aclose(self) -> None:
@@ -124,6 +121,21 @@ class _Transport(httpx2.AsyncBaseTransport):
                 auto_decompress=False,
             )
         return self._session
+
+
+async def _read(answer: aiohttp.ClientResponse, request: httpx2.Request) -> bytes:
+    """All of an answer; most say beforehand that they are small."""
+    if (answer.content_length or MAX_PACKED_BYTES + 1) <= MAX_PACKED_BYTES:
+        return await answer.read()
+    pieces = _pieces(answer, request)
+    try:
+        return b"".join([piece async for piece in pieces])
+    finally:
+        await pieces.aclose()
+
+
+def _pieces(answer: aiohttp.ClientResponse, request: httpx2.Request) -> httpx2.AsyncByteStream:
+    return capped(_Answer(answer, request), answer.headers.get("content-encoding"), request)
 
 
 async def content_of(response: httpx2.Response) -> bytes:

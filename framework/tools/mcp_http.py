@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import httpx2
 
+from framework.types.capped import Capped
 from framework.types.source import McpServer
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -18,6 +19,7 @@ Refused = Callable[[int], None]
 
 def http_client(server: McpServer, refused: Refused) -> httpx2.AsyncClient:
     """A client with the server's headers; no answer is compressed, none is larger than allowed."""
+    told = f"it sent an answer of more than {MAX_BODY_BYTES // 2**20} MB"
 
     async def check(response: httpx2.Response) -> None:
         if response.status_code >= 400:
@@ -26,7 +28,7 @@ def http_client(server: McpServer, refused: Refused) -> httpx2.AsyncClient:
             raise httpx2.DecodingError("it compresses its answers unasked", request=response.request)
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _Capped(response.stream, response.request)
+            response.stream = Capped(response.stream, MAX_BODY_BYTES, told, response.request)
 
     given = {name: value.get_secret_value() for name, value in server.headers.items()}
     quiet = max(MAX_QUIET, server.timeout + 30)
@@ -34,22 +36,3 @@ def http_client(server: McpServer, refused: Refused) -> httpx2.AsyncClient:
     # A compressed body can unfold to any size before its length is seen.
     headers = {"accept-encoding": "identity"} | given
     return httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks={"response": [check]})
-
-
-class _Capped(httpx2.AsyncByteStream):
-    """A body that may only be so long; an event stream has its own limit, for each event."""
-
-    def __init__(self, stream: httpx2.AsyncByteStream, request: httpx2.Request) -> None:
-        self._stream, self._request = stream, request
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        async for chunk in self._stream:
-            size += len(chunk)
-            if size > MAX_BODY_BYTES:
-                told = f"it sent an answer of more than {MAX_BODY_BYTES // 2**20} MB"
-                raise httpx2.RemoteProtocolError(told, request=self._request)
-            yield chunk
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
