@@ -66,12 +66,33 @@ def test_a_conversation_in_its_form() -> None:
             {
                 "role": "user",
                 "content": [
-                    {"type": "tool_result", "tool_use_id": "call_1", "content": "found"},
+                    {"type": "tool_result", "tool_use_id": "call_1", "content": "found", "cache_control": CACHED},
                     {"type": "text", "text": "Only the answer."},
                 ],
             },
         ],
     }
+
+
+def marked(told: dict[str, Any]) -> list[str]:
+    """What of a conversation is marked to be cached, by its text."""
+    blocks = [block for turn in told["messages"] for block in turn["content"] if "cache_control" in block]
+    return [block.get("text") or block["content"] for block in blocks]
+
+
+def test_a_conversation_is_cached_up_to_where_the_next_request_goes_on() -> None:
+    late = Message(role="system", content="late")
+    asked = Message(role="assistant", tool_calls=(CALL,))
+
+    assert marked(body(SYSTEM, USER)) == ["hi"]
+    assert marked(body(SYSTEM, USER, late, late)) == ["hi"]
+    assert marked(body(SYSTEM, USER, asked, RESULT, late)) == ["found"]
+    assert marked(body(USER, Message(role="assistant", content="so"), USER, tools=())) == ["hi"]
+    assert marked(body(SYSTEM, USER, tools=())) == [], "a question that nothing follows"
+    assert marked(body(SYSTEM, USER, Message(role="assistant", content="so"), late)) == [], "no answer is marked"
+    assert marked(body(SYSTEM, tools=())) == []
+    nothing = Message(role="tool", content=" ", tool_call_id="call_1")
+    assert marked(body(SYSTEM, USER, asked, nothing, late)) == [], "the API refuses a mark on what is empty"
 
 
 def test_results_of_one_turn_are_one_message_and_empty_texts_are_none() -> None:
@@ -222,7 +243,7 @@ def test_cached_and_written_tokens_are_part_of_the_input() -> None:
         assert delta.reply
         usage = delta.reply.usage
         assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (125, 7, 132)
-        assert usage.cached_tokens == 100
+        assert (usage.cached_tokens, usage.cache_write_tokens) == (100, 20)
 
     asyncio.run(run())
 

@@ -41,14 +41,26 @@ USER = Message(role="user", content="hi")
         ("anthropic/claude-sonnet-4-20250514", {"thinking": "thinking_budget", "context_window": 200_000}),
         ("anthropic/claude-haiku-4-5-20251001", {"thinking": "thinking_budget", "max_output": 64_000}),
         ("anthropic/claude-sonnet-4-6", {"thinking": "adaptive_thinking", "context_window": 1_000_000}),
-        ("anthropic/claude-opus-5", {"tool_choice_required": True, "prices": Prices(input=5, output=25, cached=0.5)}),
-        ("anthropic/claude-opus-4-8", {"context_window": 1_000_000, "prices": Prices(input=5, output=25, cached=0.5)}),
-        ("anthropic/claude-sonnet-5", {"tool_choice_required": True, "prices": Prices(input=2, output=10, cached=0.2)}),
+        (
+            "anthropic/claude-opus-5",
+            {"tool_choice_required": True, "prices": Prices(input=5, output=25, cached=0.5, cache_write=6.25)},
+        ),
+        (
+            "anthropic/claude-opus-4-8",
+            {"context_window": 1_000_000, "prices": Prices(input=5, output=25, cached=0.5, cache_write=6.25)},
+        ),
+        (
+            "anthropic/claude-sonnet-5",
+            {"tool_choice_required": True, "prices": Prices(input=2, output=10, cached=0.2, cache_write=2.5)},
+        ),
         ("anthropic/claude-sonnet-5-5", {"tool_choice_required": False}),
         ("anthropic/claude-opus-5-5", {"tool_choice_required": False, "context_window": 1_000_000}),
-        ("anthropic/claude-fable-5-2", {"tool_choice_required": False, "prices": Prices(input=8, output=40)}),
+        (
+            "anthropic/claude-fable-5-2",
+            {"tool_choice_required": False, "prices": Prices(input=8, output=40, cache_write=10)},
+        ),
         ("anthropic/claude-haiku-5-5", {"tool_choice_required": True, "context_window": 1_000_000}),
-        ("anthropic/claude-haiku-5-5", {"prices": Prices(input=0.1, output=0.5, cached=0.01)}),
+        ("anthropic/claude-haiku-5-5", {"prices": Prices(input=0.1, output=0.5, cached=0.01, cache_write=0.125)}),
         ("anthropic/claude-3-haiku-20240307", {"thinking": "none", "context_window": 200_000}),
         ("gemini/gemini-2.5-flash", {"thinking": "thinking_budget", "max_output": 65_536}),
         ("gemini/gemini-2.5-flash-lite", {"prices": Prices(input=0.1, output=0.4, cached=0.01)}),
@@ -83,24 +95,33 @@ COUNTS = st.integers(0, 10_000_000)
 DOLLARS = st.floats(0, 1000)
 
 
-@given(COUNTS, COUNTS, COUNTS, DOLLARS, DOLLARS, DOLLARS)
+@given(COUNTS, COUNTS, COUNTS, COUNTS, DOLLARS, DOLLARS, DOLLARS, DOLLARS)
 @cases(100)
 def test_a_million_tokens_cost_their_price(
-    read: int, cached: int, written: int, price_in: float, price_out: float, price_cached: float
+    read: int,
+    cached: int,
+    kept: int,
+    written: int,
+    price_in: float,
+    price_out: float,
+    price_cached: float,
+    price_kept: float,
 ) -> None:
     usage = Usage(
-        prompt_tokens=read + cached,
+        prompt_tokens=read + cached + kept,
         completion_tokens=written,
-        total_tokens=read + cached + written,
+        total_tokens=read + cached + kept + written,
         cached_tokens=cached,
+        cache_write_tokens=kept,
     )
 
     def cost(**prices: float) -> float:
         return priced(usage, Capabilities(prices=Prices(**prices))).cost_usd
 
-    every = read * price_in + cached * price_cached + written * price_out
-    assert cost(input=price_in, output=price_out, cached=price_cached) == pytest.approx(every / 1_000_000)
-    whole = (read + cached) * price_in + written * price_out
+    every = read * price_in + cached * price_cached + kept * price_kept + written * price_out
+    prices = {"input": price_in, "output": price_out, "cached": price_cached, "cache_write": price_kept}
+    assert cost(**prices) == pytest.approx(every / 1_000_000)
+    whole = (read + cached + kept) * price_in + written * price_out
     assert cost(input=price_in, output=price_out) == pytest.approx(whole / 1_000_000)
 
 

@@ -120,5 +120,6 @@ def _usage_attributes(usage: Usage) -> dict[str, Any]:
         names.INPUT_TOKENS: usage.prompt_tokens,
         names.OUTPUT_TOKENS: usage.completion_tokens,
         names.CACHED_TOKENS: usage.cached_tokens or None,
+        names.CACHE_WRITE_TOKENS: usage.cache_write_tokens or None,
         names.CALL_COST: usage.cost_usd or None,
     }

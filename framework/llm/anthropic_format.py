@@ -41,6 +41,8 @@ def request_to_body(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
         return place > last_user and data.get("stamp") == mark
 
     turns = turns_of(request.messages, names, thinks)
+    if tools or any(turn["role"] == "assistant" for turn in turns):  # it goes on: a lone question is not asked again
+        _mark_end(turns, request.messages)
     body: dict[str, Any] = {
         "model": info.model,
         "max_tokens": _max_tokens(settings, can),
@@ -93,11 +95,15 @@ def content_to_message(content: Iterable[Mapping[str, Any]], names: Mapping[str,
 
 def usage_to_ours(usage: Mapping[str, Any]) -> Usage:
     """Token counts; the API counts cached input apart from the other."""
-    read, written, fresh = (
-        count_of(usage.get(key)) for key in ("cache_read_input_tokens", "output_tokens", "input_tokens")
+    read, kept = count_of(usage.get("cache_read_input_tokens")), count_of(usage.get("cache_creation_input_tokens"))
+    prompt, written = count_of(usage.get("input_tokens")) + read + kept, count_of(usage.get("output_tokens"))
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=written,
+        total_tokens=prompt + written,
+        cached_tokens=read,
+        cache_write_tokens=kept,
     )
-    prompt = fresh + read + count_of(usage.get("cache_creation_input_tokens"))
-    return Usage(prompt_tokens=prompt, completion_tokens=written, total_tokens=prompt + written, cached_tokens=read)
 
 
 def _system(messages: Sequence[Message]) -> list[Block]:
@@ -118,6 +124,18 @@ def _tools(definitions: Sequence[ToolDefinition]) -> list[Block]:
     if tools:
         tools[-1]["cache_control"] = _CACHE
     return tools
+
+
+def _mark_end(turns: Sequence[Block], messages: Sequence[Message]) -> None:
+    """Mark the conversation to be cached, up to what will stand there the next time, too: not the last instructions.
+
+    The API refuses a mark on what is empty.
+    """
+    kept = list(messages)
+    while kept and kept[-1].role == "system":
+        kept.pop()
+    if kept and kept[-1].role in ("user", "tool") and kept[-1].content.strip():
+        turns[-1]["content"][len(kept) - len(messages) - 1]["cache_control"] = _CACHE
 
 
 def turns_of(

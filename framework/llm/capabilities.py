@@ -42,13 +42,16 @@ class Prices(Frozen):
     """Of tokens that are written, reasoning included."""
     cached: Price | None = None
     """Of input that comes from the provider's cache; missing: as other input."""
+    cache_write: Price | None = None
+    """Of input that goes into the provider's cache; missing: as other input."""
 
     def cost(self, usage: Usage) -> float:
         """What a call costs, in US dollars."""
         cached = self.input if self.cached is None else self.cached
-        fresh = max(0, usage.prompt_tokens - usage.cached_tokens)
-        dollars = fresh * self.input + usage.cached_tokens * cached + usage.completion_tokens * self.output
-        return dollars / TOKENS_A_PRICE
+        kept = self.input if self.cache_write is None else self.cache_write
+        fresh = max(0, usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens)
+        read = fresh * self.input + usage.cached_tokens * cached + usage.cache_write_tokens * kept
+        return (read + usage.completion_tokens * self.output) / TOKENS_A_PRICE
 
 
 class Capabilities(Frozen):
@@ -148,20 +151,20 @@ def _anthropic() -> tuple[tuple[str, Capabilities], ...]:
         ("anthropic/claude-[a-z]*-4-[015]*", budgeted),
         ("anthropic/claude-[a-z]*-4-20*", budgeted),
         ("anthropic/claude-*-4-5*", Capabilities(max_output=64_000)),
-        ("anthropic/claude-haiku-4-5*", _costs(1, 5, 0.1)),
-        ("anthropic/claude-sonnet-4-[56]*", _costs(3, 15, 0.3)),
-        ("anthropic/claude-opus-4-[5-8]*", _costs(5, 25, 0.5)),
+        ("anthropic/claude-haiku-4-5*", _claude_costs(1, 5, 0.1)),
+        ("anthropic/claude-sonnet-4-[56]*", _claude_costs(3, 15, 0.3)),
+        ("anthropic/claude-opus-4-[5-8]*", _claude_costs(5, 25, 0.5)),
         ("anthropic/claude-*-4-[678]*", reads_a_million),
         ("anthropic/claude-*[a-z]-5*", reads_a_million),
-        ("anthropic/claude-sonnet-5", _costs(2, 10, 0.2)),
-        ("anthropic/claude-sonnet-5-5*", chooses_itself.over(_costs(2, 10, 0.1))),
-        ("anthropic/claude-haiku-5-5*", _costs(0.1, 0.5, 0.01)),
-        ("anthropic/claude-opus-5", _costs(5, 25, 0.5)),
-        ("anthropic/claude-opus-5-5*", chooses_itself.over(_costs(4, 20, 0.2))),
+        ("anthropic/claude-sonnet-5", _claude_costs(2, 10, 0.2)),
+        ("anthropic/claude-sonnet-5-5*", chooses_itself.over(_claude_costs(2, 10, 0.1))),
+        ("anthropic/claude-haiku-5-5*", _claude_costs(0.1, 0.5, 0.01)),
+        ("anthropic/claude-opus-5", _claude_costs(5, 25, 0.5)),
+        ("anthropic/claude-opus-5-5*", chooses_itself.over(_claude_costs(4, 20, 0.2))),
         ("anthropic/claude-fable-*", chooses_itself),
         ("anthropic/claude-mythos-*", chooses_itself),
-        ("anthropic/claude-fable-5-1*", _costs(10, 50, 0.25)),
-        ("anthropic/claude-fable-5-2*", _costs(8, 40)),
+        ("anthropic/claude-fable-5-1*", _claude_costs(10, 50, 0.25)),
+        ("anthropic/claude-fable-5-2*", _claude_costs(8, 40)),
     )
 
 
@@ -196,6 +199,11 @@ def _others() -> tuple[tuple[str, Capabilities], ...]:
         ("deepseek/deepseek-*", deepseek),
         ("groq/llama-3.[13]-*", llama),
     )
+
+
+def _claude_costs(read: float, written: float, cached: float | None = None) -> Capabilities:
+    """Input that is kept for five minutes costs a quarter more."""
+    return Capabilities(prices=Prices(input=read, output=written, cached=cached, cache_write=1.25 * read))
 
 
 def _costs(read: float, written: float, cached: float | None = None) -> Capabilities:

@@ -145,7 +145,10 @@ def usage_to_chat(usage: Usage) -> dict[str, Any]:
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
+        },
     }
 
 
@@ -158,6 +161,7 @@ def chat_to_usage(chat: Mapping[str, Any]) -> Usage:
         completion_tokens=completion,
         total_tokens=count_of(chat.get("total_tokens")) or prompt + completion,
         cached_tokens=count_of(details.get("cached_tokens")),
+        cache_write_tokens=count_of(details.get("cache_write_tokens")),
     )
 
 

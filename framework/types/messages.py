@@ -79,6 +79,8 @@ class Usage(Frozen):
     total_tokens: int = 0
     cached_tokens: int = 0
     """The part of the input that the provider read from its cache."""
+    cache_write_tokens: int = 0
+    """The part of the input that the provider put into its cache, where that has a price of its own."""
     cost_usd: float = 0.0
     """0 where no price is known."""
 
@@ -88,6 +90,7 @@ class Usage(Frozen):
             completion_tokens=self.completion_tokens + other.completion_tokens,
             total_tokens=self.total_tokens + other.total_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
             cost_usd=self.cost_usd + other.cost_usd,
         )
 
