@@ -30,7 +30,7 @@ POISON = -1
 """The argument of calls that never come whole: nobody may ever see it."""
 UNPROVEN = "truncated_stream_accepted"
 """What llmock says where the next attempt is so quick, or for another model, that it takes it for another call."""
-RULES = "{backoff: 1ms, max_backoff: 5ms, cooldown: 5ms}"
+RULES = "backoff: 1ms, max_backoff: 5ms, cooldown: 5ms"
 
 
 class Counted:
@@ -89,10 +89,10 @@ class Provider:
         return says(f"end of {asked}") if turn == STEPS - 1 else calls(("count", {"n": asked * STEPS + turn}))
 
 
-def project(root: Path, url: str, **keys: str) -> Path:
+def project(root: Path, url: str, rules: str = RULES, **keys: str) -> Path:
     aliases = [f"{name}: {{model: openai/{name}, base_url: '{url}', api_key: k}}" for name in ("first", "second")]
-    text = agent("one", model="first", fallback_models="[second]", **keys)
-    settings = f"models: {{{', '.join(aliases)}}}\nmodel_calls: {RULES}\n"
+    text = agent("one", model="first", **keys)
+    settings = f"models: {{{', '.join(aliases)}}}\nmodel_calls: {{{rules}}}\n"
     return write(root, {"agents.d/one.yaml": text, "agentsd.yaml": settings})
 
 
@@ -115,7 +115,7 @@ def test_runs_of_ten_steps_end_well_on_a_provider_that_fails_in_three_of_ten_cal
     async def main() -> list[tuple[RunResult, str | None]]:
         done: list[tuple[RunResult, str | None]] = []
         async with wire_server(provider.answer) as server:
-            root = project(tmp_path, server.url)
+            root = project(tmp_path, server.url, fallback_models="[second]")
             async with Runtime.open(root, tools=[counted.tool()], watch=False) as runtime:
                 for number in range(RUNS):
                     if number % 2:
@@ -179,7 +179,8 @@ def test_conversations_of_ten_steps_end_well_on_llmock_and_it_finds_no_fault_wit
 
     async def main() -> tuple[list[RunResult], set[str]]:
         async with llmock_server(*faults) as url:
-            root = project(tmp_path, f"{url}/v1", skill_policy="{allow: [count]}")
+            # No fallback: that would be asked at once, and llmock takes it for the model that asked for patience.
+            root = project(tmp_path, f"{url}/v1", f"{RULES}, max_retries: 20", skill_policy="{allow: [count]}")
             async with Runtime.open(root, tools=[counted.tool()], watch=False) as runtime:
                 results = [
                     (await streamed(runtime, "count on", conversation=f"c{number}"))[0]
