@@ -248,11 +248,11 @@ def test_an_answer_without_end_is_no_answer(form: Format, monkeypatch: pytest.Mo
 
 
 @each_format
-@each_way
+@pytest.mark.parametrize(("stream", "capped"), [(False, "answer"), (True, "answer"), (True, "event")])
 def test_an_answer_that_goes_on_for_ever_is_given_up(
-    form: Format, stream: bool, monkeypatch: pytest.MonkeyPatch
+    form: Format, stream: bool, capped: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("framework.llm.http_client.MAX_ANSWER_BYTES", 2_000_000)
+    monkeypatch.setattr(f"framework.llm.http_client.MAX_{capped.upper()}_BYTES", 2_000_000)
 
     async def run() -> ModelReply | ModelError:
         async with wire_server([endless(stream=stream)]) as server:
@@ -262,14 +262,14 @@ def test_an_answer_that_goes_on_for_ever_is_given_up(
 
     error = asyncio.run(run())
     assert isinstance(error, ModelError), error
-    assert error.message.endswith(": the answer is longer than 2 MB: no model writes that much")
+    assert error.message.endswith(f": the {capped} is longer than 2 MB: no model writes that much")
     assert (error.retryable, error.unavailable) == (False, True)
 
 
 @each_format
 def test_an_answer_that_would_unfold_without_end_is_given_up(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
     error = error_of(form, raw(200, gzip.compress(random.Random(1).randbytes(1_100_000)), content_encoding="gzip"))
-    assert error.message.endswith(": the answer is longer than 1 MB compressed: no model writes that much")
+    assert error.message.endswith(": the compressed answer is longer than 1 MB: no model writes that much")
 
 
 # --- refusals

@@ -6,7 +6,7 @@ A client that they made themselves would be left half made where that fails, and
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ MAX_ANSWER_BYTES = 100_000_000
 """Of one answer on the wire; the longest that models write, streamed by the token, have a tenth of it."""
 MAX_PACKED_BYTES = 1_000_000
 """Of one that is compressed: a thousand times as many may come out of it."""
+MAX_EVENT_BYTES = 10_000_000
+"""Of one line of a stream."""
 ENCODING = "identity"
 """What is asked for: compression saves nothing here, and lets a stream wait for more to compress."""
 
@@ -49,17 +51,22 @@ def http_client(timeout: float, on_response: Hook | None = None, **options: Any)
 
 async def _cap(response: httpx2.Response) -> None:
     stream: Any = response.stream  # of an asynchronous client
-    response.stream = capped(stream, response.headers.get("content-encoding"), response.request)
+    response.stream = capped(stream, response.headers, response.request)
 
 
-def capped(stream: httpx2.AsyncByteStream, encoding: str | None, request: httpx2.Request) -> Capped:
+def capped(stream: httpx2.AsyncByteStream, headers: Mapping[str, str], request: httpx2.Request) -> Capped:
     """The bytes of an answer, and an error in place of those that are too many."""
-    from framework.types.capped import Capped
+    from framework.types.capped import Capped, CappedLines
 
-    packed = encoding not in (None, ENCODING)
-    limit, how = (MAX_PACKED_BYTES, " compressed") if packed else (MAX_ANSWER_BYTES, "")
-    told = f"the answer is longer than {limit // 1_000_000} MB{how}: no model writes that much"
-    return Capped(stream, limit, told, request)
+    packed = headers.get("content-encoding", ENCODING) != ENCODING
+    limit, what = (MAX_PACKED_BYTES, "compressed answer") if packed else (MAX_ANSWER_BYTES, "answer")
+    if headers.get("content-type", "").startswith("text/event-stream"):
+        stream = CappedLines(stream, MAX_EVENT_BYTES, _too_long("event", MAX_EVENT_BYTES), request)
+    return Capped(stream, limit, _too_long(what, limit), request)
+
+
+def _too_long(what: str, limit: int) -> str:
+    return f"the {what} is longer than {limit // 1_000_000} MB: no model writes that much"
 
 
 async def unstreamed(response: httpx2.Response) -> dict[str, Any] | None:

@@ -135,7 +135,7 @@ async def _read(answer: aiohttp.ClientResponse, request: httpx2.Request) -> byte
 
 
 def _pieces(answer: aiohttp.ClientResponse, request: httpx2.Request) -> httpx2.AsyncByteStream:
-    return capped(_Answer(answer, request), answer.headers.get("content-encoding"), request)
+    return capped(_Answer(answer, request), answer.headers, request)
 
 
 async def content_of(response: httpx2.Response) -> bytes:

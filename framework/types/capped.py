@@ -27,10 +27,21 @@ class Capped(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
         async for piece in self._stream:
-            size += len(piece)
+            size = self._size(size, piece)
             if size > self._limit:
                 raise TooLarge(self._told, request=self._request)
             yield piece
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+    def _size(self, before: int, piece: bytes) -> int:
+        return before + len(piece)
+
+
+class CappedLines(Capped):
+    """The same, for each line: who waits for the end of one copies it anew with every piece."""
+
+    def _size(self, before: int, piece: bytes) -> int:
+        end = piece.rfind(b"\n")
+        return before + len(piece) if end < 0 else len(piece) - end - 1
