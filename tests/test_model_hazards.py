@@ -267,7 +267,7 @@ def test_an_answer_that_goes_on_for_ever_is_given_up(
 
 
 @each_format
-def test_an_answer_that_would_unfold_without_end_is_given_up(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_would_unfold_without_end_is_given_up(form: Format) -> None:
     error = error_of(form, raw(200, gzip.compress(random.Random(1).randbytes(1_100_000)), content_encoding="gzip"))
     assert error.message.endswith(": the compressed answer is longer than 1 MB: no model writes that much")
 

@@ -135,13 +135,14 @@ def test_a_limit_lowered_in_mid_run_stops_the_run_and_says_where_it_is_set(
     assert result.stopped_by.place == "agents.d/one.yaml:7"
 
 
-def test_a_timeout_lowered_in_mid_run_ends_it(tmp_path: Path) -> None:
-    @tool(risk="low")
-    async def never() -> str:
-        """Never ends."""
-        await asyncio.Event().wait()
-        return ""
+@tool(risk="low")
+async def never() -> str:
+    """Never ends."""
+    await asyncio.Event().wait()
+    return ""
 
+
+def test_a_timeout_lowered_in_mid_run_ends_it(tmp_path: Path) -> None:
     async def main() -> RunResult:
         root = project(tmp_path)
         began = asyncio.Event()
@@ -166,12 +167,6 @@ def test_a_timeout_lowered_in_mid_run_ends_it(tmp_path: Path) -> None:
 
 
 def test_a_timeout_lowered_while_a_sub_agent_works_ends_the_run(tmp_path: Path) -> None:
-    @tool(risk="low")
-    async def never() -> str:
-        """Never ends."""
-        await asyncio.Event().wait()
-        return ""
-
     async def main() -> RunResult:
         root = project(tmp_path, sub_agents="[two]")
         write(root, {"agents.d/two.yaml": agent("two", model="offline")})

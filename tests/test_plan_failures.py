@@ -91,7 +91,7 @@ def test_a_goal_that_was_pursued_in_vain_is_told_for_every_new_plan(tmp_path: Pa
     turns = plans[0], calls_forever(), calls_forever(), plans[1], plans[2], "done"
     result, requests, _ = run(root, Workshop("b").tools(), *turns)
     assert result.output == "done"
-    assert "think about think: stopped by max_repeated_calls" in [m.content for m in requests[4].messages]
+    assert "think about think: it was stopped by max_repeated_calls" in [m.content for m in requests[4].messages]
 
 
 def test_nothing_can_depend_on_what_failed(tmp_path: Path) -> None:

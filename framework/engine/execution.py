@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from framework.engine import hooks
 from framework.engine.context import context_of
 from framework.engine.failures import is_failure, questions_in
-from framework.engine.results import finish, plain
+from framework.engine.results import finish, plain, why_unfinished
 from framework.telemetry import names
 from framework.telemetry.span import current
 from framework.tools.tool import Tool
@@ -107,9 +107,8 @@ async def _delegate(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any])
     if asked or child.state.status == "completed":
         said = child.state.output if child.state.data is None else child.state.data
         return asked, ToolResult(status="success", output=said)
-    why = child.state.error.message if child.state.error else f"it was stopped by {child.state.finish_reason}"
-    partial = f"; what it has so far: {child.state.output}" if child.state.output else ""
-    return (), ToolResult(status="error", error=why + partial, metadata={"error_type": child.state.finish_reason})
+    told = {"error_type": child.state.finish_reason}
+    return (), ToolResult(status="error", error=why_unfinished(child.state), metadata=told)
 
 
 def _failed(error: BaseException) -> ToolResult:

@@ -86,6 +86,12 @@ def partial_output(state: RunState) -> str:
     return next((text for text in said if text), "")
 
 
+def why_unfinished(state: RunState) -> str:
+    """Why a sub-run did not complete, and what it has so far."""
+    why = state.error.message if state.error else f"it was stopped by {state.finish_reason}"
+    return f"{why}; what it has so far: {state.output}" if state.output else why
+
+
 def close_turn(run: Run) -> None:
     """Answer what the last turn asked for before its run ended, for providers refuse a call without an answer.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from framework.engine.results import observation, tool_message
+from framework.engine.results import observation, tool_message, why_unfinished
 from framework.types.messages import Message
 from framework.types.plan import PlanStep, StepStatus
 from framework.types.state import CallRecord, RunState
@@ -41,8 +41,7 @@ def pursued(child: RunState) -> tuple[StepStatus, str]:
     """How the sub-run of a step ended, and what it gave, or why it gave nothing."""
     if child.status == "completed":
         return "done", child.output
-    why = child.error.message if child.error else f"stopped by {child.finish_reason}"
-    return "failed", why + (f"; what it has so far: {child.output}" if child.output else "")
+    return "failed", why_unfinished(child)
 
 
 def tried_before(run: Run, steps: Sequence[PlanStep]) -> Iterator[PlanStep]:

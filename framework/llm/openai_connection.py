@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from itertools import count
 from typing import Any
-from uuid import uuid4
 
 import httpx2
 import orjson
@@ -50,16 +48,20 @@ class Connection:
         self._url = f"{str(self._sdk.base_url).rstrip('/')}/chat/completions"
         self._takes_bytes = "content" in inspect.signature(self._sdk.post).parameters
         left_out = _TELEMETRY if base_url is None else (*_TELEMETRY, *_ACCOUNT)
-        self._headers = dict.fromkeys(left_out, omit)
-        self._timeout = timeout
-        self._id, self._asked = uuid4().hex, count()
+        # Said again here, because the SDK copies its own defaults, each of them for each request.
+        self._options: RequestOptions = {
+            "headers": dict.fromkeys(left_out, omit),
+            "max_retries": 0,
+            "timeout": timeout,
+            "security": {"bearer_auth": True},
+        }
 
     async def whole(self, body: bytes) -> Any:
         """The answer's JSON, or the text of one that is none; raises OpenAIError, httpx2.HTTPError or ValueError."""
         if not self._takes_bytes:
             completion = await self._create(body)
             return completion if isinstance(completion, str) else as_dict(completion)
-        response = await self._sdk.post(self._url, content=body, cast_to=httpx2.Response, options=self._options())
+        response = await self._sdk.post(self._url, content=body, cast_to=httpx2.Response, options=self._options)
         content = await content_of(response)
         try:
             return orjson.loads(content)
@@ -78,7 +80,7 @@ class Connection:
             self._url,
             content=body,
             cast_to=object,
-            options=self._options(),
+            options=self._options,
             stream=True,
             stream_cls=AsyncStream[object],
         )
@@ -93,15 +95,5 @@ class Connection:
         create: Any = self._sdk.chat.completions.create
         more = {"stream": True} if fields.pop("stream", False) else {}
         return await create(
-            model=fields.pop("model"), messages=[], **more, extra_body=fields, extra_headers=self._headers
+            model=fields.pop("model"), messages=[], **more, extra_body=fields, extra_headers=self._options["headers"]
         )
-
-    def _options(self) -> RequestOptions:
-        """Of one request. Said again here, because the SDK would copy its own defaults, and draw a key, for each."""
-        return {
-            "headers": self._headers,
-            "max_retries": 0,
-            "timeout": self._timeout,
-            "security": {"bearer_auth": True},
-            "idempotency_key": f"{self._id}-{next(self._asked)}",
-        }
