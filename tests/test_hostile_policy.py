@@ -120,9 +120,9 @@ def verdict(boss: Rules, clerk: Rules, attack: Attack, wanted: Tool, order: str)
     """What must come of a call, written without looking at the engine."""
     if not attack.door.startswith("sub-agent"):
         return boss.expected(wanted, order)
-    # Of its caller's policy, the deny rules and the ceiling hold for a sub-agent.
-    above = Rules(boss.deny, (), ("*",), boss.ceiling, "never")
-    return "deny" if above.expected(replace(wanted, confirm=False), order) == "deny" else clerk.expected(wanted, order)
+    # Its caller's deny and ask rules, ceiling and `confirm` bind a sub-agent.
+    above = replace(boss, allow=("*",))
+    return max(above.expected(wanted, order), clerk.expected(wanted, order), key=("allow", "ask", "deny").index)
 
 
 NEAR = st.builds(

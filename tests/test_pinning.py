@@ -202,7 +202,7 @@ def test_an_edit_of_something_else_leaves_the_callers_own_limit(tmp_path: Path) 
     assert (result.status, result.steps) == ("completed", 5)
 
 
-def test_a_removed_agent_finishes_what_it_does(tmp_path: Path) -> None:
+def test_a_removed_agent_is_denied_its_next_call_and_the_run_ends_normally(tmp_path: Path) -> None:
     root = write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
 
     async def main() -> RunResult:
@@ -220,7 +220,13 @@ def test_a_removed_agent_finishes_what_it_does(tmp_path: Path) -> None:
 
     result = asyncio.run(main())
     assert result.output == "done"
-    assert result.tool_calls[1].status == "success"
+    assert result.tool_calls[1].status == "denied"
+    assert "agents.d/one.yaml no longer defines the agent 'one'" in str(result.tool_calls[1].result)
+
+
+def test_a_broken_file_denies_nothing(tmp_path: Path) -> None:
+    result = asyncio.run(run_with_an_edit(project(tmp_path), {"max_stepz": "1"}, ECHO, "done"))
+    assert [call.status for call in result.tool_calls] == ["success", "success"]
 
 
 LIMITS = st.builds(

@@ -304,10 +304,24 @@ def test_of_the_version_a_run_began_with_and_the_live_one_the_stricter_wins(
     assert policy.judge(ORDERS[1], {}).rule == expected
 
 
-def test_an_agent_that_is_gone_is_judged_by_the_version_the_run_began_with() -> None:
+def test_an_agent_whose_file_was_deleted_is_denied_every_call() -> None:
     policy = Policy(clerk("{allow: ['*']}"), having().get)
 
-    assert policy.judge(ORDERS[1], {}).kind == "allow"
+    found = policy.judge(ORDERS[1], {})
+    assert (found.kind, found.place) == ("deny", "agents.d/clerk.yaml")
+    assert found.reason == "agents.d/clerk.yaml no longer defines the agent 'clerk'"
+
+
+def test_a_sub_agent_is_denied_every_call_once_its_caller_is_deleted_or_no_longer_lists_it() -> None:
+    own = compiled(agent("helper", model="offline"), name="helper")
+    boss = compiled(agent("boss", model="offline", sub_agents="[helper]"), name="boss")
+    alone = compiled(agent("boss", model="offline"), name="boss")
+
+    assert Policy(own, having(own, boss).get, (boss,)).judge(ORDERS[1], {}).kind == "allow"
+    deleted = Policy(own, having(own).get, (boss,)).judge(ORDERS[1], {})
+    dropped = Policy(own, having(own, alone).get, (boss,)).judge(ORDERS[1], {})
+    assert (deleted.kind, deleted.reason) == ("deny", "agents.d/boss.yaml no longer defines the agent 'boss'")
+    assert (dropped.kind, dropped.reason) == ("deny", "'boss' no longer lists 'helper'")
 
 
 @pytest.mark.parametrize(
@@ -346,11 +360,12 @@ def parent_of(policy: str, runtime_policy: str = "{}") -> Agent:
     [
         (parent_of("{deny: [bank.*], allow: []}"), "bank.pay", "deny bank.*"),
         (parent_of("{allow: []}", "{risk_level: low}"), "orders.refund", "risk_level low"),
-        (parent_of("{ask: [bank.pay], allow: []}"), "bank.pay", "allow *"),
+        (parent_of("{ask: [bank.pay], allow: []}"), "bank.pay", "ask bank.pay"),
+        (parent_of("{allow: []}", "{confirm: {from: low}}"), "bank.pay", "confirm from low"),
         (parent_of("{allow: []}"), "bank.pay", "allow *"),
     ],
 )
-def test_a_sub_agent_is_bound_by_its_parents_deny_rules_and_ceiling_but_not_by_its_other_rules(
+def test_a_sub_agent_is_bound_by_its_parents_restrictions_but_not_by_what_they_allow(
     parent: Agent, name: str, expected: str
 ) -> None:
     own = clerk("{allow: ['*']}")
@@ -467,11 +482,11 @@ def test_whoever_else_has_a_say_can_only_make_a_verdict_stricter(
 
     for wanted in tools:
         found = policy.judge(wanted, {"order": order})
-        denied_above = any(
-            judge(one, wanted, {"order": order}).rule.startswith(("deny", "risk_level")) for one in above
-        )
-        least = max(began.expected(wanted, order), live.expected(wanted, order), key=STRICTNESS.index)
-        assert found.kind == ("deny" if denied_above else least)
+        restricted = [replace(rules, allow=("*",)).expected(wanted, order) for rules in parents]
+        if parents:  # all are versions of one agent here, so the live one restricts as a parent too
+            restricted.append(replace(live, allow=("*",)).expected(wanted, order))
+        own_say = [began.expected(wanted, order), live.expected(wanted, order)]
+        assert found.kind == max([*own_say, *restricted], key=STRICTNESS.index)
 
 
 # --- in real runs

@@ -2,7 +2,8 @@
 
 The order: a matching deny > risk above `risk_level` > a matching ask, `@tool(confirm=True)` or a risk that must be
 confirmed > allow > not offered. Several agents may have a say (the run's own version and the current one, the parents
-of a sub-agent): the strictest wins.
+of a sub-agent): the strictest wins. An agent that has been deleted, or that its caller no longer lists, is denied every
+further call.
 """
 
 from __future__ import annotations
@@ -51,27 +52,41 @@ class Policy:
     agent: Agent
     """The version the run is pinned to."""
     current: Callable[[str], Agent | None]
-    """The version that is live now: what it forbids is forbidden at once."""
+    """The live version of an agent, whose restrictions apply at once; None if no file defines the agent any more."""
     parents: tuple[Agent, ...] = ()
-    """For a sub-agent: its callers, whose deny rules and risk ceilings hold for it too."""
+    """For a sub-agent: its callers, outermost first. Their deny and ask rules, risk ceilings and `confirm` bind it."""
 
     def judge(self, tool: Tool, arguments: Mapping[str, Any]) -> Verdict:
         """The strictest verdict of all who have a say."""
         return max(self._verdicts(tool, arguments), key=lambda verdict: _STRICTNESS[verdict.kind])
 
     def _verdicts(self, tool: Tool, arguments: Mapping[str, Any]) -> Iterator[Verdict]:
+        yield from self._withdrawals()
         for agent, version in self._versions(self.agent, tool):
             yield judge(agent, version, arguments)
         for parent in self.parents:
             for agent, version in self._versions(parent, tool):
-                if denied := _denial(agent, version, arguments):
-                    yield denied
+                if restricted := _denial(agent, version, arguments) or _question(agent, version, arguments):
+                    yield restricted
+
+    def _withdrawals(self) -> Iterator[Verdict]:
+        """Deny every call once the agent or a caller was deleted, or a caller dropped its sub-agent."""
+        caller: Agent | None = None
+        for agent in (*self.parents, self.agent):
+            if self.current(agent.name) is None:
+                reason = f"{agent.path} no longer defines the agent {agent.name!r}"
+                yield Verdict("deny", "agent removed", agent.path, reason)
+            live = self.current(caller.name) if caller else None
+            if caller and live and agent.name in caller.spec.sub_agents and agent.name not in live.spec.sub_agents:
+                reason = f"{live.name!r} no longer lists {agent.name!r}"
+                yield Verdict("deny", "not in sub_agents", live.place("sub_agents"), reason)
+            caller = agent
 
     def _versions(self, agent: Agent, tool: Tool) -> Iterator[tuple[Agent, Tool]]:
         """An agent and a tool as the run began with them, and as they are now."""
         yield agent, tool
         current = self.current(agent.name)
-        if current is None or current is agent:
+        if current is None or current is agent:  # a missing one denies already
             return
         live = current.toolset.tools.get(tool.name, tool)
         yield current, live
@@ -86,15 +101,8 @@ def judge(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict:
     rules = agent.toolset.rules_for(tool.name)
     if tool.name not in agent.toolset.offered:
         return _not_offered(agent, tool)
-    for rule in rules.ask:
-        if matches(rule.rule, arguments):
-            return Verdict("ask", f"ask {rule.rule.tool}", rule.place, rule.rule.reason)
-    if tool.confirm:
-        return Verdict("ask", "@tool(confirm=True)", _defined_at(tool), "the tool itself asks for confirmation")
-    threshold = agent.spec.runtime_policy.confirm.from_
-    if threshold != "never" and RISKS.index(tool.risk) >= RISKS.index(threshold):
-        place = agent.place("runtime_policy", "confirm", "from")
-        return Verdict("ask", f"confirm from {threshold}", place, f"its risk is {tool.risk}")
+    if asked := _question(agent, tool, arguments):
+        return asked
     if tool.source == "agent":
         return Verdict("allow", "sub_agents", agent.place("sub_agents"))
     if rules.allow is None:  # offered by an ask rule whose conditions do not hold
@@ -114,6 +122,19 @@ def _denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict |
     if RISKS.index(tool.risk) > RISKS.index(ceiling):
         place = agent.place("runtime_policy", "risk_level")
         return Verdict("deny", f"risk_level {ceiling}", place, f"its risk is {tool.risk}")
+    return None
+
+
+def _question(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict | None:
+    for rule in agent.toolset.rules_for(tool.name).ask:
+        if matches(rule.rule, arguments):
+            return Verdict("ask", f"ask {rule.rule.tool}", rule.place, rule.rule.reason)
+    if tool.confirm:
+        return Verdict("ask", "@tool(confirm=True)", _defined_at(tool), "the tool itself asks for confirmation")
+    threshold = agent.spec.runtime_policy.confirm.from_
+    if threshold != "never" and RISKS.index(tool.risk) >= RISKS.index(threshold):
+        place = agent.place("runtime_policy", "confirm", "from")
+        return Verdict("ask", f"confirm from {threshold}", place, f"its risk is {tool.risk}")
     return None
 
 
