@@ -5,10 +5,10 @@ Clients ask once and their SDKs retry nothing, so that attempts never multiply. 
 | the provider                                                        | the same model again | a fallback after that |
 |---------------------------------------------------------------------|----------------------|-----------------------|
 | limits the rate, fails (5xx, 408, 409), is too slow, not reached    | yes                  | yes                   |
-| answers what is no answer: cut, empty, no JSON, a page              | yes                  | yes                   |
+| sends no usable answer: cut off, empty, no JSON, a page             | yes                  | yes                   |
 | has no such model, refuses the key, wants to be paid, quota used up | no                   | yes                   |
 | refuses the request (400, 403, 413, 422)                            | no                   | no                    |
-| refuses the content; the answer was cut by max_tokens               | no                   | no                    |
+| refuses the content; max_tokens cut a call or left no text          | no                   | no                    |
 
 An attempt that failed leaves nothing behind but its cost: no message, no call of a tool.
 """

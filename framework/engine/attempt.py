@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from framework.engine.model_trace import model_trace
 from framework.engine.room import request_tokens, size_of
+from framework.llm.answers import require_answer
 from framework.llm.capabilities import priced
 from framework.llm.client import ModelClient, ModelInfo, ModelReply, ModelRequest
 from framework.llm.tokens import estimate_tokens
@@ -31,20 +32,26 @@ async def attempt(run: Run, client: ModelClient, request: ModelRequest, *, fallb
     """Ask a model once, within its time; the number of the attempt is `run.attempt`.
 
     Raises:
-        ModelError: with what the attempt has cost, as far as that is known.
+        ModelError: the attempt failed or its answer is empty; carries the usage, where known.
     """
     incoming = _Incoming(client.info)
     with model_trace(run, client.info, request, fallback=fallback) as trace:
         try:
-            reply = await _in_time(run, client, request, incoming)
+            reply = _counted(run, request, await _in_time(run, client, request, incoming), client.info)
+            require_answer(reply, client.info)
         except ModelError as error:
             error.usage = incoming.cost(run, request, error.usage)
             trace.failed("timeout" if incoming.late else error.code, error.usage)
             raise
-        if not (reply.usage.total_tokens or reply.usage.cost_usd or client.info.stand_in):
-            reply = replace(reply, usage=_estimated(run, request, size_of(reply.message), client.info))
         trace.replied(reply, incoming.first_at)
     return reply
+
+
+def _counted(run: Run, request: ModelRequest, reply: ModelReply, info: ModelInfo) -> ModelReply:
+    """The reply with its usage, estimated where the provider reports none."""
+    if reply.usage.total_tokens or reply.usage.cost_usd or info.stand_in:
+        return reply
+    return replace(reply, usage=_estimated(run, request, size_of(reply.message), info))
 
 
 def _estimated(run: Run, request: ModelRequest, completion: int, info: ModelInfo) -> Usage:

@@ -11,6 +11,7 @@ from framework.llm.capabilities import priced
 from framework.llm.chat import repair
 from framework.llm.client import FinishReason, ModelInfo, ModelReply, ModelRequest
 from framework.llm.failures import Failures
+from framework.llm.protocol_answer import THINK, split_thought
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, Usage
 
@@ -54,6 +55,30 @@ def judge(answer: Answer, request: ModelRequest, info: ModelInfo, endings: Endin
         model=repair(answer.model),
         response_id=repair(answer.response_id),
     )
+
+
+def require_answer(reply: ModelReply, info: ModelInfo) -> None:
+    """Reject an answer without tool calls and without visible text, whichever client it comes from.
+
+    Reasoning alone is not an answer, neither in its own field nor as a `<think>` block in the text.
+
+    Raises:
+        ModelError: retryable, unless `max_tokens` cut the answer before its first word. Carries the reply's usage.
+    """
+    if reply.unusable is not None or reply.message.tool_calls or _has_text(reply.message.content):
+        return
+    if reply.finish_reason == "length":
+        error = ModelError(f"{info.name}: max_tokens cut the answer before its text: raise model_settings.max_tokens")
+    else:
+        error = ModelError(f"{info.name}: the answer is empty: no text and no tool calls", retryable=True)
+    error.usage = reply.usage
+    raise error
+
+
+def _has_text(content: str) -> bool:
+    """Whether there is anything to see: spaces, control and zero-width characters do not count."""
+    answer = split_thought(content)[1] if content.lstrip().startswith(THINK) else content
+    return any(char.isprintable() and not char.isspace() for char in answer)
 
 
 def last_ending(earlier: str, word: object, endings: Endings) -> str:

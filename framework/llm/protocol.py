@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from pydantic import BaseModel, ValidationError
 
+from framework.llm.answers import require_answer
 from framework.llm.chat import repair
 from framework.llm.client import Delta, FinishReason, ModelClient, ModelInfo, ModelReply, ModelRequest, Unusable
 from framework.llm.protocol_answer import Action, Final, read_answer, read_object, split_thought
@@ -76,6 +77,7 @@ class JsonProtocol:
             if delta.reply is None:
                 yield Delta(reasoning=delta.reasoning)
                 continue
+            require_answer(delta.reply, self._client.info)
             reply = _read(delta.reply, request, self._client.info.provider)
             if request.stream and reply.unusable is None and reply.message.content:
                 yield Delta(text=reply.message.content)

@@ -19,7 +19,7 @@ from framework.types.strict_json import read_json
 MAX_ANSWER_CHARS = 1_000_000
 NEAR_CHARS = 30
 """How much of the answer is quoted on each side of a mistake."""
-_THINK, _THOUGHT = "<think>", re.compile(r"<think>(.*?)</think>", re.DOTALL)
+THINK, _THOUGHT = "<think>", re.compile(r"<think>(.*?)</think>", re.DOTALL)
 _FENCED = re.compile(r"```(?:json)?[ \t]*\r?\n(.*?)\s*```", re.DOTALL | re.IGNORECASE)
 _KEYS: Mapping[str, Mapping[str, tuple[type, str]]] = {
     "action": {"tool": (str, "text"), "args": (dict, "an object")},
@@ -58,7 +58,7 @@ def read_object(text: str) -> dict[str, Any] | Unusable:
     if len(text) > MAX_ANSWER_CHARS:
         return Unusable(f"it is longer than {MAX_ANSWER_CHARS} characters")
     _, body = split_thought(text)
-    if body.startswith(_THINK):
+    if body.startswith(THINK):
         return Unusable(
             "<think> is not closed" if "</think>" not in body else "more than one <think>", body[:NEAR_CHARS]
         )
