@@ -50,6 +50,8 @@ def no_keys() -> tuple[SecretStr, ...]:
         ("127.0.0.1", {"host": "LOCALHOST:8321"}),
         ("127.0.0.1", {"host": "localhost:8321", "origin": "http://localhost:8321"}),
         ("::ffff:127.0.0.1", {"host": "localhost"}),
+        ("127.0.0.1", {"host": "localhost", "sec-fetch-site": "same-origin"}),
+        ("127.0.0.1", {"host": "localhost", "sec-fetch-site": "none"}),
     ],
 )
 def test_without_keys_programs_of_this_machine_may_ask(client: str, headers: dict[str, str]) -> None:
@@ -71,6 +73,14 @@ def test_without_keys_programs_of_this_machine_may_ask(client: str, headers: dic
         ("127.0.0.1", {"host": "evil.example.com@127.0.0.1"}, "Host header"),
         ("127.0.0.1", {"host": "evil.example.com#@127.0.0.1"}, "Host header"),
         ("127.0.0.1", {}, "Host header"),
+        ("127.0.0.1", {"host": "localhost/evil"}, "Host header"),
+        ("127.0.0.1", {"host": "localhost#evil"}, "Host header"),
+        ("127.0.0.1", {"host": "localhost?evil"}, "Host header"),
+        ("127.0.0.1", {"host": "local\thost"}, "Host header"),
+        ("127.0.0.1", {"host": "localhost\\evil"}, "Host header"),
+        ("127.0.0.1", {"host": "localhost:8321:1"}, "Host header"),
+        ("127.0.0.1", {"host": "localhost:8321", "sec-fetch-site": "cross-site"}, "other sites"),
+        ("127.0.0.1", {"host": "localhost:8321", "sec-fetch-site": "same-site"}, "other sites"),
         ("127.0.0.1", {"host": "127.0.0.1:8321", "origin": "http://evil.example.com"}, "other sites"),
         ("127.0.0.1", {"host": "127.0.0.1:8321", "origin": "http://127.0.0.1:3000"}, "other sites"),
         ("127.0.0.1", {"host": "127.0.0.1:8321", "origin": "null"}, "other sites"),
@@ -149,7 +159,11 @@ def test_no_answer_holds_a_secret(locked: Served) -> None:
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 def test_a_page_of_another_site_gets_nothing_from_a_server_without_keys(still: Served, method: str, path: str) -> None:
-    for headers in ({"host": "evil.example.com"}, {"origin": "http://evil.example.com"}):
+    for headers in (
+        {"host": "evil.example.com"},
+        {"origin": "http://evil.example.com"},
+        {"sec-fetch-site": "cross-site"},
+    ):
         response = still.ask(method, path, headers=headers)
         assert (response.status_code, response.json()["error"]["code"]) == (403, "access_denied")
     response = still.ask("GET", "/ready", headers={"host": "evil.example.com"})

@@ -146,6 +146,12 @@ class ServerSettings(Frozen):
     """0: any that is free."""
     api_keys: tuple[Annotated[SecretStr, AfterValidator(_usable_key)], ...] = ()
     """Every request needs one of these (`Authorization: Bearer …`). None: only this machine may ask."""
+    max_connections: Annotated[int, Field(ge=1)] = 500
+    """Open connections. At the limit, a new one replaces the oldest that has no request in progress."""
+    max_connections_per_address: Annotated[int, Field(ge=1)] = 200
+    """Of one client address, likewise. Clients behind one proxy share its address."""
+    request_timeout: Duration = Field(default=10.0, validate_default=False)
+    """How long a request may take to arrive, headers and body; then its connection is closed."""
 
 
 class Settings(BaseSettings):

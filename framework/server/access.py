@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from hmac import compare_digest
 from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
 from framework.server.failures import AccessDenied, Unauthenticated
+
+OTHER_SITE = "pages of other sites may not ask; set server.api_keys, and send one"
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+))(?::[0-9]{1,5})?")
+"""A Host header: an address or a name, and a port. URL parsers accept more, each something else."""
 
 Admit = Callable[[Mapping[str, str], str | None], None]
 """Is told a request's headers and its client's address; raises Unauthenticated or AccessDenied."""
@@ -41,11 +45,13 @@ def _is_from_here(headers: Mapping[str, str], client: str | None) -> None:
     if client is None or not is_loopback(client):
         raise AccessDenied("only this machine may ask, for server.api_keys are not set")
     host = headers.get("host", "")
-    if "@" in host or not _names_loopback(f"//{host}"):
+    if not _names_loopback(host):
         raise AccessDenied("the Host header names another machine; ask for 127.0.0.1 or localhost, or set api_keys")
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2] != host:
-        raise AccessDenied("pages of other sites may not ask; set server.api_keys, and send one")
+        raise AccessDenied(OTHER_SITE)
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):  # of images and forms, without an Origin
+        raise AccessDenied(OTHER_SITE)
 
 
 def is_loopback(host: str) -> bool:
@@ -57,11 +63,9 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def _names_loopback(url: str) -> bool:
-    try:
-        return is_loopback(urlsplit(url).hostname or "")
-    except ValueError:  # such as [ without ]
-        return False
+def _names_loopback(host: str) -> bool:
+    named = _HOST.fullmatch(host)
+    return named is not None and is_loopback(named[1] or named[2])
 
 
 def _digest(text: str) -> bytes:

@@ -14,6 +14,7 @@ import uvicorn
 from framework.config.settings import Settings
 from framework.engine.runtime import Runtime
 from framework.server.app import app_of
+from framework.server.connections import BACKLOG, ConnectionLimits, protocol_of, quiet_about_files
 from framework.server.feed import ConfigFeed
 from framework.server.housekeeping import housekeeping
 from framework.server.listening import listening, url_of
@@ -39,10 +40,13 @@ async def serve(root: str | Path, settings: Settings, started: Started) -> None:
         StoreError: the store cannot be opened.
     """
     store = settings.store.url.get_secret_value()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(quiet_about_files(loop))
+    limits = ConnectionLimits.of(settings.server)
     with listening(settings.server) as bound, _Stopping() as stopping:
         try:
             async with Runtime.open(root, store=store) as runtime, housekeeping(runtime, settings.store.retention):
-                await _Server(runtime, bound, stopping, started).serve([bound])
+                await _Server(runtime, bound, limits, stopping, started).serve([bound])
         except asyncio.CancelledError:
             if not stopping.asked:
                 raise
@@ -75,7 +79,10 @@ class _Stopping:
 class _Server(uvicorn.Server):
     """uvicorn's server, but it leaves signals to us, and listeners to events do not keep it from ending."""
 
-    def __init__(self, runtime: Runtime, bound: socket.socket, stopping: _Stopping, started: Started) -> None:
+    def __init__(
+        self, runtime: Runtime, bound: socket.socket, limits: ConnectionLimits, stopping: _Stopping, started: Started
+    ) -> None:
+        self._bound = bound
         self._feed = ConfigFeed()
         self._forget = runtime.catalog.subscribe(self._feed.add)
         self._tell: Callable[[], None] = lambda: started(url_of(*bound.getsockname()[:2]), runtime)
@@ -83,7 +90,8 @@ class _Server(uvicorn.Server):
             uvicorn.Config(
                 app_of(runtime, self._feed),
                 lifespan="off",
-                http="h11",  # bounds what it holds of headers, unlike the parser that is taken when it is installed
+                http=protocol_of(limits),  # on h11, which bounds headers; httptools, used where installed, does not
+                backlog=BACKLOG,
                 ws="none",
                 log_config=None,  # the log is the command line's
                 log_level="error",  # what anybody may send that is no HTTP is not for it
@@ -103,6 +111,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        self._bound.listen(socket.SOMAXCONN)  # asyncio takes one number for the queue and for what it accepts at once
         self._tell()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

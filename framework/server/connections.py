@@ -1,0 +1,180 @@
+"""Limits on connections: how many there are, how many one address has, and how long a request may take to arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import resource
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from framework.config.settings import ServerSettings
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 32
+"""Connections accepted in one turn of the event loop, before the limits below can close any of them."""
+RESERVED_FILES = 128 + 4 * BACKLOG
+"""Open files left for everything but connections: the store, sources, and connections that are just being closed."""
+OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+LOG_SECONDS = 60.0
+"""Pause between two log lines about the same shortage."""
+BUSY = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
+    b'content-length: 73\r\n\r\n{"error": {"code": "too_many_connections", "message": "try again later"}}'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What one server accepts."""
+
+    total: int
+    per_address: int
+    request_seconds: float
+    """Within which a request must arrive, headers and body."""
+
+    @classmethod
+    def of(cls, settings: ServerSettings) -> ConnectionLimits:
+        """The limits of the settings, lowered to what the process may open."""
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        room = settings.max_connections if files == resource.RLIM_INFINITY else max(files - RESERVED_FILES, 16)
+        total = min(settings.max_connections, room)
+        if total < settings.max_connections:
+            log.warning(
+                "server.max_connections is %d, but only %d fit: the limit of open files is %d (ulimit -n)",
+                settings.max_connections,
+                total,
+                files,
+            )
+        return cls(total, min(settings.max_connections_per_address, total), settings.request_timeout)
+
+
+class Connections:
+    """The open connections of a server, the one that has waited longest first."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self._open: dict[LimitedProtocol, str] = {}
+        self._of_address: Counter[str] = Counter()
+
+    def admit(self, connection: LimitedProtocol, address: str) -> bool:
+        """Count a new connection. Where a limit is reached, it replaces the oldest one without a request in progress.
+
+        Returns:
+            Whether there is room. If not, the connection is not counted.
+        """
+        own = self._of_address[address] >= self.limits.per_address
+        if (own or len(self._open) >= self.limits.total) and not self._replace_one(address if own else None):
+            return False
+        self._open[connection] = address
+        self._of_address[address] += 1
+        return True
+
+    def forget(self, connection: LimitedProtocol) -> None:
+        """Count a connection no longer."""
+        if (address := self._open.pop(connection, None)) is not None:
+            self._of_address[address] -= 1
+            if not self._of_address[address]:
+                del self._of_address[address]
+
+    def renew(self, connection: LimitedProtocol) -> None:
+        """The connection has served a request: it is the last to be replaced."""
+        if (address := self._open.pop(connection, None)) is not None:
+            self._open[connection] = address
+
+    def _replace_one(self, address: str | None) -> bool:
+        for connection, its in self._open.items():
+            if connection.waits and address in (None, its):
+                connection.give_up()
+                return True
+        return False
+
+
+class LimitedProtocol(H11Protocol):
+    """uvicorn's protocol, within limits: it has none for connections that never finish a request."""
+
+    def __init__(self, connections: Connections, **options: Any) -> None:
+        super().__init__(**options)
+        self._counted = connections
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def waits(self) -> bool:
+        """No request is being answered."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # uvicorn declares it as always set
+        return cycle is None or cycle.response_complete
+
+    def give_up(self) -> None:
+        """Close the connection at once."""
+        self._counted.forget(self)
+        self.transport.abort()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        super().connection_made(transport)
+        if not self._counted.admit(self, self.client[0] if self.client else ""):
+            transport.write(BUSY)
+            transport.close()
+            return
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        self._counted.forget(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        self._unwatch()
+        self._counted.renew(self)
+        super().on_response_complete()  # may begin the next request, which has arrived already
+        self._watch()
+
+    def _watch(self) -> None:
+        """Set the deadline while a request is due, from the first byte that is missing to the last."""
+        if self.transport.is_closing() or not (self.waits or self.cycle.more_body):
+            self._unwatch()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(self._counted.limits.request_seconds, self.give_up)
+
+    def _unwatch(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def protocol_of(limits: ConnectionLimits) -> type[asyncio.Protocol]:
+    """The class that uvicorn instantiates for each connection of one server."""
+    connections = Connections(limits)
+
+    class Protocol(LimitedProtocol):
+        """Bound to the connections of this server."""
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(connections, **options)
+
+    return Protocol
+
+
+def quiet_about_files(loop: asyncio.AbstractEventLoop) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """An exception handler for the loop. Reports a lack of open files once a minute: asyncio does at each attempt."""
+    reported = -LOG_SECONDS
+
+    def handle(running: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal reported
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in OUT_OF_FILES and "socket" in context):
+            running.default_exception_handler(context)
+        elif loop.time() - reported >= LOG_SECONDS:
+            reported = loop.time()
+            log.error("no connection can be accepted: %s; raise the limit of open files (ulimit -n)", error.strerror)
+
+    return handle
