@@ -128,7 +128,7 @@ def test_half_a_character_in_an_option_is_the_callers_fault_and_not_the_stores(t
         ([None], r"^history: 0: "),
         ([["role", "user"]], r"^history: 0: "),
         ("hello", r"^history: not JSON: "),
-        ('{"role": "user"}', r"^history has not the form 'messages': a list of messages is expected"),
+        ('{"role": "user"}', r"^history: expected a list of messages, or an object with 'messages'$"),
         ([CALL], r"^history: the call '1' of echo is not answered by message 1"),
         ([{"role": "tool", "tool_call_id": "1"}], r"^history: message 1 answers the call '1', which no message"),
         ([{"role": "user", "content": "x" * 1_000_001}], r"^history: message 1 has 1000001 characters"),
@@ -170,12 +170,12 @@ def test_history_and_a_conversation_together_are_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("inputs", "problem"),
     [
-        ({}, r"^inputs of 'clerk': customer: Field required$"),
-        ({"customer": 7}, r"^inputs of 'clerk': customer: Input should be a valid string$"),
-        ({"customer": "c", "age": "7"}, r"^inputs of 'clerk': age: Input should be a valid integer$"),
-        ({"customer": "c", "agee": 7}, r"^inputs of 'clerk': agee: Extra inputs are not permitted$"),
+        ({}, r"^input 'customer' of agent 'clerk' is missing: give inputs="),
+        ({"customer": 7}, r"^input 'customer' of agent 'clerk': Input should be a valid string$"),
+        ({"customer": "c", "age": "7"}, r"^input 'age' of agent 'clerk': Input should be a valid integer$"),
+        ({"customer": "c", "agee": 7}, r"^unknown input 'agee' of agent 'clerk'; did you mean age\?$"),
         ({"customer": "c" * 300_000}, r"^inputs of 'clerk': 3000\d\d characters; at most 262144 are taken$"),
-        ({"customer": None, "age": 1.5}, r"customer: .*; age: "),
+        ({"customer": None, "age": 1.5}, r"'customer' of .*; input 'age' of "),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused_all_at_once(tmp_path: Path, inputs: Any, problem: str) -> None:

@@ -14,7 +14,7 @@ from framework.cli.location import Location, locate, show_problem, store_url
 from framework.cli.records import new_conversation
 from framework.cli.session import answer, print_result
 from framework.cli.terminal import is_terminal, typed
-from framework.engine.request import RunOptions
+from framework.engine.options import RunOptions
 from framework.engine.router import NO_AGENTS
 from framework.engine.runtime import Runtime
 from framework.memory.store import RunQuery

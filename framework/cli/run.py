@@ -16,7 +16,7 @@ from framework.cli.schema import refresh_schemas
 from framework.cli.session import answer, print_result
 from framework.cli.waterfall import waterfall, widths_of
 from framework.config.settings import Settings
-from framework.engine.request import RunOptions
+from framework.engine.options import RunOptions
 from framework.engine.runtime import Runtime
 from framework.types.state import RunResult
 from framework.types.trace import SpanRecord

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +101,11 @@ class Catalog:
         """The files as they are now: the project's folders, or the one file that is the project."""
         snapshot = single_file(self.root) if self.single else take_snapshot(self.root)
         return snapshot.with_cases_counted() if self._gate else snapshot
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """The tools of the live generation, by name."""
+        return self.current.tools
 
     async def reload(self, trigger: Trigger = "api") -> Generation:
         """Read the files and publish what they say; equal bytes leave the current generation as it is."""

@@ -12,7 +12,7 @@ from framework.config.catalog import Gate
 from framework.config.generation import Generation
 from framework.config.suite import PlacedCase, read_suite
 from framework.engine.expectations import PLAN, Check, Evidence, checks
-from framework.engine.request import RunOptions
+from framework.engine.options import RunOptions
 from framework.engine.standins import isolate
 from framework.engine.stream import RunStream
 from framework.llm.client import ModelClient, ModelRequest

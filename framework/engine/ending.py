@@ -64,7 +64,6 @@ def last_events(state: RunState, message_id: str | None = None) -> Iterator[Even
 
 def result_of(state: RunState) -> RunResult:
     """A state as its caller sees it."""
-    entries = sorted(_trace_entries(state), key=lambda entry: entry.timestamp)
     return RunResult(
         run_id=state.run_id,
         status=state.status,
@@ -82,7 +81,7 @@ def result_of(state: RunState) -> RunResult:
         digest=state.digest,
         conversation_id=state.conversation_id,
         trace_id=state.trace_id,
-        trace=tuple(entries),
+        trace=tuple(_trace_entries(state)),
         pending=tuple(state.pending),
         error=state.error,
         stopped_by=state.stopped_by,
@@ -100,8 +99,25 @@ def limit_error(result: RunResult) -> LimitExceeded:
 
 
 def _trace_entries(state: RunState) -> Iterator[TraceEntry]:
-    for run in state.with_sub_runs():
-        yield from run.trace
+    """Yield a run's trace: steps in order, the calls of a step in the order the model made them.
+
+    The entries of a sub-run come before the entry of the call it belongs to; those of a plan step, which belongs to no
+    call, before the first entry that is younger.
+    """
+    place = {call_id: index for index, call_id in enumerate(state.calls)}
+    own = sorted(state.trace, key=lambda entry: (entry.step, place.get(entry.call_id, len(place))))
+    before: dict[int, list[TraceEntry]] = {}
+    for key, child in state.children.items():
+        if entries := [*_trace_entries(child)]:
+            end = entries[-1].timestamp
+            follows = (
+                i for i, entry in enumerate(own) if entry.call_id == key or (key not in place and entry.timestamp > end)
+            )
+            before.setdefault(next(follows, len(own)), []).extend(entries)
+    for index, entry in enumerate(own):
+        yield from before.get(index, ())
+        yield entry
+    yield from before.get(len(own), ())
 
 
 def _tool_stats(state: RunState) -> dict[str, ToolStat]:

@@ -5,57 +5,29 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from framework.config.compile import Agent
 from framework.config.generation import Generation
+from framework.engine.options import RunOptions, expect_type
 from framework.llm.chat import read_again, repair
-from framework.llm.forms import imported
+from framework.llm.forms import Form, imported
 from framework.types.errors import RequestError, did_you_mean
 from framework.types.messages import Message, ToolCall
 from framework.types.spec import Limits, ModelSettings
-from framework.types.state import Decision, Edit, Reject, Respond, RunState
-from framework.types.strict_json import read_json
+from framework.types.state import Approve, Decision, Edit, Reject, Respond, RunState
 from framework.types.transcript import MAX_MESSAGE_CHARS, is_unicode
 
 T = TypeVar("T", Limits, ModelSettings)
-MAX_ID_CHARS = 200
-"""Of a conversation, a user, a tenant."""
 MAX_INPUTS_CHARS = 256 * 1024
 """Of a request's variables, as JSON: more than a rendered prompt may have, for templates also choose from them."""
 
 
 WRITTEN = ("inputs", "metadata", "model_settings", "locale")
 """Options that go on record as they are given."""
-
-
-class RunOptions(TypedDict, total=False):
-    """Everything about a run that is not its message; all of it may be left out."""
-
-    agent: str | None
-    """Which agent; otherwise the router chooses."""
-    conversation: str | None
-    """Go on with the conversation of this id; an unknown id begins one."""
-    history: Sequence[Message | Mapping[str, Any]] | str | None
-    """Earlier messages, such as `RunResult.messages`, or as JSON text; not together with `conversation`."""
-    inputs: Mapping[str, Any] | None
-    """Values for the variables that the agent declares."""
-    limits: Mapping[str, Any] | None
-    """Limits other than the agent's, by their key, e.g. `{"max_steps": 3}`."""
-    model_settings: Mapping[str, Any] | None
-    """Sampling options other than the agent's."""
-    base_path: str | Path | None
-    """Where file tools work; otherwise the process's `tools.base_path`."""
-    locale: str | None
-    user: str | None
-    tenant: str | None
-    metadata: Mapping[str, Any] | None
-    """Passed to tools as it is."""
-    output_type: type[BaseModel] | None
-    """What the answer's data must be; otherwise the agent's `output_schema`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,27 +72,32 @@ def first_state(message: str, agent: Agent, generation: Generation, locale: str,
             agent.spec.model_settings, ModelSettings, options.get("model_settings") or {}, "model_settings"
         ),
         output_schema=output_type.model_json_schema() if output_type else agent.spec.output_schema,
-        history=[m for m in _history(history) if m.role != "system"] if history else [],
+        history=_history(history, agent) if history else [],
         messages=[Message(role="user", content=message)],
     )
-
-
-def check_names(options: RunOptions) -> None:
-    """Names that no store could keep are refused; raises RequestError."""
-    named = {"conversation": options.get("conversation"), "user": options.get("user"), "tenant": options.get("tenant")}
-    for name, value in named.items():
-        if value is not None and not (value.isprintable() and len(value) <= MAX_ID_CHARS):
-            raise RequestError(f"{name}: at most {MAX_ID_CHARS} printable characters are expected")
 
 
 def _inputs(agent: Agent, given: Mapping[str, Any]) -> dict[str, Any]:
     try:
         inputs = agent.inputs.model_validate(dict(given), strict=True)
     except ValidationError as error:
-        raise RequestError(f"inputs of {agent.name!r}: {_sentences(error)}") from None
+        details = error.errors(include_url=False, include_input=False)
+        raise RequestError("; ".join(_input_problem(detail, agent) for detail in details)) from None
     if (size := len(inputs.model_dump_json())) > MAX_INPUTS_CHARS:
         raise RequestError(f"inputs of {agent.name!r}: {size} characters; at most {MAX_INPUTS_CHARS} are taken")
     return inputs.model_dump()
+
+
+def _input_problem(detail: ErrorDetails, agent: Agent) -> str:
+    name = ".".join(str(part) for part in detail["loc"])
+    place = f"input {name!r} of agent {agent.name!r}"
+    match detail["type"]:
+        case "missing":
+            return f"{place} is missing: give inputs={{{name!r}: …}}, or -i {name}=VALUE on the command line"
+        case "extra_forbidden":
+            return f"unknown {place}{did_you_mean(name, list(agent.spec.inputs))}"
+        case _:
+            return f"{place}: {detail['msg']}"
 
 
 def _changed(base: T, model: type[T], changes: Mapping[str, Any], what: str) -> T:
@@ -135,14 +112,21 @@ def _changed(base: T, model: type[T], changes: Mapping[str, Any], what: str) -> 
         raise RequestError(f"{what}: {_sentences(error)}") from None
 
 
-def _history(history: Sequence[Message | Mapping[str, Any]] | str) -> list[Message]:
-    try:
-        given = read_json(history) if isinstance(history, str) else list(history)
-    except ValueError as error:
-        raise RequestError(f"history: not JSON: {error}") from None
-    if isinstance(given, list):
-        given = [m.model_dump() if isinstance(m, Message) else m for m in given]
-    return imported(given, "messages", what="history")
+def _history(messages: Sequence[Any], agent: Agent) -> list[Message]:
+    """Read earlier messages, our own or in OpenAI's form; an agent's instructions are never taken from a history."""
+    given = [m.model_dump() if isinstance(m, Message) else m for m in messages]
+    form: Form = "openai" if any(map(_is_openai, given)) else "messages"
+    read = imported(given, form, agent.toolset.definitions, what="history")
+    return [message for message in read if message.role != "system"]
+
+
+def _is_openai(message: object) -> bool:
+    """Return whether a message has a form that OpenAI's chat completions allow and ours does not."""
+    if not isinstance(message, Mapping):
+        return False
+    content, called = message.get("content", ""), message.get("tool_calls")
+    functions = isinstance(called, list) and any(isinstance(call, Mapping) and "function" in call for call in called)
+    return functions or content is None or isinstance(content, list) or message.get("role") == "developer"
 
 
 def _sentences(error: ValidationError) -> str:
@@ -151,7 +135,12 @@ def _sentences(error: ValidationError) -> str:
 
 
 def kept_decisions(decisions: Mapping[str, Decision]) -> dict[str, Decision]:
-    """Decisions as they can be stored and read again; raises RequestError for arguments that cannot."""
+    """Return decisions as a store can keep them.
+
+    Raises:
+        RequestError: one is not a decision, or the arguments of an edit cannot be stored.
+    """
+    expect_type("decisions", decisions, Mapping)
     kept: dict[str, Decision] = {}
     for key, decision in decisions.items():
         match decision:
@@ -163,6 +152,9 @@ def kept_decisions(decisions: Mapping[str, Decision]) -> dict[str, Decision]:
                 kept[key] = Respond(text=repair(text))
             case Reject(reason=reason):
                 kept[key] = Reject(reason=repair(reason))
-            case _:
+            case Approve():
                 kept[key] = decision
+            case _:
+                given = type(decision).__name__
+                raise RequestError(f"decision of {key}: expected Approve, Edit, Reject or Respond, got {given}")
     return kept

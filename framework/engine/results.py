@@ -178,6 +178,7 @@ def _trace_entry(run: Run, call: ToolCall, result: ToolResult, text: str) -> Tra
     return TraceEntry(
         step=run.state.steps,
         agent=run.agent.name,
+        call_id=call.id,
         thought=said,
         action=Action(type="tool", tool=call.tool, args=call.arguments),
         observation=text,

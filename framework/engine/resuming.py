@@ -56,11 +56,12 @@ class Resumption:
 
     @asynccontextmanager
     async def stream(self, run_id: str, decisions: Mapping[str, Decision], asker: Asker) -> AsyncIterator[RunStream]:
-        """Go on with a run, with what was decided; see `Runtime.resume`."""
+        """Resume a run with decisions; see `Runtime.resume`."""
+        given = kept_decisions(decisions)
         with await self._catalog.lease_again(self._launcher.pinned.get(run_id, self._catalog.current)) as leased:
             state = await self.load(run_id, asker)
-            late = await self._check(state, decisions)
-            kept = kept_decisions(decisions) | {key: Reject(reason=NOBODY_DECIDED) for key in late}
+            late = await self._check(state, given)
+            kept = given | {key: Reject(reason=NOBODY_DECIDED) for key in late}
             generation = await self._generation(state, leased)
             agent = route("", generation.agents, explicit=state.agent).agent
             record = await self._store.take(state, kept, asker.user)

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 from uuid import uuid4
@@ -21,8 +22,9 @@ from framework.engine.ending import limit_error
 from framework.engine.executors import EXECUTORS
 from framework.engine.launcher import Launcher
 from framework.engine.opening import held
+from framework.engine.options import RunOptions, checked_request, expect_type
 from framework.engine.project import Project, folder_of
-from framework.engine.request import Asker, RunOptions, first_state
+from framework.engine.request import Asker, first_state
 from framework.engine.resuming import Resumption
 from framework.engine.starting import Starter, choose
 from framework.engine.stream import RunStream
@@ -87,9 +89,11 @@ class Runtime:
                 as they are then, for `resume`.
 
         Raises:
+            RequestError: an argument has the wrong type, or there is nothing at `root`.
             ConfigError: the settings cannot be used. Broken agents do not raise: see `catalog.current.problems`.
             StoreError: the store cannot be opened.
         """
+        _check_arguments(root, settings, models, store)
         clients = dict(models or {})
         gate = cases_pass(partial(cls.over, folder_of(root), deps))
         project = await Project.read(
@@ -122,11 +126,18 @@ class Runtime:
         finally:
             await runtime._close(0)
 
-    async def run(self, message: str, *, raise_on_limit: bool = False, **options: Unpack[RunOptions]) -> RunResult:
+    async def run(
+        self, message: str | None = None, *, raise_on_limit: bool = False, **options: Unpack[RunOptions]
+    ) -> RunResult:
         """Run to the end, to a pause, or to a limit.
 
+        Args:
+            message: what the user says; without it, the last message of `history`.
+            raise_on_limit: raise when a limit stops the run.
+            options: see `RunOptions`.
+
         Raises:
-            RequestError: the run could not be started as asked (AgentNotFound, ConversationBusy).
+            RequestError: an option is unknown or wrong, or the run cannot start (AgentNotFound, ConversationBusy).
             LimitExceeded: with `raise_on_limit`, instead of a result that says `stopped`; carries that result.
         """
         async with self._start(message, options, listening=False) as stream:
@@ -136,14 +147,15 @@ class Runtime:
         return result
 
     @asynccontextmanager
-    async def stream(self, message: str, **options: Unpack[RunOptions]) -> AsyncIterator[RunStream]:
-        """Run, and hand out the events as they happen; leaving the context early cancels the run."""
+    async def stream(self, message: str | None = None, **options: Unpack[RunOptions]) -> AsyncIterator[RunStream]:
+        """Run, and yield the events as they happen; leaving the context early cancels the run. See `run`."""
         async with self._start(message, options, listening=True) as stream:
             yield stream
 
     @classmethod
-    def run_sync(cls, root: str | Path, message: str, **options: Unpack[RunOptions]) -> RunResult:
-        """Open, run once, close: for programs without an event loop."""
+    def run_sync(cls, root: str | Path, message: str | None = None, **options: Unpack[RunOptions]) -> RunResult:
+        """Open, run once, close: for programs without an event loop. See `run`."""
+        checked_request(message, options)  # before a project is loaded for it
 
         async def once() -> RunResult:
             async with cls.open(root, watch=False) as runtime:
@@ -245,9 +257,10 @@ class Runtime:
     # --- inside
 
     @asynccontextmanager
-    async def _start(self, message: str, options: RunOptions, *, listening: bool) -> AsyncIterator[RunStream]:
+    async def _start(self, message: object, given: Mapping[str, Any], *, listening: bool) -> AsyncIterator[RunStream]:
+        text, options = checked_request(message, given)
         with self.catalog.lease() as generation:
-            start = await self._starter.begin(message, options, generation)
+            start = await self._starter.begin(text, options, generation)
             async with self._launcher.launch(start, listening=listening) as stream:
                 yield stream
 
@@ -255,3 +268,13 @@ class Runtime:
         await self._launcher.close(grace)
         await self._resumption.close()
         await self.catalog.close()
+
+
+def _check_arguments(root: object, settings: object, models: object, store: object) -> None:
+    """Raise RequestError for an argument of `Runtime.open` that has the wrong type."""
+    expect_type("root", root, str, PathLike)
+    for name, value, expected in (("settings", settings, Settings), ("models", models, Mapping)):
+        if value is not None:
+            expect_type(name, value, expected)
+    if store is not None and not isinstance(store, str) and not hasattr(store, "load_run"):
+        raise RequestError(f"store: expected a store or its URL, got {type(store).__name__}")

@@ -11,7 +11,8 @@ from framework.config.compile import Agent
 from framework.config.generation import Generation
 from framework.engine.choosing import is_sure, route_by_model, why_not
 from framework.engine.launcher import Start
-from framework.engine.request import Asker, RunOptions, check_names, first_state
+from framework.engine.options import RunOptions
+from framework.engine.request import Asker, first_state
 from framework.engine.router import Route, default_route, known_route, route
 from framework.engine.run import Run
 from framework.memory.store import Conversation, Store
@@ -46,7 +47,6 @@ class Starter:
             ConfigError: no agent can be used.
             StoreError: it could not be put on record.
         """
-        check_names(options)
         conversation = await self._conversation(options)
         last = conversation.agent if conversation else None
         chosen = await self._chosen(message, generation, options.get("agent"), last)

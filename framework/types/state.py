@@ -111,6 +111,8 @@ class TraceEntry(Frozen):
 
     step: int
     agent: str
+    call_id: str = ""
+    """Id of the tool call; empty for an answer."""
     thought: str = ""
     action: Action
     observation: str | None = None
