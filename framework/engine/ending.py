@@ -36,11 +36,18 @@ async def conclude(run: Run, asked: tuple[Confirmation, ...], trace: RunTrace) -
 
 
 async def suspend(run: Run, trace: RunTrace) -> NoReturn:
-    """Leave a run that has not ended to whoever resumes it; raises RunSuspended, or StoreError."""
+    """Stop a run that has not ended, so that it can be resumed.
+
+    Raises:
+        RunSuspended: always, unless the record cannot be written.
+        RunTaken: another process holds the run.
+        StoreError: the record could not be written.
+    """
     trace.ended()
-    await run.services.journal.release()
-    run_id = run.state.run_id
-    raise RunSuspended(f"the runtime was closed while the run {run_id} went on; it can be resumed")
+    journal, run_id = run.services.journal, run.state.run_id
+    await journal.release()
+    why = "its lease was lost" if journal.lost else "the runtime was closed"
+    raise RunSuspended(f"run {run_id} is suspended: {why} while it was in progress; it can be resumed")
 
 
 def last_events(state: RunState, message_id: str | None = None) -> Iterator[Event]:

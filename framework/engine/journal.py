@@ -45,7 +45,9 @@ class Journal:
         self.on_cancel: Callable[[], object] = lambda: None
         """Called when somebody, in whatever process, wants the run to end: once, for its tools may be cleaning up."""
         self.unwanted = False
-        """Somebody wants the run to end."""
+        """A cancel request is on record, or was made in this process."""
+        self.lost = False
+        """The lease could not be renewed because this process no longer holds the run."""
         self.take_spans: TakeSpans = _no_spans
         """Gives the spans that have ended, to be put on record: all at the end, and before that many at once."""
         self._state, self._record, self._channel, self._durable = state, record, channel, durable
@@ -58,8 +60,8 @@ class Journal:
 
     @property
     def suspended(self) -> bool:
-        """The runtime closes, and the run is left to whoever resumes it, unless nobody wants it any more."""
-        return self.closing and self._durable and not self.unwanted
+        """The run stops here without an end, to be resumed: the runtime closes, or the run is held elsewhere."""
+        return (self.closing or self.lost) and self._durable and not self.unwanted
 
     @property
     def is_unread(self) -> bool:
@@ -67,16 +69,25 @@ class Journal:
         return not self._durable and self._channel.is_closed
 
     def check(self) -> None:
-        """Before a step: raises CancelledError if the runtime closes, and StoreError once the record has failed."""
-        if self.closing:
+        """Before a step: raises CancelledError if the run is suspended, and StoreError once the record has failed."""
+        if self.closing or self.lost:
             raise asyncio.CancelledError
         if self._failure is not None:
             raise self._failure
 
     def abandon(self) -> None:
-        """Have the run ended, if that was not done before."""
+        """Cancel the run, unless that was done before: a cancel request is on record."""
         if not self.unwanted:
             self.unwanted = True
+            self.on_cancel()
+
+    def lose(self) -> None:
+        """Stop working on the run: this process no longer holds it. Its record decides what becomes of it.
+
+        A run whose last write has begun lets go of its record by itself, so it is not lost.
+        """
+        if not (self._last or self._leaving or self.lost):
+            self.lost = True
             self.on_cancel()
 
     async def tell(self, event: Event) -> None:

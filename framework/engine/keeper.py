@@ -1,4 +1,4 @@
-"""Keeps hold of the runs of this process while they go on, and learns who wants one of them to end."""
+"""Heartbeat: renews the leases of this process's runs, and notices cancel requests and lost leases."""
 
 from __future__ import annotations
 
@@ -14,40 +14,44 @@ from framework.types.errors import StoreError
 log = logging.getLogger(__name__)
 
 EVERY = 1.0
-"""Seconds from one look at the store to the next, while a run goes on."""
+"""Seconds between two lease renewals while a run is in progress."""
 
 
-class Ending(Protocol):
-    """Of a run that goes on."""
+class Stoppable(Protocol):
+    """The part of a run's journal that the heartbeat uses."""
 
     def abandon(self) -> None:
-        """Have the run ended, if that was not done before."""
+        """Cancel the run: a cancel request is on record."""
+        ...
+
+    def lose(self) -> None:
+        """Stop working on the run without ending it: this process no longer holds it."""
         ...
 
 
 class Ongoing(Protocol):
-    """A run that goes on."""
+    """A run in progress."""
 
     @property
-    def journal(self) -> Ending:
-        """What ends it."""
+    def journal(self) -> Stoppable:
+        """Its journal."""
         ...
 
 
 class Keeper:
-    """One task a runtime, and only while there is something to keep."""
+    """One task per runtime, alive only while runs are in progress."""
 
     def __init__(self, store: Store, running: Mapping[str, Ongoing]) -> None:
         self._store, self._running = store, running
         self._task: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
-        """A run has begun."""
+        """Start the heartbeat: a run has begun."""
         if self._store.durable and self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._keep(), context=Context())  # of nobody's trace
+            self._task = asyncio.get_running_loop().create_task(self._keep(), context=Context())  # outside any trace
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Stop the heartbeat."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -64,10 +68,13 @@ class Keeper:
         mine = dict(self._running)
         try:
             held = await self._store.renew(tuple(mine))
-        except StoreError as error:  # a run that needs the store will find out by itself
-            log.warning("the store cannot be reached: %s", error)
+        except StoreError as error:  # a run fails with its next write, if the store is still unreachable then
+            log.warning("the leases of %d runs were not renewed: %s", len(mine), error)
             return
         for run_id, run in mine.items():
-            # What ended meanwhile is not held any more, though it may go on again by now.
-            if self._running.get(run_id) is run and held.get(run_id, True):
+            if self._running.get(run_id) is not run:
+                continue  # it ended meanwhile, and may have been resumed as another object
+            if run_id not in held:
+                run.journal.lose()
+            elif held[run_id]:
                 run.journal.abandon()

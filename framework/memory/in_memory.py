@@ -146,8 +146,9 @@ class MemoryStore:
         return record.held
 
     async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
-        """Nobody else can take a run over."""
-        return {run_id: self._runs[run_id].cancel_requested for run_id in run_ids if run_id in self._runs}
+        """The runs that are in progress; no other process can take them over."""
+        found = {run_id: self._runs[run_id] for run_id in run_ids if run_id in self._runs}
+        return {run_id: record.cancel_requested for run_id, record in found.items() if record.held}
 
     async def blueprint(self, digest: str) -> Blueprint | None:  # noqa: ARG002 - the protocol's
         """None is kept."""

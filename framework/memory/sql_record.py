@@ -165,8 +165,6 @@ class SqlRecord:
 
         def work(connection: sa.Connection) -> bool:
             cancelled = self._set(connection, statement, row | more)
-            if cancelled is None:
-                return False
             batch.insert(connection, self._statements)
             if traced:
                 row_of_spans = {"run_id": self._run_id, "version": self._version + 1, "body": traced}
@@ -175,7 +173,7 @@ class SqlRecord:
                 self._free(connection, state, now)
             return cancelled
 
-        self.cancel_requested = await self._database.write(work)
+        self.cancel_requested = await self._database.write(work, self._committed)
         self._version += 1
         state.version = self._version
 
@@ -185,21 +183,29 @@ class SqlRecord:
         mine = {"run": self._run_id, "was": self._version, "me": self._hold.name}
         await self._database.write(lambda connection: self._statements.release.one(connection, mine))
 
-    def _set(self, connection: sa.Connection, statement: Prepared, row: dict[str, Any]) -> bool | None:
-        """Compare and set; whether somebody wants the run to end.
-
-        Returns nothing if all of this is on record: the connection broke after a first attempt, not before it.
+    def _set(self, connection: sa.Connection, statement: Prepared, row: dict[str, Any]) -> bool:
+        """Compare the version and set the row; returns whether a cancel request is on record.
 
         Raises:
-            RunTaken: somebody else holds the run.
+            RunTaken: another process holds the run.
         """
         found = statement.one(connection, row | {"was": self._version, "is": self._version + 1})
-        if found is not None:
-            return bool(found[0])
-        now = connection.execute(sa.select(runs.c.version, runs.c.owner).where(runs.c.id == self._run_id)).one_or_none()
-        if now is not None and now.version == self._version + 1 and now.owner in (self._hold.name, None):
+        if found is None:
+            raise RunTaken(f"another process has taken over the run {self._run_id}: this one stops")
+        return bool(found[0])
+
+    def _committed(self, connection: sa.Connection) -> bool | None:
+        """After the connection broke: whether a cancel request is on record, or None if the write is to be repeated.
+
+        Only a retry may read a row without an owner as this record's last write. At a first attempt it means that the
+        run was taken over and released meanwhile.
+        """
+        row = connection.execute(
+            sa.select(runs.c.version, runs.c.owner, runs.c.cancel_requested).where(runs.c.id == self._run_id)
+        ).one_or_none()
+        if row is None or row.version != self._version + 1 or row.owner not in (self._hold.name, None):
             return None
-        raise RunTaken(f"another process has taken over the run {self._run_id}: this one stops")
+        return bool(row.cancel_requested)
 
     def _free(self, connection: sa.Connection, state: RunState, now: float) -> None:
         if (summary := state.summary) is not None:

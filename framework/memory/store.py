@@ -240,7 +240,12 @@ class Store(Protocol):
         ...
 
     async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
-        """Hold on to runs. Those that are still held; true: somebody wants the run to end."""
+        """Renew the leases of this store's runs.
+
+        Returns:
+            By run id, whether a cancel request is on record. Contains only runs that this store still holds. A missing
+            id means no more than that: the run has paused or ended, or another process has taken it over.
+        """
         ...
 
     async def blueprint(self, digest: str) -> Blueprint | None:
