@@ -119,4 +119,4 @@ def test_tools_are_listed_and_called_under_an_agents_policy(project: Path) -> No
     assert denied.returncode == 1
     assert "risk_level medium (agents.d/a.yaml" in denied.stderr
     asked = agentsd("tools", "call", "list_dir", "-a", "a", cwd=project)
-    assert (asked.returncode, "list_dir needs approval: who knows" in asked.stderr) == (2, True)
+    assert (asked.returncode, "list_dir needs approval: who knows" in asked.stderr) == (3, True)

@@ -18,6 +18,7 @@ from framework.engine.explain import Standing, judged, standing, standings, syst
 from framework.engine.policy import VerdictKind
 from framework.llm.tokens import estimate_tokens
 from framework.types.errors import RequestError
+from framework.types.outcome import EXIT_APPROVAL, EXIT_NEGATIVE
 
 WORDS: dict[VerdictKind, tuple[str, str]] = {
     "allow": ("allowed", "green"),
@@ -62,7 +63,7 @@ def command(
         _show_tool(judgement, len(tool))
         if wrong:
             click.secho(f"  but its arguments are refused: {wrong}", fg="red")
-    return {"allow": 0, "ask": 3, "deny": 1}[judgement.verdict.kind]
+    return {"allow": 0, "ask": EXIT_APPROVAL, "deny": EXIT_NEGATIVE}[judgement.verdict.kind]
 
 
 def _prompt(agent: Agent, locale: str, inputs: tuple[str, ...]) -> str:

@@ -18,8 +18,8 @@ import click
 from framework.cli.lazy import LazyGroup
 from framework.cli.terminal import THREAD
 from framework.telemetry.redact import MaskingFormatter
-from framework.types.errors import AgentsdError, ConfigError, RequestError
-from framework.types.outcome import EXIT_CONFIG, EXIT_USAGE
+from framework.types.errors import AgentsdError, ConfigError
+from framework.types.outcome import EXIT_CANCELLED, EXIT_USAGE, exit_code_of
 from framework.types.redact import redact
 
 COMMANDS = {
@@ -105,7 +105,7 @@ def _invoke(arguments: list[str]) -> int:
         error.show()
         return EXIT_USAGE
     except (click.Abort, KeyboardInterrupt):
-        return 130
+        return EXIT_CANCELLED
     except AgentsdError as error:
         return report(error, as_json="--json" in arguments)
     except OSError as error:
@@ -137,9 +137,7 @@ def report(error: AgentsdError, *, as_json: bool) -> int:
     else:
         click.secho("error: ", fg="red", nl=False, err=True)
         click.echo(redact(str(error)), err=True)
-    if isinstance(error, ConfigError):
-        return EXIT_CONFIG
-    return EXIT_USAGE if isinstance(error, RequestError) else 1
+    return exit_code_of(error)
 
 
 if __name__ == "__main__":

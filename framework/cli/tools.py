@@ -15,9 +15,10 @@ from framework.engine.project import Project
 from framework.engine.runtime import Runtime
 from framework.tools.tool import Tool
 from framework.types.messages import ToolResult
+from framework.types.outcome import EXIT_CANCELLED, EXIT_NEGATIVE
 
 COLUMNS = ("tool", "risk", "source", "description")
-OUTCOMES = {"success": 0, "error": 1, "denied": 1, "cancelled": 130}
+OUTCOMES = {"success": 0, "error": EXIT_NEGATIVE, "denied": EXIT_NEGATIVE, "cancelled": EXIT_CANCELLED}
 
 
 @click.group("tools")
@@ -59,7 +60,7 @@ def _summary(tool: Tool) -> str:
 def call(tool: str, arguments: str | None, agent: str, project: str, as_json: bool) -> int:
     """Call TOOL with ARGUMENTS (a JSON object) as AGENT would, without a model.
 
-    Exit codes: 0 it succeeded, 1 it failed or was denied, 2 it needs a human's approval.
+    Exit codes: 0 it succeeded, 1 it failed or was denied, 3 it needs a human's approval.
     """
     result = asyncio.run(_call(project, agent, tool, arguments_of(arguments)))
     if as_json:

@@ -34,7 +34,7 @@ from framework.memory.store import RunInfo, Store
 from framework.memory.urls import open_store
 from framework.tools.lifetime import Lifetimes
 from framework.tools.tool import Tool
-from framework.types.errors import RequestError
+from framework.types.errors import ApprovalRequired, RequestError
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.state import Confirmation, Decision, RunResult
 
@@ -232,7 +232,7 @@ class Runtime:
 
         Raises:
             AgentNotFound: there is no such agent.
-            RequestError: the call needs a human's approval.
+            ApprovalRequired: the call needs a human's approval.
         """
         call = ToolCall(id=f"call_{uuid4().hex}", tool=name, arguments=dict(arguments))
         with self.catalog.lease() as generation:
@@ -241,7 +241,7 @@ class Runtime:
             run = self._launcher.off_the_record(state, chosen.agent, generation)
             asked = await run.call_tool(call)
         if asked:
-            raise RequestError(f"{name} needs approval: {asked[0].reason or asked[0].rule}")
+            raise ApprovalRequired(f"{name} needs approval: {asked[0].reason or asked[0].rule}")
         result = state.calls[call.id].result
         assert result is not None
         return result

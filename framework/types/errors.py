@@ -5,6 +5,7 @@
     ├── RequestError         the caller
     │   ├── AgentNotFound    names the agents there are
     │   ├── RunNotFound
+    │   ├── ApprovalRequired a call outside a run that a human must approve
     │   ├── RunBusy          the run goes on already
     │   ├── DecisionRefused  it was decided before, or too late
     │   ├── GenerationNotFound
@@ -92,6 +93,13 @@ class GenerationNotFound(RequestError):
 
     code = "generation_not_found"
     http_status = 404
+
+
+class ApprovalRequired(RequestError):
+    """A call outside a run needs a human's approval, which only a run can wait for."""
+
+    code = "approval_required"
+    http_status = 409
 
 
 class ConversationBusy(RequestError):
