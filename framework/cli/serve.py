@@ -32,6 +32,7 @@ def command(path: str, **given: Any) -> int:
     location = locate(path)
     logging.getLogger("framework.config.catalog").setLevel(logging.INFO)
     logging.getLogger("framework.server").setLevel(logging.INFO)
+    logging.getLogger("agentsd.runs").setLevel(logging.INFO)
     try:
         from framework.server.process import serve
     except ModuleNotFoundError as missing:

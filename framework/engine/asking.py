@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING
 from framework.config.settings import ModelCallSettings
 from framework.engine.attempt import attempt, message_id
 from framework.engine.health import Permit
+from framework.engine.warning import warn
 from framework.llm.capabilities import unknown_settings
 from framework.llm.client import ModelClient, ModelReply, ModelRequest
 from framework.types.errors import ConfigError, ModelError
-from framework.types.events import Warned
+from framework.types.warnings import WarningCode
 
 if TYPE_CHECKING:
     from framework.engine.run import Run
@@ -130,7 +131,7 @@ class _Asked:
                 advice = "that is longer than the run has; try again then, or give the agent `fallback_models`"
                 raise ModelError(f"{left_alone}; {advice}", retryable=True, retry_after=permit.wait)
             if not told:
-                await self._run.emit(Warned, code="model_retry", message=left_alone)
+                await warn(self._run, "model_retry", left_alone)
                 told = True
             await asyncio.sleep(min(permit.wait, LOOK_AGAIN))
         return permit
@@ -171,9 +172,9 @@ def _time_left(run: Run | None) -> float:
     return left
 
 
-async def _warn(run: Run, code: str, text: str) -> None:
+async def _warn(run: Run, code: WarningCode, text: str) -> None:
     """Tell of an attempt that failed, and that what was shown of its message is void."""
-    await run.emit(Warned, code=code, message=text, message_id=message_id(run) if run.attempt else None)
+    await warn(run, code, text, message_id=message_id(run) if run.attempt else None)
 
 
 def _gave_up(failures: list[ModelError], attempts: int) -> ModelError:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from framework.engine.warning import warn
 from framework.tools.mcp import McpSource
 from framework.types.errors import ToolError
-from framework.types.events import Warned
 from framework.types.mcp import McpPolicy, PromptRef
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ async def read_background(run: Run) -> None:
             try:
                 text = await _read(run, server, wanted)
             except ToolError as error:
-                await run.emit(Warned, code="background", message=f"{title} of {server}: {error.message}")
+                await warn(run, "background", f"{title} of {server}: {error.message}")
                 continue
             texts.append(f"[{title}, from {server}]\n{text[:left]}")
             left = max(0, left - len(text))

@@ -10,6 +10,7 @@ from framework.types.errors import LimitExceeded
 from framework.types.messages import Usage
 from framework.types.spec import Limits
 from framework.types.state import RunState
+from framework.types.warnings import WarningCode
 
 WARN_AT = 0.8
 
@@ -102,10 +103,10 @@ class Budget:
         """The error for a run whose time is up."""
         return self._exceeded("timeout", self.limits.timeout or 0, self.limits.timeout or 0)
 
-    def near(self) -> Iterator[tuple[str, str]]:
+    def near(self) -> Iterator[tuple[WarningCode, str]]:
         """Limits of which 80 % are used, each named once in a run: code and message."""
         state, limits = self.state, self.limits
-        uses = {
+        uses: dict[WarningCode, tuple[float, float | None]] = {
             "max_steps": (state.steps, limits.max_steps),
             "max_tool_calls": (state.tool_calls, limits.max_tool_calls),
             "max_total_tokens": (state.usage.total_tokens, limits.max_total_tokens),

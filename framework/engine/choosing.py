@@ -16,10 +16,11 @@ from framework.engine.plan import plan
 from framework.engine.react import react
 from framework.engine.router import Asked, Route
 from framework.engine.run import Run
+from framework.engine.warning import warn
 from framework.llm.client import ModelRequest
 from framework.llm.structured import Ask
 from framework.types.errors import AgentsdError, ModelError, did_you_mean
-from framework.types.events import Routed, Warned
+from framework.types.events import Routed
 from framework.types.messages import Message
 
 AUTO = "auto"
@@ -84,7 +85,7 @@ async def _chosen_executor(run: Run) -> str:
         ask = partial(turns.ask, run, model=model)
         choice = await _choice(run, run.state.messages[0].content, {name: run.agent}, ask, model)
     except ModelError as error:
-        await run.emit(Warned, code="routing", message=f"how to work was not chosen ({error.message}): turn by turn")
+        await warn(run, "routing", f"how to work was not chosen ({error.message}): turn by turn")
         return "react"
     told = f"works by {choice.executor}{': ' + choice.reason if choice.reason else ''}"
     await run.emit(Routed, agent=name, reason=told, confidence=choice.confidence, executor=choice.executor)

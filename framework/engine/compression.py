@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from framework.config.prompts import PromptError
 from framework.engine import asking, turns
 from framework.engine.room import size_of
+from framework.engine.warning import warn
 from framework.llm.client import ModelRequest
 from framework.llm.protocol import ask_valid
 from framework.memory.compression import beginning, summed_up
 from framework.types.errors import LimitExceeded, ModelError
-from framework.types.events import Warned
 from framework.types.messages import Message
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def fit_history(run: Run) -> None:
     if (length := len(state.history)) > settings.window:
         advice = f"begin a new conversation, or raise conversation.window ({run.agent.place('conversation')})"
         text = f"of {length} messages of the conversation, the model sees the last {settings.window}; {advice}"
-        await run.emit(Warned, code="window", message=text)
+        await warn(run, "window", text)
 
 
 def _allowed(run: Run) -> int | None:
@@ -65,13 +65,13 @@ async def _compress(run: Run, keep: int) -> None:
         with run.span("conversation.compress", "CHAIN", {}):
             text = await _summary_text(run, gone)
     except (ModelError, LimitExceeded, PromptError) as error:
-        await run.emit(Warned, code="compression", message=f"the conversation could not be summed up: {error}")
+        await warn(run, "compression", f"the conversation could not be summed up: {error}")
         return
     state.summary = summed_up(state.summary, gone, text)
     state.history = state.history[count:]
     await run.save()
     told = f"{count} messages of the conversation were summed up; they stay in the store"
-    await run.emit(Warned, code="compressed", message=told)
+    await warn(run, "compressed", told)
 
 
 async def _summary_text(run: Run, gone: Sequence[Message]) -> str:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from framework.config.compile import Agent
+from framework.engine.warning import warn
 from framework.tools.arguments import ArgumentsError
 from framework.tools.repairs import Repaired, repair_arguments
 from framework.tools.tool import Tool
-from framework.types.events import Warned
 from framework.types.messages import ToolCall
 from framework.types.plan import PlanDraft
 
 if TYPE_CHECKING:
     from framework.engine.run import Run
-
-log = logging.getLogger(__name__)
-
-REPAIRED = "arguments_repaired"
-"""The code of the warning."""
 
 
 async def repaired_call(run: Run, call: ToolCall, tool: Tool) -> ToolCall:
@@ -67,5 +61,4 @@ def _repaired(run: Run, tool: Tool, arguments: Mapping[str, Any]) -> Repaired:
 
 async def _tell(run: Run, tool: Tool, notes: Sequence[str]) -> None:
     message = f"the arguments of {tool.name} were put right: {'; '.join(notes)}"
-    log.info("run %s: %s", run.state.run_id, message)
-    await run.emit(Warned, code=REPAIRED, message=message)
+    await warn(run, "arguments_repaired", message)

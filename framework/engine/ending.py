@@ -92,6 +92,8 @@ def result_of(state: RunState) -> RunResult:
         pending=tuple(state.pending),
         error=state.error,
         stopped_by=state.stopped_by,
+        truncated=state.truncated,
+        warnings=tuple(state.warnings),
         elapsed_ms=state.elapsed_ms,
     )
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from framework.config.prompts import PromptError
+from framework.engine.warning import warn
 from framework.llm.chat import repair
-from framework.types.events import ToolFinished, Warned
+from framework.types.events import ToolFinished
 from framework.types.messages import Message, ToolCall, ToolResult
 from framework.types.redact import redact
 from framework.types.state import (
@@ -54,7 +55,7 @@ async def finish(run: Run, call: ToolCall, result: ToolResult) -> tuple[Confirma
     await run.save()
     if record.repeats == run.budget.limits.max_repeated_calls:
         warning = f"{call.tool} was called {record.repeats} times with the same arguments"
-        await run.emit(Warned, code="max_repeated_calls", message=warning)
+        await warn(run, "max_repeated_calls", warning)
     return ()
 
 

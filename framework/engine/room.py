@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from framework.engine.warning import warn
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.llm.prepared import as_json
 from framework.llm.tokens import estimate_tokens
 from framework.types.errors import LimitExceeded
-from framework.types.events import Warned
 from framework.types.messages import Message, ToolDefinition
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ async def check_room(run: Run, request: ModelRequest, info: ModelInfo) -> None:
     needed = expected + (request.settings.max_tokens or 0)
     if needed > CEILING * window:
         place = f"the context window of {info.name}"
-        await run.emit(Warned, code="context_full", message=f"the request does not fit into {place}: {_advice(run)}")
+        await warn(run, "context_full", f"the request does not fit into {place}: {_advice(run)}")
         raise LimitExceeded("context_full", used=needed, allowed=int(CEILING * window), place=place)
     if needed > FILLING * window and "context" not in run.state.warned:
         run.state.warned.append("context")
         used = f"{needed} of {window} tokens of the context window used"
-        await run.emit(Warned, code="context", message=f"{used}; when it is full: {_advice(run)}")
+        await warn(run, "context", f"{used}; when it is full: {_advice(run)}")
 
 
 def expected_tokens(run: Run, request: ModelRequest) -> int:

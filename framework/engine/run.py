@@ -87,6 +87,7 @@ class Run:
             )
             reply = await ask_valid(partial(turns.ask, self), request)
         note_size(self, reply)
+        self.state.truncated = reply.finish_reason == "length"
         message = calls.taken_in(reply.message, self.state)
         self._step_span.set_attribute(names.STEP_KIND, "action" if message.tool_calls else "final")
         self.state.replies.append(len(self.state.messages))

@@ -10,9 +10,10 @@ from framework.engine.attempt import message_id
 from framework.engine.recitation import recitation
 from framework.engine.results import trace_answer
 from framework.engine.room import check_room
+from framework.engine.warning import warn
 from framework.llm.client import ModelReply, ModelRequest
 from framework.memory.window import last_messages
-from framework.types.events import ContentReceived, Thought, Warned
+from framework.types.events import ContentReceived, Thought
 from framework.types.messages import Message
 
 if TYPE_CHECKING:
@@ -77,7 +78,10 @@ async def ask(run: Run, request: ModelRequest, *, model: str | None = None) -> M
     run.budget.spend_step()
     reply = await asking.ask(run, request, model)
     for code, message in run.budget.near():
-        await run.emit(Warned, code=code, message=message)
+        await warn(run, code, message)
+    if reply.finish_reason == "length" and reply.unusable is None:
+        place = run.agent.place("model_settings", "max_tokens")
+        await warn(run, "truncated", f"the answer was cut by max_tokens: raise model_settings.max_tokens ({place})")
     return reply
 
 

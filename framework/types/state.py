@@ -18,6 +18,7 @@ from framework.types.plan import Plan
 from framework.types.preflight import Preflight
 from framework.types.spec import Limits, ModelSettings, OnExpiry, Risk
 from framework.types.transcript import Summary
+from framework.types.warnings import RunWarning
 
 
 def arguments_hash(tool: str, arguments: dict[str, Any]) -> str:
@@ -243,6 +244,10 @@ class RunState(BaseModel):
     seq: int = 0
     """Number of the last event."""
     trace: list[TraceEntry] = Field(default_factory=list)
+    truncated: bool = False
+    """The model's last answer was cut by its output limit."""
+    warnings: list[RunWarning] = Field(default_factory=list)
+    """Of the run and its sub-runs; all kept in the root's state."""
 
     @property
     def trace_id(self) -> str | None:
@@ -309,4 +314,8 @@ class RunResult(Frozen):
     error: ErrorInfo | None = None
     stopped_by: LimitUse | None = None
     """The limit that ended a run whose status is `stopped`."""
+    truncated: bool = False
+    """The output limit (`max_tokens`) cut the answer: `output` is not whole."""
+    warnings: tuple[RunWarning, ...] = ()
+    """What a person should know: the warning events of the run and its sub-runs, parts before a pause included."""
     elapsed_ms: float = 0.0

@@ -66,6 +66,7 @@ def lines(state: RunState, result: RunResult) -> Iterator[str]:
     if result.output:
         yield click.style("answer:", bold=True)
         yield from (f"  {visible(line)}" for line in result.output.splitlines())
+    yield from (click.style(f"warning: {visible(one.message)}", fg="yellow") for one in result.warnings)
     if (text := ending(result)) and result.status != "paused":
         yield click.style(text, fg="red")
     for asked in result.pending:

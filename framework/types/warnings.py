@@ -1,0 +1,60 @@
+"""Warnings of a run: the table of their codes, from which the documentation and every surface derive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from framework.types.frozen import Frozen
+
+WarningCode = Literal[
+    "max_steps",
+    "max_tool_calls",
+    "max_total_tokens",
+    "max_cost_usd",
+    "max_repeated_calls",
+    "context",
+    "context_full",
+    "window",
+    "compressed",
+    "compression",
+    "truncated",
+    "model_retry",
+    "model_fallback",
+    "background",
+    "routing",
+    "arguments_repaired",
+]
+
+WARNINGS: Mapping[WarningCode, str] = {
+    "max_steps": "80 % of this limit is used",
+    "max_tool_calls": "80 % of this limit is used",
+    "max_total_tokens": "80 % of this limit is used",
+    "max_cost_usd": "80 % of this limit is used",
+    "max_repeated_calls": "a tool was called with the same arguments as often as this limit allows",
+    "context": "80 % of the model's context window is used",
+    "context_full": "a request does not fit into the model's context window; the run stops",
+    "window": "the model sees only the last messages of the conversation (`conversation.window`)",
+    "compressed": "the beginning of the conversation was replaced by a summary",
+    "compression": "the conversation could not be summarized",
+    "truncated": "the output limit (`max_tokens`) cut a model's answer",
+    "model_retry": "a model call failed and is retried, or the run waits for an unavailable model",
+    "model_fallback": "a model call failed and the next of `fallback_models` is asked",
+    "background": "a resource or prompt of an MCP server is missing",
+    "routing": "no model could choose how the agent works; it works turn by turn",
+    "arguments_repaired": "the arguments of a tool call were repaired before the call",
+}
+"""Code -> what happened. Codes of limits are the limits' keys in the agent file."""
+
+MOST_OF_A_CODE = 20
+"""How many warnings with one code a run keeps; later ones are events only."""
+
+
+class RunWarning(Frozen):
+    """Something a person should know about a run, whether or not anyone followed its events."""
+
+    code: str
+    """One of `WARNINGS`."""
+    message: str
+    path: tuple[str, ...] = ()
+    """The sub-runs that lead to where it happened; empty: the run itself."""
