@@ -16,7 +16,7 @@ from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.events import Event, ToolFinished, Warned
 from framework.types.messages import Message, ToolCall, Usage
-from framework.types.state import LimitUse
+from framework.types.report import LimitUse
 from tests.cases import cases
 from tests.projects import agent, write
 

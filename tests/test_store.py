@@ -19,18 +19,8 @@ from framework.types.errors import ConversationBusy, DecisionRefused, RunBusy, R
 from framework.types.events import ToolFinished
 from framework.types.messages import Message, ToolCall, ToolResult, Usage
 from framework.types.plan import Plan, PlanStep
-from framework.types.state import (
-    Action,
-    Approve,
-    CallRecord,
-    Confirmation,
-    Decision,
-    Edit,
-    Reject,
-    Respond,
-    RunState,
-    TraceEntry,
-)
+from framework.types.report import Action, TraceEntry
+from framework.types.state import Approve, CallRecord, Confirmation, Decision, Edit, Reject, Respond, RunState
 from tests.cases import cases
 from tests.halts import halted
 

@@ -14,7 +14,8 @@ from framework.engine.run import Run
 from framework.engine.run_trace import RunTrace
 from framework.types.errors import LimitExceeded, RunSuspended
 from framework.types.events import ConfirmationRequested, Event, RunFailed, RunFinished
-from framework.types.state import CallSummary, Confirmation, RunResult, RunState, ToolStat, TraceEntry
+from framework.types.report import CallSummary, ToolStat, TraceEntry
+from framework.types.state import Confirmation, RunResult, RunState
 
 log = logging.getLogger("agentsd.runs")
 

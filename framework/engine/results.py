@@ -15,18 +15,8 @@ from framework.llm.chat import repair
 from framework.types.events import ToolFinished
 from framework.types.messages import Message, ToolCall, ToolResult
 from framework.types.redact import redact
-from framework.types.state import (
-    Action,
-    Approve,
-    Confirmation,
-    Decision,
-    Edit,
-    Reject,
-    Respond,
-    RunState,
-    ToolStat,
-    TraceEntry,
-)
+from framework.types.report import Action, ToolStat, TraceEntry
+from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
 from framework.types.strict_json import MAX_DEPTH, depth_of
 
 if TYPE_CHECKING:

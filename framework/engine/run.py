@@ -41,7 +41,8 @@ from framework.types.events import Event, RunEvent
 from framework.types.messages import Message, ToolCall
 from framework.types.outcome import outcome
 from framework.types.redact import redact
-from framework.types.state import Confirmation, Decision, ErrorInfo, LimitUse, RunState
+from framework.types.report import ErrorInfo, LimitUse
+from framework.types.state import Confirmation, Decision, RunState
 
 log = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from framework.types.messages import Message, ToolCall, ToolResult, Usage
 from framework.types.outcome import Status
 from framework.types.plan import Plan
 from framework.types.preflight import Preflight
+from framework.types.report import CallSummary, ErrorInfo, LimitUse, ToolStat, TraceEntry
 from framework.types.spec import Limits, ModelSettings, OnExpiry, Risk
 from framework.types.transcript import Summary
 from framework.types.warnings import RunWarning
@@ -97,60 +98,6 @@ class CallRecord(Frozen):
     """Hash of the arguments a human was first asked about; with others, they are asked again."""
     repairs: tuple[str, ...] = ()
     """What was put right in its arguments before it was judged."""
-
-
-class Action(Frozen):
-    """What the model chose to do in a step."""
-
-    type: Literal["tool", "final"]
-    tool: str | None = None
-    args: dict[str, Any] | None = None
-
-
-class TraceEntry(Frozen):
-    """One line of a run's trace."""
-
-    step: int
-    agent: str
-    call_id: str = ""
-    """Id of the tool call; empty for an answer."""
-    thought: str = ""
-    action: Action
-    observation: str | None = None
-    """What the model saw of the result."""
-    tool_output: Any = None
-    """The uncut result."""
-    elapsed_ms: float = 0.0
-    timestamp: datetime
-    error: str | None = None
-    repairs: tuple[str, ...] = ()
-    """What was put right in the arguments."""
-
-
-class ToolStat(Frozen):
-    """How often a tool was called, and for how long altogether."""
-
-    count: int = 0
-    total_ms: float = 0.0
-
-
-class ErrorInfo(Frozen):
-    """Why a run failed."""
-
-    code: str
-    message: str
-    retryable: bool = False
-
-
-class LimitUse(Frozen):
-    """The limit that stopped a run."""
-
-    limit: str
-    """Its key in the agent file."""
-    used: float
-    allowed: float
-    place: str
-    """Where it is set: `file:line`, or the request."""
 
 
 class RunState(BaseModel):
@@ -272,17 +219,6 @@ class RunState(BaseModel):
         if not self.messages or self.messages[-1].role != "assistant":
             return ()
         return self.messages[-1].tool_calls
-
-
-class CallSummary(Frozen):
-    """One tool call, as the caller sees it."""
-
-    id: str
-    tool: str
-    arguments: dict[str, Any]
-    result: Any = None
-    status: str
-    elapsed_ms: float
 
 
 class RunResult(Frozen):

@@ -16,7 +16,8 @@ from framework.cli.show import MARKS, arguments_text, counted, ending, first_lin
 from framework.cli.waterfall import waterfall, widths_of
 from framework.engine.ending import result_of
 from framework.telemetry.otlp_json import otlp_json as exported
-from framework.types.state import Confirmation, RunResult, RunState, TraceEntry
+from framework.types.report import TraceEntry
+from framework.types.state import Confirmation, RunResult, RunState
 from framework.types.trace import SpanRecord
 
 
