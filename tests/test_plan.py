@@ -87,6 +87,9 @@ def test_what_depends_on_a_failed_step_is_skipped_and_says_why(tmp_path: Path) -
     plan = draft(step("a"), step("b", "a"), step("c", "b"), step("d"))
     result, seen = run_plan(planner(tmp_path, plan="{on_failure: skip}"), shop, plan, "half done")
     assert result.status == "completed"
+    (warning,) = (e for e in seen if e["event"] == "warning")
+    told = "the plan was completed without some steps: a failed, b skipped, c skipped"
+    assert (warning["code"], warning["message"]) == ("steps_not_done", told)
     assert "+b" not in shop.log
     assert "+d" in shop.log
     ends = {e["id"]: (e["status"], e.get("result")) for e in seen if e["event"] == "plan_step"}

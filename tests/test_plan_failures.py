@@ -15,6 +15,7 @@ from framework import Approve, ModelError, RunResult, Runtime, tool
 from framework.llm.client import ModelRequest
 from framework.testing import Crash, JsonStore, ScriptedModel, Turn
 from framework.testing import calls as scripted_calls
+from framework.types.outcome import outcome
 from framework.types.plan import PlanDraft, StepDraft
 from tests.cases import cases
 from tests.projects import agent, write
@@ -48,10 +49,25 @@ def test_a_failed_step_has_the_rest_made_anew_and_what_is_done_stays(tmp_path: P
     assert [m.content for m in requests[2].messages if m.role == "tool"][-1] == "did c"
 
 
-def test_a_plan_may_end_early_with_what_there_is(tmp_path: Path) -> None:
-    result, _ = run_plan(planner(tmp_path), Workshop("b"), draft(step("a"), step("b", "a")), draft(), "only a")
-    assert (result.status, result.output) == ("completed", "only a")
+def test_a_run_fails_with_its_answer_if_nothing_was_planned_in_place_of_a_failed_step(tmp_path: Path) -> None:
+    result, seen = run_plan(planner(tmp_path), Workshop("b"), draft(step("a"), step("b", "a")), draft(), "only a")
+    assert (result.status, result.finish_reason, result.output) == ("failed", "step_failed", "only a")
+    assert result.error is not None
+    assert result.error.message.startswith("step b failed, and the new plan has nothing in its place: Error: work")
+    assert outcome(result.finish_reason).exit_code == 1
+    assert [event["event"] for event in seen[-2:]] == ["error", "done"]
     assert states(result) == {"a": "done", "b": "failed"}
+
+
+def test_steps_that_went_on_are_no_remedy_and_a_new_step_is_one(tmp_path: Path) -> None:
+    first = draft(step("a"), step("b"), step("c", "a"))
+    result, _ = run_plan(planner(tmp_path, plan="{max_parallel: 2}"), Workshop("b"), first, draft(step("c", "a")), "c")
+    assert (result.status, result.output) == ("failed", "c")
+    other = first, draft(step("c", "a"), step("d", "a")), "c and d"
+    result, seen = run_plan(planner(tmp_path / "new"), Workshop("b"), *other)
+    assert (result.status, result.output) == ("completed", "c and d")
+    (warning,) = (event for event in seen if event["event"] == "warning" and event["code"] == "steps_not_done")
+    assert warning["message"] == "the plan was completed without some steps: b failed"
 
 
 def test_what_goes_on_is_brought_to_its_end_and_nothing_new_begins_before_the_new_plan(tmp_path: Path) -> None:

@@ -85,7 +85,10 @@ def _dropped(draft: PlanDraft) -> Edit | None:
 
 
 def _edit(draft: PlanDraft) -> Edit:
-    return Edit(arguments=draft.model_dump(mode="json", exclude_defaults=True))
+    arguments = draft.model_dump(mode="json", exclude_defaults=True)
+    for step, written in zip(draft.steps, arguments["steps"], strict=True):
+        written["depends_on"] = list(step.depends_on)
+    return Edit(arguments=arguments)
 
 
 # --- showing it
@@ -112,6 +115,7 @@ def _step(step: PlanStep, check: StepCheck | None) -> Iterator[str]:
         yield f"      may use {visible(', '.join(step.tools)) or 'no tools'}"
     if check is not None:
         yield click.style(f"      {_verdict(check)}", fg="yellow" if check.verdict != "allow" else None, dim=True)
+        yield from (click.style(f"      {visible(risk)}", fg="yellow", dim=True) for risk in check.risks)
 
 
 def _verdict(check: StepCheck) -> str:

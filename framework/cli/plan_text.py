@@ -69,7 +69,7 @@ def _lines(draft: PlanDraft) -> Iterator[str]:
 
 
 def _step(step: StepDraft) -> Iterator[str]:
-    yield f"id: {step.id}"
+    yield f"id: {_value(step.id)}"
     yield f"description: {_value(step.description)}"
     if step.tool is not None:
         yield f"tool: {_value(step.tool)}"
@@ -77,7 +77,7 @@ def _step(step: StepDraft) -> Iterator[str]:
         yield from (f"  {_value(name)}: {_value(value)}" for name, value in step.parameters.items())
     if step.tools is not None:
         yield f"tools: {_value(list(step.tools))}"
-    if step.depends_on:
+    if step.depends_on or step.id.isdecimal():  # numbered steps run one after the other unless they say otherwise
         yield f"depends_on: [{', '.join(step.depends_on)}]"
     if step.expected:
         yield f"expected: {_value(step.expected)}"

@@ -150,7 +150,7 @@ def _approved(run: Run, plan: Plan, shown: Mapping[str | None, str]) -> Plan:
     steps = tuple(
         step.model_copy(update={"approved": shown.get(step.tool, step.contract) == step.contract})
         if step.status == "open"
-        else step
+        else step.model_copy(update={"abandoned": False})
         for step in plan.steps
     )
     update = {"envelope": _envelope(run, plan), "steps": steps, "must_be_approved": False}
@@ -180,7 +180,8 @@ def _edited(run: Run, arguments: dict[str, Any]) -> tuple[Plan | None, Preflight
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
         return None, None, [f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in found]
-    plan = Plan.from_draft(draft, plan_of(run))
+    before = plan_of(run)
+    plan = Plan.from_draft(draft.with_goal(before.goal), before)
     check = preflight(run, plan, settings_of(run))
     return plan, check, check.problems
 

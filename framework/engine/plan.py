@@ -17,6 +17,7 @@ from framework.engine.together import Confirmations, Job, as_ready
 from framework.engine.transcript import work_done
 from framework.telemetry import names
 from framework.types.errors import AgentsdError, StepFailed
+from framework.types.events import Warned
 from framework.types.messages import Message
 from framework.types.plan import PlanStep
 
@@ -37,7 +38,7 @@ async def plan(run: Run) -> str:
     except AgentsdError as error:
         await _leave_out(run, f"not done: {error.message}")
         raise
-    return await _summarize(run)
+    return await _conclude(run)
 
 
 # --- working it off
@@ -100,6 +101,23 @@ async def _leave_out(run: Run, why: str) -> None:
 
 
 # --- answering
+
+
+async def _conclude(run: Run) -> str:
+    """The answer, unless a step has failed and nothing was planned in its place.
+
+    Raises:
+        StepFailed: that; what the model says of the results is the run's output all the same.
+    """
+    finished = plan_of(run)
+    if finished.undone and not finished.abandoned and run.state.last_reply is None:
+        told = ", ".join(f"{step.id} {step.status}" for step in finished.undone)
+        await run.emit(Warned, code="steps_not_done", message=f"the plan was completed without some steps: {told}")
+    answer = await _summarize(run)
+    if finished.abandoned:
+        failed = finished.abandoned[0]
+        raise StepFailed(f"step {failed.id} failed, and the new plan has nothing in its place: {failed.result}")
+    return answer
 
 
 async def _summarize(run: Run) -> str:

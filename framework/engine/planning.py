@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from framework.engine.run import Run
 
 SHOWN_FINDINGS = 20
+GOAL_CHARS = 200
+"""Characters of the request that stand for a plan's goal."""
 
 
 def settings_of(run: Run) -> PlanSettings:
@@ -120,6 +122,7 @@ async def _ask(run: Run, before: Plan | None, feedback: str) -> tuple[Plan, Pref
             settings = settings_of(run)
             messages = _question(run, before, rejected, findings, feedback)
             draft = await repaired_plan(run, await run.ask_typed(PlanDraft, *messages, model=settings.model))
+            draft = draft.with_goal(before.goal if before else _request(run))
             plan = Plan.from_draft(draft, before)
             check = preflight(run, plan, settings)
             span.set_attribute(names.PLAN_STEPS, len(draft.steps))
@@ -151,6 +154,12 @@ def _question(
         max_plan_steps=settings_of(run).max_plan_steps,
     )
     yield Message(role="system", content=text)
+
+
+def _request(run: Run) -> str:
+    """The user's message in one line: the goal of a plan that names none."""
+    line = " ".join(run.state.messages[0].content.split())
+    return line if len(line) <= GOAL_CHARS else f"{line[: GOAL_CHARS - 1]}…"
 
 
 def _shown(draft: PlanDraft) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from framework.engine.estimate import estimate
-from framework.engine.references import faults, references, referring
+from framework.engine.references import expected_types, faults, references, referring
 from framework.llm.chat import read_again
 from framework.tools.arguments import ArgumentsError
 from framework.tools.tool import Tool
@@ -137,7 +137,15 @@ def _check(run: Run, plan: Plan, step: PlanStep) -> StepCheck:
         risk=tool.risk,
         waits_for=waits_for,
         findings=tuple(findings),
+        risks=tuple(_type_risks(tool, step)),
     )
+
+
+def _type_risks(tool: Tool, step: PlanStep) -> Iterator[str]:
+    """Parameters that take the result of another step and cannot take text: any result can be written as text."""
+    for place, other, types in expected_types(step.parameters, tool.definition.parameters):
+        if types and "string" not in types:
+            yield f"{place}: the step fails unless the result of {other} is {' or '.join(sorted(types))}"
 
 
 def _reference_findings(plan: Plan, step: PlanStep) -> Iterator[str]:

@@ -70,8 +70,10 @@ def answer(run: Run, requested: Sequence[ToolCall]) -> None:
 
 
 def partial_output(state: RunState) -> str:
-    """What a run that could not finish has to show: done plan steps, else the last thing the model said."""
+    """What a run that could not finish has to show: its answer, done plan steps, or the model's last words."""
     if state.plan is not None:
+        if (answer := state.last_reply) and not answer.tool_calls:
+            return answer.content
         return "\n".join(step.result for step in state.plan.steps if step.status == "done" and step.result)
     said = (message.content for message in reversed(state.messages) if message.role == "assistant")
     return next((text for text in said if text), "")

@@ -106,7 +106,9 @@ def _arguments(run: Run, step: PlanStep) -> dict[str, Any]:
     """The step's parameters with results in the place of references; raises ToolError."""
     if not referring(step):
         return step.parameters
-    resolved: dict[str, Any] = resolve(step.parameters, lambda name: _output(run, plan_of(run).step(name)))
+    tool = run.agent.toolset.tools.get(step.tool or "")
+    schema = tool.definition.parameters if tool else None
+    resolved: dict[str, Any] = resolve(step.parameters, lambda name: _output(run, plan_of(run).step(name)), schema)
     if (size := len(json.dumps(resolved, ensure_ascii=False))) > MAX_RESOLVED_CHARS:
         raise ToolError(f"with the results that they refer to, its parameters have {size} characters")
     return resolved

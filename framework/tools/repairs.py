@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 from framework.tools.json_schema import JsonSchema, fits, type_of, types_of
 from framework.types.strict_json import MAX_DEPTH, read_json
@@ -19,7 +19,8 @@ from framework.types.strict_json import MAX_DEPTH, read_json
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?([eE][+-]?[0-9]{1,3})?")
 _BOOLEANS = {"true": True, "false": False}
-_NOTHING = object()
+UNREADABLE: Final = object()
+"""What `read_as` returns for a text that spells out no value of the wanted types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,8 @@ class _Repairs:
         types = types_of(self._schema.branches(node))
         if not types or fits(value, types):
             return self.inside(node, value, place)
-        read = _read(value, types) if isinstance(value, str) else _NOTHING
-        if read is not _NOTHING:
+        read = read_as(value, types) if isinstance(value, str) else UNREADABLE
+        if read is not UNREADABLE:
             self._note(place, f"text taken as {type_of(read)}")
             return self.inside(node, read, place)
         if "array" in types and self._may_be_item(node, value):
@@ -71,14 +72,14 @@ class _Repairs:
         if value is None or (isinstance(value, str) and value.lstrip().startswith(("[", "{"))):
             return False
         types = types_of(self._schema.branches(self._schema.child(node, [value], 0)))
-        return fits(value, types) or (isinstance(value, str) and _read(value, types) is not _NOTHING)
+        return fits(value, types) or (isinstance(value, str) and read_as(value, types) is not UNREADABLE)
 
     def _note(self, place: tuple[str | int, ...], done: str) -> None:
         self.notes.append(f"{'.'.join(str(part) for part in place)}: {done}")
 
 
-def _read(text: str, types: set[str]) -> Any:
-    """The value of one of these types that a text spells out exactly, or nothing."""
+def read_as(text: str, types: set[str]) -> Any:
+    """The value of one of these JSON types that a text spells out exactly, or UNREADABLE."""
     if not types.isdisjoint(("integer", "number")) and _INTEGER.fullmatch(text):
         return int(text)
     if "number" in types and _NUMBER.fullmatch(text) and _is_exact(text):
@@ -90,8 +91,8 @@ def _read(text: str, types: set[str]) -> Any:
         try:
             return read_json(text)
         except ValueError:
-            return _NOTHING
-    return _NOTHING
+            return UNREADABLE
+    return UNREADABLE
 
 
 def _is_exact(text: str) -> bool:

@@ -11,7 +11,7 @@
     │   ├── GenerationNotFound
     │   └── ConversationBusy a run of this conversation is going on or waits for a decision
     ├── ModelError           the provider; `retryable` or not, `unavailable` or not
-    ├── StepFailed           a step of a plan, where the agent's file wants that to be the end
+    ├── StepFailed           a step of a plan failed, and nothing was planned in its place
     ├── ToolError            a tool; told to the model, never to the caller as a traceback
     ├── PolicyDenied         the policy; names the rule and its `file:line`
     ├── LimitExceeded        a limit; names it, its use and its place in the file
@@ -160,7 +160,7 @@ class ModelRefused(ModelError):
 
 
 class StepFailed(AgentsdError):
-    """A step of a plan failed, and `plan.on_failure` is `fail`."""
+    """A step of a plan failed for good: `plan.on_failure` is `fail`, the user stopped, or nothing replaced it."""
 
     code = "step_failed"
     http_status = 502

@@ -6,20 +6,25 @@ import json
 from hashlib import blake2b
 from typing import Annotated, Any, Literal
 
-from pydantic import StringConstraints
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, StringConstraints
 
 from framework.types.frozen import Frozen
 from framework.types.spec import Risk
 
-StepId = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z][a-zA-Z0-9_-]{0,63}$")]
+
+def _id_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+StepId = Annotated[str, BeforeValidator(_id_text), StringConstraints(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}$")]
 StepStatus = Literal["open", "running", "done", "failed", "skipped"]
 
 
 class StepDraft(Frozen):
     """One step as the model proposes it: a tool with its parameters, or a free goal."""
 
-    id: StepId
-    """A short word, unique in the plan."""
+    id: StepId = Field(validation_alias=AliasChoices("id", "step"))
+    """A short word, or a number, unique in the plan."""
     description: str
     """What the step is for; for a step without a tool: the goal to reach."""
     tool: str | None = None
@@ -34,13 +39,25 @@ class StepDraft(Frozen):
     """What should come of it."""
 
 
+def _one_by_one(steps: tuple[StepDraft, ...]) -> tuple[StepDraft, ...]:
+    """Steps that are only numbered, none with `depends_on`, run one after the other."""
+    if not all(step.id.isdecimal() and "depends_on" not in step.model_fields_set for step in steps):
+        return steps
+    before = ((), *((step.id,) for step in steps))
+    return tuple(step.model_copy(update={"depends_on": after}) for step, after in zip(steps, before, strict=False))
+
+
 class PlanDraft(Frozen):
     """A plan: its goal and its steps."""  # the model sees this sentence
 
-    goal: str
-    """What the whole plan is to reach."""
-    steps: tuple[StepDraft, ...]
+    goal: str = ""
+    """What the whole plan is to reach; none: the request."""
+    steps: Annotated[tuple[StepDraft, ...], AfterValidator(_one_by_one)]
     """The steps; their order is that of depends_on."""
+
+    def with_goal(self, goal: str) -> PlanDraft:
+        """The draft with a goal where it has none of its own."""
+        return self if self.goal.strip() else self.model_copy(update={"goal": goal})
 
 
 class PlanStep(StepDraft):
@@ -56,7 +73,9 @@ class PlanStep(StepDraft):
     approved: bool = False
     """A human has approved a plan with exactly this step."""
     settled: bool = False
-    """It failed, and a later revision says what is done about that."""
+    """It failed, and a later revision, or the user, has decided what happens instead."""
+    abandoned: bool = False
+    """It failed, and the model planned nothing in its place: the run cannot complete."""
 
     @property
     def content(self) -> dict[str, Any]:
@@ -112,7 +131,10 @@ class Plan(Frozen):
         known = {step.id: step for step in before.steps}
         kept = [s for s in before.steps if s.status == "done" or (s.status == "failed" and s.id not in proposed)]
         fresh = [_continued(step, known.get(step.id), revision) for step in draft.steps]
-        kept = [s.model_copy(update={"settled": True}) if s.status == "failed" else s for s in kept]
+        anything_new = any(step.status == "open" and step.revision == revision for step in fresh)
+        abandoned = not (anything_new or before.must_be_approved)  # else the user has asked for this plan
+        after = {"settled": True, "abandoned": abandoned}
+        kept = [s.model_copy(update=after) if s.status == "failed" else s for s in kept]
         steps = (*kept, *(step for step in fresh if step.status == "open"))
         return before.model_copy(update={"revision": revision, "goal": draft.goal, "steps": steps})
 
@@ -160,6 +182,16 @@ class Plan(Frozen):
             for step in self.steps
         )
         return self.model_copy(update={"steps": tuple(steps)})
+
+    @property
+    def abandoned(self) -> list[PlanStep]:
+        """Failed steps in whose place nothing was planned."""
+        return [step for step in self.steps if step.status == "failed" and step.abandoned]
+
+    @property
+    def undone(self) -> list[PlanStep]:
+        """Steps that failed for good or were skipped, although the run may complete without them."""
+        return [step for step in self.steps if step.status in ("failed", "skipped")]
 
     def failures(self) -> list[PlanStep]:
         """Failed steps that no later revision has dealt with."""

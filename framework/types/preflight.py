@@ -23,6 +23,8 @@ class StepCheck(Frozen):
     """Steps whose results stand in its parameters: what it is called with is not known yet, and is judged then."""
     findings: tuple[str, ...] = ()
     """What is wrong with it."""
+    risks: tuple[str, ...] = ()
+    """What may still fail when it runs: parameters whose type the result of an earlier step may not have."""
 
 
 class Estimate(Frozen):
