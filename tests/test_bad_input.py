@@ -234,7 +234,7 @@ def test_a_conversation_with_a_run_under_way_refuses_a_second_one(tmp_path: Path
         async with Runtime.open(project(tmp_path), tools=[wait], models=models, watch=False) as runtime:
             first = asyncio.create_task(runtime.run("go", conversation="c"))
             await begun.wait()
-            with pytest.raises(ConversationBusy, match=r"^the conversation 'c' has the run run_\w+ open and goes on$"):
+            with pytest.raises(ConversationBusy, match=r"^conversation 'c' is busy: run run_\w+ is in progress; wait"):
                 await runtime.run("go", conversation="c")
             go_on.set()
             assert (await first).output == "first"
@@ -249,7 +249,9 @@ def test_a_conversation_that_waits_for_a_human_says_for_what_and_goes_on_after_t
         root = project(tmp_path, skill_policy="{ask: [pay], allow: []}")
         async with Runtime.open(root, tools=[pay], models=models, watch=False) as runtime:
             paused = await runtime.run("go", conversation="c")
-            with pytest.raises(ConversationBusy, match=r"has the run run_\w+ open and waits for pay$") as caught:
+            with pytest.raises(
+                ConversationBusy, match=r"run run_\w+ waits for a decision on pay: agentsd runs decide run_\w+$"
+            ) as caught:
                 await runtime.run("hello?", conversation="c")
             assert caught.value.http_status == 409
             with pytest.raises(RequestError, match="nothing named other is asked"):

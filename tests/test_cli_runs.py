@@ -211,7 +211,7 @@ def test_a_run_that_was_killed_in_a_call_is_listed_and_resumed(tmp_path: Path) -
         assert [run["status"] for run in listed(tmp_path)] == ["running"]
         busy = agentsd("runs", "resume", "last", cwd=tmp_path)
         assert busy.returncode == 2
-        assert "goes on already" in busy.stderr
+        assert "is already in progress in another process" in busy.stderr
         process.kill()
         process.wait()
     (left,) = listed(tmp_path, "--status", "orphaned")
@@ -307,8 +307,11 @@ def test_a_chat_in_a_pipe_says_what_its_conversation_waits_for(tmp_path: Path) -
     agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo hello\n")
     again = agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo more\n")
     run_id = listed(tmp_path)[0]["run_id"]
-    assert f"its last run is open: agentsd runs decide {run_id} --approve ID" in again.stderr
-    assert f"the conversation 'c1' has the run {run_id} open and waits for echo" in again.stderr
+    assert f"its last run waits for a decision: agentsd runs decide {run_id} --approve ID" in again.stderr
+    assert (
+        f"conversation 'c1' is busy: run {run_id} waits for a decision on echo: agentsd runs decide {run_id}"
+        in again.stderr
+    )
 
 
 @pytest.mark.parametrize("form", ["messages", "openai", "anthropic", "gemini"])

@@ -120,7 +120,7 @@ def test_a_run_goes_on_in_another_process_with_one_key_for_each_call(tmp_path: P
     first = paused(root, store_url, shop, conversation="c", user="ann")
 
     async def body(runtime: Runtime) -> None:
-        with pytest.raises(ConversationBusy, match="waits for pay"):
+        with pytest.raises(ConversationBusy, match="waits for a decision on pay"):
             await runtime.run("again", conversation="c", user="ann")
         result = await runtime.resume(first.run_id, {first.pending[0].id: Approve()}, user="ann")
         assert (result.status, result.output, result.conversation_id) == ("completed", "ok", "c")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -17,9 +18,10 @@ from framework.cli.terminal import is_terminal, typed
 from framework.engine.options import RunOptions
 from framework.engine.router import NO_AGENTS
 from framework.engine.runtime import Runtime
-from framework.memory.store import RunQuery
+from framework.memory.store import RunInfo, RunQuery
 from framework.types.errors import AgentsdError, ConfigError, RequestError
 from framework.types.events import ConfigRejected, ConfigReloaded
+from framework.types.state import RunState
 
 SHOWN_TURNS = 10
 """Of a conversation that is gone on with."""
@@ -95,8 +97,17 @@ async def _tell_earlier(runtime: Runtime, conversation: str) -> None:
         if result.status == "paused":
             raise click.Abort
     else:
-        way = f"decide {state.run_id} --approve ID" if state.pending else f"resume {state.run_id}"
-        click.secho(f"its last run is open: agentsd runs {way}", fg="yellow", err=True)
+        click.secho(_open(turns, state), fg="yellow", err=True)
+
+
+def _open(turns: Sequence[RunInfo], state: RunState) -> str:
+    """What is open in a conversation, and the command that continues it."""
+    run_id = state.run_id
+    if state.pending:
+        return f"its last run waits for a decision: agentsd runs decide {run_id} --approve ID"
+    if any(info.run_id == run_id and info.orphaned for info in turns):
+        return f"its last run was interrupted when its process ended; resume it: agentsd runs resume {run_id}"
+    return f"its last run is in progress in another process; wait for it, or cancel it: agentsd runs cancel {run_id}"
 
 
 class _Prompt:

@@ -128,7 +128,7 @@ class Resumption:
             RequestError: the run, or what it asks, cannot be decided like that.
         """
         if self._launcher.is_running(state.run_id):
-            raise RunBusy(f"the run {state.run_id} goes on already")
+            raise RunBusy(f"run {state.run_id} is already in progress in this process")
         if state.status not in ("paused", "running"):
             raise RequestError(f"the run {state.run_id} is {state.status}: it waits for no decision")
         late = expired(state.pending)

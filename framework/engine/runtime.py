@@ -180,7 +180,7 @@ class Runtime:
         Raises:
             RunNotFound: there is no such run.
             RequestError: it has ended, or a decision answers nothing that was asked.
-            RunBusy: it goes on already, here or in another process.
+            RunBusy: it is already in progress, here or in another process.
             DecisionRefused: a decision was made before, or comes after the question has expired.
             ConfigError: what it began with cannot be set up again.
         """

@@ -15,7 +15,7 @@ from framework.engine.options import RunOptions
 from framework.engine.request import Asker, first_state
 from framework.engine.router import Route, default_route, known_route, route
 from framework.engine.run import Run
-from framework.memory.store import Conversation, Store
+from framework.memory.store import Conversation, RunQuery, Store
 from framework.types.errors import (
     AgentNotFound,
     ConfigError,
@@ -94,11 +94,25 @@ class Starter:
         asker = Asker(options.get("user"), options.get("tenant"))
         if conversation.turns and not asker.may_see(conversation.user, conversation.tenant):
             raise RequestError(f"there is no conversation {conversation_id!r} of this user")
-        if run_id := conversation.open_run:
-            pending = (await self._store.load_run(run_id)).pending
-            waits = f" and waits for {', '.join(p.tool or p.kind for p in pending)}" if pending else " and goes on"
-            raise ConversationBusy(f"the conversation {conversation_id!r} has the run {run_id} open{waits}")
+        if conversation.open_run:
+            raise await self._busy(conversation_id, conversation.open_run)
         return conversation
+
+    async def _busy(self, conversation_id: str, run_id: str) -> ConversationBusy:
+        """Why a conversation takes no message now, and what to do about it."""
+        pending = (await self._store.load_run(run_id)).pending
+        left = await self._store.runs(RunQuery(conversation_id=conversation_id, orphaned=True))
+        interrupted = any(info.run_id == run_id for info in left)
+        if pending:
+            asked = ", ".join(p.tool or p.kind for p in pending)
+            why = f"run {run_id} waits for a decision on {asked}: agentsd runs decide {run_id}"
+        elif interrupted:
+            why = f"run {run_id} was interrupted when its process ended; resume it: agentsd runs resume {run_id}"
+        else:
+            why = f"run {run_id} is in progress; wait for it, or cancel it: agentsd runs cancel {run_id}"
+        return ConversationBusy(
+            f"conversation {conversation_id!r} is busy: {why}", run_id=run_id, interrupted=interrupted
+        )
 
 
 def choose(message: str, generation: Generation, *, explicit: str | None, last: str | None = None) -> Route:

@@ -100,7 +100,7 @@ class MemoryStore:
         if conversation is not None:
             current = await self.conversation(conversation.id)
             if current.open_run or current.turns != conversation.turns:
-                raise ConversationBusy(f"the conversation {conversation.id!r} has another run open")
+                raise ConversationBusy(f"conversation {conversation.id!r} is busy: another run of it began first")
             turn = current.turns + 1
             user, tenant = (current.user, current.tenant) if current.turns else (state.user, state.tenant)
             opened = replace(current, open_run=state.run_id, turns=turn, user=user, tenant=tenant)
@@ -116,7 +116,7 @@ class MemoryStore:
         """Hold a run again."""
         record = self._record(state.run_id)
         if record.held:
-            raise RunBusy(f"the run {state.run_id} goes on already")
+            raise RunBusy(f"run {state.run_id} is already in progress")
         record.held = True
         return record
 
@@ -177,7 +177,7 @@ class MemoryStore:
         if conversation_id not in self._conversations:
             raise RequestError(f"there is no conversation {conversation_id!r}")
         if any(record.held for record in self._turns(conversation_id)):
-            raise ConversationBusy(f"a run of the conversation {conversation_id!r} goes on")
+            raise ConversationBusy(f"conversation {conversation_id!r} is busy: a run of it is in progress")
         return self._forget(conversation_id)
 
     async def prune(self, before: float | None, now: float, *, dry_run: bool = False) -> Pruned:

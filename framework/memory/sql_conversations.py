@@ -81,7 +81,7 @@ def delete(connection: sa.Connection, database: Database, conversation_id: str) 
     whose = runs.c.conversation_id == conversation_id
     held = sa.and_(whose, runs.c.owner.is_not(None), runs.c.lease_until > database.now)
     if connection.execute(sa.select(runs.c.no).where(held).limit(1)).one_or_none() is not None:
-        raise ConversationBusy(f"a run of the conversation {conversation_id!r} goes on")
+        raise ConversationBusy(f"conversation {conversation_id!r} is busy: a run of it is in progress")
     gone = connection.execute(sa.delete(conversations).where(conversations.c.id == conversation_id))
     if not gone.rowcount:
         raise RequestError(f"there is no conversation {conversation_id!r}")

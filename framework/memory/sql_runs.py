@@ -56,7 +56,7 @@ def claim_conversation(connection: sa.Connection, conversation: Conversation, st
         .returning(conversations.c.turns)
     ).scalar_one_or_none()
     if claimed is None:
-        raise ConversationBusy(f"the conversation {conversation.id!r} has another run open, or had one meanwhile")
+        raise ConversationBusy(f"conversation {conversation.id!r} is busy: another run of it began first")
     return int(claimed)
 
 
@@ -136,7 +136,7 @@ def take_run(
         .returning(runs.c.version, runs.c.cancel_requested)
     ).one_or_none()
     if taken is None:
-        raise RunBusy(f"the run {state.run_id} goes on already, or somebody else was faster")
+        raise RunBusy(f"run {state.run_id} is already in progress in another process")
     now = time.time()
     rows = [
         {

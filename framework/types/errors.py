@@ -6,10 +6,10 @@
     │   ├── AgentNotFound    names the agents there are
     │   ├── RunNotFound
     │   ├── ApprovalRequired a call outside a run that a human must approve
-    │   ├── RunBusy          the run goes on already
+    │   ├── RunBusy          the run is already in progress
     │   ├── DecisionRefused  it was decided before, or too late
     │   ├── GenerationNotFound
-    │   └── ConversationBusy a run of this conversation is going on or waits for a decision
+    │   └── ConversationBusy a run of this conversation is in progress, waits for a decision or was interrupted
     ├── ModelError           the provider; `retryable` or not, `unavailable` or not
     ├── StepFailed           a step of a plan failed, and nothing was planned in its place
     ├── ToolError            a tool; told to the model, never to the caller as a traceback
@@ -103,14 +103,24 @@ class ApprovalRequired(RequestError):
 
 
 class ConversationBusy(RequestError):
-    """The conversation has a run that goes on or waits for a decision."""
+    """The conversation has a run that is in progress, waits for a decision or was interrupted.
+
+    Args:
+        message: which run, and what to do.
+        run_id: the run, where it is known.
+        interrupted: the run's process ended without it: `resume` continues it, and waiting does not help.
+    """
 
     code = "conversation_busy"
     http_status = 409
 
+    def __init__(self, message: str, *, run_id: str = "", interrupted: bool = False) -> None:
+        super().__init__(message)
+        self.run_id, self.interrupted = run_id, interrupted
+
 
 class RunBusy(RequestError):
-    """The run goes on already, here or in another process."""
+    """The run is already in progress, here or in another process."""
 
     code = "run_busy"
     http_status = 409

@@ -67,11 +67,18 @@ def lines(conversation: Conversation, runs: Sequence[RunInfo], last: int | None 
         if info.status != "completed":
             if info.status not in GOOD:
                 yield from _turn([Message(role="user", content=info.message)])
-            yield click.style(f"  {info.status} ({info.finish_reason})", fg="yellow")
+            yield click.style(f"  {_ended(info)}", fg="yellow")
     if conversation.summary:
         upto = conversation.summary.upto
         yield click.style(f"models are told of the first {upto} messages by this summary:", dim=True)
         yield from (click.style(f"  {visible(line)}", dim=True) for line in conversation.summary.text.splitlines())
+
+
+def _ended(info: RunInfo) -> str:
+    """A status that is not `completed`, and what it means for an interrupted run."""
+    if info.orphaned:
+        return f"orphaned: its process ended; resume it: agentsd runs resume {info.run_id}"
+    return f"{info.status} ({info.finish_reason})" if info.finish_reason else info.status
 
 
 def _turn(messages: Sequence[Message]) -> Iterator[str]:
