@@ -31,8 +31,9 @@ SHOWN_TURNS = 10
 @click.argument("path", default=".")
 @click.option("-a", "--agent", help="Which agent; otherwise the router chooses with the first message.")
 @click.option("-c", "--conversation", help="Go on with this conversation; an unknown id begins one.")
+@click.option("-m", "--model", help="Use this model instead of the agents' own, e.g. openai/gpt-5.4-mini.")
 @click.option("--locale", help="Language of the prompts, e.g. zh.")
-def command(path: str, agent: str | None, conversation: str | None, locale: str | None) -> int:
+def command(path: str, agent: str | None, conversation: str | None, model: str | None, locale: str | None) -> int:
     """Talk with an agent of the project at PATH (default: this folder), or with one agent file.
 
     Edits of the project's files go live between messages. End with Ctrl-D or an empty line; the conversation can be
@@ -42,10 +43,12 @@ def command(path: str, agent: str | None, conversation: str | None, locale: str 
     """
     location = locate(path)
     with exporting(location.settings()):
-        return asyncio.run(_chat(location, agent, conversation or new_conversation(), locale))
+        options = RunOptions(agent=agent, conversation=conversation, model=model, locale=locale)
+        return asyncio.run(_chat(location, options))
 
 
-async def _chat(location: Location, agent: str | None, conversation: str, locale: str | None) -> int:
+async def _chat(location: Location, options: RunOptions) -> int:
+    conversation = options["conversation"] or new_conversation()
     async with Runtime.open(location.root, store=store_url(location)) as runtime:
         for problem in runtime.catalog.current.errors:
             show_problem(problem)
@@ -53,11 +56,11 @@ async def _chat(location: Location, agent: str | None, conversation: str, locale
             raise RequestError(NO_AGENTS)
         prompt = _Prompt()
         runtime.catalog.subscribe(prompt.tell_reload)
-        agent = agent or location.agent(runtime.catalog.current)
+        options["agent"] = options["agent"] or location.agent(runtime.catalog.current)
         click.secho(f"agents: {', '.join(sorted(runtime.catalog.current.agents))}", dim=True, err=True)
         try:
             await _tell_earlier(runtime, conversation)
-            return await _talk(runtime, prompt, RunOptions(agent=agent, conversation=conversation, locale=locale))
+            return await _talk(runtime, prompt, {**options, "conversation": conversation})
         finally:
             if (await runtime.store.conversation(conversation)).turns:
                 click.secho(f"go on with it: agentsd chat --conversation {conversation}", dim=True, err=True)

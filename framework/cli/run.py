@@ -44,7 +44,7 @@ def pairs(values: tuple[str, ...]) -> dict[str, Any]:
 @click.option("-a", "--agent", help="Which agent; otherwise the router chooses.")
 @click.option("--conversation", metavar="ID", help="Continue this conversation, or begin it.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
-@click.option("-m", "--model", help="The model of agents that name none, such as openai/gpt-5.4-mini.")
+@click.option("-m", "--model", help="Use this model instead of the agents' own, e.g. openai/gpt-5.4-mini.")
 @click.option("-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help="A variable of the request.")
 @click.option("-l", "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Another limit, e.g. max_steps=3.")
 @click.option("--locale", help="Language of the prompts, e.g. zh.")
@@ -69,8 +69,6 @@ def command(words: tuple[str, ...], project: str, as_json: bool, trace: bool, **
 async def _run(path: str, message: str, given: Mapping[str, Any], *, quiet: bool) -> Traced:
     location = locate(path)
     settings = location.settings()
-    if given["model"]:
-        settings = settings.model_copy(update={"model": given["model"]})
     with exporting(settings, given["otlp"]):
         return await _answer(location, settings, message, given, quiet=quiet)
 
@@ -88,6 +86,7 @@ async def _answer(
         options = RunOptions(
             agent=given["agent"] or location.agent(generation),
             conversation=given["conversation"],
+            model=given["model"],
             inputs=pairs(given["inputs"]),
             limits=pairs(given["limits"]),
             locale=given["locale"],

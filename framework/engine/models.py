@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
 from framework.config.compile import Agent
-from framework.config.settings import ModelAlias, Settings
+from framework.config.models import unknown_model
+from framework.config.settings import FILE, ModelAlias, Settings
 from framework.engine.health import Health
 from framework.llm.client import ModelClient
 from framework.llm.protocol import in_protocol
-from framework.llm.providers import OFFLINE, connect
-from framework.types.errors import ConfigError, did_you_mean
+from framework.llm.providers import OFFLINE, PROVIDERS, connect
+from framework.types.errors import ConfigError, RequestError, did_you_mean
+
+
+def on_model(agent: Agent, model: str) -> Agent:
+    """Return the agent with `model` as the only model it asks: no fallbacks, no other model for plans."""
+    plan = agent.spec.plan.model_copy(update={"model": None})
+    spec = agent.spec.model_copy(update={"model": model, "fallback_models": (), "plan": plan})
+    return replace(agent, spec=spec)
 
 
 class Models:
@@ -34,6 +43,12 @@ class Models:
         if (client := self._connected.get((name, alias))) is None:
             client = self._connected[name, alias] = self._connect(name, alias, settings)
         return client
+
+    def expect(self, settings: Settings, name: str) -> None:
+        """Raise RequestError unless a caller's model is one that agent files could name."""
+        known = {OFFLINE, *(f"{provider.name}/" for provider in PROVIDERS), *self._own, *settings.models}
+        if problem := unknown_model(name, known):
+            raise RequestError(f"{problem}: write provider/model, or an alias from {FILE}")
 
     def _connect(self, name: str, alias: ModelAlias | None, settings: Settings) -> ModelClient:
         if alias is None:

@@ -31,6 +31,8 @@ class RunOptions(TypedDict, total=False):
     have them. Excludes `conversation`. Without a message, the last entry is the message."""
     inputs: Mapping[str, Any] | None
     """Values of the variables that the agent declares."""
+    model: str | None
+    """Model that the agent and its sub-agents use instead of their own, their fallbacks and `plan.model`."""
     limits: Mapping[str, Any] | None
     """Limits that replace the agent's, by key, e.g. `{"max_steps": 3}`."""
     model_settings: Mapping[str, Any] | None
@@ -54,6 +56,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "conversation": (str,),
     "history": (str, Sequence),
     "inputs": (Mapping,),
+    "model": (str,),
     "limits": (Mapping,),
     "model_settings": (Mapping,),
     "base_path": (str, PathLike),

@@ -67,6 +67,7 @@ def first_state(message: str, agent: Agent, generation: Generation, locale: str,
         inputs=_inputs(agent, options.get("inputs") or {}),
         metadata=dict(options.get("metadata") or {}),
         base_path=str(base_path) if base_path else None,
+        model=options.get("model"),
         limits=_changed(agent.spec.runtime_policy, Limits, options.get("limits") or {}, "limits"),
         model_settings=_changed(
             agent.spec.model_settings, ModelSettings, options.get("model_settings") or {}, "model_settings"

@@ -12,12 +12,13 @@ from framework.config.generation import Generation
 from framework.config.outside import Outside
 from framework.engine.executors import EXECUTORS
 from framework.engine.launcher import Launcher, Start
+from framework.engine.models import on_model
 from framework.engine.project import Project
 from framework.engine.recording import RECORDED, RecordedModel, Recording, calls_of
 from framework.engine.replay import Difference, Seen, differences
 from framework.engine.request import Asker
 from framework.engine.resuming import Resumption
-from framework.engine.standins import on_model, reached, unrouted
+from framework.engine.standins import reached, unrouted
 from framework.memory.in_memory import MemoryStore
 from framework.memory.store import Store
 from framework.tools.arguments import SchemaArguments

@@ -25,6 +25,7 @@ from framework.engine.budget import Budget
 from framework.engine.compression import fit_history
 from framework.engine.guarding import guard_output, withhold
 from framework.engine.journal import numbered
+from framework.engine.models import on_model
 from framework.engine.policy import Policy
 from framework.engine.room import note_size
 from framework.engine.run_trace import AgentTrace, step_span
@@ -54,6 +55,7 @@ class Run:
     """A root run or a sub-run: an agent, its state, and everything it may do."""
 
     def __init__(self, state: RunState, agent: Agent, services: Services, parent: Run | None = None) -> None:
+        agent = on_model(agent, services.root.model) if services.root.model else agent
         self.state, self.agent, self.services, self.parent = state, agent, services, parent
         self.budget: Budget = Budget(state, agent, services.current_agent, parent.budget if parent else None)
         parents = (*parent.policy.parents, parent.agent) if parent else ()

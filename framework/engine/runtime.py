@@ -52,7 +52,9 @@ class Runtime:
         self.context: object = None  # what `open` gave this from
         blueprints = Blueprints(EXECUTORS)
         self._launcher = Launcher(project, store, models, deps)
-        self._starter = Starter(store, blueprints, partial(self._launcher.off_the_record, traced=False))
+        self._starter = Starter(
+            store, blueprints, self._launcher.models, partial(self._launcher.off_the_record, traced=False)
+        )
         self._resumption = Resumption(project.catalog, self._launcher, blueprints)
 
     @property

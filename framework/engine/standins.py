@@ -16,6 +16,7 @@ from framework.config.compile import Agent
 from framework.config.generation import Generation
 from framework.config.outside import Outside
 from framework.config.settings import Settings
+from framework.engine.models import on_model
 from framework.tools.tool import Tool, ToolContext
 from framework.types.case import Failure
 from framework.types.errors import ToolError
@@ -90,13 +91,6 @@ def _isolated(agent: Agent, model: str, tools: Mapping[str, Tool]) -> Agent:
     toolset.tools = {name: _stand_in(tool, tools) for name, tool in agent.toolset.tools.items()}
     toolset.offered = {name: toolset.tools[name] for name in agent.toolset.offered}
     return replace(on_model(agent, model), toolset=toolset, hooks={})
-
-
-def on_model(agent: Agent, model: str) -> Agent:
-    """The agent, asking this model alone."""
-    plan = agent.spec.plan.model_copy(update={"model": None})
-    spec = agent.spec.model_copy(update={"model": model, "fallback_models": (), "plan": plan})
-    return replace(agent, spec=spec)
 
 
 def _stand_in(tool: Tool, tools: Mapping[str, Tool]) -> Tool:

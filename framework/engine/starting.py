@@ -11,6 +11,7 @@ from framework.config.compile import Agent
 from framework.config.generation import Generation
 from framework.engine.choosing import is_sure, route_by_model, why_not
 from framework.engine.launcher import Start
+from framework.engine.models import Models
 from framework.engine.options import RunOptions
 from framework.engine.request import Asker, first_state
 from framework.engine.router import Route, default_route, known_route, route
@@ -36,8 +37,8 @@ Aside = Callable[[RunState, Agent, Generation], Run]
 class Starter:
     """Puts new runs on record."""
 
-    def __init__(self, store: Store, blueprints: Blueprints, aside: Aside) -> None:
-        self._store, self._blueprints, self._aside = store, blueprints, aside
+    def __init__(self, store: Store, blueprints: Blueprints, models: Models, aside: Aside) -> None:
+        self._store, self._blueprints, self._models, self._aside = store, blueprints, models, aside
 
     async def begin(self, message: str, options: RunOptions, generation: Generation) -> Start:
         """Put a run on record, before anything of it is done.
@@ -47,6 +48,8 @@ class Starter:
             ConfigError: no agent can be used.
             StoreError: it could not be put on record.
         """
+        if model := options.get("model"):
+            self._models.expect(generation.settings, model)
         conversation = await self._conversation(options)
         last = conversation.agent if conversation else None
         chosen = await self._chosen(message, generation, options.get("agent"), last)

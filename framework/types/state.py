@@ -130,6 +130,8 @@ class RunState(BaseModel):
     inputs: dict[str, Any] = Field(default_factory=dict)
     metadata: dict[str, Any] = Field(default_factory=dict)
     base_path: str | None = None
+    model: str | None = None
+    """Model that replaces those of the agent and its sub-agents, as the caller asked; only of a root run."""
     limits: Limits = Limits()
     """The limits in force: the agent's, changed by the caller."""
     model_settings: ModelSettings = ModelSettings()
