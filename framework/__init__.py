@@ -1,6 +1,7 @@
-"""agentsd: agents are files. The names in `__all__` are the public API; everything else may move.
+"""agentsd: agents are files.
 
-They are loaded when they are first used, so that `agentsd --help` loads next to nothing.
+The public API is `__all__` and the modules that docs/embedding.md lists; everything else may move. Names are imported
+on first use, so that `agentsd --help` imports next to nothing.
 """
 
 from __future__ import annotations

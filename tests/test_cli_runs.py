@@ -413,6 +413,16 @@ def test_a_run_is_written_as_a_case_that_passes(tmp_path: Path) -> None:
     assert agentsd("test", cwd=tmp_path).returncode == 1, "the case says what an edit breaks"
 
 
+def test_a_run_that_failed_before_its_first_answer_is_not_exported_as_a_case(tmp_path: Path) -> None:
+    broken = agent("one", model="broken", runtime_policy="{timeout: 5s}")
+    settings = "models: {broken: {model: openai/m, base_url: 'http://127.0.0.1:9/v1'}}\nmodel_calls: {max_retries: 0}\n"
+    write(tmp_path, {"agents.d/one.yaml": broken, "agentsd.yaml": settings})
+    assert agentsd("run", "hi", cwd=tmp_path).returncode == 1
+    refused = agentsd("runs", "export", "last", "--as-test", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "failed before a model answered: there is no answer to test with" in refused.stderr
+
+
 def test_of_a_turn_that_was_pruned_what_was_said_is_left_and_nothing_is_made_of_the_rest(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [echo]}")})
     agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo one\n")

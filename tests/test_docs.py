@@ -16,10 +16,7 @@ from framework.config.parse import parse, parse_agent
 from framework.config.settings import Settings
 from framework.tools.plugins import PluginLoader
 from framework.types.case import CaseFile
-from framework.types.events import WIRE_NAMES
-from framework.types.outcome import OUTCOMES
 from framework.types.source import Sources
-from framework.types.state import RunResult
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "AGENTS.md", *(ROOT / "docs").rglob("*.md")])
@@ -68,14 +65,3 @@ def test_every_python_block_runs(place: str, text: str, tmp_path: Path, monkeypa
 def test_every_link_leads_to_a_file(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text("utf-8")):
         assert (page.parent / target).exists(), target
-
-
-def test_the_pages_name_every_event_outcome_and_result_field() -> None:
-    text = (ROOT / "docs" / "embedding.md").read_text("utf-8")
-    for name in WIRE_NAMES.values():
-        assert name in text or name.startswith("config_")
-    later = {"context_full", "refused"}
-    for reason in OUTCOMES.keys() - later:
-        assert reason in text
-    for field in RunResult.model_fields:
-        assert field in text

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from framework.types.errors import RequestError
 from framework.types.messages import Message, ToolResult
 from framework.types.plan import PlanDraft
 from framework.types.state import Approve, CallRecord, Decision, Edit, Reject, Respond, RunState
@@ -28,10 +29,15 @@ def case_of(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[str, 
     Args:
         record: the run.
         events: what it told, in the form of the wire: they say in which order tools were called, and what was asked.
+
+    Raises:
+        RequestError: the run failed before a model answered, so a case could not repeat it.
     """
     message = record.messages[0].content
     numbers: dict[str, str] = {}
     script = list(_script(record, numbers))
+    if record.status == "failed" and not script:
+        raise RequestError(f"run {record.run_id} failed before a model answered: there is no answer to test with")
     case: dict[str, Any] = {"name": _name(message), "agent": record.agent, "message": message}
     if record.inputs:
         case["inputs"] = record.inputs

@@ -1,7 +1,7 @@
 """What policy says of a tool call: one verdict, and the rule it comes from.
 
-The order: a matching deny > risk above `risk_level` > a matching ask, `@tool(confirm=True)` or a risk that must be
-confirmed > allow > not offered. Several agents may have a say (the run's own version and the current one, the parents
+The order: a matching deny > risk above `risk_level` > not offered > a matching ask > `@tool(confirm=True)` > a risk
+that must be confirmed > allow. Several agents may have a say (the run's own version and the current one, the parents
 of a sub-agent): the strictest wins. An agent that has been deleted, or that its caller no longer lists, is denied every
 further call.
 """
