@@ -21,6 +21,7 @@ from framework.config.sharing import Shared
 from framework.config.snapshot import AGENTS, PLUGINS, PROMPTS, SETTINGS, Cases, Snapshot, digest_of
 from framework.config.sources import SourceFiles, SourceShelf
 from framework.config.toolbox import PluginShelf, Toolbox
+from framework.config.unexpected import unexpected
 from framework.tools.plugins import Plugin, plugins_of
 from framework.tools.tool import Tool
 from framework.types.errors import ConfigError
@@ -92,7 +93,12 @@ class Builder:
     def build(self, snapshot: Snapshot, previous: Generation, outside: Outside) -> Generation:
         """Build the generation after `previous`; its problems say what of the snapshot could not be used."""
         with self._building:  # a reload that was cancelled leaves its build going on in a thread
-            return self._build(snapshot, previous, outside)
+            try:
+                return self._build(snapshot, previous, outside)
+            except ConfigError:
+                raise
+            except Exception as error:  # noqa: BLE001 - an edit that cannot be built is refused; it ends nothing
+                return _refused(snapshot, previous, outside, [unexpected("the project's files", error)])
 
     def refuse(self, failed: Mapping[Plugin, tuple[Problem, ...]]) -> None:
         """Build with the last good versions of these plugins from now on, until their files change."""
@@ -103,8 +109,7 @@ class Builder:
         try:
             settings = self._settings.settings(snapshot)
         except ConfigError as error:
-            number, refusal = previous.number + 1, tuple(error.problems)
-            return replace(previous, number=number, digest=snapshot.digest, outside=outside, refusal=refusal)
+            return _refused(snapshot, previous, outside, error.problems)
         problems = [*snapshot.problems, *self._settings.notices()]
         models = frozenset({*self._models, *settings.models})
         problems += setting_problems(settings, snapshot.files.get(SETTINGS, NO_FILE), self._models)
@@ -169,6 +174,14 @@ class Builder:
             return Parsed(self._shared.spec(spec), document, digest_of(source))
         except ParseError as error:
             return error
+        except Exception as error:  # noqa: BLE001 - whatever one file causes, the others go live
+            return ParseError([unexpected(path, error)])
+
+
+def _refused(snapshot: Snapshot, previous: Generation, outside: Outside, problems: Iterable[Problem]) -> Generation:
+    """The previous generation under these files: it never goes live, and says why."""
+    refusal = tuple(problems)
+    return replace(previous, number=previous.number + 1, digest=snapshot.digest, outside=outside, refusal=refusal)
 
 
 def _used(toolbox: Toolbox, agents: Iterable[Agent]) -> tuple[Plugin, ...]:

@@ -17,6 +17,7 @@ from framework.config.parse import ParseError
 from framework.config.prompts import Prompts
 from framework.config.snapshot import digest_of
 from framework.config.toolbox import Toolbox
+from framework.config.unexpected import unexpected
 from framework.tools.toolset import filter_tools
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
@@ -155,16 +156,17 @@ class Linker:
         alone = world.with_only(())
         found: dict[str, Iterable[Problem]] = {}
         for path, own in self._parsed.items():
-            digest = self._digest(own, world.specs)
-            known = next(
-                (a for a in (self._compiled.get(path), self._last_good.get(path)) if a and a.digest == digest), None
-            )
             try:
+                digest = self._digest(own, world.specs)
+                versions = (self._compiled.get(path), self._last_good.get(path))
+                known = next((agent for agent in versions if agent and agent.digest == digest), None)
                 near = world.with_only(own.spec.sub_agents) if own.spec.sub_agents else alone
                 fresh = known or replace(compile_agent(own.spec, own.document, digest, world)[0], world=near)
                 self._compiled[path] = replace(fresh, stale=()) if fresh.stale else fresh
             except ParseError as error:
                 found[path] = error.problems
+            except Exception as error:  # noqa: BLE001 - whatever one file causes, the others go live
+                found[path] = [unexpected(path, error)]
         return self._edited(found)
 
     def _edited(self, found: Findings) -> Findings:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from framework.config.document import Document, DocumentError, read_document
 from framework.config.environment import expand
 from framework.config.parse import ParseError, in_order, spec_problems, without_secrets
+from framework.config.unexpected import unexpected
 from framework.types.problem import Problem
 from framework.types.source import McpServer, SkillHost, Sources
 
@@ -61,6 +62,8 @@ class SourceShelf:
                 self._read[path] = files[path], tuple(read_sources(path, files[path], os.environ)), ()
             except ParseError as error:
                 self._read[path] = files[path], known[1] if known else (), error.problems
+            except Exception as error:  # noqa: BLE001 - whatever one file causes, the others are read
+                self._read[path] = files[path], known[1] if known else (), (unexpected(path, error),)
         declared: dict[str, Declared] = {}
         problems: list[Problem] = []
         for _, (_, found, wrong) in sorted(self._read.items()):

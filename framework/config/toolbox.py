@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from framework.config.outside import Outside
 from framework.config.snapshot import digest_of
+from framework.config.unexpected import unexpected
 from framework.tools.extension import Extension
 from framework.tools.plugins import Plugin, PluginError, PluginLoader
 from framework.tools.relative import files_of, is_plugin
@@ -98,6 +99,8 @@ class PluginShelf:
                     serving[path] = loaded.plugin
                 except ConfigError as error:
                     problems.append(Problem(path=path, message=error.message))
+                except Exception as error:  # noqa: BLE001 - what a plugin defines may raise when it is looked at
+                    problems.append(unexpected(path, error))
         plugins = tuple(plugin for _, plugin in sorted(serving.items()))
         extensions = {extension.name: extension for plugin in plugins for extension in plugin.extensions}
         digests = {tool.name: _digest(plugin) for plugin in plugins for tool in plugin.tools}
@@ -120,6 +123,8 @@ class PluginShelf:
             return _Loaded(plugin.files, plugin)
         except PluginError as error:
             return _Loaded(files_of(path, files), problems=error.problems)
+        except Exception as error:  # noqa: BLE001 - whatever one plugin causes, the others are loaded
+            return _Loaded(files_of(path, files), problems=(unexpected(path, error),))
 
     def _index(self, plugins: Iterable[Plugin]) -> dict[str, Tool]:
         return index_tools([*self._own_tools, *(tool for plugin in plugins for tool in plugin.tools)])

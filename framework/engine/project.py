@@ -10,8 +10,10 @@ from framework.config.catalog import Catalog, Gate
 from framework.config.settings import Settings
 from framework.llm.providers import OFFLINE, PROVIDERS
 from framework.tools.builtin import BUILTIN_TOOLS
+from framework.tools.declaration import shown
 from framework.tools.lifetime import Lifetimes
 from framework.tools.tool import Tool
+from framework.tools.toolset import index_tools
 from framework.types.errors import ConfigError, RequestError
 
 EXECUTORS = ("react", "plan", "auto")
@@ -55,7 +57,7 @@ class Project:
             connect: to the tool servers that its files declare; then it must be closed.
 
         Raises:
-            ConfigError: the settings cannot be used, or nothing may go live.
+            ConfigError: the settings or tools cannot be used, or nothing may go live.
         """
         path, folder = _places(root)
         started = settings or Settings.load(folder)
@@ -83,10 +85,15 @@ class Project:
 
 
 def _with_builtin(tools: Iterable[Tool]) -> list[Tool]:
-    """A program's own tools, and the built-in ones whose names it does not use itself."""
+    """A program's own tools, and the built-in ones whose names it does not use itself; raises ConfigError."""
     own = list(tools)
+    given: list[object] = [*own]
+    if wrong := [one for one in given if not isinstance(one, Tool)]:
+        raise ConfigError(f"tools=[…] takes functions with @tool above them: {shown(wrong[0])}")
     names = {tool.name for tool in own}
-    return [*(tool for tool in BUILTIN_TOOLS if tool.name not in names), *own]
+    all_tools = [*(tool for tool in BUILTIN_TOOLS if tool.name not in names), *own]
+    index_tools(all_tools)
+    return all_tools
 
 
 def folder_of(root: str | Path) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from framework.tools.declaration import shown
 from framework.types.errors import ConfigError
 
 ExtensionKind = Literal["executor", "hook"]
@@ -32,7 +33,7 @@ class Extension:
         """Whether it can be called with so many arguments."""
         try:
             inspect.signature(self.function).bind(*[None] * count)
-        except TypeError:
+        except (TypeError, ValueError):  # ValueError: it has no signature that could be read
             return False
         return True
 
@@ -46,8 +47,9 @@ def executor(function: Callable[..., Any]) -> Extension:
         ConfigError: it is not a coroutine function.
     """
     if not inspect.iscoroutinefunction(function):
-        raise ConfigError(f"an executor is a coroutine function: async def {function.__name__}(run) -> str")
-    return Extension("executor", function.__name__, function)
+        name = _name_of(function, "executor")
+        raise ConfigError(f"an executor is a coroutine function: async def {name}(run) -> str")
+    return Extension("executor", _name_of(function, "executor"), function)
 
 
 def hook(function: Callable[..., Any]) -> Extension:
@@ -55,6 +57,13 @@ def hook(function: Callable[..., Any]) -> Extension:
 
     before_run(context, message), after_run(context, output), before_tool(context, call) and
     after_tool(context, call, result): raise Refused to stop the run or the call; after_… may return what is to be taken
-    instead. A hook that fails counts as a refusal.
+    instead. A hook that fails counts as a refusal. Raises ConfigError if it is no function with a name.
     """
-    return Extension("hook", function.__name__, function)
+    return Extension("hook", _name_of(function, "hook"), function)
+
+
+def _name_of(function: object, kind: ExtensionKind) -> str:
+    name = getattr(function, "__name__", None)
+    if not callable(function) or not isinstance(name, str):
+        raise ConfigError(f"@{kind} goes above a function: {shown(function)}")
+    return name

@@ -22,6 +22,7 @@ Place = tuple[str, int]
 
 
 LOADING = "while it is loaded"
+MAX_MESSAGE_CHARS = 2000
 
 
 def problems_of(
@@ -36,7 +37,11 @@ def problems_of(
         when: what the file was doing.
     """
     places = _places(load, error)
-    message, hint = _message(load, error, beside, when)
+    try:
+        message, hint = _message(load, error, beside, when)
+    except BaseException as another:  # noqa: BLE001 - an exception of a plugin runs the plugin's code when it is shown
+        message, hint = f"{type(error).__name__} {when}, whose text cannot be shown: {type(another).__name__}", None
+    message = _printable(message)
     if isinstance(error, SourceError):
         cause = error.problem
     else:
@@ -49,6 +54,12 @@ def problems_of(
     told = f"its helper fails: {cause.place}: {cause.message}"
     using = Problem(path=load.path, line=own, message=told, excerpt=_excerpt(load, load.path, own))
     return redact_problem(using), cause
+
+
+def _printable(text: str) -> str:
+    """Text of anybody's exception, as a Problem can hold it."""
+    text = text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _places(load: Load, error: BaseException) -> list[Place]:

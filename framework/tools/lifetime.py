@@ -110,7 +110,7 @@ class Lifetimes:
         async with life.changing:
             error = None if life.is_up else await self._call(plugin, plugin.setup)
             life.is_up = error is None
-        return problems_of(plugin.load, error, when="in setup()") if error else ()
+        return problems_of(plugin.load, error, when="in setup()") if error is not None else ()
 
     async def _tear_down_unused(self) -> None:
         for plugin, life in reversed(list(self._lives.items())):
@@ -121,7 +121,7 @@ class Lifetimes:
         async with life.changing:
             if life.is_up and life.uses <= 0:
                 life.is_up = False
-                if error := await self._call(plugin, plugin.teardown):
+                if (error := await self._call(plugin, plugin.teardown)) is not None:
                     problems = problems_of(plugin.load, error, when="in teardown()")
                     log.error("%s", "; ".join(map(str, problems)))
         if life.uses <= 0 and self._lives.get(plugin) is life:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from framework.tools.deadline import TookTooLongError, call_within
+from framework.tools.declaration import check_name
 from framework.tools.extension import Extension
 from framework.tools.failure import problems_of
 from framework.tools.modules import Finder, Load
@@ -26,7 +26,6 @@ LOAD_SECONDS = 1.0
 """How long a plugin's own code may run while it is loaded."""
 IMPORT_SECONDS = 30.0
 """The same, with the installed packages it imports: some take seconds when they are imported for the first time."""
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
 _IMPORTING = "<frozen importlib"
 
 
@@ -62,7 +61,7 @@ class Plugin:
 
 def plugins_of(functions: Iterable[Callable[..., Any]]) -> list[Plugin]:
     """The plugins that these functions come from, each once."""
-    modules = (sys.modules.get(getattr(function, "__module__", "")) for function in functions)
+    modules = (sys.modules.get(str(getattr(function, "__module__", ""))) for function in functions)
     found = (getattr(module, "__plugin__", None) for module in modules)
     return list(dict.fromkeys(plugin for plugin in found if isinstance(plugin, Plugin)))
 
@@ -92,16 +91,21 @@ class PluginLoader:
         load = Load(path, {name: text for name, text in made_from.items() if text is not None}, self._numbers)
         try:
             excused = partial(_is_importing, load)
-            loading = call_within(self._seconds, load.execute, excused=excused, patience=self._patience)
+            make = partial(_plugin, load, made_from)
+            loading = call_within(self._seconds, make, excused=excused, patience=self._patience)
             failure = loading.exception()
         except TookTooLongError as error:
             failure = error
-        if failure:
+        if isinstance(failure, PluginError):
+            raise failure
+        if failure is not None:  # its truth value is the plugin's code
             raise PluginError(*problems_of(load, failure, beside)) from None
-        return _plugin(load, loading.result(), made_from)
+        return loading.result()
 
 
-def _plugin(load: Load, module: ModuleType, made_from: Mapping[str, bytes | None]) -> Plugin:
+def _plugin(load: Load, made_from: Mapping[str, bytes | None]) -> Plugin:
+    """Execute the file and look through what it defines, which may execute its code again."""
+    module = load.execute()
     setup, teardown = (_lifetime_function(load.path, module, name) for name in ("setup", "teardown"))
     tools, extensions = tuple(_tools(load.path, module)), tuple(_extensions(load.path, module))
     plugin = Plugin(load.path, load, module, tools, extensions, made_from, setup, teardown)
@@ -114,20 +118,23 @@ def _tools(path: str, module: ModuleType) -> list[Tool]:
     made_here = {
         id(value): value.named(f"{stem}.{value.name}", "plugin")
         for value in vars(module).values()
-        if isinstance(value, Tool) and value.function.__module__ == module.__name__
+        if isinstance(value, Tool) and _module_of(value) == module.__name__
     }
     for tool in made_here.values():
-        if not _TOOL_NAME.match(tool.name):
-            message = f"the tool {tool.name!r}: only letters, digits, '_', '-' and '.' can be part of its name"
-            raise PluginError(Problem(path=path, message=message))
+        check_name(tool.name)
     return list(made_here.values())
 
 
 def _extensions(path: str, module: ModuleType) -> Iterator[Extension]:
     stem = PurePosixPath(path).stem
     for value in vars(module).values():
-        if isinstance(value, Extension) and value.function.__module__ == module.__name__:
+        if isinstance(value, Extension) and _module_of(value) == module.__name__:
             yield value.named(f"{stem}.{value.name}")
+
+
+def _module_of(registered: Tool | Extension) -> object:
+    """The module whose code it is: what is only imported is not adopted."""
+    return getattr(registered.function, "__module__", None)
 
 
 def _lifetime_function(path: str, module: ModuleType, name: str) -> Callable[..., Any] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
@@ -19,6 +18,15 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.errors import PydanticUserError
 
 from framework.tools.arguments import Arguments, ModelArguments
+from framework.tools.declaration import (
+    Rate,
+    check_declared,
+    check_name,
+    rate_of,
+    refuse_unknown,
+    shown,
+    timeout_of,
+)
 from framework.tools.session import Session
 from framework.types.errors import ConfigError, ToolError
 from framework.types.http import HttpLimits
@@ -28,10 +36,6 @@ from framework.types.spec import Risk
 Source = Literal["builtin", "plugin", "python", "agent", "mcp", "skill"]
 Progress = Callable[[float, str], Awaitable[None]]
 AskHuman = Callable[[str], Awaitable[str]]
-Rate = tuple[float, float]
-"""So many calls in so many seconds."""
-_RATE = re.compile(r"(\d+)/(s|m|h)")
-_RATE_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class ToolSpan(Protocol):
@@ -133,6 +137,14 @@ class Tool:
     """How often it may be called, by all runs of the process together."""
     source: Source = "python"
 
+    def __post_init__(self) -> None:
+        """Refuse a declaration that no tool can have, however it was made; raises ConfigError."""
+        definition: object = self.definition
+        if not (isinstance(definition, ToolDefinition) and callable(self.function)):
+            raise ConfigError(f"a Tool has a ToolDefinition and a function: {shown(self.function)}")
+        declared = ("risk", "confirm", "idempotent", "timeout", "retries", "rate")
+        check_declared(self.definition.name, {key: getattr(self, key) for key in declared})
+
     @property
     def name(self) -> str:
         """The name that policies and models use."""
@@ -177,7 +189,7 @@ def tool(
     risk: Risk = "medium",
     confirm: bool = False,
     idempotent: bool = False,
-    timeout: float | None = None,
+    timeout: float | str | None = None,
     retries: int = 0,
     rate: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
@@ -190,9 +202,10 @@ def tool(
     risk: Risk = "medium",
     confirm: bool = False,
     idempotent: bool = False,
-    timeout: float | None = None,
+    timeout: float | str | None = None,
     retries: int = 0,
     rate: str | None = None,
+    **unknown: object,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function: its signature is the schema, its docstring the description.
 
@@ -203,49 +216,64 @@ def tool(
         risk: how much harm a call may do.
         confirm: a human must approve every call.
         idempotent: doing it twice is doing it once.
-        timeout: how many seconds a call may take.
+        timeout: how many seconds a call may take; or a duration, such as `500ms`, `5s` or `2m`.
         retries: how often to try again after a failure other than ToolError; only for idempotent tools.
         rate: how often it may be called, such as `5/s`, `100/m` or `1000/h`.
+        unknown: anything else is refused.
 
     Raises:
-        ConfigError: the signature cannot be turned into named JSON arguments, or the options contradict each other.
+        ConfigError: the signature cannot be turned into named JSON arguments, an option is unknown or has a value that
+            it cannot have, or the options contradict each other.
     """
-    limit = _rate(rate)
-    if retries and not idempotent:
-        raise ConfigError("retries are for idempotent tools: what may not be done twice must not be tried again")
+    refuse_unknown(unknown)
 
     def decorate(target: Callable[..., Any]) -> Tool:
-        doc = parse_docstring(inspect.getdoc(target) or "")
-        title = name or target.__name__
-        model, context_parameter = _arguments_model(target, title, {p.arg_name: p.description for p in doc.params})
-        arguments = ModelArguments(model)
-        text = description or "\n\n".join(part for part in (doc.short_description, doc.long_description) if part)
-        if not text:
-            raise ConfigError(f"tool {title!r} needs a docstring: it is all the model knows of it")
-        definition = ToolDefinition(name=title, description=text, parameters=arguments.schema)
-        return Tool(
-            definition, target, arguments, context_parameter, risk, confirm, idempotent, timeout, retries, limit
-        )
+        if not callable(target):
+            raise ConfigError(f"@tool goes above a function, and its options have names: {shown(target)}")
+        title = check_name(getattr(target, "__name__", None) if name is None else name)
+        declared: dict[str, Any] = {
+            "risk": risk,
+            "confirm": confirm,
+            "idempotent": idempotent,
+            "timeout": timeout_of(title, timeout),
+            "retries": retries,
+            "rate": rate_of(title, rate),
+        }
+        check_declared(title, declared)
+        return Tool(*_signature(target, title, description), **declared)
 
     return decorate(function) if function is not None else decorate
 
 
-def _rate(text: str | None) -> Rate | None:
-    if text is None:
-        return None
-    match = _RATE.fullmatch(text)
-    if match is None or not int(match[1]):
-        raise ConfigError(f"a rate is written like 5/s, 100/m or 1000/h, not {text!r}")
-    return float(match[1]), _RATE_SECONDS[match[2]]
+def _signature(
+    function: Callable[..., Any], title: str, description: object
+) -> tuple[ToolDefinition, Callable[..., Any], Arguments, str | None]:
+    """What a function says of itself; raises ConfigError."""
+    if not isinstance(description, str | None):
+        raise ConfigError(f"tool {title!r}: description must be text: {shown(description)}")
+    try:
+        doc = parse_docstring(inspect.getdoc(function) or "")
+        model, context_parameter = _arguments_model(function, title, {p.arg_name: p.description for p in doc.params})
+        arguments = ModelArguments(model)
+        text = description or "\n\n".join(part for part in (doc.short_description, doc.long_description) if part)
+        definition = ToolDefinition(name=title, description=text, parameters=arguments.schema)
+    except ConfigError:
+        raise
+    except NameError as error:
+        raise ConfigError(f"tool {title!r}: {error}") from None
+    except PydanticUserError as error:
+        raise ConfigError(f"tool {title!r}: {error.message}") from None
+    except Exception as error:
+        raise ConfigError(f"tool {title!r}: its signature cannot be used: {type(error).__name__}: {error}") from error
+    if not text:
+        raise ConfigError(f"tool {title!r} needs a docstring: it is all the model knows of it")
+    return definition, function, arguments, context_parameter
 
 
 def _arguments_model(
     function: Callable[..., Any], title: str, descriptions: Mapping[str, str | None]
 ) -> tuple[type[BaseModel], str | None]:
-    try:
-        hints = typing.get_type_hints(function, include_extras=True)
-    except NameError as error:
-        raise ConfigError(f"tool {title!r}: {error}") from None
+    hints = typing.get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}
     context_parameter = None
     for parameter in inspect.signature(function).parameters.values():
@@ -258,8 +286,5 @@ def _arguments_model(
             continue
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[parameter.name] = (hints[parameter.name], Field(default, description=descriptions.get(parameter.name)))
-    try:
-        model: type[BaseModel] = create_model(title, __config__=ConfigDict(extra="forbid"), **fields)
-    except PydanticUserError as error:
-        raise ConfigError(f"tool {title!r}: {error.message}") from None
+    model: type[BaseModel] = create_model(title, __config__=ConfigDict(extra="forbid"), **fields)
     return model, context_parameter
