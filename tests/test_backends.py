@@ -56,17 +56,17 @@ def sent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 TREES = {
     "react": """\
-        invoke_workflow agent_run CHAIN
+        invoke_workflow react CHAIN
           agent.route CHAIN
           invoke_agent react AGENT
-            agent.step CHAIN
+            agent.step 1 CHAIN
               chat scripted LLM
               execute_tool work TOOL
               execute_tool work TOOL !
-            agent.step CHAIN
+            agent.step 2 CHAIN
               chat scripted LLM""",
     "planner": """\
-        invoke_workflow agent_run CHAIN
+        invoke_workflow planner CHAIN
           agent.route CHAIN
           invoke_agent planner AGENT
             plan planner CHAIN
@@ -75,30 +75,30 @@ TREES = {
               execute_tool work TOOL
             plan.step CHAIN
               invoke_agent planner AGENT
-                agent.step CHAIN
+                agent.step 1 CHAIN
                   chat scripted LLM
             plan.summary CHAIN
-              agent.step CHAIN
+              agent.step 1 CHAIN
                 chat scripted LLM""",
     "careful": """\
-        invoke_workflow agent_run CHAIN
+        invoke_workflow careful CHAIN
           agent.route CHAIN
           invoke_agent careful AGENT
-            agent.step CHAIN
+            agent.step 1 CHAIN
               chat scripted LLM
               execute_tool erase TOOL""",
     "resumed": """\
-        invoke_workflow agent_run CHAIN
+        invoke_workflow careful CHAIN
           invoke_agent careful AGENT
-            agent.step CHAIN
+            agent.step 1 CHAIN
               execute_tool erase TOOL
-            agent.step CHAIN
+            agent.step 2 CHAIN
               chat scripted LLM""",
     "failing": """\
-        invoke_workflow agent_run CHAIN !
+        invoke_workflow failing CHAIN !
           agent.route CHAIN
           invoke_agent failing AGENT !
-            agent.step CHAIN
+            agent.step 1 CHAIN
               chat scripted LLM !""",
 }
 """Names, kinds and errors, the same whether content is told or not."""

@@ -110,7 +110,7 @@ def test_run_takes_one_agent_file_of_a_project_with_its_plugins(starter: Path) -
 
 def test_trace_draws_the_waterfall(starter: Path) -> None:
     done = agentsd("run", "--trace", "echo hello", cwd=starter)
-    assert "invoke_workflow agent_run" in done.stderr
+    assert "invoke_workflow one" in done.stderr
     assert "execute_tool echo" in done.stderr
     assert "█" in done.stderr
 

@@ -16,12 +16,12 @@ def test_a_run_is_shown_with_its_waterfall(tmp_path: Path) -> None:
     agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
     shown = agentsd("runs", "show", "last", cwd=tmp_path).stdout
     lines = [line.split("█")[0].split("▒")[0].rstrip() for line in shown.splitlines()]
-    start = lines.index("invoke_workflow agent_run")
+    start = lines.index("invoke_workflow one")
     before = [
-        "invoke_workflow agent_run",
+        "invoke_workflow one",
         "  agent.route",
         "  invoke_agent one",
-        "    agent.step",
+        "    agent.step 1",
         "      chat offline",
         "      execute_tool echo",
     ]
@@ -37,7 +37,7 @@ def test_a_trace_as_json_is_whole(tmp_path: Path) -> None:
     told = json.loads(agentsd("runs", "show", "last", "--json", cwd=tmp_path).stdout)
     assert told["status"] == "completed"
     names = [span["name"] for span in told["spans"]]
-    assert names[0] == "invoke_workflow agent_run"
+    assert names[0] == "invoke_workflow one"
     assert {span["trace_id"] for span in told["spans"]} == {told["trace_id"]}
     exported = json.loads(agentsd("runs", "show", "last", "--otlp-json", cwd=tmp_path).stdout)
     sent = exported["resourceSpans"][0]["scopeSpans"][0]["spans"]
@@ -50,5 +50,5 @@ def test_what_goes_on_elsewhere_is_sent_too(tmp_path: Path) -> None:
     with sink() as kept:
         write(tmp_path, {"agentsd.yaml": f"telemetry: {{otlp_endpoint: '{kept.url}'}}\n"})
         real_agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
-    (root,) = [span for span in kept.spans if span.name == "invoke_workflow agent_run"]
-    assert {link.attributes[0].value.string_value for link in root.links} == {"config.reload", "resume"}
+    (root,) = [span for span in kept.spans if span.name == "invoke_workflow one"]
+    assert {link.attributes[0].value.string_value for link in root.links} == {"resume"}

@@ -267,12 +267,7 @@ def test_a_call_carries_the_trace_but_no_baggage(tmp_path: Path, spans: InMemory
     assert call.parent.span_id == above.context.span_id
     assert f"{above.context.trace_id:032x}-{call.context.span_id:016x}" in meta
     assert "customer" not in meta
-    for name, around in {"MCP send initialize": "mcp.connect", "MCP send tools/list": "mcp.list_tools"}.items():
-        assert finished[around].parent is None, "connecting belongs to no run"
-        outer, inner = finished[around].context, finished[name].parent
-        assert outer
-        assert inner
-        assert inner.span_id == outer.span_id
+    assert set(finished) == {call.name, above.name}, "connecting belongs to no run, and leaves no trace when it works"
     assert set(call.attributes or {}) == {"mcp.method.name", "jsonrpc.request.id"}
 
 

@@ -35,7 +35,7 @@ def run(root: Path, shop: Workshop, *turns: Turn, answers: tuple[Decision, ...] 
 
 
 def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
-    found = [span for span in spans.get_finished_spans() if span.name == name]
+    found = [span for span in spans.get_finished_spans() if span.name == name or span.name.startswith(f"{name} ")]
     return sorted(found, key=lambda span: span.start_time or 0)
 
 
@@ -53,23 +53,23 @@ def test_the_tree_of_an_approved_plan(tmp_path: Path, spans: InMemorySpanExporte
     turns = plan, "a thought", "the end"
     run(tmp_path, Workshop(), *turns, answers=(Approve(),), plan="{approval: always}")
     assert runs(spans) == dedent("""\
-        invoke_workflow agent_run
+        invoke_workflow one
           agent.route
           invoke_agent one
             plan one
               chat scripted
             plan.approval
-        invoke_workflow agent_run
+        invoke_workflow one
           invoke_agent one
             plan.approval
-            plan.step
+            plan.step a
               execute_tool work
-            plan.step
+            plan.step b
               invoke_agent one
-                agent.step
+                agent.step 1
                   chat scripted
             plan.summary
-              agent.step
+              agent.step 1
                 chat scripted""")
     assert values(spans, "plan.approval", "agentsd.plan.decision") == ["waiting", "approve"]
     assert all((span.end_time or 0) - (span.start_time or 0) < 50_000_000 for span in named(spans, "plan.approval"))
@@ -80,22 +80,22 @@ def test_the_tree_of_a_plan_that_is_made_anew(tmp_path: Path, spans: InMemorySpa
     turns = bad, draft(step("a"), step("b", "a")), draft(step("c", "a")), "the end"
     run(tmp_path, Workshop("b"), *turns)
     assert runs(spans) == dedent("""\
-        invoke_workflow agent_run
+        invoke_workflow one
           agent.route
           invoke_agent one
             plan one
               chat scripted
               chat scripted
-            plan.step
+            plan.step a
               execute_tool work
-            plan.step
+            plan.step b
               execute_tool work
             plan one
               chat scripted
-            plan.step
+            plan.step c
               execute_tool work
             plan.summary
-              agent.step
+              agent.step 1
                 chat scripted""")
     assert values(spans, "plan one", "agentsd.plan.revision") == [1, 2]
     assert values(spans, "plan one", "agentsd.plan.outcome") == ["ok", "ok"]

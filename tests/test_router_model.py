@@ -139,11 +139,11 @@ def test_the_trace_has_the_route_with_its_question(tmp_path: Path, spans: InMemo
     run(shop(tmp_path), [chosen("returns", reason="secret words")], ["it comes"])
     found = [span for span in spans.get_finished_spans() if not span.name.startswith("config.")]
     assert tree(tuple(found)).splitlines() == [
-        "invoke_workflow agent_run",
+        "invoke_workflow returns",
         "  agent.route",
         "    chat router",
         "  invoke_agent returns",
-        "    agent.step",
+        "    agent.step 1",
         "      chat scripted",
     ]
     (route,) = [span for span in found if span.name == "agent.route"]

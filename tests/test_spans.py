@@ -41,16 +41,14 @@ def test_the_tree_of_a_react_run(tmp_path: Path, spans: InMemorySpanExporter) ->
     root = write(tmp_path, {"agents.d/one.yaml": agent("one")})
     run(root, ScriptedModel(calls(("work", {"n": "1"}), ("work", {"n": "2"})), "ok"))
     assert tree(spans.get_finished_spans()) == dedent("""\
-        config.reload
-          config.build
-        invoke_workflow agent_run
+        invoke_workflow one
           agent.route
           invoke_agent one
-            agent.step
+            agent.step 1
               chat scripted
               execute_tool work
               execute_tool work
-            agent.step
+            agent.step 2
               chat scripted""")
 
 
@@ -59,21 +57,19 @@ def test_the_tree_of_a_plan_run(tmp_path: Path, spans: InMemorySpanExporter) -> 
     plan = draft(step("a"), {"id": "b", "description": "think", "depends_on": ["a"]})
     run(root, ScriptedModel(plan, "a thought", "the end"))
     assert tree(spans.get_finished_spans()) == dedent("""\
-        config.reload
-          config.build
-        invoke_workflow agent_run
+        invoke_workflow one
           agent.route
           invoke_agent one
             plan one
               chat scripted
-            plan.step
+            plan.step a
               execute_tool work
-            plan.step
+            plan.step b
               invoke_agent one
-                agent.step
+                agent.step 1
                   chat scripted
             plan.summary
-              agent.step
+              agent.step 1
                 chat scripted""")
 
 
@@ -82,21 +78,19 @@ def test_the_tree_of_a_sub_agent(tmp_path: Path, spans: InMemorySpanExporter) ->
     model = ScriptedModel(calls(("agent.two", {"message": "go"})), calls(("work", {"n": "1"})), "inner", "outer")
     run(write(tmp_path, files), model)
     assert tree(spans.get_finished_spans()) == dedent("""\
-        config.reload
-          config.build
-        invoke_workflow agent_run
+        invoke_workflow one
           agent.route
           invoke_agent one
-            agent.step
+            agent.step 1
               chat scripted
               execute_tool agent.two
                 invoke_agent two
-                  agent.step
+                  agent.step 1
                     chat scripted
                     execute_tool work
-                  agent.step
+                  agent.step 2
                     chat scripted
-            agent.step
+            agent.step 2
               chat scripted""")
 
 
@@ -180,7 +174,7 @@ def test_a_limit_marks_the_agent_and_the_root(tmp_path: Path, spans: InMemorySpa
         for span in spans.get_finished_spans()
         if span.status.status_code is StatusCode.ERROR
     }
-    assert failed == {"invoke_agent one": "max_steps", "invoke_workflow agent_run": "max_steps"}
+    assert failed == {"invoke_agent one": "max_steps", "invoke_workflow one": "max_steps"}
 
 
 def test_a_cancelled_run_leaves_no_span_open(tmp_path: Path, spans: InMemorySpanExporter) -> None:
@@ -201,9 +195,9 @@ def test_a_cancelled_run_leaves_no_span_open(tmp_path: Path, spans: InMemorySpan
 
     asyncio.run(main())
     ended = {span.name: span.status.status_code for span in spans.get_finished_spans()}
-    for name in ("execute_tool forever", "invoke_agent one", "invoke_workflow agent_run"):
+    for name in ("execute_tool forever", "invoke_agent one", "invoke_workflow one"):
         assert ended[name] is StatusCode.ERROR
-    assert "agent.step" in ended
+    assert "agent.step 1" in ended
 
 
 def test_one_info_record_a_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -72,14 +72,14 @@ def drawn(spans: Sequence[SpanRecord]) -> str:
 
 
 REACT = dedent("""\
-    invoke_workflow agent_run
+    invoke_workflow one
       agent.route
       invoke_agent one
-        agent.step
+        agent.step 1
           chat scripted
           execute_tool work
           execute_tool work !
-        agent.step
+        agent.step 2
           chat scripted""")
 
 
@@ -149,7 +149,7 @@ def test_the_callers_trace_goes_on_but_nothing_is_put_into_it(tmp_path: Path, no
             result = await runtime.run("go")
             context.detach(token)
             assert result.trace_id == f"{0xABC:032x}"
-            assert drawn(await store.spans(result.run_id)).startswith("invoke_workflow agent_run\n")
+            assert drawn(await store.spans(result.run_id)).startswith("invoke_workflow one\n")
 
     asyncio.run(main())
     assert seen == [caller]
@@ -179,7 +179,7 @@ def test_a_resumed_run_has_two_parts_that_are_linked(tmp_path: Path, no_provider
             await runtime.resume(run_id, {asked.id: Approve() for asked in pending})
             spans = await store.spans(run_id)
         await store.close()
-        before, after = [span for span in spans if span.name == "invoke_workflow agent_run"]
+        before, after = [span for span in spans if span.name == "invoke_workflow one"]
         assert before.trace_id != after.trace_id
         assert [(link.span_id, link.attributes["agentsd.link.type"]) for link in after.links] == [
             (before.span_id, "resume")
@@ -191,7 +191,7 @@ def test_a_resumed_run_has_two_parts_that_are_linked(tmp_path: Path, no_provider
             ("agentsd.confirm.resolved", {"agentsd.confirm.decision": "approve"})
         ]
         text = "\n".join(waterfall(spans))
-        assert text.count("invoke_workflow agent_run") == 2
+        assert text.count("invoke_workflow one") == 2
         assert "waiting" in text
         assert " later\n" in text
 
@@ -218,7 +218,7 @@ def test_a_run_that_is_cancelled_leaves_its_trace(tmp_path: Path, no_provider: N
                         break
             spans = await store.spans(stream.run_id)
         errors = {span.name: span.error for span in spans}
-        assert errors["execute_tool forever"] == errors["invoke_workflow agent_run"] == "cancelled"
+        assert errors["execute_tool forever"] == errors["invoke_workflow one"] == "cancelled"
 
     asyncio.run(main())
 

@@ -228,7 +228,7 @@ class Catalog:
                 refused = await self._objections(candidate.generation)
                 errors = bool(refused or candidate.generation.errors)
                 outcome: Outcome = "rejected" if refused else "partial" if errors else "applied"
-                tell(span, candidate, outcome)
+                tell(span, candidate, trigger, outcome)
                 self._held, self._seen = None, candidate.snapshot
                 if refused:
                     self._reject(candidate, refused)
@@ -256,7 +256,7 @@ class Catalog:
                 outside = candidate.generation.outside
                 built = await asyncio.to_thread(self._builder.build, candidate.snapshot, self.current, outside)
                 where = candidate.generation.traceparent
-                candidate = Candidate.of(built, self.current, candidate.snapshot).seen_at(where)
+                candidate = Candidate.of(built, self.current, candidate.snapshot, candidate.built).seen_at(where)
                 lease = await self._leases.begin(candidate.generation)
         return candidate, lease
 

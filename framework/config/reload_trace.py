@@ -1,11 +1,15 @@
-"""What a trace tells of a reload: a trace of its own, from the first look at the files until they are live."""
+"""Trace of a reload: from reading the files until they are live.
+
+A start whose files are all usable leaves no trace: otherwise every process would add one that says nothing, and half
+of a trace list would consist of them. A start with a problem leaves one.
+"""
 
 from __future__ import annotations
 
-from framework.config.candidate import Candidate
+from framework.config.candidate import Candidate, Outcome
 from framework.config.history import Trigger
 from framework.telemetry import names
-from framework.telemetry.span import OpenSpan
+from framework.telemetry.span import NO_SPAN, OpenSpan
 from framework.telemetry.spans import Spans
 
 MOST_ERRORS = 32
@@ -13,7 +17,22 @@ MOST_ERRORS = 32
 
 
 def reload_span(candidate: Candidate, trigger: Trigger) -> OpenSpan:
-    """The root span, and in it the build, which is over: whether it is for anything is known only afterwards."""
+    """Open the root span, with the finished build in it; none for a start that has no problem so far."""
+    if trigger == "startup" and not (candidate.generation.errors or candidate.generation.refusal):
+        return NO_SPAN
+    return _opened(candidate, trigger)
+
+
+def tell(span: OpenSpan, candidate: Candidate, trigger: Trigger, outcome: Outcome) -> None:
+    """Record what was built, what it changes, and the place of each problem, without its text."""
+    if trigger == "startup" and span is NO_SPAN and outcome != "applied":  # a case or strict mode refused it
+        with _opened(candidate, trigger) as late:
+            _record(late, candidate, outcome)
+        return
+    _record(span, candidate, outcome)
+
+
+def _opened(candidate: Candidate, trigger: Trigger) -> OpenSpan:
     spans = Spans({names.GENERATION: candidate.generation.number})
     attributes = {names.PREVIOUS_GENERATION: candidate.before.number, names.RELOAD_TRIGGER: trigger}
     began, built = candidate.built or (None, None)
@@ -24,8 +43,7 @@ def reload_span(candidate: Candidate, trigger: Trigger) -> OpenSpan:
     return span
 
 
-def tell(span: OpenSpan, candidate: Candidate, outcome: str) -> None:
-    """What was built, what it changes, and which files could not be used: their places, not what they say."""
+def _record(span: OpenSpan, candidate: Candidate, outcome: Outcome) -> None:
     if not span.is_recording():
         return
     generation, event = candidate.generation, candidate.event()

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from framework.engine.plan_trace import approval_span
 from framework.engine.planning import adopt, bound, plan_of, propose, settings_of
 from framework.engine.preflight import highest, preflight, tools_of
+from framework.engine.run_trace import waits_for
 from framework.engine.tool_trace import decided
-from framework.telemetry import names
 from framework.tools.tool import Tool
 from framework.types.errors import Paused
 from framework.types.plan import Envelope, Plan, PlanDraft, PlanStep
@@ -49,8 +50,10 @@ async def approval(run: Run) -> str | None:
     """
     while reason := _why_asked(run, plan_of(run)):
         question, decision = _latest(run, _question(run, plan_of(run), reason))
-        with run.span("plan.approval", "CHAIN", _attributes(run, decision)):  # a person's time is not the run's
-            if decision is not None:
+        with approval_span(run, plan_of(run).revision, decision) as span:
+            if decision is None:
+                waits_for(span, [question])
+            else:
                 decided(run, question.id, decision)
         match decision:
             case Approve():
@@ -184,10 +187,3 @@ def _edited(run: Run, arguments: dict[str, Any]) -> tuple[Plan | None, Preflight
     plan = Plan.from_draft(draft.with_goal(before.goal), before)
     check = preflight(run, plan, settings_of(run))
     return plan, check, check.problems
-
-
-def _attributes(run: Run, decision: Decision | None) -> dict[str, Any]:
-    return {
-        names.PLAN_REVISION: plan_of(run).revision,
-        names.PLAN_DECISION: decision.type if decision else "waiting",
-    }

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from framework.engine.approval import approval
+from framework.engine.plan_trace import summarized, summary_span
 from framework.engine.planning import plan_of, propose, replan, settings_of
 from framework.engine.results import partial_output
 from framework.engine.run import Run
 from framework.engine.steps import carry_out, mark
 from framework.engine.together import Confirmations, Job, as_ready
 from framework.engine.transcript import work_done
-from framework.telemetry import names
 from framework.types.errors import AgentsdError, StepFailed
 from framework.types.events import Warned
 from framework.types.messages import Message
@@ -126,7 +126,8 @@ async def _summarize(run: Run) -> str:
         return said.content
     if len(run.state.messages) == 1:  # not yet recorded before a crash
         run.record(work_done(run, finished.steps, finished.goal))
-    with run.span("plan.summary", "CHAIN", {names.PLAN_REVISION: finished.revision}):
+    with summary_span(run, finished.revision, finished.goal) as span:
         text = run.agent.render("summary.j2", run.state.locale, plan=finished.model_dump())
         reply = await run.ask_model(Message(role="system", content=text), tools=False)
+        summarized(run, span, reply.content)
     return reply.content

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from framework.engine.corrections import repaired_plan
+from framework.engine.plan_trace import drafted, plan_span
 from framework.engine.preflight import preflight
 from framework.engine.transcript import tried_before, work_done
-from framework.telemetry import names
 from framework.types.errors import LimitExceeded
 from framework.types.events import PlanProposed
 from framework.types.messages import Message
@@ -114,10 +114,9 @@ def _bound(step: PlanStep, contract: str) -> PlanStep:
 async def _ask(run: Run, before: Plan | None, feedback: str) -> tuple[Plan, Preflight]:
     """The model's plan, once it passes the check."""
     revision = before.revision + 1 if before else 1
-    attributes = {names.OPERATION: "plan", names.PLAN_REVISION: revision}
     findings: Sequence[str] = ()
     rejected: PlanDraft | None = before.draft if before and feedback else None
-    with run.span(f"plan {run.agent.name}", "CHAIN", attributes) as span:
+    with plan_span(run, revision, feedback) as span:
         while True:
             settings = settings_of(run)
             messages = _question(run, before, rejected, findings, feedback)
@@ -125,8 +124,7 @@ async def _ask(run: Run, before: Plan | None, feedback: str) -> tuple[Plan, Pref
             draft = draft.with_goal(before.goal if before else _request(run))
             plan = Plan.from_draft(draft, before)
             check = preflight(run, plan, settings)
-            span.set_attribute(names.PLAN_STEPS, len(draft.steps))
-            span.set_attribute(names.PLAN_OUTCOME, "invalid" if check.problems else "ok")
+            drafted(run, span, draft, usable=not check.problems)
             if not check.problems:
                 run.state.corrections = 0
                 return plan, check

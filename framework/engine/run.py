@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from framework.config.compile import Agent
 from framework.config.prompts import PromptError
 from framework.engine import calls, hooks, results, turns, typed
+from framework.engine.agent_trace import AgentTrace, note_reply, step_span
 from framework.engine.answers import answer_text, typed_answer
 from framework.engine.background import read_background
 from framework.engine.budget import Budget
@@ -28,7 +29,6 @@ from framework.engine.journal import numbered
 from framework.engine.models import on_model
 from framework.engine.policy import Policy
 from framework.engine.room import note_size
-from framework.engine.run_trace import AgentTrace, step_span
 from framework.engine.services import Executor, Services
 from framework.engine.together import together
 from framework.llm.prepared import Scratch
@@ -83,7 +83,7 @@ class Run:
             LimitExceeded: a limit is used up.
         """
         definitions = self.agent.toolset.definitions if tools else ()
-        self._begin_step(self.state.steps + 1)
+        self._begin_step(len(self.state.replies) + 1)
         with self._step_span.inside():
             request = turns.request_of(
                 self, instructions, tools=definitions, stream=self.services.listening and not self.is_guarded
@@ -92,7 +92,7 @@ class Run:
         note_size(self, reply)
         self.state.truncated = reply.finish_reason == "length"
         message = calls.taken_in(reply.message, self.state)
-        self._step_span.set_attribute(names.STEP_KIND, "action" if message.tool_calls else "final")
+        note_reply(self, self._step_span, message)
         self.state.replies.append(len(self.state.messages))
         self.state.messages.append(message)
         self.services.journal.save_soon()  # with the beginning of the calls that it asks for, if they begin at once
@@ -124,7 +124,7 @@ class Run:
             LimitExceeded: a limit is used up.
         """
         if self._step_span is NO_SPAN:
-            self._begin_step(self.state.steps)
+            self._begin_step(len(self.state.replies))
         requested = calls.admit(self, requested)
         gate = asyncio.Semaphore(self.budget.limits.max_parallel_tools)
 
@@ -228,9 +228,10 @@ class Run:
         executor = executor or self.agent.executor or self.services.executors[self.agent.spec.executor]
         started = perf_counter()
         self.state.status = "running"
-        with AgentTrace(self):
+        with AgentTrace(self) as trace:
             try:
                 asked = await self._carry_out(executor)
+                trace.waits(asked, self._step_span)
                 if not asked and self.is_guarded:
                     await guard_output(self)
             finally:

@@ -1,10 +1,9 @@
-"""What a trace tells of a run, its routing, its agents and its steps; and the numbers that go with it."""
+"""Spans and metrics of a root run and of its routing."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from hashlib import blake2b
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -15,13 +14,12 @@ from framework.config.generation import Generation
 from framework.config.settings import Settings
 from framework.engine.router import Route
 from framework.telemetry import names
-from framework.telemetry.content import Content, mode_of
+from framework.telemetry.content import TEXT, Content, mode_of
 from framework.telemetry.span import NO_SPAN, Given, OpenSpan
 from framework.telemetry.spans import Spans
 from framework.types.errors import AgentsdError, RunSuspended
 from framework.types.outcome import outcome
-from framework.types.spec import TemplateRef
-from framework.types.state import RunState
+from framework.types.state import Confirmation, RunState
 
 if TYPE_CHECKING:
     from framework.engine.run import Run
@@ -64,6 +62,18 @@ def content_of(run: Run) -> Content:
     return content
 
 
+def waits_for(span: OpenSpan, asked: Sequence[Confirmation]) -> None:
+    """Say on a span which tools wait for a human. These are names, no content, so every mode records them."""
+    if not asked or not span.is_recording():
+        return
+    approvals = [question.tool or "plan" for question in asked if question.kind != "question"]
+    answers = [question.tool for question in asked if question.kind == "question"]
+    parts = [("waits for approval", approvals), ("waits for an answer", answers)]
+    text = "; ".join(f"{what}: {', '.join(dict.fromkeys(tools))}" for what, tools in parts if tools)
+    tools = tuple(dict.fromkeys((*approvals, *answers)))
+    span.set_attributes({names.WAITING_FOR: tools, names.OUTPUT: text, names.OUTPUT_MIME: TEXT})
+
+
 class RunTrace:
     """The root span of a run, or of one part of it: from its beginning, or from a resume, to an end or a pause."""
 
@@ -79,9 +89,15 @@ class RunTrace:
             self._meters.run_began()
         if not run.services.spans.recording:
             return self
-        attributes = {names.OPERATION: "invoke_workflow", names.WORKFLOW: "agent_run", names.DIGEST: state.digest}
+        agent = run.agent.name
+        attributes = {
+            names.OPERATION: "invoke_workflow",
+            names.WORKFLOW: agent,
+            names.AGENT: agent,
+            names.DIGEST: state.digest,
+        }
         began = self._chosen.asked.began_ns if self._chosen and self._chosen.asked else None
-        self.span = run.services.spans.span("invoke_workflow agent_run", "CHAIN", attributes, started_ns=began)
+        self.span = run.services.spans.span(f"invoke_workflow {agent}", "CHAIN", attributes, started_ns=began)
         self.span.__enter__()
         self.span.add_link(run.services.generation.traceparent, "config.reload")
         if state.traceparent:
@@ -89,7 +105,7 @@ class RunTrace:
             self.span.set_attribute(names.RESUMED, state.traceparent.split("-")[1])
         state.traceparent = self.span.traceparent
         if self.span.is_recording() and (content := content_of(run)):
-            self.span.set_attributes(content.asked(state.messages[0].content))
+            self.span.set_attributes(content.input(state.messages[0].content))
         self._tell_route()
         return self
 
@@ -126,7 +142,8 @@ class RunTrace:
             }
         )
         if span.is_recording() and state.output and (content := content_of(run)):
-            span.set_attributes(content.answered(state.output))
+            span.set_attributes(content.output(state.output))
+        waits_for(span, state.pending)
         if state.status != "running" and (error_type := outcome(state.finish_reason).span_error):
             span.fail(error_type)
         span.end()
@@ -153,91 +170,6 @@ class RunTrace:
                 names.OUTPUT_TOKENS: asked.usage.completion_tokens,
             }
             spans.span(f"chat {asked.model}", "LLM", model, client=True, started_ns=asked.began_ns).end(asked.ended_ns)
-
-
-class AgentTrace:
-    """A root run's or a sub-run's work, as one agent."""
-
-    def __init__(self, run: Run) -> None:
-        self._run, self._meters = run, run.services.meters
-        self._span = NO_SPAN
-
-    def __enter__(self) -> Self:
-        run = self._run
-        self._began, self._steps, self._calls = perf_counter(), run.state.steps, run.state.tool_calls
-        self._usage = run.state.usage
-        if run.services.spans.recording:
-            self._span = run.span(f"invoke_agent {run.agent.name}", "AGENT", _agent_attributes(run))
-            self._span.__enter__()
-            if self._span.is_recording() and (content := content_of(run)):
-                self._span.set_attributes(content.asked(run.state.messages[0].content))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        state = self._run.state
-        error_type = outcome(state.finish_reason).span_error
-        if self._meters:
-            calls = {"steps": state.steps - self._steps, "tool_calls": state.tool_calls - self._calls}
-            self._meters.agent(self._run.agent.name, perf_counter() - self._began, error_type, **calls)
-        if self._span is not NO_SPAN:
-            self._tell(error_type)
-            self._span.__exit__(kind, error, traceback)
-
-    def _tell(self, error_type: str | None) -> None:
-        run, usage, before = self._run, self._run.state.usage, self._usage
-        self._span.set_attributes(
-            {
-                names.TOTAL_INPUT_TOKENS: usage.prompt_tokens - before.prompt_tokens,
-                names.TOTAL_OUTPUT_TOKENS: usage.completion_tokens - before.completion_tokens,
-                names.TOKENS_LIMIT: run.budget.limits.max_total_tokens,
-                names.TOKENS_USED: usage.total_tokens,
-                **_prompt_attributes(run),
-            }
-        )
-        if self._span.is_recording() and run.state.output and (content := content_of(run)):
-            self._span.set_attributes(content.answered(run.state.output))
-        if error_type:
-            self._span.fail(error_type)
-
-
-def step_span(run: Run, index: int) -> OpenSpan:
-    """A model turn with the calls it leads to; open until the next one begins."""
-    spans = run.services.spans
-    if not spans.recording:
-        return NO_SPAN
-    return spans.span("agent.step", "CHAIN", {names.AGENT: run.agent.name, names.STEP_INDEX: index})
-
-
-def _prompt_attributes(run: Run) -> dict[str, Any]:
-    """Which prompt was used, and which text of it: two runs with the same digest were told the same."""
-    if "preamble" not in vars(run):  # it was not asked for yet, or cannot be rendered
-        return {}
-    source = run.agent.spec.instructions
-    digest = blake2b(run.preamble[0].content.encode("utf-8", "replace"), digest_size=8).hexdigest()
-    return {
-        names.PROMPT_NAME: source.template if isinstance(source, TemplateRef) else None,
-        names.PROMPT_DIGEST: digest,
-    }
-
-
-def _agent_attributes(run: Run) -> dict[str, Any]:
-    spec = run.agent.spec
-    attributes = {
-        names.OPERATION: "invoke_agent",
-        names.AGENT_DESCRIPTION: spec.description,
-        names.AGENT_DIGEST: run.agent.digest,
-        names.EXECUTOR: spec.executor,
-        names.PROTOCOL: spec.protocol,
-        names.RISK_CEILING: spec.runtime_policy.risk_level,
-        names.TOOLS_AVAILABLE: len(run.agent.toolset.offered),
-    }
-    try:
-        info = run.services.model(run.agent).info
-    except AgentsdError:  # told where it is asked
-        return attributes
-    return {**attributes, names.PROVIDER: info.provider, names.REQUEST_MODEL: info.model or info.provider}
 
 
 def _secrets(settings: BaseModel) -> Iterator[str]:

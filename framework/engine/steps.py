@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from framework.config.compile import Agent
 from framework.engine.execution import BACKOFF_SECONDS, MOST_BACKOFF_SECONDS, RETRYABLE
+from framework.engine.plan_trace import plan_step_span, step_ended
 from framework.engine.planning import plan_of, settings_of
 from framework.engine.react import react
 from framework.engine.references import referring, resolve
 from framework.engine.results import finish, observation
 from framework.engine.transcript import attempt_id, call_id, calls_made, child_key, last_attempt, pursued
-from framework.telemetry import names
-from framework.telemetry.spans import fail
 from framework.types.errors import ToolError
 from framework.types.events import PlanStepChanged
 from framework.types.messages import ToolCall, ToolResult
@@ -39,12 +38,9 @@ async def carry_out(run: Run, step: PlanStep) -> Confirmations:
     """
     if step.status == "open":
         await mark(run, step, "running")
-    attributes = {names.PLAN_STEP_ID: step.id, names.PLAN_REVISION: plan_of(run).revision}
-    with run.span("plan.step", "CHAIN", attributes) as span:
+    with plan_step_span(run, step, plan_of(run).revision) as span:
         asked, status, result = await (_call(run, step) if step.tool else _pursue(run, step))
-        span.set_attribute(names.PLAN_STEP_OUTCOME, "waiting" if asked else status)
-        if status == "failed" and not asked:
-            fail(span, "step_failed")
+        step_ended(run, span, asked, status, result)
     if not asked:
         await mark(run, step, status, result)
     return asked

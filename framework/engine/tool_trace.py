@@ -7,7 +7,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from framework.engine.run_trace import content_of
+from framework.engine.run_trace import content_of, waits_for
 from framework.telemetry import names
 from framework.telemetry.span import NO_SPAN, current
 from framework.telemetry.untold import Untold
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 """Stands for a tool that is not there: its name is a word of the model's."""
+
+DESCRIPTION_CHARS = 200
 
 
 class ToolTrace(Untold):
@@ -86,6 +88,7 @@ class _Told(ToolTrace):
                 names.CONFIRM_RULE: question.rule,
             }
             self._span.add_event(names.CONFIRM_REQUESTED, about)
+        waits_for(self._span, self._asked)
         outcome = "waiting" if self._asked else "cancelled" if result is None else outcome_of(result)
         attributes: dict[str, Any] = {names.TOOL_OUTCOME: outcome}
         if result is not None:
@@ -106,6 +109,8 @@ class _Told(ToolTrace):
         }
         if tool := self._tool:
             attributes[names.TOOL_RISK] = tool.risk
+            attributes[names.TOOL_TYPE] = "function"
+            attributes[names.TOOL_DESCRIPTION] = _summary(tool.definition.description)
             if tool.source in ("mcp", "skill"):
                 attributes[names.TOOL_SERVER] = tool.name.split(".")[1]
             if tool.source == "mcp":
@@ -139,6 +144,12 @@ def error_type_of(result: ToolResult) -> str | None:
     if result.status == "success" or result.metadata.get("decision") == "reject":
         return None
     return str(result.metadata.get("error_type", "policy_denied" if result.status == "denied" else "tool_error"))
+
+
+def _summary(description: str) -> str:
+    """First line of a tool's description: a server may describe a tool in many kilobytes."""
+    first = description.strip().partition("\n")[0]
+    return first if len(first) <= DESCRIPTION_CHARS else first[: DESCRIPTION_CHARS - 1] + "…"
 
 
 def _size(result: ToolResult) -> int | None:

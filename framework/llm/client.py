@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
 from framework.llm.capabilities import Capabilities, known_capabilities
 from framework.llm.prepared import Scratch
 from framework.types.messages import Message, ToolDefinition, Usage
+from framework.types.server_address import server_address
 from framework.types.spec import ModelSettings
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter"]
@@ -35,6 +35,7 @@ class ModelInfo:
     stand_in: bool = False
     """No language model: it answers in our own types, by rules or a script."""
     server_address: str | None = None
+    server_port: int | None = None
     capabilities: Capabilities = field(default_factory=Capabilities)
 
     @property
@@ -46,7 +47,8 @@ class ModelInfo:
 def served_model(provider: str, model: str, base_url: str | None, said: Capabilities | None) -> ModelInfo:
     """A model on a server: what is said of it, and beside that what is known of it."""
     can = (said or Capabilities()).over(known_capabilities(f"{provider}/{model}"))
-    return ModelInfo(provider, model, server_address=urlsplit(base_url or "").hostname, capabilities=can)
+    host, port = server_address(base_url)
+    return ModelInfo(provider, model, server_address=host, server_port=port, capabilities=can)
 
 
 @dataclass(frozen=True, slots=True)

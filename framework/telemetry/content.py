@@ -74,25 +74,46 @@ class Content:
         return self._conversation(names.OUTPUT_MESSAGES, [{**self._message(message), "finish_reason": finish_reason}])
 
     def arguments(self, arguments: Mapping[str, Any]) -> Recorded:
-        """Of a tool call."""
-        text = self._data(dict(arguments))
-        return {names.TOOL_ARGUMENTS: text, names.INPUT: text, names.INPUT_TYPE: JSON}
+        """Arguments of a tool call."""
+        recorded = self.input(dict(arguments))
+        return {names.TOOL_ARGUMENTS: recorded[names.INPUT], **recorded}
 
     def result(self, output: Any) -> Recorded:
-        """Of a tool call."""
-        if isinstance(output, str):
-            text = self._text(output)
-            return {names.TOOL_RESULT: _dumps(text), names.OUTPUT: text, names.OUTPUT_MIME: TEXT}
-        text = self._data(output)
-        return {names.TOOL_RESULT: text, names.OUTPUT: text, names.OUTPUT_MIME: JSON}
+        """Result of a tool call."""
+        recorded = self.output(output)
+        text = recorded[names.OUTPUT]
+        return {names.TOOL_RESULT: _dumps(text) if isinstance(output, str) else text, **recorded}
 
-    def asked(self, text: str) -> Recorded:
-        """The message of a run, or of an agent."""
-        return {names.INPUT: self._text(text), names.INPUT_TYPE: TEXT}
+    def input(self, value: Any) -> Recorded:
+        """Input of a span: text, or JSON data."""
+        text, kind = (self._text(value), TEXT) if isinstance(value, str) else (self._data(value), JSON)
+        return {names.INPUT: text, names.INPUT_TYPE: kind}
 
-    def answered(self, text: str) -> Recorded:
-        """The answer of a run, or of an agent."""
-        return {names.OUTPUT: self._text(text), names.OUTPUT_MIME: TEXT}
+    def output(self, value: Any) -> Recorded:
+        """Output of a span: text, or JSON data."""
+        text, kind = (self._text(value), TEXT) if isinstance(value, str) else (self._data(value), JSON)
+        return {names.OUTPUT: text, names.OUTPUT_MIME: kind}
+
+    def turn(self, news: Sequence[Message], reply: Message) -> Recorded:
+        """Input and output of one model turn.
+
+        Args:
+            news: messages since the previous turn: the user's message, or tool results.
+            reply: the model's message; its tool calls are written as `tool({"argument": value})`.
+        """
+        read = "\n".join(self._text(message.content) for message in news if message.content)
+        calls = [f"{call.tool}({self._data(call.arguments)})" for call in reply.tool_calls]
+        said = "\n".join([*filter(None, [self._text(reply.content)]), *calls])
+        return {
+            names.INPUT: _cut(read),
+            names.INPUT_TYPE: TEXT,
+            names.OUTPUT: _cut(said),
+            names.OUTPUT_MIME: TEXT,
+        }
+
+    def text(self, name: str, value: str) -> Recorded:
+        """Text as an attribute of its own."""
+        return {name: self._text(value)}
 
     def _conversation(self, name: str, messages: Sequence[dict[str, Any]]) -> Recorded:
         """As JSON: the first and the last messages, as many as there is room for."""
@@ -131,7 +152,7 @@ class Content:
     def _text(self, text: str) -> str:
         """Cut; first to twice the length, so that no half of a secret stands at the end."""
         shown = redact(text[: 2 * PART_CHARS]) if self.mode == "redacted" else text
-        return self._safe(shown if len(shown) <= PART_CHARS else shown[: PART_CHARS - 1] + "…")
+        return self._safe(_cut(shown))
 
     def _data(self, value: Any) -> str:
         text = _dumps(redact_data(value) if self.mode == "redacted" else value)
@@ -144,6 +165,10 @@ class Content:
         for secret in self.secrets:
             text = text.replace(secret, MASK)
         return text.encode("utf-8", "replace").decode()
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= PART_CHARS else text[: PART_CHARS - 1] + "…"
 
 
 def _fitted(message: dict[str, Any]) -> dict[str, Any]:

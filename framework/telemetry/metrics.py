@@ -92,7 +92,7 @@ class RunMetrics:
         """It has ended, or waits for a human."""
         self._active.add(-1)
         self._runs.add(1, {"agent": agent, "finish_reason": finish_reason})
-        self._run_seconds.record(seconds, _with_error({names.WORKFLOW: "agent_run"}, error_type))
+        self._run_seconds.record(seconds, _with_error({names.WORKFLOW: agent}, error_type))
 
     def corrected(self, agent: str, *, replans: int, repairs: int) -> None:
         """What a run that has ended had to do twice."""

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from framework.tools.mcp_connection import Lost, McpConnection, Notices, Refused, Unavailable
 from framework.tools.mcp_content import contents_text, cut, prompt_text, result_of
+from framework.tools.mcp_metrics import McpMetrics
 from framework.tools.mcp_trace import outside_runs
 from framework.types.errors import ToolError
 from framework.types.source import McpServer
@@ -56,7 +57,9 @@ class McpClient:
             notices: told of the connection.
         """
         self._name, self._server = name, server
-        self._connection = McpConnection(server, notices)
+        in_file = name.removeprefix("mcp.")
+        self._metrics = McpMetrics(in_file, server)
+        self._connection = McpConnection(in_file, server, notices, self._metrics)
         self.start, self.close = self._connection.start, self._connection.close
 
     async def tools(self, enough: int) -> list[wire.Tool]:
@@ -65,9 +68,11 @@ class McpClient:
         A connection over which they cannot be listed is given up.
         """
         try:
-            with outside_runs("mcp.list_tools", self._server):
+            with outside_runs("mcp.list_tools", self._name.removeprefix("mcp."), self._server):
                 patience = self._server.connect_timeout
-                return await self._asked(lambda client: _list_tools(client, enough), timeout=patience)
+                return await self._asked(
+                    lambda client: _list_tools(client, enough), about={"method": "tools/list"}, timeout=patience
+                )
         except Useless as error:
             self._connection.drop(f"its tools cannot be listed: {error.message}")
             raise
@@ -78,31 +83,49 @@ class McpClient:
         """Call a tool; a repeatable call is made again if the connection is lost in the middle of it."""
         _check_text(arguments)
         # Not `client.call_tool`: it checks results against the server's own schema, whose patterns may run for ever.
+        about = {"method": "tools/call", "tool": tool}
         return result_of(
-            await self._asked(lambda client: _call(client, tool, arguments, progress), repeatable=repeatable)
+            await self._asked(
+                lambda client: _call(client, tool, arguments, progress), about=about, repeatable=repeatable
+            )
         )
 
     async def resource(self, uri: str) -> str:
         """The text of a resource."""
         _check_text({"uri": uri})
-        if uri.strip().lower().startswith(OUTWARD) and uri not in await self._asked(_list_resources, repeatable=True):
+        if uri.strip().lower().startswith(OUTWARD) and uri not in await self._asked(
+            _list_resources, about={"method": "resources/list"}, repeatable=True
+        ):
             raise ToolError(f"{self._name} lists no resource {uri!r}, and is asked for no other of this kind")
-        result = await self._asked(lambda client: client.session.read_resource(uri), repeatable=True)
+        about = {"method": "resources/read"}
+        result = await self._asked(lambda client: client.session.read_resource(uri), about=about, repeatable=True)
         return cut(contents_text(result.contents))
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> str:
         """The text of a prompt."""
         _check_text(arguments)
-        result = await self._asked(lambda client: client.session.get_prompt(name, dict(arguments)), repeatable=True)
+        about = {"method": "prompts/get", "prompt": name}
+        result = await self._asked(
+            lambda client: client.session.get_prompt(name, dict(arguments)), about=about, repeatable=True
+        )
         return cut(prompt_text(result.messages))
 
     async def _asked(
-        self, send: Callable[[Client], Awaitable[T]], *, timeout: float | None = None, repeatable: bool = False
+        self,
+        send: Callable[[Client], Awaitable[T]],
+        *,
+        about: Mapping[str, str],
+        timeout: float | None = None,
+        repeatable: bool = False,
     ) -> T:
         patience = timeout or self._server.timeout
         for again in (True, False):
             try:
-                return await self._connection.ask(send, wait=PATIENCE, timeout=patience)
+                with self._metrics.request(**about) as measured:
+                    answer = await self._connection.ask(send, wait=PATIENCE, timeout=patience)
+                    if isinstance(answer, wire.CallToolResult) and answer.is_error:
+                        measured["error.type"] = "tool_error"
+                return answer
             except Unavailable as error:
                 refused = isinstance(error, Refused)
                 if again and (refused or (repeatable and isinstance(error, Lost))):

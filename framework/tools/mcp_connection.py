@@ -30,6 +30,7 @@ from opentelemetry.context import attach
 
 from framework.tools.mcp_failure import UNSAID, leaf, masked, told_of
 from framework.tools.mcp_http import MAX_BODY_BYTES, http_client
+from framework.tools.mcp_metrics import McpMetrics
 from framework.tools.mcp_process import child_streams
 from framework.tools.mcp_trace import outside_runs
 from framework.types.source import McpServer
@@ -75,8 +76,8 @@ class Notices:
 class McpConnection:
     """Connects, and connects again, until it is closed."""
 
-    def __init__(self, server: McpServer, notices: Notices) -> None:
-        self._server, self._notices = server, notices
+    def __init__(self, name: str, server: McpServer, notices: Notices, metrics: McpMetrics) -> None:
+        self._name, self._server, self._notices, self._metrics = name, server, notices, metrics
         self._scope = anyio.CancelScope()
         self._owner: asyncio.Task[None] | None = None
         self._calls: set[asyncio.Task[object]] = set()
@@ -190,12 +191,13 @@ class McpConnection:
             with anyio.CancelScope() as attempt:  # the SDK may cancel it: that must end here
                 attempt.deadline = anyio.current_time() + self._server.connect_timeout
                 async with AsyncExitStack() as stack:
-                    with outside_runs("mcp.connect", self._server):
+                    with self._metrics.request("initialize"), outside_runs("mcp.connect", self._name, self._server):
                         client = await stack.enter_async_context(
                             Client(self._transport(), cache=None, message_handler=self._heard, client_info=CLIENT)
                         )
                     attempt.deadline = float("inf")
-                    await self._serve(client)
+                    with self._metrics.session():
+                        await self._serve(client)
                     attempt.deadline = anyio.current_time() + LEAVE
             if attempt.cancelled_caught and not self._gone.is_set():
                 self.drop(f"it did not answer within {self._server.connect_timeout:g} s (its `connect_timeout`)")

@@ -1,0 +1,120 @@
+"""Spans and metrics of one agent's work, and of its turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from framework.engine.run_trace import content_of, waits_for
+from framework.telemetry import names
+from framework.telemetry.span import NO_SPAN, OpenSpan
+from framework.types.errors import AgentsdError
+from framework.types.messages import Message
+from framework.types.outcome import outcome
+from framework.types.spec import TemplateRef
+from framework.types.state import Confirmation
+
+if TYPE_CHECKING:
+    from framework.engine.run import Run
+
+
+class AgentTrace:
+    """The span of one agent's work, in a root run or a sub-run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._meters = run, run.services.meters
+        self._span = NO_SPAN
+
+    def __enter__(self) -> Self:
+        run = self._run
+        self._began, self._steps, self._calls = perf_counter(), run.state.steps, run.state.tool_calls
+        self._usage = run.state.usage
+        if run.services.spans.recording:
+            self._span = run.span(f"invoke_agent {run.agent.name}", "AGENT", _agent_attributes(run))
+            self._span.__enter__()
+            if self._span.is_recording() and (content := content_of(run)):
+                self._span.set_attributes(content.input(run.state.messages[0].content))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        state = self._run.state
+        error_type = outcome(state.finish_reason).span_error
+        if self._meters:
+            calls = {"steps": state.steps - self._steps, "tool_calls": state.tool_calls - self._calls}
+            self._meters.agent(self._run.agent.name, perf_counter() - self._began, error_type, **calls)
+        if self._span is not NO_SPAN:
+            self._tell(error_type)
+            self._span.__exit__(kind, error, traceback)
+
+    def waits(self, asked: Sequence[Confirmation], step: OpenSpan) -> None:
+        """The agent, and its turn `step`, stop here until a human answers."""
+        waits_for(step, asked)
+        waits_for(self._span, asked)
+
+    def _tell(self, error_type: str | None) -> None:
+        run, usage, before = self._run, self._run.state.usage, self._usage
+        self._span.set_attributes(
+            {
+                names.TOTAL_INPUT_TOKENS: usage.prompt_tokens - before.prompt_tokens,
+                names.TOTAL_OUTPUT_TOKENS: usage.completion_tokens - before.completion_tokens,
+                names.TOKENS_LIMIT: run.budget.limits.max_total_tokens,
+                names.TOKENS_USED: usage.total_tokens,
+                **_prompt_attributes(run),
+            }
+        )
+        if self._span.is_recording() and run.state.output and (content := content_of(run)):
+            self._span.set_attributes(content.output(run.state.output))
+        if error_type:
+            self._span.fail(error_type)
+
+
+def step_span(run: Run, index: int) -> OpenSpan:
+    """A model turn with the calls it leads to; open until the next one begins."""
+    spans = run.services.spans
+    if not spans.recording:
+        return NO_SPAN
+    return spans.span(f"agent.step {index}", "CHAIN", {names.AGENT: run.agent.name, names.STEP_INDEX: index})
+
+
+def note_reply(run: Run, span: OpenSpan, reply: Message) -> None:
+    """Record a turn's reply on its step; call it before the reply is part of the state."""
+    span.set_attribute(names.STEP_KIND, "action" if reply.tool_calls else "final")
+    if span.is_recording() and (content := content_of(run)):
+        first = run.state.replies[-1] + 1 if run.state.replies else 0
+        span.set_attributes(content.turn(run.state.messages[first:], reply))
+
+
+def _prompt_attributes(run: Run) -> dict[str, Any]:
+    """Which prompt was used, and which text of it: two runs with the same digest were told the same."""
+    if "preamble" not in vars(run):  # it was not asked for yet, or cannot be rendered
+        return {}
+    source = run.agent.spec.instructions
+    digest = blake2b(run.preamble[0].content.encode("utf-8", "replace"), digest_size=8).hexdigest()
+    return {
+        names.PROMPT_NAME: source.template if isinstance(source, TemplateRef) else None,
+        names.PROMPT_DIGEST: digest,
+    }
+
+
+def _agent_attributes(run: Run) -> dict[str, Any]:
+    spec = run.agent.spec
+    attributes = {
+        names.OPERATION: "invoke_agent",
+        names.AGENT_DESCRIPTION: spec.description,
+        names.AGENT_VERSION: run.agent.digest,
+        names.AGENT_DIGEST: run.agent.digest,
+        names.EXECUTOR: spec.executor,
+        names.PROTOCOL: spec.protocol,
+        names.RISK_CEILING: spec.runtime_policy.risk_level,
+        names.TOOLS_AVAILABLE: len(run.agent.toolset.offered),
+    }
+    try:
+        info = run.services.model(run.agent).info
+    except AgentsdError:  # told where it is asked
+        return attributes
+    return {**attributes, names.PROVIDER: info.provider, names.REQUEST_MODEL: info.model or info.provider}
