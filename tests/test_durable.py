@@ -283,7 +283,7 @@ def test_a_question_that_nobody_answers_expires_also_without_a_process(
             with pytest.raises(DecisionRefused, match="expired at"):
                 await runtime.resume(first.run_id, {asked.id: Approve()})
             assert (await runtime.resume(first.run_id, {})).tool_calls[0].result == (
-                "a human rejected the call: nobody decided in time"
+                "User cancelled the operation: nobody decided in time"
             )
         else:
             with pytest.raises(DecisionRefused, match="cancelled: nobody decided in time"):

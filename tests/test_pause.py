@@ -166,7 +166,8 @@ def test_an_edited_call_is_judged_anew(shop: tuple[Path, list[float]]) -> None:
 def test_a_rejected_call_is_not_made_and_the_model_is_told_why(shop: tuple[Path, list[float]]) -> None:
     result = run_with(shop, Reject(reason="too dear"))
     assert shop[1] == []
-    assert "too dear" in result.messages[-2].content
+    assert result.messages[-2].content == "Cancelled: User cancelled the operation: too dear"
+    assert result.tool_calls[0].status == "cancelled"
 
 
 def test_a_human_may_answer_in_the_tools_place(shop: tuple[Path, list[float]]) -> None:

@@ -43,6 +43,8 @@ def ask_human(asked: Confirmation) -> Decision:
 
 def _show(asked: Confirmation) -> None:
     click.secho(f"\n{asked.agent} asks: may it call {asked.tool}?", bold=True, err=True)
+    if asked.description:
+        click.secho(f"  {visible(asked.description)}", dim=True, err=True)
     for name, value in asked.arguments.items():
         click.echo(f"  {visible(name)}: {shown(value)}", err=True)
     because = f"{asked.reason}; " if asked.reason else ""

@@ -13,11 +13,12 @@ import click
 from framework.cli.exporting import exporting
 from framework.cli.location import Location, locate, show_problem
 from framework.cli.schema import refresh_schemas
-from framework.cli.session import answer, print_result
+from framework.cli.session import JsonLines, answer, print_result
 from framework.cli.waterfall import waterfall, widths_of
 from framework.config.settings import Settings
 from framework.engine.options import RunOptions
 from framework.engine.runtime import Runtime
+from framework.types.outcome import outcome
 from framework.types.state import RunResult
 from framework.types.trace import SpanRecord
 
@@ -51,6 +52,7 @@ def pairs(values: tuple[str, ...]) -> dict[str, Any]:
 @click.option("--trace", is_flag=True, help="Draw what happened when, at the end.")
 @click.option("--otlp", metavar="URL", help="Send the trace there, e.g. http://127.0.0.1:6006 (Phoenix).")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+@click.option("--events", is_flag=True, help="Print each event as it happens, as one line of JSON.")
 def command(words: tuple[str, ...], project: str, as_json: bool, trace: bool, **given: Any) -> int:
     """Send MESSAGE to an agent and print its answer.
 
@@ -59,8 +61,10 @@ def command(words: tuple[str, ...], project: str, as_json: bool, trace: bool, **
     """
     one_file = len(words) > 1 and words[0].endswith((".yaml", ".yml"))
     path, message = (words[0], " ".join(words[1:])) if one_file else (project, " ".join(words))
-    result, spans = asyncio.run(_run(path, message, given, quiet=as_json))
-    code = print_result(result, as_json=as_json)
+    if as_json and given["events"]:
+        raise click.UsageError("give --json or --events, not both")
+    result, spans = asyncio.run(_run(path, message, given, quiet=as_json or given["events"]))
+    code = outcome(result.finish_reason).exit_code if given["events"] else print_result(result, as_json=as_json)
     for line in waterfall(spans, widths_of(sys.stderr)) if trace else ():
         click.echo(line, err=True)
     return code
@@ -91,5 +95,6 @@ async def _answer(
             limits=pairs(given["limits"]),
             locale=given["locale"],
         )
-        result = await answer(runtime, runtime.stream(message, **options), quiet=quiet)
+        events = JsonLines() if given["events"] else None
+        result = await answer(runtime, runtime.stream(message, **options), quiet=quiet, events=events)
         return result, await runtime.store.spans(result.run_id)

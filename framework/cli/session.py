@@ -14,9 +14,12 @@ from framework.cli.show import Lines, View, ending, how_to_decide
 from framework.cli.terminal import is_terminal, on_interrupt
 from framework.engine.runtime import Runtime
 from framework.engine.stream import RunStream
-from framework.types.events import ConfirmationRequested, ContentReceived
+from framework.types.events import ConfirmationRequested, ContentReceived, Event, wire
 from framework.types.outcome import outcome
 from framework.types.state import RunResult
+
+_SHOWN_OTHERWISE = (ContentReceived, ConfirmationRequested)
+"""Events that people see as the printed answer and as a question."""
 
 
 def view_of_run(title: str = "…") -> View:
@@ -29,11 +32,34 @@ def view_of_run(title: str = "…") -> View:
     return view
 
 
+class JsonLines:
+    """Every event in its wire form as one line of JSON on standard output."""
+
+    def show(self, event: Event) -> None:
+        click.echo(json.dumps(wire(event), ensure_ascii=False))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 async def answer(
-    runtime: Runtime, started: AbstractAsyncContextManager[RunStream], *, quiet: bool, title: str = "…"
+    runtime: Runtime,
+    started: AbstractAsyncContextManager[RunStream],
+    *,
+    quiet: bool,
+    title: str = "…",
+    events: JsonLines | None = None,
 ) -> RunResult:
-    """Show a run to its end; on a terminal, ask what it needs to know and go on. Ctrl-C there leaves it waiting."""
-    view = None if quiet else view_of_run(title)
+    """Show a run until it ends; on a terminal, ask its questions and resume it. Ctrl-C there leaves it waiting.
+
+    Args:
+        runtime: where it runs.
+        started: the run.
+        quiet: show nothing, and ask nothing.
+        title: stands above the run until it names its agent.
+        events: where all its events go instead.
+    """
+    view = events or (None if quiet else view_of_run(title))
     result = await _watch(started, view)
     while result.status == "paused" and not quiet and is_terminal():
         try:
@@ -50,7 +76,7 @@ async def _watch(started: AbstractAsyncContextManager[RunStream], view: View | N
         try:
             with on_interrupt(stream.cancel):
                 async for event in stream:
-                    if view is not None and not isinstance(event, (ContentReceived, ConfirmationRequested)):
+                    if view is not None and (isinstance(view, JsonLines) or not isinstance(event, _SHOWN_OTHERWISE)):
                         view.show(event)
         finally:
             if view is not None:

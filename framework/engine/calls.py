@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from framework.engine.run import Run
 
 
+REJECTED = "User cancelled the operation"
+"""The error of a call that a human rejects."""
 _NO_MARKS = str.maketrans("/~?", "___")
 """What the ids of confirmations are made with, of a path and a call's own id."""
 
@@ -165,6 +167,7 @@ def _question(run: Run, call: ToolCall, tool: Tool, verdict: Verdict, record: Ca
         kind="tool",
         agent=run.agent.name,
         tool=tool.name,
+        description=tool.definition.summary,
         arguments=call.arguments,
         hash=shown,
         reason=reason,
@@ -190,8 +193,8 @@ async def _decide(
         case Approve():
             return await _execute_in_turn(run, call, tool, bound, asked=True)
         case Reject(reason=reason):
-            told = f"a human rejected the call{': ' + reason if reason else ''}"
-            return await finish(run, call, ToolResult(status="denied", error=told, metadata={"decision": "reject"}))
+            told = f"{REJECTED}: {reason}" if reason else REJECTED
+            return await finish(run, call, ToolResult(status="cancelled", error=told, metadata={"decision": "reject"}))
         case Respond(text=text):
             return await finish(run, call, ToolResult(status="success", output=text, metadata={"decision": "respond"}))
         case Edit(arguments=arguments):

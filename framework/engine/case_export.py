@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from framework.types.errors import RequestError
-from framework.types.messages import Message, ToolResult
+from framework.types.messages import REFUSED, Message, ToolResult
 from framework.types.plan import PlanDraft
 from framework.types.state import Approve, CallRecord, Decision, Edit, Reject, Respond, RunState
 
@@ -164,7 +164,7 @@ def _expected(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[str
         match event:
             case {"event": "tool_call", "status": "running", "id": call, "tool": tool}:
                 started.setdefault((*event.get("path", ()), call), tool)
-            case {"event": "tool_result", "status": "denied", "tool": tool}:
+            case {"event": "tool_result", "status": status, "tool": tool} if status in REFUSED:
                 denied[tool] = None
             case {"event": "confirm_required", "kind": kind}:
                 asked[event["tool"] if kind == "tool" else "plan"] = None

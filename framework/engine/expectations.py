@@ -12,6 +12,7 @@ from typing import Any
 from framework.types import events
 from framework.types.case import Expect
 from framework.types.events import Event
+from framework.types.messages import REFUSED
 from framework.types.plan import PlanStep
 from framework.types.state import RunResult
 
@@ -56,7 +57,7 @@ class Evidence:
                 self.wanted.append((tool, arguments))
             case events.ToolFinished(tool=tool, status=status):
                 self.failed_calls += status == "error"
-                if status == "denied":
+                if status in REFUSED:
                     self.denied.append(tool)
             case events.ConfirmationRequested(kind=kind, tool=tool, arguments=arguments):
                 self.asked.append(tool if kind == "tool" else PLAN)

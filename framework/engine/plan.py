@@ -16,8 +16,8 @@ from framework.engine.run import Run
 from framework.engine.steps import carry_out, mark
 from framework.engine.together import Confirmations, Job, as_ready
 from framework.engine.transcript import work_done
+from framework.engine.warning import warn
 from framework.types.errors import AgentsdError, StepFailed
-from framework.types.events import Warned
 from framework.types.messages import Message
 from framework.types.plan import PlanStep
 
@@ -112,7 +112,7 @@ async def _conclude(run: Run) -> str:
     finished = plan_of(run)
     if finished.undone and not finished.abandoned and run.state.last_reply is None:
         told = ", ".join(f"{step.id} {step.status}" for step in finished.undone)
-        await run.emit(Warned, code="steps_not_done", message=f"the plan was completed without some steps: {told}")
+        await warn(run, "steps_not_done", f"the plan was completed without some steps: {told}")
     answer = await _summarize(run)
     if finished.abandoned:
         failed = finished.abandoned[0]

@@ -93,6 +93,8 @@ def _call_text(record: CallRecord | None) -> str:
     if record.result is None or record.result.output == NO_RESULT:
         return "has no result"
     result = record.result
+    if result.metadata.get("decision") == "reject":  # its status and words were others in older records
+        return "rejected"
     return result.status if result.status == "success" else f"{result.status}: {result.error}"
 
 

@@ -39,9 +39,8 @@ async def finish(run: Run, call: ToolCall, result: ToolResult) -> tuple[Confirma
         state.tool_stats[call.tool] = ToolStat(count=stat.count + 1, total_ms=stat.total_ms + result.elapsed_ms)
     text = observation(run, call.tool, result)
     state.trace.append(_trace_entry(run, call, result, text))
-    await run.emit(
-        ToolFinished, id=call.id, tool=call.tool, status=result.status, result=text, elapsed_ms=result.elapsed_ms
-    )
+    ended = {"status": result.status, "error": result.error, "elapsed_ms": result.elapsed_ms}
+    await run.emit(ToolFinished, id=call.id, tool=call.tool, result=text, **ended)
     await run.save()
     if record.repeats == run.budget.limits.max_repeated_calls:
         warning = f"{call.tool} was called {record.repeats} times with the same arguments"
@@ -123,8 +122,8 @@ def decision_text(decisions: Mapping[str, Decision], key: str) -> str | None:
 
 def observation(run: Run, tool: str, result: ToolResult) -> str:
     """A result as the model sees it: text, or JSON; cut at `max_observation_chars`."""
-    if result.status == "denied":
-        text = f"Denied: {result.error}"
+    if result.status in ("denied", "cancelled"):
+        text = f"{result.status.capitalize()}: {result.error}"
     elif result.status != "success":
         text = _error_text(run, tool, result)
     elif isinstance(result.output, str):

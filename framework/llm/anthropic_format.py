@@ -154,7 +154,7 @@ def turns_of(
             blocks = _assistant(message, names, partial(thinks, place))
         elif message.role == "tool":
             result = {"type": "tool_result", "tool_use_id": _call_id(message.tool_call_id or "")}
-            failed = {"is_error": True} if message.status in ("error", "denied") else {}
+            failed = {"is_error": True} if message.status in ("error", "denied", "cancelled") else {}
             blocks = [{**result, "content": message.content, **failed}]
         else:
             blocks = [{"type": "text", "text": message.content if message.content.strip() else _NOTHING}]

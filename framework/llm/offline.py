@@ -40,7 +40,9 @@ _LABEL_LENGTH = 60
 _LISTED_TOOLS = 6
 
 _ASKS_AN_AGENT = re.compile(r"\b(?:ask|tell|let|have|agent|delegate)\b|让|问|交给|请|智能体", re.IGNORECASE)
-_FAILED = re.compile(r"(Error\b|Denied\b|错误(?=[:：]))[:：]?\s*")
+_FAILED = re.compile(r"(Error\b|Denied\b|Cancelled\b|错误(?=[:：]))[:：]?\s*")
+_ENDS = {"Denied": ("was denied", "被拒绝"), "Cancelled": ("was cancelled", "被取消")}
+"""How a call ended, by the first word of its result; any other failed."""
 _NOTHING = re.compile(
     r"(?:no|0|nothing)\b(?:\s+\w+)?\s+(?:match\w*|found|files?|results?|hits|lines?|entries)\b", re.IGNORECASE
 )
@@ -185,9 +187,8 @@ def _state(call: ToolCall | None, content: str, chinese: bool, *, alone: bool) -
     label = _label(call) if call else name
     if failed := _FAILED.match(content):
         why = _shorten(content[failed.end() :].strip())
-        if chinese:
-            return f"{label} {'被拒绝' if failed[1] == 'Denied' else '失败'}：{why}"
-        return f"{label} {'was denied' if failed[1] == 'Denied' else 'failed'}: {why}"
+        english_how, chinese_how = _ENDS.get(failed[1], ("failed", "失败"))
+        return f"{label} {chinese_how}：{why}" if chinese else f"{label} {english_how}: {why}"
     if _is_empty(content):
         return f"没有找到结果（{label}）。" if chinese else f"Nothing was found ({label})."
     result = _shorten(_readable(content))

@@ -76,8 +76,11 @@ class ToolFinished(RunEvent):
     id: str
     tool: str
     status: Literal["success", "error", "cancelled", "denied"]
+    """`denied` by a rule or a hook, `cancelled` by a human."""
     result: str
     """What the model sees of it."""
+    error: str | None = None
+    """Why it did not succeed."""
     elapsed_ms: float
 
 
@@ -118,6 +121,8 @@ class ConfirmationRequested(RunEvent):
     kind: Literal["tool", "plan", "question"]
     agent: str
     tool: str
+    description: str = ""
+    """What the tool does, in short."""
     arguments: dict[str, Any]
     hash: str
     reason: str

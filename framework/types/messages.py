@@ -56,6 +56,11 @@ class Message(Frozen):
     """On a tool message: what a human said about the call, such as `approve` or `reject: too much`."""
 
 
+SUMMARY_CHARS = 200
+REFUSED = ("denied", "cancelled")
+"""Statuses of calls that a rule or a human has refused."""
+
+
 class ToolResult(Frozen):
     """What came of a tool call; only `output` or `error` reach the model."""
 
@@ -102,6 +107,12 @@ class ToolDefinition(Frozen):
     description: str
     parameters: dict[str, Any]
     """JSON Schema of the arguments: an object."""
+
+    @property
+    def summary(self) -> str:
+        """The first paragraph of the description in one line of at most 200 characters."""
+        line = " ".join(self.description.strip().split("\n\n")[0].split())
+        return line if len(line) <= SUMMARY_CHARS else f"{line[: SUMMARY_CHARS - 1]}…"
 
     @property
     def wire_name(self) -> str:

@@ -37,6 +37,8 @@ class Confirmation(Frozen):
     agent: str
     tool: str = ""
     """The tool to be called; empty for a plan."""
+    description: str = ""
+    """What the tool does, in short."""
     arguments: dict[str, Any] = {}
     plan: Plan | None = None
     preflight: Preflight | None = None

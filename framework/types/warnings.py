@@ -24,6 +24,7 @@ WarningCode = Literal[
     "background",
     "routing",
     "arguments_repaired",
+    "steps_not_done",
 ]
 
 WARNINGS: Mapping[WarningCode, str] = {
@@ -43,6 +44,7 @@ WARNINGS: Mapping[WarningCode, str] = {
     "background": "a resource or prompt of an MCP server is missing",
     "routing": "no model could choose how the agent works; it works turn by turn",
     "arguments_repaired": "the arguments of a tool call were repaired before the call",
+    "steps_not_done": "a plan was completed without its failed and skipped steps",
 }
 """Code -> what happened. Codes of limits are the limits' keys in the agent file."""
 

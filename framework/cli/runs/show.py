@@ -16,6 +16,7 @@ from framework.cli.show import MARKS, arguments_text, counted, ending, first_lin
 from framework.cli.waterfall import waterfall, widths_of
 from framework.engine.ending import result_of
 from framework.telemetry.otlp_json import otlp_json as exported
+from framework.types.messages import REFUSED
 from framework.types.report import TraceEntry
 from framework.types.state import Confirmation, RunResult, RunState
 from framework.types.trace import SpanRecord
@@ -97,8 +98,8 @@ def _entry(entry: TraceEntry, *, several: bool) -> Iterator[str]:
         return
     if entry.thought:
         yield click.style(f"  {entry.step:>2} {who}· {first_line(entry.thought)}", dim=True)
-    denied = (entry.observation or "").startswith("Denied")
-    mark = MARKS["denied" if denied else "error" if entry.error else "success"]
+    refused = next((kind for kind in REFUSED if (entry.observation or "").startswith(kind.capitalize())), "error")
+    mark = MARKS[refused if entry.error else "success"]
     call = " ".join(filter(None, (entry.action.tool, arguments_text(entry.action.args or {}))))
     yield f"  {entry.step:>2} {who}{mark} {call}  {entry.elapsed_ms:.0f} ms"
     yield click.style(f"       {first_line(entry.observation or '')}", dim=True)
@@ -118,6 +119,8 @@ def _open_calls(state: RunState) -> Iterator[str]:
 def _question(asked: Confirmation) -> Iterator[str]:
     what = "asks" if asked.kind == "question" else "waits for approval"
     head = f"{what}: {asked.id}  {asked.tool or asked.kind}"
+    if asked.description:
+        head += f" ({visible(asked.description)})"
     if asked.kind == "question":
         head += f": {visible(asked.reason)}"
     yield click.style(head, fg="yellow")
