@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from framework.llm.chat import repair
+from framework.llm.protocol_answer import unfenced
 from framework.tools.arguments import ArgumentsError, SchemaArguments
 from framework.types.errors import ConfigError
 from framework.types.messages import Message
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from framework.engine.run import Run
 
 INSTRUCTION = "Give your answer once more, complete, as the arguments of {name}. Take everything from what was said."
-_FENCED = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
 
 
 def answer_text(output: object, executor: str) -> str:
@@ -39,9 +38,8 @@ async def typed_answer(run: Run, text: str) -> Any:
     output = _wanted(run)
     if output is None:
         return None
-    fenced = _FENCED.fullmatch(text.strip())
     try:
-        answer = output.model_validate_json(fenced[1] if fenced else text)
+        answer = output.model_validate_json(unfenced(text.strip()))
     except ValidationError:
         instruction = Message(role="system", content=INSTRUCTION.format(name=output.__name__))
         answer = await run.ask_typed(output, instruction)

@@ -26,11 +26,13 @@ _SHORTEN = (
     "begin a new conversation, or lower conversation.window or runtime_policy.max_observation_chars in the agent's file"
 )
 _NO_TOOLS = re.compile(
-    r"(?i)\b(tools?|tool use|tool choice|functions?)\b.*\b(support|requires)|support.*\b(tools?|functions?)\b"
+    r"(?i)\b(tools?|tool use|tool choice|functions?)\b.{0,200}\b(support|requires)"
+    r"|support.{0,200}\b(tools?|functions?)\b"
 )
 """How servers say that a model has no function calls."""
 _TOO_LONG = re.compile(
-    r"(?i)context.(length|window|size)|(prompt|input|conversation)\b.*\btoo long|exceeds? the maximum number of tokens"
+    r"(?i)context.(length|window|size)|(prompt|input|conversation)\b.{0,200}\btoo long"
+    r"|exceeds? the maximum number of tokens"
 )
 """How they say that a conversation is longer than the model reads."""
 _BAD_KEY = re.compile(r"(?i)\bapi[ _-]?key (is )?(not valid|invalid|expired)|\binvalid (x-)?api[ _-]?key")

@@ -32,6 +32,8 @@ from framework.llm.offline_words import (
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, ToolDefinition, Usage
 
+READ_CHARS = 20_000
+"""Of a request and of a result: rules over words do not need more, and some of them take longer than the text grows."""
 _THRESHOLD = 2.0
 _LITERAL_USED, _LITERAL_LEFT, _OPTION_NAMED, _AGENT_ASKED = 1.5, -1.0, 2.0, 6.0
 _ACTION_UNKNOWN, _EFFECT_UNKNOWN = -1.0, -2.0
@@ -65,8 +67,8 @@ class _Turn:
         before, after = (messages[:start], messages[start:]) if start is not None else ((), messages)
         calls = {call.id: call for message in after for call in message.tool_calls}
         answered = tuple((calls.get(m.tool_call_id or ""), m.content) for m in after if m.role == "tool")
-        earlier = tuple(message.content for message in reversed(before) if message.role == "tool")
-        text = messages[start].content.strip() if start is not None else ""
+        earlier = tuple(message.content[:READ_CHARS] for message in reversed(before) if message.role == "tool")
+        text = messages[start].content.strip()[:READ_CHARS] if start is not None else ""
         instruction = after[-1].content if after and after[-1].role in ("system", "user") else ""
         listed = re.search(r"^\s*(?:[-*]|[0-9]+[.)])\s.*\Z", instruction, re.MULTILINE | re.DOTALL)
         asked = sum(len(message.tool_calls) for message in after)

@@ -151,7 +151,7 @@ class _Filler:
             text = self.clause.text if whole else self._after_verb(self.clause.text, _unpadded)
             return text.strip(" :：")
         if parts & {"id", "number", "no", "code", "key"}:
-            found = re.search(r"(?<![\w])[#A-Za-z_-]*[0-9][\w-]*", self.rest, re.ASCII)
+            found = re.search(r"(?<![\w])[#A-Za-z_-]{0,40}[0-9][\w-]*", self.rest, re.ASCII)
             if found is None:
                 return ""
             self.rest = self.rest.replace(found[0], " ", 1)
@@ -192,7 +192,7 @@ class _Filler:
         word = pointing[0].lower()
         place = 1 if re.search("second|二", word) else 2 if re.search("third|三", word) else 0
         for result in self.earlier:
-            found = re.findall(r"(?<![\w/.])[A-Za-z0-9_./-]*\.[A-Za-z]\w{0,7}\b", result, re.ASCII)
+            found = re.findall(r"(?<![\w/.-])[A-Za-z0-9_./-]*\.[A-Za-z]\w{0,7}\b", result, re.ASCII)
             paths = list(dict.fromkeys(path for path in found if is_file_name(path)))
             if paths:
                 return paths[place] if place < len(paths) else None

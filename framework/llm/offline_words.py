@@ -65,16 +65,16 @@ _STOP = frozenset(
     )
 )
 _IMPERATIVE = (
-    r"(?:please\s+|请)?(?:(?:search|find|look\s+(?:for|up|at)|read|open|show|calculate|compute|evaluate|echo|repeat|list"
+    r"(?:please\s{1,9}|请)?(?:(?:search|find|look\s{1,9}(?:for|up|at)|read|open|show|calculate|compute|evaluate|echo|repeat|list"
     r"|analy[sz]e)\b|搜索|查找|读取|打开|查看|计算|分析|列出|回显|重复)"
 )
 _BOUNDARY = re.compile(
-    r"\b(?:and\s+)?(?:then|after\s+that|afterwards)\b|然后|接着|之后|(?<!不)再(?![见次一度现])"
-    rf"|(?:[,，;；。!！\n]|\.\s|\band\b|并且?|以及)\s*(?:and\s+|并且?)?(?={_IMPERATIVE})",
+    r"\b(?:and\s{1,9})?(?:then|after\s{1,9}that|afterwards)\b|然后|接着|之后|(?<!不)再(?![见次一度现])"
+    rf"|(?:[,，;；。!！\n]|\.\s|\band\b|并且?|以及)\s{{0,9}}(?:and\s{{1,9}}|并且?)?(?={_IMPERATIVE})",
     re.IGNORECASE,
 )
 _QUOTED = re.compile(
-    r"\"([^\"\n]+)\"|`([^`\n]+)`|“([^”]+)”|‘([^’]+)’|「([^」]+)」|『([^』]+)』"
+    r"\"([^\"\n]+)\"|`([^`\n]+)`|“([^“”]+)”|‘([^‘’]+)’|「([^「」]+)」|『([^『』]+)』"
     r"|(?<![A-Za-z0-9])'((?:[^'\n]|(?<=[A-Za-z])'(?=[A-Za-z]))+)'(?![A-Za-z0-9])"
 )
 _URL = re.compile(r"https?://[^\s，。；、）)\"'<>\u4e00-\u9fff]+")
@@ -186,7 +186,7 @@ def take_apart(text: str) -> Clause:
     quoted = tuple(next(group for group in match.groups() if group) for match in _QUOTED.finditer(text))
     plain = _QUOTED.sub(" ", text)
     urls, plain = tuple(_URL.findall(plain)), _URL.sub(" ", plain)
-    lists = tuple(",".join(re.findall(r"[+-]?[0-9.]*[0-9]", found)) for found in _LIST.findall(plain))
+    lists = tuple(",".join(re.findall(r"[+-]?[0-9.]{0,40}[0-9]", found)) for found in _LIST.findall(plain))
     plain = _LIST.sub(" ", plain)
     paths = [quote for quote in quoted if _is_path(quote)]
     for match in _PATH_LIKE.finditer(plain):

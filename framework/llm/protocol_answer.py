@@ -20,7 +20,7 @@ MAX_ANSWER_CHARS = 1_000_000
 NEAR_CHARS = 30
 """How much of the answer is quoted on each side of a mistake."""
 THINK, _THOUGHT = "<think>", re.compile(r"<think>(.*?)</think>", re.DOTALL)
-_FENCED = re.compile(r"```(?:json)?[ \t]*\r?\n(.*?)\s*```", re.DOTALL | re.IGNORECASE)
+_FENCE, _FENCE_HEADS = "```", ("```", "```json")
 _KEYS: Mapping[str, Mapping[str, tuple[type, str]]] = {
     "action": {"tool": (str, "text"), "args": (dict, "an object")},
     "final": {"answer": (str, "text")},
@@ -62,8 +62,7 @@ def read_object(text: str) -> dict[str, Any] | Unusable:
         return Unusable(
             "<think> is not closed" if "</think>" not in body else "more than one <think>", body[:NEAR_CHARS]
         )
-    if fenced := _FENCED.fullmatch(body):
-        body = fenced[1].strip()
+    body = unfenced(body)
     if not body.startswith("{"):
         reason = "it does not begin with {: write nothing before the object" if body else "it is empty"
         return Unusable(reason, body[:NEAR_CHARS])
@@ -76,6 +75,14 @@ def read_object(text: str) -> dict[str, Any] | Unusable:
         return Unusable("it has half a surrogate pair, which is not text" if surrogate else str(error))
     assert isinstance(value, dict)  # it began with {
     return value
+
+
+def unfenced(text: str) -> str:
+    """The text inside a Markdown code fence that surrounds all of it; any other text as it is."""
+    head, line_break, body = text.partition("\n")
+    if not line_break or not body.endswith(_FENCE) or head.rstrip(" \t\r").lower() not in _FENCE_HEADS:
+        return text
+    return body.removesuffix(_FENCE).strip()
 
 
 def split_thought(text: str) -> tuple[str, str]:

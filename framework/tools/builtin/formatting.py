@@ -15,6 +15,12 @@ from framework.types.errors import ToolError
 
 MAX_TEXT = 200_000
 MAX_WIDTH = 1_000
+MAX_CELLS = 200_000
+"""Rows times columns. A text of MAX_TEXT characters contains no more cells; beyond this, most of them are padding."""
+MAX_RESULT = 2_000_000
+"""Characters, checked before the result is built: names repeated in each row and indentation multiply a text."""
+MAX_DEPTH = 100
+INDENT = 2
 _RULE = re.compile(r"\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?")
 """The line below a Markdown table's head."""
 _CELL_END = re.compile(r"(?<!\\)\|")
@@ -72,6 +78,7 @@ def _rows_of_json(data: Any) -> Rows:
     items = [data] if isinstance(data, dict) else data
     if items and all(isinstance(item, dict) for item in items):
         names = list(dict.fromkeys(name for item in items for name in item))
+        _check_cells(len(items) + 1, len(names))
         return [names, *([_cell(item.get(name)) for name in names] for item in items)]
     if items and all(isinstance(item, list) for item in items):
         return _checked([[_cell(value) for value in item] for item in items])
@@ -97,7 +104,16 @@ def _cells(line: str) -> list[str]:
     return [cell.strip().replace("\\|", "|") for cell in _CELL_END.split(inner)]
 
 
+def _check_cells(rows: int, columns: int) -> None:
+    if rows * columns > MAX_CELLS:
+        raise ToolError(
+            f"the table is too large: {rows} rows with {columns} columns; at most {MAX_CELLS} cells are formatted,"
+            " so choose fewer rows or columns"
+        )
+
+
 def _table(rows: Rows) -> str:
+    _check_cells(len(rows), len(rows[0]))
     head, *body = ([_in_one_line(cell) for cell in row] + [""] * (len(rows[0]) - len(row)) for row in rows)
     return "\n".join(_line(row) for row in (head, ["---"] * len(head), *body))
 
@@ -126,7 +142,26 @@ def _json(text: str) -> str:
         if not body:
             raise
         data = [dict(zip(names, row, strict=False)) for row in body]
-    return json.dumps(data, ensure_ascii=False, indent=2)
+    _check_layout(data)
+    return json.dumps(data, ensure_ascii=False, indent=INDENT)
+
+
+def _check_layout(data: Any) -> None:
+    """Refuse data whose indented JSON would be too long or too deep, without building it."""
+    length, depth, level = 0, 0, [data]
+    while level:
+        if depth > MAX_DEPTH:
+            raise ToolError(f"the JSON nests deeper than {MAX_DEPTH} levels")
+        inner: list[Any] = []
+        for value in level:
+            length += depth * INDENT + (len(value) if isinstance(value, str) else 1)
+            if isinstance(value, dict):
+                length += sum(map(len, value))
+            if isinstance(value, dict | list):
+                inner.extend(value.values() if isinstance(value, dict) else value)
+        if length > MAX_RESULT:
+            raise ToolError(f"the result would have more than {MAX_RESULT} characters: format a part of the data")
+        level, depth = inner, depth + 1
 
 
 def _parsed(text: str) -> Any:

@@ -7,7 +7,6 @@ both ways find the same and nothing outside the base path is ever shown.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import time
@@ -132,13 +131,13 @@ class _Search:
         if len(content) > MAX_FILE or is_binary(content):
             return None
         text = content.decode("utf-8", "replace")
-        match = re.search(re.escape(self.query), text, re.IGNORECASE)
-        if match is None:
+        position = _folded(text).find(_folded(self.query))
+        if position < 0:
             return None
-        start = text.rfind("\n", 0, match.start()) + 1
+        start = text.rfind("\n", 0, position) + 1
         end = text.find("\n", start)
         number = text.count("\n", 0, start) + 1
-        return f"{number}: {_shortened(text[start : end if end >= 0 else None], match.start() - start)}"
+        return f"{number}: {_shortened(text[start : end if end >= 0 else None], position - start)}"
 
 
 def _listing(base: Path, folder: Parts) -> tuple[list[Parts], list[Parts]]:
@@ -189,6 +188,16 @@ def _ripgrep_options() -> Sequence[str]:
     plain = ("--no-config", "--no-ignore", "--no-messages", "--text", "--encoding=none")
     what = ("--fixed-strings", "--ignore-case", "--files-with-matches", "--null", f"--max-filesize={MAX_FILE}")
     return (*plain, *what, *(f"--glob=!{name}/" for name in SKIPPED_FOLDERS))
+
+
+def _folded(text: str) -> str:
+    """The text for comparisons that ignore case, at its length. `str.find` takes linear time, a pattern does not."""
+    folded = text.casefold()
+    return folded if len(folded) == len(text) else "".join(map(_folded_character, text))
+
+
+def _folded_character(character: str) -> str:
+    return next((form for form in (character.casefold(), character.lower()) if len(form) == 1), character)
 
 
 def _shortened(line: str, position: int) -> str:

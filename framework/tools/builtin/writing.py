@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher
+from heapq import nlargest
 from typing import Literal
 
 from framework.tools.beneath import quoted, shown
@@ -18,6 +19,8 @@ MAX_PLACES = 5
 """How many of the places of an ambiguous text are named."""
 MAX_COMPARED = 5_000
 MAX_LINE = 120
+MAX_CANDIDATES = 50
+"""Lines whose letters are compared in their order, which takes long; the others are ruled out by their letters."""
 SIMILAR = 0.6
 
 
@@ -90,8 +93,10 @@ def edit_file(path: str, old: str, new: str, replace_all: bool = False, *, conte
             raise ToolError(f"the text to replace is not in {quoted(parts)}{_hint(text, piece)}")
         if len(lines) > 1 and not replace_all:
             raise ToolError(_ambiguous(lines, parts))
+        count = text.count(piece)
+        _check_size(len(content) + count * (_size(replacement, crlf) - _size(piece, crlf)))
         edited = text.replace(piece, replacement)
-        said.append(_told(text.count(piece), lines[0], edited, parts))
+        said.append(_told(count, lines[0], edited, parts))
         return _encoded(edited.replace("\n", "\r\n") if crlf else edited)
 
     rewrite(context.base_path, parts, change)
@@ -111,9 +116,19 @@ def _encoded(text: str) -> bytes:
         raise ToolError(f"the text has broken Unicode at character {error.start + 1}") from None
     if b"\0" in content:
         raise ToolError("the text has a zero byte; only text files are written")
-    if len(content) > MAX_BYTES:
-        raise ToolError(f"the text has {size_text(len(content))}; at most {size_text(MAX_BYTES)} are written")
+    _check_size(len(content))
     return content
+
+
+def _check_size(size: int) -> None:
+    """Refuse a file that would be too large, by its size in bytes: before it is built, where that can be told."""
+    if size > MAX_BYTES:
+        raise ToolError(f"the text has {size_text(size)}; at most {size_text(MAX_BYTES)} are written")
+
+
+def _size(text: str, crlf: bool) -> int:
+    """Bytes of the text in a file."""
+    return len(text.encode()) + (text.count("\n") if crlf else 0)
 
 
 def _decoded(content: bytes, parts: Sequence[str]) -> str:
@@ -162,9 +177,30 @@ def _hint(text: str, piece: str) -> str:
     """Where the first line of a piece that is not there may have been meant to be."""
     wanted = next((line.strip() for line in piece.split("\n") if line.strip()), "")[:MAX_LINE]
     lines = [re.sub(r"\s+", " ", line.strip()[:MAX_LINE]) for line in text.split("\n")[:MAX_COMPARED]]
-    near = get_close_matches(re.sub(r"\s+", " ", wanted), lines, n=1, cutoff=SIMILAR)
-    if not near:
+    near = _nearest(re.sub(r"\s+", " ", wanted), lines)
+    if near is None:
         return ": no line is like its first one; read_file shows what is there"
-    number = lines.index(near[0]) + 1
+    number = near + 1
     original = shown(text.split("\n")[number - 1][:MAX_LINE])
     return f"; the nearest line is {number}: {original!r}. Blanks and line breaks count, too"
+
+
+def _nearest(wanted: str, lines: Sequence[str]) -> int | None:
+    """The index of the line that is most like the wanted one, if any is."""
+    matcher = SequenceMatcher()
+    matcher.set_seq2(wanted)
+    estimates: list[tuple[float, int]] = []
+    for index, line in enumerate(lines):
+        matcher.set_seq1(line)
+        if matcher.real_quick_ratio() >= SIMILAR and (estimate := matcher.quick_ratio()) >= SIMILAR:
+            estimates.append((estimate, -index))
+    best = max(
+        ((_ratio(matcher, lines[-negated]), negated) for _, negated in nlargest(MAX_CANDIDATES, estimates)),
+        default=None,
+    )
+    return -best[1] if best and best[0] >= SIMILAR else None
+
+
+def _ratio(matcher: SequenceMatcher[str], line: str) -> float:
+    matcher.set_seq1(line)
+    return matcher.ratio()

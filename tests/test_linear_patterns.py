@@ -1,0 +1,111 @@
+"""Every regular expression of the package takes linear time, whatever text a model, a user or a server sends."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import framework
+from tests.cases import FACTOR
+from tests.growth import assert_linear, repeated
+
+MOST_CHARACTERS = 8_000
+MOST_WORDS = 30
+TEXTS = 12 * FACTOR
+"""Generated texts for each pattern."""
+FROM_THE_OPERATOR = ("framework.types.frozen", "framework.config", "framework.cli.tree")
+"""Modules whose patterns only meet what the operator writes, or ids of steps."""
+ANCHORED = {"match", "fullmatch"}
+BOUNDED = {"framework.memory.compression": 80, "framework.llm.offline_arguments: (?:[\\s:": 40}
+"""Characters at most that reach some patterns, by the beginning of their names below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """A pattern and how the package applies it."""
+
+    pattern: re.Pattern[str]
+    methods: frozenset[str]
+    """Those of `re` that are called; empty where the source does not show it."""
+
+    def __call__(self, text: str) -> object:
+        if self.methods and self.methods <= ANCHORED:
+            return [getattr(self.pattern, method)(text) for method in self.methods]
+        return self.pattern.sub("", text)
+
+
+def _in(value: Any) -> Iterator[re.Pattern[str]]:
+    if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _in(item)
+
+
+def _used(module: ModuleType) -> Iterator[Used]:
+    source = Path(str(module.__file__)).read_text("utf-8")
+    for name, value in list(vars(module).items()):
+        methods = frozenset(re.findall(rf"\b{name}\.(\w+)\(", source))
+        yield from (Used(pattern, methods) for pattern in _in(value))
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="re"), attr=name), args=[ast.Constant(value=str(text)), *_]
+            ):
+                if name not in ("escape", "compile"):
+                    yield Used(re.compile(text), frozenset([name]))
+
+
+def patterns() -> dict[str, Used]:
+    """All patterns of the package by module and text."""
+    found: dict[str, Used] = {}
+    for info in pkgutil.walk_packages(framework.__path__, "framework."):
+        if info.name.startswith(FROM_THE_OPERATOR) or info.name.endswith(("__main__", "_process")):
+            continue
+        for used in _used(importlib.import_module(info.name)):
+            found.setdefault(f"{info.name}: {' '.join(used.pattern.pattern.split())[:60]}", used)
+    return found
+
+
+PATTERNS = patterns()
+
+
+def _alphabet(pattern: re.Pattern[str]) -> list[str]:
+    """Characters and words that the pattern speaks of, and some that it does not."""
+    words = re.findall(r"[A-Za-z]{2,}|[^\sA-Za-z0-9]", pattern.pattern)
+    return sorted({*words, *(word[0] for word in words), "a", "A", "0", " ", "\n", "-", ".", ":", '"', "/", "_", "中"})
+
+
+def _texts(pattern: re.Pattern[str], chance: random.Random) -> Iterator[tuple[str, str]]:
+    """What to repeat, and how the text ends."""
+    alphabet = _alphabet(pattern)
+    for character in alphabet:
+        yield character, "\x00"
+    for word in [word for word in alphabet if len(word) > 1][:MOST_WORDS]:
+        yield from ((separator + word, "\x00") for separator in '- ."')
+    for _ in range(TEXTS):
+        yield "".join(chance.choices(alphabet, k=chance.randint(1, 4))), chance.choice(["\x00", "", *alphabet])
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_doubling_the_text_doubles_the_time_of_every_pattern(name: str) -> None:
+    used, chance = PATTERNS[name], random.Random(name)
+    largest = next((most for beginning, most in BOUNDED.items() if name.startswith(beginning)), MOST_CHARACTERS)
+    for piece, end in _texts(used.pattern, chance):
+        assert_linear(
+            used,
+            partial(repeated, piece, end=end),
+            largest=largest,
+            told=f"{piece!r} … {end!r}",
+        )
