@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import LimitExceeded, RequestError, RunResult, Runtime, Tool, tool
+from framework.llm.capabilities import Capabilities, Prices
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.events import Event, ToolFinished, Warned
@@ -112,7 +113,7 @@ def test_max_total_tokens_lets_the_answer_that_went_past_it_count_and_ends_the_r
 class Priced:
     """A model of which every answer costs half a dollar, and asks for more."""
 
-    info = ModelInfo(provider="priced", model="")
+    info = ModelInfo(provider="priced", model="", capabilities=Capabilities(prices=Prices(input=0, output=0)))
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         message = Message(role="assistant", tool_calls=works(len(request.messages)))

@@ -15,6 +15,7 @@ from framework.config.link import Linker, Parsed, Surroundings
 from framework.config.models import setting_problems
 from framework.config.outside import Outside
 from framework.config.parse import ParseError, in_order, parse_agent
+from framework.config.prices import PriceList
 from framework.config.prompts import Prompts
 from framework.config.settings import NO_FILE, Settings
 from framework.config.sharing import Shared
@@ -77,7 +78,7 @@ class Builder:
     ) -> None:
         self._plugins = PluginShelf(tools)
         self._models, self._settings, self._sources = models, settings, SourceShelf()
-        self._around = Surroundings(Toolbox({}), Prompts({}), executors, frozenset())
+        self._around = Surroundings(Toolbox({}), Prompts({}), executors, frozenset(), PriceList("", None, {}, ()))
         self._templates: Mapping[str, str] = {}
         self._parsed: dict[str, Parsed | ParseError] = {}
         self._agent_files: dict[str, bytes] = {}
@@ -120,6 +121,7 @@ class Builder:
         parsed = self._parse_all(snapshot.below(AGENTS))
         known = self._around.toolbox
         same = (toolbox.tools, toolbox.extensions, toolbox.outside.digest)
+        self._around = replace(self._around, prices=PriceList.of(settings, self._models))
         if same != (known.tools, known.extensions, known.outside.digest) or (prompts, models) != (
             self._around.prompts,
             self._around.models,

@@ -14,6 +14,7 @@ from framework.config.document import Document
 from framework.config.extensions import extensions_of
 from framework.config.models import knows_models
 from framework.config.parse import ParseError
+from framework.config.prices import PriceList, price_problems
 from framework.config.prompts import Prompts
 from framework.config.snapshot import digest_of
 from framework.config.toolbox import Toolbox
@@ -43,6 +44,7 @@ class Surroundings:
     prompts: Prompts
     executors: Collection[str]
     models: Collection[str]
+    prices: PriceList
     digests: dict[str, str] = field(default_factory=dict)
     """Kept from one build to the next: of a file and what it refers to here, by the digest of the file."""
 
@@ -101,7 +103,7 @@ class Linker:
 
     def link(self) -> dict[str, Agent]:
         """The agents by name."""
-        while findings := self._clashes() or self._circles() or self._failures():
+        while findings := self._clashes() or self._circles() or self._failures() or self._costs():
             for path, problems in findings.items():
                 self.refuse(path, problems)
         stale = (_stale(agent, self._refused[path]) for path, agent in self._kept.items())
@@ -168,6 +170,14 @@ class Linker:
             except Exception as error:  # noqa: BLE001 - whatever one file causes, the others go live
                 found[path] = [unexpected(path, error)]
         return self._edited(found)
+
+    def _costs(self) -> Findings:
+        """Cost limits that could not be enforced, of the agents as they are now."""
+        specs, found = self._specs(), {}
+        for path, own in self._parsed.items():
+            if own.spec.runtime_policy.max_cost_usd is not None:
+                found[path] = list(price_problems(own.spec, own.document, specs, self._around.prices))
+        return self._edited({path: problems for path, problems in found.items() if problems})
 
     def _edited(self, found: Findings) -> Findings:
         """Blame those who changed: the others may fit again once these are back at their last good version."""

@@ -18,9 +18,11 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
+from framework.config.prices import price_hint
 from framework.config.settings import ModelCallSettings
 from framework.engine.attempt import attempt, message_id
 from framework.engine.health import Permit
@@ -43,11 +45,12 @@ async def ask(run: Run, request: ModelRequest, model: str | None = None) -> Mode
     Raises:
         ModelError: none of them answered; or one did with an error that is no other model's business.
         LimitExceeded: attempts that failed have used up what there was.
-        ConfigError: the agent's own model has no key.
+        ConfigError: the agent's own model has no key, or a cost limit is in force and a model has no price.
     """
     run.attempt = 0
     spec = run.agent.spec
     models = (model or spec.model or run.services.generation.settings.model, *spec.fallback_models)
+    _check_prices(run, models)
     failures: list[ModelError] = []
     for place, name in enumerate(models):
         instead = models[place + 1] if place + 1 < len(models) else None
@@ -61,6 +64,22 @@ async def ask(run: Run, request: ModelRequest, model: str | None = None) -> Mode
         if instead is not None:
             await _warn(run, "model_fallback", f"{failures[-1].message}; asking {instead} instead")
     raise _gave_up(failures, run.attempt)
+
+
+def _check_prices(run: Run, models: Sequence[str]) -> None:
+    """Raise ConfigError if a cost limit is in force and a model's price is unknown: it would never reach the limit."""
+    if (limit := run.budget.cost_limit) is None:
+        return
+    for place, name in enumerate(models):
+        try:
+            client = run.services.model(run.agent, name)
+        except ConfigError:
+            if place:
+                continue  # a fallback that cannot be used costs nothing
+            raise
+        if not client.info.has_price:
+            hint = price_hint(name, name in run.services.generation.settings.models)
+            raise ConfigError(f"max_cost_usd ({limit}) cannot be enforced: the price of {name} is unknown; {hint}")
 
 
 def first_model(run: Run, model: str | None = None) -> ModelClient:

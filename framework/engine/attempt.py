@@ -77,8 +77,9 @@ class _Incoming:
         return ModelError(f"{self.info.name} did not answer {within}", retryable=True)
 
     def cost(self, run: Run, request: ModelRequest, told: Usage | None) -> Usage | None:
-        """What an attempt that failed has cost; an estimate where an answer had begun and nobody told its price."""
-        if self.first_at is None or (told and told.total_tokens):
+        """What an attempt that failed has cost; an estimate where none is reported and the provider was at work."""
+        begun = self.late or self.first_at is not None
+        if not begun or (told and told.total_tokens):
             return told
         return _estimated(run, request, estimate_tokens("".join(self.texts)), self.info)
 

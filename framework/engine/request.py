@@ -68,7 +68,7 @@ def first_state(message: str, agent: Agent, generation: Generation, locale: str,
         metadata=dict(options.get("metadata") or {}),
         base_path=str(base_path) if base_path else None,
         model=options.get("model"),
-        limits=_changed(agent.spec.runtime_policy, Limits, options.get("limits") or {}, "limits"),
+        limits=limits_of(agent.spec.runtime_policy, options),
         model_settings=_changed(
             agent.spec.model_settings, ModelSettings, options.get("model_settings") or {}, "model_settings"
         ),
@@ -76,6 +76,11 @@ def first_state(message: str, agent: Agent, generation: Generation, locale: str,
         history=_history(history, agent) if history else [],
         messages=[Message(role="user", content=message)],
     )
+
+
+def limits_of(policy: Limits, options: RunOptions) -> Limits:
+    """Return the limits of a run: an agent's, with those the caller gives in their place; raises RequestError."""
+    return _changed(policy, Limits, options.get("limits") or {}, "limits")
 
 
 def _inputs(agent: Agent, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from framework.engine.choosing import is_sure, route_by_model, why_not
 from framework.engine.launcher import Start
 from framework.engine.models import Models
 from framework.engine.options import RunOptions
-from framework.engine.request import Asker, first_state
+from framework.engine.request import Asker, first_state, limits_of
 from framework.engine.router import Route, default_route, known_route, route
 from framework.engine.run import Run
 from framework.memory.store import Conversation, RunQuery, Store
@@ -26,6 +26,7 @@ from framework.types.errors import (
     RequestError,
 )
 from framework.types.messages import Message
+from framework.types.spec import Limits
 from framework.types.state import RunState
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class Starter:
             self._models.expect(generation.settings, model)
         conversation = await self._conversation(options)
         last = conversation.agent if conversation else None
-        chosen = await self._chosen(message, generation, options.get("agent"), last)
+        chosen = await self._chosen(message, generation, options, last)
         state = first_state(message, chosen.agent, generation, generation.settings.locale, options)
         state.executor = chosen.executor
         if asked := chosen.asked:
@@ -65,15 +66,16 @@ class Starter:
         record = await self._store.begin(state, conversation, blueprint)
         return Start(state, record, generation, chosen.agent, chosen, options.get("output_type"))
 
-    async def _chosen(self, message: str, generation: Generation, explicit: str | None, last: str | None) -> Route:
+    async def _chosen(self, message: str, generation: Generation, options: RunOptions, last: str | None) -> Route:
         """As `choose`, and where nobody and no rule says anything, by `routing.model` before the default."""
-        settings, agents = generation.settings.routing, generation.agents
+        settings, agents, explicit = generation.settings.routing, generation.agents, options.get("agent")
         if settings.model is None or explicit is not None or len(agents) < 2:
             return choose(message, generation, explicit=explicit, last=last)
         if known := known_route(message, agents, last=last):
             return known
         anyone = agents[min(agents)]
-        asking = RunState(agent=anyone.name, messages=[Message(role="user", content=message)])
+        question = [Message(role="user", content=message)]
+        asking = RunState(agent=anyone.name, limits=limits_of(Limits(), options), messages=question)
         try:
             chosen = await route_by_model(self._aside(asking, anyone, generation), message, agents, settings.model)
         except (ModelError, ConfigError, LimitExceeded) as error:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from framework.types.frozen import Frozen
 from framework.types.messages import Usage
@@ -25,7 +25,7 @@ Thinking = Literal[
     "adaptive_thinking",
 ]
 """The parameter that says how long a model may think; `none`: it has none."""
-Price = Annotated[float, Field(ge=0)]
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 TOKENS_A_PRICE = 1_000_000
 UNKNOWN_SETTINGS: Mapping[str, tuple[str, ...]] = {"anthropic": ("seed",)}
 """Settings for which a provider has no parameter: set all the same, they would do nothing, and nobody would notice."""
@@ -46,12 +46,21 @@ class Prices(Frozen):
     """Of input that goes into the provider's cache; missing: as other input."""
 
     def cost(self, usage: Usage) -> float:
-        """What a call costs, in US dollars."""
+        """Return what a call costs, in US dollars. Tokens in the total that are neither kind count as output."""
         cached = self.input if self.cached is None else self.cached
         kept = self.input if self.cache_write is None else self.cache_write
         fresh = max(0, usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens)
+        written = max(usage.completion_tokens, usage.total_tokens - usage.prompt_tokens)
         read = fresh * self.input + usage.cached_tokens * cached + usage.cache_write_tokens * kept
-        return (read + usage.completion_tokens * self.output) / TOKENS_A_PRICE
+        return (read + written * self.output) / TOKENS_A_PRICE
+
+
+def _unless_free(value: Any) -> Any:
+    return {"input": 0, "output": 0} if value == "free" else value
+
+
+PricesOrFree = Annotated[Prices, BeforeValidator(_unless_free, json_schema_input_type=Literal["free"] | Prices)]
+"""Prices; the word `free` is short for prices of 0."""
 
 
 class Capabilities(Frozen):
@@ -73,8 +82,8 @@ class Capabilities(Frozen):
     """Tokens it can read and write in one call."""
     max_output: PositiveInt | None = None
     """Tokens it can write in one call."""
-    prices: Prices | None = None
-    """What it costs; without it a run costs nothing, and `max_cost_usd` never stops it."""
+    prices: PricesOrFree | None = None
+    """What it costs, `free` for nothing. Runs with a `max_cost_usd` use no model whose price is unknown."""
 
     def tool_choice(self, wanted: str | None) -> str:
         """The choice to send; `auto` where the model cannot be made to call."""
@@ -88,7 +97,9 @@ class Capabilities(Frozen):
 
 
 def priced(usage: Usage, capabilities: Capabilities) -> Usage:
-    """The same tokens with their cost, where prices are known."""
+    """Return the usage with its cost, where prices are known, and a total that is not below its parts."""
+    if usage.total_tokens < (parts := usage.prompt_tokens + usage.completion_tokens):
+        usage = usage.model_copy(update={"total_tokens": parts})
     if capabilities.prices is None:
         return usage
     return usage.model_copy(update={"cost_usd": capabilities.prices.cost(usage)})

@@ -39,6 +39,11 @@ class ModelInfo:
     capabilities: Capabilities = field(default_factory=Capabilities)
 
     @property
+    def has_price(self) -> bool:
+        """Whether its cost is known. Stand-ins are free."""
+        return self.stand_in or self.capabilities.prices is not None
+
+    @property
     def name(self) -> str:
         """`provider/model`."""
         return f"{self.provider}/{self.model}" if self.model else self.provider

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -86,7 +86,7 @@ class Usage(Frozen):
     """The part of the input that the provider read from its cache."""
     cache_write_tokens: int = 0
     """The part of the input that the provider put into its cache, where that has a price of its own."""
-    cost_usd: float = 0.0
+    cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """0 where no price is known."""
 
     def __add__(self, other: Usage) -> Usage:

@@ -153,8 +153,8 @@ class Limits(Frozen):
     """Calls of tools, those that failed included."""
     max_total_tokens: PositiveInt | None = 50_000
     """Input and output tokens of all model calls together."""
-    max_cost_usd: Annotated[float, Field(gt=0, strict=True)] | None = None
-    """US dollars for all model calls together."""
+    max_cost_usd: Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)] | None = None
+    """US dollars for all model calls together; every model that may be asked needs a known price."""
     timeout: Duration | None = 120.0
     """The whole run, without the time it waits for a human."""
     model_timeout: Duration | None = 60.0
