@@ -13,6 +13,7 @@ from framework.cli.conversations.show import lines
 from framework.cli.exporting import exporting
 from framework.cli.location import Location, locate, show_problem, store_url
 from framework.cli.records import new_conversation
+from framework.cli.screen import say
 from framework.cli.session import answer, print_result
 from framework.cli.terminal import is_terminal, typed
 from framework.engine.options import RunOptions
@@ -76,7 +77,7 @@ async def _talk(runtime: Runtime, prompt: _Prompt, options: RunOptions) -> int:
         except ConfigError:
             raise
         except AgentsdError as error:
-            click.secho(str(error), fg="red", err=True)
+            say(str(error), fg="red", err=True)
             continue
         code = print_result(result, as_json=False)
         if result.status == "paused":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from framework.cli.screen import harmless, say
 from framework.config.settings import ReloadSettings, Settings
 from framework.config.snapshot import AGENTS
 from framework.types.errors import RequestError
@@ -91,6 +92,6 @@ def arguments_of(text: str | None) -> dict[str, Any]:
 def show_problem(problem: Problem) -> None:
     """Print a problem as people read it."""
     place, _, rest = str(problem).partition(": ")
-    click.secho(place, bold=True, nl=False, err=True)
+    click.secho(harmless(place), bold=True, nl=False, err=True)
     click.secho(": warning: " if problem.severity == "warning" else ": ", fg="yellow", nl=False, err=True)
-    click.echo(rest, err=True)
+    say(rest, err=True)

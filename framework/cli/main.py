@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from framework.cli.lazy import LazyGroup
+from framework.cli.screen import protected, say
 from framework.cli.terminal import THREAD
 from framework.telemetry.redact import MaskingFormatter
 from framework.types.errors import AgentsdError, ConfigError
@@ -87,6 +88,8 @@ def _open_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - open until the end
         elif isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors=errors)
+            if mode == "w":
+                setattr(sys, name, protected(stream))
 
 
 def _terminated(number: int, frame: object) -> None:  # noqa: ARG001 - as signal handlers are called
@@ -124,7 +127,7 @@ def _unusable(error: OSError) -> int:
         place = "the output" if error.filename is None else error.filename
         with suppress(OSError):
             click.secho("error: ", fg="red", nl=False, err=True)
-            click.echo(redact(f"{place}: {error.strerror}"), err=True)
+            say(redact(f"{place}: {error.strerror}"), err=True)
     return 1
 
 
@@ -137,7 +140,7 @@ def report(error: AgentsdError, *, as_json: bool) -> int:
         click.echo(json.dumps({"error": body}, ensure_ascii=False))
     else:
         click.secho("error: ", fg="red", nl=False, err=True)
-        click.echo(redact(str(error)), err=True)
+        say(redact(str(error)), err=True)
     return exit_code_of(error)
 
 

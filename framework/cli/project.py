@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from framework.cli.location import Location, lenient_settings
+from framework.cli.screen import prints_on_stderr
 from framework.config.compile import Agent
 from framework.config.generation import Generation
 from framework.engine.project import Project
@@ -19,8 +20,9 @@ async def read_project(location: Location, *, connect: bool = False) -> Project:
         location: what to read.
         connect: ask the tool servers that it declares for their tools.
     """
-    project = await Project.read(location.root, lenient_settings(location), connect=connect)
-    await project.catalog.close()
+    with prints_on_stderr():
+        project = await Project.read(location.root, lenient_settings(location), connect=connect)
+        await project.catalog.close()
     return project
 
 

@@ -13,6 +13,7 @@ import click
 from framework.cli.exporting import exporting
 from framework.cli.location import Location, locate, show_problem
 from framework.cli.schema import refresh_schemas
+from framework.cli.screen import prints_on_stderr
 from framework.cli.session import JsonLines, answer, print_result
 from framework.cli.waterfall import waterfall, widths_of
 from framework.config.settings import Settings
@@ -63,7 +64,9 @@ def command(words: tuple[str, ...], project: str, as_json: bool, trace: bool, **
     path, message = (words[0], " ".join(words[1:])) if one_file else (project, " ".join(words))
     if as_json and given["events"]:
         raise click.UsageError("give --json or --events, not both")
-    result, spans = asyncio.run(_run(path, message, given, quiet=as_json or given["events"]))
+    given["events"] = JsonLines(sys.stdout) if given["events"] else None
+    with prints_on_stderr():
+        result, spans = asyncio.run(_run(path, message, given, quiet=as_json or given["events"] is not None))
     code = outcome(result.finish_reason).exit_code if given["events"] else print_result(result, as_json=as_json)
     for line in waterfall(spans, widths_of(sys.stderr)) if trace else ():
         click.echo(line, err=True)
@@ -95,6 +98,5 @@ async def _answer(
             limits=pairs(given["limits"]),
             locale=given["locale"],
         )
-        events = JsonLines() if given["events"] else None
-        result = await answer(runtime, runtime.stream(message, **options), quiet=quiet, events=events)
+        result = await answer(runtime, runtime.stream(message, **options), quiet=quiet, events=given["events"])
         return result, await runtime.store.spans(result.run_id)

@@ -6,10 +6,12 @@ import json
 import sys
 from contextlib import AbstractAsyncContextManager
 from importlib import import_module
+from typing import TextIO
 
 import click
 
 from framework.cli.confirm import decided
+from framework.cli.screen import raw_stderr, say
 from framework.cli.show import Lines, View, ending, how_to_decide
 from framework.cli.terminal import is_terminal, on_interrupt
 from framework.engine.runtime import Runtime
@@ -27,16 +29,19 @@ def view_of_run(title: str = "…") -> View:
     if not sys.stderr.isatty():
         return Lines()
     tree = import_module("framework.cli.tree")  # rich is only loaded for people
-    console = import_module("rich.console").Console(stderr=True)
+    console = import_module("rich.console").Console(file=raw_stderr())
     view: View = tree.LiveTree(console, title)
     return view
 
 
 class JsonLines:
-    """Every event in its wire form as one line of JSON on standard output."""
+    """Every event in its wire form as one line of JSON."""
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
 
     def show(self, event: Event) -> None:
-        click.echo(json.dumps(wire(event), ensure_ascii=False))
+        click.echo(json.dumps(wire(event), ensure_ascii=False), file=self._output)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -90,9 +95,9 @@ def print_result(result: RunResult, *, as_json: bool) -> int:
         click.echo(json.dumps(result.model_dump(mode="json", exclude_none=True), ensure_ascii=False, indent=2))
     else:
         if result.output:
-            click.echo(result.output)
+            say(result.output)
         if text := ending(result):
-            click.secho(text, fg="yellow" if result.status == "paused" else "red", err=True)
+            say(text, fg="yellow" if result.status == "paused" else "red", err=True)
         if result.pending:
             click.secho(how_to_decide(result), dim=True, err=True)
     return outcome(result.finish_reason).exit_code

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 import click
 
 from framework.cli.location import Location, lenient_settings, locate, show_problem
+from framework.cli.screen import prints_on_stderr, say
 from framework.config.generation import Generation
 from framework.config.settings import Settings
 from framework.config.snapshot import TEST_SUFFIXES
@@ -64,7 +66,9 @@ def command(path: str, agent: str | None, model: str | None, repeat: int, as_jso
     Exit codes: 0 all passed, 1 some did not.
     """
     location = _locate(path)
-    return asyncio.run(_test(location, agent, model, repeat, as_json=as_json))
+    with prints_on_stderr() if as_json else nullcontext():
+        found = asyncio.run(_test(location, agent, model, repeat, as_json=as_json))
+    return _report(*found, model, as_json=as_json)
 
 
 def _locate(path: str) -> Location:
@@ -77,7 +81,9 @@ def _locate(path: str) -> Location:
     return location
 
 
-async def _test(location: Location, agent: str | None, model: str | None, repeat: int, *, as_json: bool) -> int:
+async def _test(
+    location: Location, agent: str | None, model: str | None, repeat: int, *, as_json: bool
+) -> tuple[list[Tried], Suite, list[Problem]]:
     settings = lenient_settings(location)
     await _refuse_unusable(model, settings)
     async with Runtime.open(location.root, settings=settings, watch=False) as runtime:
@@ -94,7 +100,7 @@ async def _test(location: Location, agent: str | None, model: str | None, repeat
             tried.append(Tried(placed, tuple([await bench.attempt(placed, generation) for _ in range(repeat)])))
             if not as_json:
                 _show(tried[-1])
-    return _report(tried, suite, problems, model, as_json=as_json)
+    return tried, suite, problems
 
 
 async def _refuse_unusable(model: str | None, settings: Settings) -> None:
@@ -126,10 +132,10 @@ def _show(tried: Tried) -> None:
     took = sum(attempt.elapsed_ms for attempt in attempts)
     count = f"  {sum(attempt.passed for attempt in attempts)}/{len(attempts)}" if len(attempts) > 1 else ""
     click.secho("✓" if tried.passed else "✗", fg="green" if tried.passed else "red", nl=False)
-    click.echo(f" {tried.placed.agent}: {tried.placed.case.name}{count}", nl=False)
+    say(f" {tried.placed.agent}: {tried.placed.case.name}{count}", nl=False)
     click.secho(f"  {took:.0f} ms", dim=True)
     for text in tried.failures:
-        click.echo(f"    {text}  ({tried.placed.place})")
+        say(f"    {text}  ({tried.placed.place})")
 
 
 def _report(

@@ -10,6 +10,7 @@ import click
 
 from framework.cli.location import arguments_of, lenient_settings, locate, show_problem
 from framework.cli.project import find_tool, read_project
+from framework.cli.screen import prints_on_stderr, say
 from framework.cli.table import show_table
 from framework.engine.project import Project
 from framework.engine.runtime import Runtime
@@ -62,17 +63,18 @@ def call(tool: str, arguments: str | None, agent: str, project: str, as_json: bo
 
     Exit codes: 0 it succeeded, 1 it failed or was denied, 3 it needs a human's approval.
     """
-    result = asyncio.run(_call(project, agent, tool, arguments_of(arguments)))
+    with prints_on_stderr():
+        result = asyncio.run(_call(project, agent, tool, arguments_of(arguments)))
     if as_json:
         click.echo(result.model_dump_json(indent=2))
     elif result.status == "success":
         text = (
             result.output if isinstance(result.output, str) else json.dumps(result.output, ensure_ascii=False, indent=2)
         )
-        click.echo(text)
+        say(text)
     else:
         click.secho(f"{result.status}: ", fg="red", nl=False, err=True)
-        click.echo(result.error, err=True)
+        say(result.error or "", err=True)
     return OUTCOMES[result.status]
 
 

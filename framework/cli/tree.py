@@ -49,7 +49,7 @@ class LiveTree:
         """Take in one event."""
         match event:
             case events.Routed(path=()):
-                self._root.label = Text(line(event) or "", style="bold")
+                self._root.label = Text(visible(line(event) or ""), style="bold")
             case events.PlanProposed():
                 self._plan(event)
             case events.PlanStepChanged(id=step, status=status, description=description, result=result):
@@ -61,11 +61,11 @@ class LiveTree:
                 self._call(event)
             case events.ToolFinished(id=call, tool=tool, status=status, result=result, elapsed_ms=elapsed):
                 node = self._nodes.get((*event.path, call)) or self._add(event.path, call)
-                node.label = _finished(str(node.label) or f"{MARKS[status]} {tool}", status, elapsed)
+                node.label = _finished(str(node.label) or f"{MARKS[status]} {visible(tool)}", status, elapsed)
                 node.add(Text(first_line(result), style="dim"))
             case events.Thought() | events.Warned() | events.ConfirmationRequested():
                 style = "italic dim" if isinstance(event, events.Thought) else "yellow"
-                self._parent(event.path).add(Text(line(event) or "", style=style))
+                self._parent(event.path).add(Text(visible(line(event) or ""), style=style))
             case _:
                 return
         if self._live is None:
@@ -99,10 +99,10 @@ class LiveTree:
     def _call(self, event: events.ToolRequested) -> None:
         key = (*event.path, event.id)
         node = self._nodes.get(key) or self._add(event.path, event.id)
-        node.label = Text(f"{MARKS[event.status]} {event.tool} ", style=STYLES[event.status])
+        node.label = Text(f"{MARKS[event.status]} {visible(event.tool)} ", style=STYLES[event.status])
         node.label.append(arguments_text(event.arguments), style="cyan")
         if event.progress is not None:
-            node.label.append(f"  {event.progress:.0%} {event.message or ''}", style="dim")
+            node.label.append(f"  {event.progress:.0%} {visible(event.message or '')}", style="dim")
 
     def _add(self, path: tuple[str, ...], call: str) -> Tree:
         """A node for a call: below its plan step, or its sub-agent's call, or the run itself."""

@@ -11,6 +11,7 @@ import click
 from framework.cli.confirm import decided
 from framework.cli.location import arguments_of, locate
 from framework.cli.resuming import go_on
+from framework.cli.screen import prints_on_stderr
 from framework.cli.session import print_result
 from framework.cli.terminal import is_terminal
 from framework.types.errors import RequestError
@@ -34,7 +35,10 @@ def command(run: str, project: str, as_json: bool, user: str | None, **given: An
     What is not decided stays open. On a terminal, without any option, each question is asked here.
     Exit codes are those of `agentsd run`.
     """
-    result = asyncio.run(go_on(locate(project), run, lambda asked: _decided(asked, given), user=user, quiet=as_json))
+    with prints_on_stderr():
+        result = asyncio.run(
+            go_on(locate(project), run, lambda asked: _decided(asked, given), user=user, quiet=as_json)
+        )
     return print_result(result, as_json=as_json)
 
 

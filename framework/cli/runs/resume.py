@@ -9,6 +9,7 @@ import click
 
 from framework.cli.location import locate
 from framework.cli.resuming import go_on
+from framework.cli.screen import prints_on_stderr
 from framework.cli.session import print_result
 from framework.types.state import Confirmation, Decision
 
@@ -22,7 +23,8 @@ def command(run: str, project: str, as_json: bool) -> int:
 
     What had finished is not done again. Exit codes are those of `agentsd run`.
     """
-    result = asyncio.run(go_on(locate(project), run, _undecided, quiet=as_json))
+    with prints_on_stderr():
+        result = asyncio.run(go_on(locate(project), run, _undecided, quiet=as_json))
     return print_result(result, as_json=as_json)
 
 
