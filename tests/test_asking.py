@@ -91,8 +91,10 @@ def test_what_may_pass_by_itself_is_asked_again_and_the_turn_is_one_step(
         *["down; asking again in 0.0s"] * 3,
     ]
     chats = [span for span in spans.get_finished_spans() if span.name == "chat scripted"]
-    assert [(span.attributes or {})["agentsd.model.attempt"] for span in chats] == [1, 2, 1, 2, 3, 4]
-    assert [(span.attributes or {}).get("error.type") for span in chats[:2]] == ["model_error", None]
+    assert [(span.attributes or {})["agentsd.model.attempts"] for span in chats] == [2, 4], "one span a turn"
+    attempts = [span for span in spans.get_finished_spans() if span.name.startswith("chat.attempt")]
+    assert [(span.attributes or {})["agentsd.model.attempt"] for span in attempts] == [1, 2, 1, 2, 3, 4]
+    assert [(span.attributes or {}).get("error.type") for span in attempts[:2]] == ["model_error", None]
 
 
 def test_a_model_is_given_up_after_the_last_attempt_with_its_last_word(tmp_path: Path) -> None:
@@ -165,9 +167,12 @@ def test_fallbacks_are_asked_in_their_order_each_with_attempts_of_its_own(
         ("model_fallback", "2 down; asking third instead"),
         ("model_retry", "3 down; asking again in 0.0s"),
     ]
-    chats = [span.attributes or {} for span in spans.get_finished_spans() if span.name == "chat scripted"]
-    assert [chat["agentsd.model.attempt"] for chat in chats] == [1, 2, 3, 4, 5, 6]
-    assert [chat.get("agentsd.model.fallback") for chat in chats] == [None, None, True, True, True, True]
+    named = [(span.name.rpartition(" ")[0], span.attributes or {}) for span in spans.get_finished_spans()]
+    attempts = [attributes for name, attributes in named if name == "chat.attempt"]
+    assert [attempt["agentsd.model.attempt"] for attempt in attempts] == [1, 2, 3, 4, 5, 6]
+    assert [attempt.get("agentsd.model.fallback") for attempt in attempts] == [None, None, True, True, True, True]
+    (chat,) = [attributes for name, attributes in named if name == "chat"]
+    assert (chat["agentsd.model.attempts"], chat["agentsd.model.fallback"]) == (6, True)
 
 
 def test_a_model_that_is_not_to_be_had_is_not_asked_twice(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_the_trace_has_the_route_with_its_question(tmp_path: Path, spans: InMemo
     assert tree(tuple(found)).splitlines() == [
         "invoke_workflow returns",
         "  agent.route",
-        "    chat router",
+        "    chat scripted",
         "  invoke_agent returns",
         "    agent.step 1",
         "      chat scripted",

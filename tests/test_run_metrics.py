@@ -146,7 +146,8 @@ def test_each_answer_of_a_human_is_counted_once_and_nothing_else_is(
 def test_cost_is_counted_by_model(reader: InMemoryMetricReader) -> None:
     meters = RunMetrics().recording()
     assert meters
-    meters.model_call("openai", "x", 0.1, 0.05, Usage(prompt_tokens=1, completion_tokens=1, cost_usd=0.25), None)
+    meters.model_call("openai", "x", 0.1, 0.05, None)
+    meters.model_attempt("openai", "x", Usage(prompt_tokens=1, completion_tokens=1, cost_usd=0.25), None)
     found = points(reader)
     assert found["agentsd.cost"] == [({"model": "openai/x"}, 0.25)]
     assert len(found["gen_ai.client.operation.time_to_first_chunk"]) == 1

@@ -76,9 +76,9 @@ def _notes(span: SpanRecord) -> str:
     notes = []
     if names.INPUT_TOKENS in attributes:
         notes.append(f"{attributes[names.INPUT_TOKENS]}+{attributes.get(names.OUTPUT_TOKENS, 0)} tokens")
-    attempt = attributes.get(names.MODEL_ATTEMPT, 1)
-    if isinstance(attempt, int) and attempt > 1:
-        notes.append(f"attempt {attempt}")
+    attempts = attributes.get(names.MODEL_ATTEMPTS, 1)
+    if isinstance(attempts, int) and attempts > 1:
+        notes.append(f"{attempts} attempts")
     for name in (names.TOOL_OUTCOME, names.RUN_OUTCOME, names.PLAN_STEP_OUTCOME):
         if (outcome := attributes.get(name)) and outcome not in ("success", "done", span.error):
             notes.append(str(outcome))

@@ -8,7 +8,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from framework.engine.run_trace import content_of, waits_for
+from framework.engine.run_trace import content_of, model_attributes, waits_for
 from framework.telemetry import names
 from framework.telemetry.span import NO_SPAN, OpenSpan
 from framework.types.errors import AgentsdError
@@ -117,4 +117,4 @@ def _agent_attributes(run: Run) -> dict[str, Any]:
         info = run.services.model(run.agent).info
     except AgentsdError:  # told where it is asked
         return attributes
-    return {**attributes, names.PROVIDER: info.provider, names.REQUEST_MODEL: info.model or info.provider}
+    return {**attributes, **model_attributes(info)}

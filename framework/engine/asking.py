@@ -26,6 +26,7 @@ from framework.config.prices import price_hint
 from framework.config.settings import ModelCallSettings
 from framework.engine.attempt import attempt, message_id
 from framework.engine.health import Permit
+from framework.engine.model_trace import ModelTrace, model_trace
 from framework.engine.warning import warn
 from framework.llm.capabilities import unknown_settings
 from framework.llm.client import ModelClient, ModelReply, ModelRequest
@@ -52,17 +53,19 @@ async def ask(run: Run, request: ModelRequest, model: str | None = None) -> Mode
     models = (model or spec.model or run.services.generation.settings.model, *spec.fallback_models)
     _check_prices(run, models)
     failures: list[ModelError] = []
-    for place, name in enumerate(models):
-        instead = models[place + 1] if place + 1 < len(models) else None
-        try:
-            client = _client(run, name, request, fallback=place > 0)
-            return await _Asked(run, name, client, request, fallback=place > 0, alone=instead is None).reply()
-        except ModelError as error:
-            if not error.unavailable:
-                raise
-            failures.append(error)
-        if instead is not None:
-            await _warn(run, "model_fallback", f"{failures[-1].message}; asking {instead} instead")
+    with model_trace(run, request) as trace:
+        for place, name in enumerate(models):
+            instead = models[place + 1] if place + 1 < len(models) else None
+            try:
+                client = _client(run, name, request, fallback=place > 0)
+                asked = _Asked(run, name, client, request, trace, fallback=place > 0, alone=instead is None)
+                return await asked.reply()
+            except ModelError as error:
+                if not error.unavailable:
+                    raise
+                failures.append(error)
+            if instead is not None:
+                await _warn(run, "model_fallback", f"{failures[-1].message}; asking {instead} instead")
     raise _gave_up(failures, run.attempt)
 
 
@@ -108,9 +111,17 @@ class _Asked:
     """One model that is asked until it answers or there is no point in it any more."""
 
     def __init__(
-        self, run: Run, name: str, client: ModelClient, request: ModelRequest, *, fallback: bool, alone: bool
+        self,
+        run: Run,
+        name: str,
+        client: ModelClient,
+        request: ModelRequest,
+        trace: ModelTrace,
+        *,
+        fallback: bool,
+        alone: bool,
     ) -> None:
-        self._run, self._name, self._client, self._request = run, name, client, request
+        self._run, self._name, self._client, self._request, self._trace = run, name, client, request, trace
         self._fallback, self._alone = fallback, alone
         self._rules = run.services.generation.settings.model_calls
         self._health = run.services.health
@@ -122,7 +133,7 @@ class _Asked:
             run.keep_time()
             run.attempt += 1
             try:
-                reply = await attempt(run, self._client, self._request, fallback=self._fallback)
+                reply = await attempt(run, self._client, self._request, self._trace, fallback=self._fallback)
             except ModelError as error:
                 if error.usage:
                     run.budget.spend_tokens(error.usage)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from framework.engine.model_trace import model_trace
+from framework.engine.model_trace import ModelTrace
 from framework.engine.room import request_tokens, size_of
 from framework.llm.answers import require_answer
 from framework.llm.capabilities import priced
@@ -28,14 +28,16 @@ def message_id(run: Run) -> str:
     return ".".join(("msg", *run.state.path, str(run.state.steps))) + again
 
 
-async def attempt(run: Run, client: ModelClient, request: ModelRequest, *, fallback: bool) -> ModelReply:
+async def attempt(
+    run: Run, client: ModelClient, request: ModelRequest, call: ModelTrace, *, fallback: bool
+) -> ModelReply:
     """Ask a model once, within its time; the number of the attempt is `run.attempt`.
 
     Raises:
         ModelError: the attempt failed or its answer is empty; carries the usage, where known.
     """
     incoming = _Incoming(client.info)
-    with model_trace(run, client.info, request, fallback=fallback) as trace:
+    with call.attempt(client.info, fallback=fallback) as trace:
         try:
             reply = _counted(run, request, await _in_time(run, client, request, incoming), client.info)
             require_answer(reply, client.info)

@@ -65,7 +65,7 @@ async def route_by_model(run: Run, message: str, agents: Mapping[str, Agent], mo
     spec = run.agent.spec.model_copy(update={"model": model, "fallback_models": (), "protocol": "auto"})
     run.agent = replace(run.agent, spec=spec)
     choice = await _choice(run, message, agents, partial(asking.ask, run))
-    asked = Asked(model, run.state.usage, began, time_ns())
+    asked = Asked(asking.first_model(run, model).info, run.state.usage, began, time_ns())
     agent = agents[choice.agent]
     executor = choice.executor if agent.spec.executor == AUTO else ""
     return Route(agent, "model", choice.reason or "chosen by the model", choice.confidence, executor, asked)

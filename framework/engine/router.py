@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from framework.config.compile import Agent
+from framework.llm.client import ModelInfo
 from framework.types.errors import AgentNotFound, RequestError
 from framework.types.messages import Usage
 from framework.types.spec import Routing
@@ -30,7 +31,7 @@ _UNSPACED = (
 class Asked:
     """The question to a model that a route comes from."""
 
-    model: str
+    info: ModelInfo
     usage: Usage
     began_ns: int
     ended_ns: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from time import perf_counter
@@ -13,11 +14,13 @@ from pydantic import BaseModel, SecretStr
 from framework.config.generation import Generation
 from framework.config.settings import Settings
 from framework.engine.router import Route
+from framework.llm.client import ModelInfo
 from framework.telemetry import names
 from framework.telemetry.content import TEXT, Content, mode_of
 from framework.telemetry.span import NO_SPAN, Given, OpenSpan
 from framework.telemetry.spans import Spans
 from framework.types.errors import AgentsdError, RunSuspended
+from framework.types.messages import Usage
 from framework.types.outcome import outcome
 from framework.types.state import Confirmation, RunState
 
@@ -60,6 +63,30 @@ def content_of(run: Run) -> Content:
             break
         above = above.parent
     return content
+
+
+def model_attributes(info: ModelInfo) -> dict[str, Any]:
+    """Attributes of a model: its provider as the conventions name it, and where it is."""
+    return {
+        names.PROVIDER: names.PROVIDERS.get(info.provider, info.provider),
+        names.REQUEST_MODEL: info.wire_name,
+        names.SERVER_ADDRESS: info.server_address,
+        names.SERVER_PORT: info.server_port,
+    }
+
+
+def usage_attributes(usage: Usage | None) -> dict[str, Any]:
+    """Tokens and cost of a model call; only `chat` spans have them, so that no backend counts them twice."""
+    if usage is None:
+        return {}
+    return {
+        names.INPUT_TOKENS: usage.prompt_tokens,
+        names.OUTPUT_TOKENS: usage.completion_tokens,
+        names.CACHED_TOKENS: usage.cached_tokens or None,
+        names.CACHE_WRITE_TOKENS: usage.cache_write_tokens or None,
+        names.CALL_COST: usage.cost_usd or None,
+        names.MLFLOW_COST: json.dumps({"total_cost": usage.cost_usd}) if usage.cost_usd else None,
+    }
 
 
 def waits_for(span: OpenSpan, asked: Sequence[Confirmation]) -> None:
@@ -163,13 +190,9 @@ class RunTrace:
         with spans.span("agent.route", "CHAIN", attributes, started_ns=asked.began_ns if asked else None):
             if asked is None:
                 return
-            model: Given = {
-                names.OPERATION: "chat",
-                names.REQUEST_MODEL: asked.model,
-                names.INPUT_TOKENS: asked.usage.prompt_tokens,
-                names.OUTPUT_TOKENS: asked.usage.completion_tokens,
-            }
-            spans.span(f"chat {asked.model}", "LLM", model, client=True, started_ns=asked.began_ns).end(asked.ended_ns)
+            model: Given = {names.OPERATION: "chat", **model_attributes(asked.info), **usage_attributes(asked.usage)}
+            name = f"chat {asked.info.wire_name}"
+            spans.span(name, "LLM", model, client=True, started_ns=asked.began_ns).end(asked.ended_ns)
 
 
 def _secrets(settings: BaseModel) -> Iterator[str]:

@@ -48,6 +48,11 @@ class ModelInfo:
         """`provider/model`."""
         return f"{self.provider}/{self.model}" if self.model else self.provider
 
+    @property
+    def wire_name(self) -> str:
+        """The server's own name for the model; a stand-in goes by its provider's."""
+        return self.model or self.provider
+
 
 def served_model(provider: str, model: str, base_url: str | None, said: Capabilities | None) -> ModelInfo:
     """A model on a server: what is said of it, and beside that what is known of it."""

@@ -53,7 +53,7 @@ class RunMetrics:
 
     def __init__(self) -> None:
         meter = metrics.get_meter(names.TRACER)
-        self._model_seconds = _seconds(meter, "gen_ai.client.operation.duration", "One attempt at a model call.")
+        self._model_seconds = _seconds(meter, "gen_ai.client.operation.duration", "A model call with its attempts.")
         self._first_seconds = _seconds(
             meter, "gen_ai.client.operation.time_to_first_chunk", "Until the first piece of a streamed answer."
         )
@@ -63,6 +63,7 @@ class RunMetrics:
             description="Tokens of a model call.",
             explicit_bucket_boundaries_advisory=_TOKENS,
         )
+        self._attempts = meter.create_counter("agentsd.model.attempts", description="Attempts of model calls.")
         self._cost = meter.create_counter("agentsd.cost", unit="USD", description="What model calls cost.")
         self._tool_seconds = _seconds(meter, "gen_ai.execute_tool.duration", "One tool call.")
         self._denied = meter.create_counter("agentsd.tool.denied", description="Calls that the policy forbade.")
@@ -114,14 +115,18 @@ class RunMetrics:
         model: str,
         seconds: float,
         first_seconds: float | None,
-        usage: Usage | None,
         error_type: str | None,
     ) -> None:
-        """One attempt at a model call has ended."""
-        attributes = {names.OPERATION: "chat", names.PROVIDER: provider, names.REQUEST_MODEL: model}
+        """A model call has ended, with all its attempts; `model` is the one that was asked first."""
+        attributes = _model(provider, model)
         self._model_seconds.record(seconds, _with_error(attributes, error_type))
         if first_seconds is not None:
             self._first_seconds.record(first_seconds, attributes)
+
+    def model_attempt(self, provider: str, model: str, usage: Usage | None, error_type: str | None) -> None:
+        """One attempt of a model call has ended; `usage` is what it consumed."""
+        attributes = _model(provider, model)
+        self._attempts.add(1, _with_error(attributes, error_type))
         if usage is None:
             return
         self._tokens.record(usage.prompt_tokens, {**attributes, names.TOKEN_TYPE: "input"})
@@ -150,6 +155,14 @@ def _seconds(meter: metrics.Meter, name: str, description: str) -> metrics.Histo
 
 def _counts(meter: metrics.Meter, name: str, description: str) -> metrics.Histogram:
     return meter.create_histogram(name, description=description, explicit_bucket_boundaries_advisory=_FEW)
+
+
+def _model(provider: str, model: str) -> dict[str, str]:
+    return {
+        names.OPERATION: "chat",
+        names.PROVIDER: names.PROVIDERS.get(provider, provider),
+        names.REQUEST_MODEL: model,
+    }
 
 
 def _with_error(attributes: dict[str, str], error_type: str | None) -> dict[str, str]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 TRACER = "agentsd"
+
+PROVIDERS = MappingProxyType({"gemini": "gcp.gemini", "mistral": "mistral_ai"})
+"""Providers that the conventions call something else than model names do."""
 
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"
@@ -93,6 +98,9 @@ STEP_KIND = "agentsd.step.kind"
 PROMPT_DIGEST = "agentsd.prompt.digest"
 CALL_COST = "agentsd.model.cost_usd"
 MODEL_ATTEMPT = "agentsd.model.attempt"
+MODEL_ATTEMPTS = "agentsd.model.attempts"
+MLFLOW_COST = "mlflow.llm.cost"
+"""Cost of a call as MLflow reads it, as JSON; without it MLflow only knows the models of its own price list."""
 MODEL_FALLBACK = "agentsd.model.fallback"
 TOOL_RISK = "agentsd.tool.risk"
 TOOL_ATTEMPTS = "agentsd.tool.attempts"
