@@ -51,7 +51,7 @@ def test_help_lists_the_commands_without_loading_them(tmp_path: Path) -> None:
 def test_init_gives_a_project_that_checks_and_runs(starter: Path) -> None:
     checked = started("check", cwd=starter)
     assert checked.returncode == 0, checked.stderr
-    assert "agents: assistant, code-diagnosis, log-analyst, planner, repo-analysis" in checked.stdout
+    assert "agents: assistant, basic, code-diagnosis, coder, log-analyst, planner, repo-analysis" in checked.stdout
     assert "all files can be used" in checked.stdout
     assert "warning" not in checked.stderr
 
@@ -110,7 +110,7 @@ def test_run_takes_one_agent_file_of_a_project_with_its_plugins(starter: Path) -
 
 def test_trace_draws_the_waterfall(starter: Path) -> None:
     done = agentsd("run", "--trace", "echo hello", cwd=starter)
-    assert "invoke_workflow one" in done.stderr
+    assert "invoke_workflow assistant" in done.stderr
     assert "execute_tool echo" in done.stderr
     assert "█" in done.stderr
 

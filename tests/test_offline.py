@@ -171,6 +171,10 @@ def calculation(expression: str) -> Call:
         ("list the directory data/logs", [("list_dir", {"path": "data/logs"})]),
         ("列出 data 目录", [("list_dir", {"path": "data"})]),
         ("list files", [("list_dir", {})]),
+        ("列出所有 Go 文件", [("search_files", {"query": "*.go"})]),
+        ("list all Go files", [("search_files", {"query": "*.go"})]),
+        ("find python files in the plugins directory", [("search_files", {"query": "*.py", "root_dir": "plugins"})]),
+        ("read the JSON file data/notes.json", [("read_file", {"path": "data/notes.json"})]),
         ("read data/notes.txt.", [("read_file", {"path": "data/notes.txt"})]),
         ("show the first 20 lines of data/notes.txt", [("read_file", {"path": "data/notes.txt", "max_lines": 20})]),
         ("读取 data/notes.txt 的前 5 行", [("read_file", {"path": "data/notes.txt", "max_lines": 5})]),
@@ -220,6 +224,29 @@ def test_one_clause_is_one_turn_and_the_answer_tells_all_results() -> None:
     turns, answer = drive("搜索包含 'calculator' 的文件，然后计算 [1,2,3,4,5] 的平均值", results)
     assert turns == [[("search_files", {"query": "calculator"})], [calculation("mean([1,2,3,4,5])")]]
     assert answer == "- search_files(calculator)：calculator.py\n- mean([1,2,3,4,5]) = 3"
+
+
+FOUND = "a.txt:7: 10 calculators and 30 more\nb/2.txt:12: costs 2.5\nc9.txt"
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "搜索包含 'calculator' 的文件，然后计算文件中数字的平均值",
+        "search for 'calculator' then calculate the average of the numbers",
+    ],
+)
+def test_the_numbers_that_a_search_found_are_averaged_without_line_numbers_and_names(sentence: str) -> None:
+    turns, answer = drive(sentence, {"search_files": FOUND, "calculator": "14.166666666666666"})
+    assert turns == [[("search_files", {"query": "calculator"})], [calculation("mean([10,30,2.5])")]]
+    assert "14.166666666666666" in answer
+
+
+def test_a_part_of_a_request_that_no_tool_fits_is_named_in_the_answer() -> None:
+    _, answer = drive("search for 'timeout' then send it to ann@example.com", {"search_files": "a.txt:1: timeout"})
+    assert answer.endswith("- send it to ann@example.com: no tool fits")
+    _, answer = drive("搜索包含 'timeout' 的文件，然后删除它们", {"search_files": "a.txt:1: timeout"})
+    assert answer.endswith("- 删除它们：没有适合的工具")
 
 
 def test_an_english_chain_reads_what_the_search_has_found() -> None:

@@ -152,7 +152,7 @@ def test_it_accepts_every_settings_file_of_the_documentation(place: str, text: s
 def test_it_accepts_the_starter(starter: Path) -> None:
     schema = agent_schema(names_in(starter))
     files = [path for path in (starter / "agents.d").glob("*.yaml") if not path.name.endswith(".test.yaml")]
-    assert len(files) == 5
+    assert len(files) == 7
     for path in files:
         text = path.read_text("utf-8")
         assert not refuses(schema, data_of(text)), path

@@ -43,7 +43,9 @@ TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required"
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SkillHost]:
     """The example host, as a process of its own."""
-    files = write(tmp_path_factory.mktemp("files"), {"a/report.txt": "x", "notes.md": "y"})
+    files = write(
+        tmp_path_factory.mktemp("files"), {"a/report.txt": "x", "notes.md": "y", "app.log": "INFO up\nERROR down\n"}
+    )
     command = [sys.executable, "-m", "uvicorn", "examples.skill_host.app:app", "--port", "0", "--no-access-log"]
     env = {**os.environ, "SKILL_KEY": KEY, "SKILL_ROOT": str(files), "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True) as process:
@@ -121,19 +123,30 @@ def test_the_skills_of_a_host_become_tools(host: SkillHost) -> None:
             assert (as_source.name, as_source.faults) == ("skill.files", ())
             assert {name: tool.definition.description for name, tool in tools.items()} == {
                 "skill.files.file_search": "Search the host's files by name.",
-                "skill.files.text_stats": "Count the characters, words and lines of a text.",
-                "skill.files.convert_units": "Convert a length to another unit",
+                "skill.files.echo": "Return the text unchanged.",
+                "skill.files.calculator": "Calculate the mean, median, sum, minimum, maximum or count of a list of "
+                "numbers.",
+                "skill.files.log_transform": "Count the levels of a log file, or show its errors or last lines",
             }
             assert {(tool.source, tool.risk, tool.idempotent) for tool in tools.values()} == {
                 ("skill", "medium", False)
             }
-            assert await call(tools["skill.files.file_search"], {"query": "report"}) == ["a/report.txt"]
-            counted = await call(tools["skill.files.text_stats"], {"text": "a b\nc"}, "2")
-            assert counted == {"characters": 5, "words": 3, "lines": 2}
-            convert = tools["skill.files.convert_units"]
-            assert await call(convert, {"value": 2, "from_unit": "km"}, "3") == 2000
-            with pytest.raises(ToolError, match="there is no unit 'parsec'"):
-                await call(convert, {"value": 2, "from_unit": "parsec"}, "4")
+            search = tools["skill.files.file_search"]
+            assert await call(search, {"query": "report"}) == {"files": ["a/report.txt"], "total": 1}
+            assert await call(search, {"query": "report", "root_dir": "a"}, "2") == {
+                "files": ["a/report.txt"],
+                "total": 1,
+            }
+            assert await call(tools["skill.files.echo"], {"text": "hi"}, "3") == {"text": "hi"}
+            mean = {"operation": "mean", "numbers": [1, 2, 6]}
+            assert await call(tools["skill.files.calculator"], mean, "4") == {"result": 3}
+            log = tools["skill.files.log_transform"]
+            assert await call(log, {"path": "app.log", "operation": "errors"}, "5") == {
+                "levels": {"INFO": 1, "ERROR": 1},
+                "lines": ["ERROR down"],
+            }
+            with pytest.raises(ToolError, match="outside the host's root"):
+                await call(log, {"path": "../app.log"}, "6")
 
     asyncio.run(main())
 
@@ -152,10 +165,11 @@ def test_arguments_are_checked_before_anything_is_sent() -> None:
 def test_one_call_that_is_sent_twice_is_made_once(host: SkillHost) -> None:
     async def main() -> None:
         async with opened(host) as source:
-            search = source.tools[0]
+            search = next(tool for tool in source.tools if tool.name.endswith("file_search"))
             first = await call(search, {"query": "notes"}, "same")
-            assert await call(search, {"query": "report"}, "same") == first == ["notes.md"], "the host knows the call"
-            assert await call(search, {"query": "report"}, "other") == ["a/report.txt"]
+            assert await call(search, {"query": "report"}, "same") == first, "the host knows the call"
+            assert first == {"files": ["notes.md"], "total": 1}
+            assert (await call(search, {"query": "report"}, "other"))["files"] == ["a/report.txt"]
 
     asyncio.run(main())
 
@@ -174,13 +188,13 @@ def test_a_wrong_key_is_told_and_not_shown(host: SkillHost) -> None:
 def test_an_agent_uses_a_skill(host: SkillHost, tmp_path: Path) -> None:
     async def main() -> None:
         write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy='{allow: ["skill.files.*"]}')})
-        wish = ToolCall(id="1", tool="skill.files.text_stats", arguments={"text": "one two"})
-        model = ScriptedModel((wish,), "Two words.")
+        wish = ToolCall(id="1", tool="skill.files.echo", arguments={"text": "one two"})
+        model = ScriptedModel((wish,), "It says one two.")
         async with opened(host) as source:
             tools = source.tools
             async with Runtime.open(tmp_path, tools=tools, models={"scripted": model}, watch=False) as runtime:
-                made = (await runtime.run("count")).tool_calls[0]
-                assert (made.status, made.result) == ("success", {"characters": 7, "words": 2, "lines": 1})
+                made = (await runtime.run("echo")).tool_calls[0]
+                assert (made.status, made.result) == ("success", {"text": "one two"})
 
     asyncio.run(main())
 

@@ -42,6 +42,15 @@ def ask(root: Path, message: str, agent: str | None = None) -> RunResult:
             ["search_files", "calculator"],
             ["agents.d/assistant.yaml", "3"],
         ),
+        (
+            "搜索包含 'calculator' 的文件，然后计算文件中数字的平均值",
+            "assistant",
+            ["search_files", "calculator"],
+            ["agents.d/assistant.yaml", "mean(["],
+        ),
+        ("列出所有 Python 文件", "assistant", ["search_files"], ["plugins/dates.py"]),
+        ("list all Python files", "assistant", ["search_files"], ["plugins/dates.py"]),
+        ("写一个函数", "coder", [], []),
         ("帮我分析一下 data/logs/app.log", "log-analyst", ["log_transform"] * 3, ["ERROR"]),
         ("搜索不存在的文件", "assistant", ["search_files"], ["没有找到"]),
         ("what is in this repository?", "repo-analysis", ["list_dir"], ["agents.d/"]),
@@ -102,6 +111,6 @@ def test_the_starters_own_cases_pass(starter: Path) -> None:
     async def main() -> None:
         settings = Settings(reload=ReloadSettings(gate="tests"))
         async with Runtime.open(starter, settings=settings, watch=False) as runtime:
-            assert len(read_suite(runtime.catalog.current).cases) >= 5
+            assert len(read_suite(runtime.catalog.current).cases) >= 25
 
     asyncio.run(main())

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import hmac
 import inspect
+import math
 import os
+import statistics
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -28,68 +30,123 @@ from fastapi import Depends, FastAPI, Header, HTTPException
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 KEPT_ANSWERS = 1000
-LENGTHS = {"m": 1.0, "km": 1000.0, "cm": 0.01, "mile": 1609.344, "inch": 0.0254}
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
-class FileSearch(BaseModel):
+class Strict(BaseModel):
+    """Arguments or output of a skill; unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Echo(Strict):
+    """Arguments of echo."""
+
+    text: str = Field(description="the text to return")
+
+
+class EchoOutput(Strict):
+    """Output of echo."""
+
+    text: str
+
+
+def echo(given: Echo) -> EchoOutput:
+    """Return the text unchanged."""
+    return EchoOutput(text=given.text)
+
+
+class FileSearch(Strict):
     """Arguments of file_search."""
 
-    model_config = ConfigDict(extra="forbid")
     query: str = Field(min_length=1, description="part of a file's name")
-    limit: int = Field(20, ge=1, le=200, description="how many at most")
+    root_dir: str = Field(".", description="folder to search, relative to the host's root")
+    limit: int = Field(20, ge=1, le=200, description="maximum number of files")
 
 
-def file_search(asked: FileSearch) -> list[str]:
+class FileSearchOutput(Strict):
+    """Output of file_search: paths relative to the host's root, sorted."""
+
+    files: list[str]
+    total: int = Field(description="number of files found, including those above the limit")
+
+
+def file_search(given: FileSearch) -> FileSearchOutput:
     """Find files by a part of their name."""
-    root = Path(os.environ.get("SKILL_ROOT", "."))
-    found = (path for path in root.rglob(f"*{asked.query.replace('*', '')}*") if path.is_file())
-    return sorted(path.relative_to(root).as_posix() for path in found)[: asked.limit]
+    found = _below(given.root_dir).rglob(f"*{given.query.replace('*', '')}*")
+    files = sorted(path.relative_to(_root()).as_posix() for path in found if path.is_file())
+    return FileSearchOutput(files=files[: given.limit], total=len(files))
 
 
-class TextStats(BaseModel):
-    """Arguments of text_stats."""
+class Calculator(Strict):
+    """Arguments of calculator."""
 
-    model_config = ConfigDict(extra="forbid")
-    text: str = Field(description="what to count in")
-
-
-def text_stats(asked: TextStats) -> dict[str, int]:
-    """Count the characters, words and lines of a text.
-
-    A word is what stands between spaces; an empty text has no line.
-    """
-    return {
-        "characters": len(asked.text),
-        "words": len(asked.text.split()),
-        "lines": len(asked.text.splitlines()),
-    }
+    operation: Literal["mean", "median", "sum", "min", "max", "count"]
+    numbers: list[float] = Field(min_length=1, max_length=10_000)
 
 
-class ConvertUnits(BaseModel):
-    """Arguments of convert_units."""
+class CalculatorOutput(Strict):
+    """Output of calculator."""
 
-    model_config = ConfigDict(extra="forbid")
-    value: float = Field(description="how many")
-    from_unit: str = Field(description="m, km, cm, mile or inch")
-    to_unit: Literal["m", "km", "cm", "mile", "inch"] = "m"
+    result: float
 
 
-def convert_units(asked: ConvertUnits) -> float:  # noqa: D103 - its document below is what is told of it
-    if asked.from_unit not in LENGTHS:
-        raise ValueError(f"there is no unit {asked.from_unit!r}; there are: {', '.join(LENGTHS)}")
-    return asked.value * LENGTHS[asked.from_unit] / LENGTHS[asked.to_unit]
+def calculator(given: Calculator) -> CalculatorOutput:
+    """Calculate the mean, median, sum, minimum, maximum or count of a list of numbers."""
+    operations: dict[str, Callable[[list[float]], float]] = {
+        "mean": statistics.fmean, "median": statistics.median, "sum": math.fsum, "min": min, "max": max, "count": len,
+    }  # fmt: skip
+    return CalculatorOutput(result=operations[given.operation](given.numbers))
 
 
-SKILLS: dict[str, tuple[Callable[[Any], Any], type[BaseModel], dict[str, str]]] = {
+class LogTransform(Strict):
+    """Arguments of log_transform."""
+
+    path: str = Field(description="log file, relative to the host's root")
+    operation: Literal["levels", "errors", "tail"] = "levels"
+    limit: int = Field(20, ge=1, le=200, description="maximum number of lines")
+
+
+class LogTransformOutput(Strict):
+    """Output of log_transform."""
+
+    levels: dict[str, int] = Field(description="number of lines by level")
+    lines: list[str] = Field(description="the lines asked for, in the order of the file")
+
+
+def log_transform(given: LogTransform) -> LogTransformOutput:  # noqa: D103 - its document in SKILLS describes it
+    path = _below(given.path)
+    if not path.is_file():
+        raise ValueError(f"there is no file {given.path!r}")
+    lines = path.read_text("utf-8", "replace").splitlines()
+    levels = {level: sum(level in line for line in lines) for level in LEVELS}
+    errors = [line for line in lines if "ERROR" in line or "CRITICAL" in line]
+    chosen = {"levels": [], "errors": errors, "tail": lines}[given.operation]
+    return LogTransformOutput(levels={level: n for level, n in levels.items() if n}, lines=chosen[-given.limit :])
+
+
+def _root() -> Path:
+    return Path(os.environ.get("SKILL_ROOT", ".")).resolve()
+
+
+def _below(relative: str) -> Path:
+    path = (_root() / relative).resolve()
+    if not path.is_relative_to(_root()):
+        raise ValueError(f"{relative!r} is outside the host's root")
+    return path
+
+
+SKILLS: dict[str, tuple[Callable[[Any], BaseModel], type[BaseModel], dict[str, str]]] = {
+    "echo": (echo, Echo, {}),
     "file_search": (file_search, FileSearch, {"description": "Search the host's files by name."}),
-    "text_stats": (text_stats, TextStats, {}),
-    "convert_units": (
-        convert_units,
-        ConvertUnits,
-        {"document": "# Convert a length to another unit\n\nMetric, mostly."},
+    "calculator": (calculator, Calculator, {}),
+    "log_transform": (
+        log_transform,
+        LogTransform,
+        {"document": "# Count the levels of a log file, or show its errors or last lines\n\nPlain text only."},
     ),
 }
-"""Each with its arguments and what else is known of it; models get the first of description, docstring, document."""
+"""Skill, arguments and further texts, by id. A model reads the first of description, docstring and document."""
 
 
 class Invocation(BaseModel):
@@ -143,7 +200,11 @@ def invoke(
 def _result(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     function, model, _ = SKILLS[name]
     try:
-        return {"success": True, "output": function(model.model_validate(arguments)), "meta": {"skill": name}}
+        return {
+            "success": True,
+            "output": function(model.model_validate(arguments)).model_dump(),
+            "meta": {"skill": name},
+        }
     except ValidationError as error:
         return {"success": False, "error": "; ".join(f"{e['loc']}: {e['msg']}" for e in error.errors())}
     except ValueError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,7 +180,19 @@ def _answer(turn: _Turn, tools: Sequence[ToolDefinition]) -> str:
     if not turn.answered:
         return turn.listed if turn.listed and not tools else _introduction(tools, chinese)
     stated = [_state(call, content, chinese, alone=len(turn.answered) == 1) for call, content in turn.answered]
+    stated += [f"{text}：没有适合的工具" if chinese else f"{text}: no tool fits" for text in _undone(turn, tools)]
     return stated[0] if len(stated) == 1 else "\n".join(f"- {one}" for one in stated)
+
+
+def _undone(turn: _Turn, tools: Sequence[ToolDefinition]) -> Iterator[str]:
+    """Yield the clauses that ask for an action none of the tools can do."""
+    position = 0
+    for text in clauses(turn.text) if tools else ():
+        clause = take_apart(text)
+        picked = _pick(clause, tools, turn.results_before(position))
+        position += len(picked)
+        if not picked and clause.words & ACTIONS:
+            yield text
 
 
 def _state(call: ToolCall | None, content: str, chinese: bool, *, alone: bool) -> str:

@@ -61,7 +61,7 @@ def fill(tool: ToolDefinition, clause: Clause, earlier: Sequence[str]) -> list[F
     properties: dict[str, Any] = tool.parameters.get("properties", {})
     required = [name for name in tool.parameters.get("required", ()) if name in properties]
     sums = [name for name in required if _parts(name) & _EXPRESSIONS]
-    filled = (_fill_once(tool, clause, earlier, sum_) for sum_ in (expressions(clause) if sums else [""]))
+    filled = (_fill_once(tool, clause, earlier, sum_) for sum_ in (expressions(clause, earlier) if sums else [""]))
     return [one for one in filled if one is not None]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +88,20 @@ _NAMED_DIRECTORY = re.compile(
     r"|(?<![\w.-])([\w.-]{1,80})\s{0,9}(?:目录|文件夹)|(?:目录|文件夹)\s*([\w.-]+)",
     re.IGNORECASE | re.ASCII,
 )
+_FILES_OF = re.compile(
+    r"(?<![\w.])(C\+\+|C#|[A-Za-z]{1,12})\s{0,3}(?:source\s{1,3})?(?:code\s{1,3})?(?:files?\b|源?文件|源码|代码文件)",
+    re.IGNORECASE,
+)
+_SUFFIXES = {
+    "go": "go", "golang": "go", "python": "py", "java": "java", "javascript": "js", "typescript": "ts", "rust": "rs",
+    "ruby": "rb", "c": "c", "c++": "cpp", "c#": "cs", "php": "php", "swift": "swift", "kotlin": "kt", "shell": "sh",
+    "markdown": "md", "yaml": "yaml", "json": "json", "csv": "csv", "sql": "sql", "html": "html", "css": "css",
+}  # fmt: skip
+"""Suffix of the files of a language or format, by its name in lower case."""
+_FOUND_NUMBERS = re.compile(r"\b(?:numbers?|values?|figures?)\b|数字|数值", re.IGNORECASE)
+_FOUND_AT = re.compile(r"^[^\s:]{1,300}:[0-9]{1,9}: ?|^[^\s:]{1,300}$", re.MULTILINE)
+"""The place before a line that a search found, or a path alone."""
+_MOST_NUMBERS = 100
 _QUESTION = re.compile(r"what(?:'s|\s+is|\s+are)|how\s+much|多少|等于|=")
 
 _ARITHMETIC = re.compile(
@@ -199,7 +214,12 @@ def take_apart(text: str) -> Clause:
         if words(name) - {"list", "dir", "file"}:
             paths.append(name)
             plain = plain.replace(match[0], match[0].replace(name, " "), 1)
-    hints = set(words(" ".join(paths).replace("/", " ")))
+    kind = None if any(map(is_file_name, paths)) else _FILES_OF.search(plain)
+    suffix = _SUFFIXES.get(kind[1].lower()) if kind else None
+    if kind and suffix:
+        quoted = (*quoted, f"*.{suffix}")
+        plain = plain.replace(kind[0], kind[0].replace(kind[1], " "), 1)
+    hints = set(words(" ".join(paths).replace("/", " "))) | ({"search", "file"} if suffix else set())
     if any(is_file_name(path) for path in paths):
         hints.add("file")
     said = words(plain)
@@ -208,8 +228,13 @@ def take_apart(text: str) -> Clause:
     return Clause(text, plain, said, frozenset(hints) - said, quoted, tuple(paths), urls, lists)
 
 
-def expressions(clause: Clause) -> list[str]:
-    """The expressions a clause asks for: those written out, or its operations over its lists."""
+def expressions(clause: Clause, earlier: Sequence[str] = ()) -> list[str]:
+    """Return the expressions a clause asks for: those written out, or its operations over its lists.
+
+    Args:
+        clause: what is asked for.
+        earlier: results of tools, the latest first; "the numbers" without a list are those in the latest.
+    """
     if written := [found for text in (*clause.quoted, clause.text) for found in _written(text)]:
         return list(dict.fromkeys(written))
     named = {word: spoken(frozenset({word})).search(clause.plain) for word in OPERATIONS}
@@ -217,6 +242,9 @@ def expressions(clause: Clause) -> list[str]:
     lists = list(clause.lists)
     if not lists and len(loose := NUMBER.findall(clause.plain)) > 1:
         lists = [",".join(loose)]
+    if not lists and earlier and _FOUND_NUMBERS.search(clause.plain):
+        found = NUMBER.findall(_FOUND_AT.sub("", earlier[0]))
+        lists = [",".join(found[:_MOST_NUMBERS])] if found else []
     if 1 < len(operations) == len(lists):
         return [f"{word}([{numbers}])" for (_, word), numbers in zip(operations, lists, strict=True)]
     return [f"{word}([{numbers}])" for numbers in lists for _, word in operations]
