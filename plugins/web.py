@@ -26,7 +26,7 @@ class SearchNotSetUp(ToolError):
     code = "search_not_set_up"
 
 
-@tool(risk="medium", idempotent=True)
+@tool(risk="medium", idempotent=True, urls="url")
 async def read_url(url: str, context: ToolContext) -> str:
     """Fetch a web page (抓取网页) and return its readable text, without menus, scripts and hidden parts.
 

@@ -10,7 +10,7 @@ from framework import HttpClient, ToolContext, ToolError, tool
 MAX_ANSWER = 500
 
 
-@tool(risk="high", confirm=True)
+@tool(risk="high", confirm=True, urls="url")
 async def send_webhook(
     url: str,
     context: ToolContext,

@@ -317,7 +317,7 @@ def test_explain_judges_what_a_run_would_judge(tmp_path: Path) -> None:
             project(tmp_path, skill_policy=policy, model="offline"), tools=[pay], watch=False
         ) as runtime:
             one = runtime.catalog.current.agents["one"]
-        told, wrong = judged(one, pay, {"amount": "50", "tags": '["vip"]'})
+        told, wrong = judged(one, pay, {"amount": "50", "tags": '["vip"]'}, tmp_path)
         assert (told.verdict.kind, wrong) == ("deny", None)
 
     asyncio.run(main())

@@ -56,7 +56,7 @@ def command(
     if arguments is None:
         judgement = standing(chosen, found)
     else:
-        judgement, wrong = judged(chosen, found, arguments_of(arguments))
+        judgement, wrong = judged(chosen, found, arguments_of(arguments), read.base_path)
     if as_json:
         click.echo(json.dumps(_tool_data(judgement) | {"invalid_arguments": wrong}, ensure_ascii=False, indent=2))
     else:

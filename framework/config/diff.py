@@ -150,6 +150,7 @@ _SETS: Mapping[str, tuple[Effect, Effect]] = {
     "skill_policy.deny": ("tightens", "widens"),
     "skill_policy.ask": ("tightens", "widens"),
     "skill_policy.allow": ("widens", "tightens"),
+    "skill_policy.files.deny": ("tightens", "widens"),
     "sub_agents": ("widens", "tightens"),
     **{f"hooks.{place}": ("tightens", "widens") for place in get_args(HookPlace)},
 }

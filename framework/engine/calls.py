@@ -16,8 +16,10 @@ from framework.engine.results import WRONG_CALL, finish
 from framework.engine.tool_trace import decided, tool_trace
 from framework.llm.chat import read_again, repair
 from framework.tools.arguments import ArgumentsError
+from framework.tools.conditions import views
+from framework.tools.locations import canonical_arguments
 from framework.tools.tool import Tool
-from framework.types.errors import did_you_mean
+from framework.types.errors import ToolError, did_you_mean
 from framework.types.events import ToolRequested
 from framework.types.messages import Message, ToolCall, ToolResult
 from framework.types.redact import redact_data
@@ -119,13 +121,19 @@ async def _answer(run: Run, call: ToolCall, tool: Tool | None, record: CallRecor
 
 
 async def _judge(run: Run, call: ToolCall, tool: Tool, record: CallRecord) -> tuple[Confirmation, ...]:
-    verdict = run.policy.judge(tool, tool.with_defaults(call.arguments))
+    verdict = run.policy.judge(tool, *views(tool, call.arguments))
     if verdict.kind == "deny":
         return await finish(run, call, _denied(verdict))
     try:
-        bound = tool.bind(call.arguments)
+        bound = corrections.bind(run, tool, call.arguments)
     except ArgumentsError as error:
         return await finish(run, call, _wrong(error.message, findings=corrections.findings_of(error)))
+    except ToolError as error:
+        return await finish(run, call, _refused(error))
+    if len(seen := views(tool, call.arguments, bound)) > 1:
+        verdict = run.policy.judge(tool, *seen)
+    if verdict.kind == "deny":
+        return await finish(run, call, _denied(verdict))
     if refused := await hooks.before_tool(run, call):
         return await finish(run, call, refused)
     question = _question(run, call, tool, verdict, record)
@@ -140,7 +148,7 @@ async def _execute_in_turn(
     """Make a call once its tool's rate allows it, if the rules of then do, too; `asked`: a human has approved it."""
     run.keep_time()
     if await run.services.throttle.wait(tool):
-        verdict = run.policy.judge(tool, tool.with_defaults(call.arguments))
+        verdict = run.policy.judge(tool, *views(tool, call.arguments, bound))
         if verdict.kind == "deny":
             return await finish(run, call, _denied(verdict))
         question = None if asked else _question(run, call, tool, verdict, run.state.calls[call.id])
@@ -203,14 +211,18 @@ async def _decide(
 
 async def _execute_edited(run: Run, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> tuple[Confirmation, ...]:
     """A human's arguments instead of the model's: judged as any other call, but not asked about again."""
-    edited = read_again(call.model_copy(update={"arguments": arguments}))
-    verdict = run.policy.judge(tool, tool.with_defaults(edited.arguments))
+    canonical = canonical_arguments(tool, arguments, run.services.base_path).arguments
+    edited = read_again(call.model_copy(update={"arguments": canonical}))
+    seen = views(tool, edited.arguments)
+    try:
+        bound = corrections.bind(run, tool, edited.arguments)
+        problem, seen = "", views(tool, edited.arguments, bound)
+    except ToolError as error:
+        problem = edited.invalid or error.message
+    verdict = run.policy.judge(tool, *seen)
     if verdict.kind == "deny":
         return await finish(run, call, _denied(verdict))
-    try:
-        bound = tool.bind(edited.arguments)
-    except ArgumentsError as error:
-        problem = edited.invalid or error.message
+    if problem:
         return await finish(run, call, ToolResult(status="error", error=f"edited by a human: {problem}"))
     if refused := await hooks.before_tool(run, edited):
         return await finish(run, call, refused)
@@ -223,6 +235,10 @@ def _too_many() -> ToolResult:
 
 def _wrong(message: str, **more: Any) -> ToolResult:
     return ToolResult(status="error", error=message, metadata={WRONG_CALL: True, "error_type": "invalid_call", **more})
+
+
+def _refused(error: ToolError) -> ToolResult:
+    return ToolResult(status="error", error=error.message, metadata={"error_type": error.code})
 
 
 def _denied(verdict: Verdict) -> ToolResult:

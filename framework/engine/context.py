@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from framework.telemetry import names, plugin_span
 from framework.telemetry.plugin_span import PluginSpan
 from framework.tools.session import Session
-from framework.tools.tool import ToolContext, ToolSpan
+from framework.tools.tool import ToolContext
+from framework.tools.tool_span import ToolSpan
 from framework.types.errors import Paused, ToolError
 from framework.types.events import ToolStarted
 from framework.types.messages import ToolCall
@@ -46,6 +47,8 @@ def context_of(run: Run, call: ToolCall) -> ToolContext:
         agent=run.agent.name,
         base_path=run.services.base_path,
         unprotected=tools.unprotected,
+        denied_files=run.policy.denied_files(),
+        reserved_files=run.services.reserved_files,
         deps=run.services.deps,
         http=tools.http,
         locale=run.state.locale,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from framework.config.compile import Agent
 from framework.engine.warning import warn
 from framework.tools.arguments import ArgumentsError
+from framework.tools.locations import canonical_arguments, require_canonical
 from framework.tools.repairs import Repaired, repair_arguments
 from framework.tools.tool import Tool
 from framework.types.messages import ToolCall
@@ -47,16 +49,42 @@ def findings_of(error: ArgumentsError) -> list[dict[str, Any]]:
     return [{**asdict(finding), "fix": finding.fix} for finding in error.findings]
 
 
-def put_right(tool: Tool, arguments: Mapping[str, Any], *agents: Agent | None) -> Repaired:
-    """Repair arguments, unless one of the agents is strict."""
+def put_right(tool: Tool, arguments: Mapping[str, Any], base: Path, *agents: Agent | None) -> Repaired:
+    """Write paths and URLs in their canonical form, and repair the rest unless one of the agents is strict.
+
+    Args:
+        tool: the tool to be called.
+        arguments: as the model, or a human, gave them.
+        base: the folder that paths are relative to.
+        *agents: those whose file may say `strict_arguments`.
+    """
     if any(agent is not None and agent.spec.runtime_policy.strict_arguments for agent in agents):
-        return Repaired(dict(arguments))
-    return repair_arguments(tool.definition.parameters, arguments)
+        repaired = Repaired(dict(arguments))
+    else:
+        repaired = repair_arguments(tool.definition.parameters, arguments)
+    if not tool.paths and not tool.urls:
+        return repaired
+    canonical = canonical_arguments(tool, repaired.arguments, base)
+    return Repaired(canonical.arguments, (*repaired.notes, *canonical.notes))
+
+
+def bind(run: Run, tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments as the tool gets them.
+
+    Raises:
+        ArgumentsError: they do not fit its schema.
+        ToolError: a path or URL among them has no canonical form, such as one with `..`.
+    """
+    base = run.services.base_path
+    require_canonical(tool, arguments, base)
+    bound = tool.bind(arguments)
+    require_canonical(tool, bound, base)
+    return bound
 
 
 def _repaired(run: Run, tool: Tool, arguments: Mapping[str, Any]) -> Repaired:
     """By the version that the run is pinned to and the one that is live: strictness holds at once."""
-    return put_right(tool, arguments, run.agent, run.services.current_agent(run.agent.name))
+    return put_right(tool, arguments, run.services.base_path, run.agent, run.services.current_agent(run.agent.name))
 
 
 async def _tell(run: Run, tool: Tool, notes: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from framework.engine.failures import is_failure, questions_in
 from framework.engine.results import finish, plain, why_unfinished
 from framework.telemetry import names
 from framework.telemetry.span import current
+from framework.tools.conditions import views
 from framework.tools.tool import Tool
 from framework.types.errors import Paused, ToolError
 from framework.types.events import ToolStarted
@@ -66,7 +67,7 @@ async def _try(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> t
             break
         await asyncio.sleep(min(BACKOFF_SECONDS * 2**attempt, MOST_BACKOFF_SECONDS) * random.uniform(0.5, 1))
         await run.services.throttle.wait(tool)
-        if run.policy.judge(tool, tool.with_defaults(call.arguments)).kind == "deny":
+        if run.policy.judge(tool, *views(tool, call.arguments, bound)).kind == "deny":
             break
     if tool.retries:
         current().set_attribute(names.TOOL_ATTEMPTS, attempt)

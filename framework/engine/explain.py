@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from framework.config.compile import Agent
 from framework.config.samples import placeholders
 from framework.engine.corrections import put_right
-from framework.engine.policy import Verdict, VerdictKind, judge
+from framework.engine.policy import Policy, Verdict, VerdictKind, judge
 from framework.llm.tokens import estimate_tokens
-from framework.tools.arguments import ArgumentsError
+from framework.tools.base_folder import BaseFolder
+from framework.tools.conditions import plain_values
+from framework.tools.locations import require_canonical
 from framework.tools.tool import Tool
+from framework.types.errors import ToolError
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +50,24 @@ def standing(agent: Agent, tool: Tool) -> Standing:
     return Standing(tool, tool.name in agent.toolset.offered, verdict, conditions)
 
 
-def judged(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> tuple[Standing, str | None]:
-    """One call, and what is wrong with its arguments, if anything is."""
-    repaired = put_right(tool, arguments, agent).arguments
-    verdict = judge(agent, tool, tool.with_defaults(repaired))
+def judged(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: Path) -> tuple[Standing, str | None]:
+    """One call, and what is wrong with its arguments, if anything is.
+
+    Args:
+        agent: whose policy.
+        tool: the tool to be called.
+        arguments: as a model would give them.
+        base: the folder that file tools work below.
+    """
+    policy = Policy(agent, lambda _: agent, base=BaseFolder(base))
+    repaired = put_right(tool, arguments, base, agent).arguments
+    views, wrong = [tool.with_defaults(repaired)], None
     try:
-        tool.bind(repaired)
-        wrong = None
-    except ArgumentsError as error:
+        require_canonical(tool, repaired, base)
+        views.append(plain_values(tool.bind(repaired)))
+    except ToolError as error:
         wrong = error.message
+    verdict = policy.judge(tool, *views)
     return Standing(tool, tool.name in agent.toolset.offered, verdict), wrong
 
 

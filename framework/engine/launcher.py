@@ -31,6 +31,7 @@ from framework.engine.throttle import Throttle
 from framework.llm.client import ModelClient
 from framework.llm.prepared import Toolsets
 from framework.memory.store import NoRecord, RunRecord, Store
+from framework.memory.store_files import files_of
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
 from framework.types.state import RunResult, RunState
@@ -82,6 +83,7 @@ class Launcher:
         self._tool_tokens = Toolsets(tool_tokens)
         self._meters = RunMetrics()
         self._running: dict[str, _Ongoing] = {}
+        self._reserved = (*store.files, *files_of(project.settings.store.url.get_secret_value(), project.root))
         self._closing = False
         self._keeper = Keeper(store, self._running)
 
@@ -150,6 +152,7 @@ class Launcher:
             throttle=self._throttle,
             tool_tokens=self._tool_tokens,
             base_path=base_path.resolve(),
+            reserved_files=self._reserved,
             tools=lambda: settings.tools.narrowed_by(self._catalog.current.settings.tools),
             deps=self._deps,
             listening=listening,

@@ -8,27 +8,20 @@ further call.
 
 from __future__ import annotations
 
-import json
-import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from math import isnan
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, Literal
 
 from framework.config.compile import Agent
+from framework.tools.base_folder import BaseFolder
+from framework.tools.conditions import HERE, matches
+from framework.tools.locations import paths_in
 from framework.tools.tool import Tool
-from framework.types.spec import RISKS, Rule
+from framework.types.spec import RISKS
 
 VerdictKind = Literal["allow", "ask", "deny"]
 _STRICTNESS: Mapping[VerdictKind, int] = {"allow": 0, "ask": 1, "deny": 2}
-_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +48,37 @@ class Policy:
     """The live version of an agent, whose restrictions apply at once; None if no file defines the agent any more."""
     parents: tuple[Agent, ...] = ()
     """For a sub-agent: its callers, outermost first. Their deny and ask rules, risk ceilings and `confirm` bind it."""
+    base: BaseFolder = HERE
+    """The folder that paths in arguments are relative to."""
 
-    def judge(self, tool: Tool, arguments: Mapping[str, Any]) -> Verdict:
-        """The strictest verdict of all who have a say."""
-        return max(self._verdicts(tool, arguments), key=lambda verdict: _STRICTNESS[verdict.kind])
+    def judge(self, tool: Tool, *views: Mapping[str, Any]) -> Verdict:
+        """The strictest verdict of all who have a say.
+
+        Args:
+            tool: the tool to be called.
+            *views: the call's arguments, as the model gave them and as the tool gets them after its types have
+                converted them; each is evaluated.
+        """
+        verdicts = (verdict for arguments in views for verdict in self._verdicts(tool, arguments))
+        return max(verdicts, key=lambda verdict: _STRICTNESS[verdict.kind])
+
+    def denied_files(self) -> tuple[str, ...]:
+        """Patterns of the files that no tool of this run touches: its own and its callers', pinned and live."""
+        agents = [one for agent in (*self.parents, self.agent) for one in (agent, self.current(agent.name)) if one]
+        return tuple(dict.fromkeys(pattern for one in agents for pattern in one.spec.skill_policy.files.deny))
 
     def _verdicts(self, tool: Tool, arguments: Mapping[str, Any]) -> Iterator[Verdict]:
         yield from self._withdrawals()
         for agent, version in self._versions(self.agent, tool):
-            yield judge(agent, version, arguments)
+            yield judge(agent, version, arguments, self.base)
         for parent in self.parents:
             for agent, version in self._versions(parent, tool):
-                if restricted := _denial(agent, version, arguments) or _question(agent, version, arguments):
+                if restricted := self._restriction(agent, version, arguments):
                     yield restricted
+
+    def _restriction(self, caller: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict | None:
+        """What a caller's rules deny to its sub-agent, or have a human asked about."""
+        return _denial(caller, tool, arguments, self.base) or _question(caller, tool, arguments, self.base)
 
     def _withdrawals(self) -> Iterator[Verdict]:
         """Deny every call once the agent or a caller was deleted, or a caller dropped its sub-agent."""
@@ -94,14 +105,14 @@ class Policy:
             yield current, tool
 
 
-def judge(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict:
+def judge(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder = HERE) -> Verdict:
     """What one agent's policy says of a call."""
-    if denied := _denial(agent, tool, arguments):
+    if denied := _denial(agent, tool, arguments, base):
         return denied
     rules = agent.toolset.rules_for(tool.name)
     if tool.name not in agent.toolset.offered:
         return _not_offered(agent, tool)
-    if asked := _question(agent, tool, arguments):
+    if asked := _question(agent, tool, arguments, base):
         return asked
     if tool.source == "agent":
         return Verdict("allow", "sub_agents", agent.place("sub_agents"))
@@ -110,24 +121,37 @@ def judge(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict:
     return Verdict("allow", f"allow {rules.allow.rule.tool}", rules.allow.place)
 
 
-def _denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict | None:
+def _denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Verdict | None:
     if tool.name in agent.toolset.blocked:
         server = tool.name.split(".")[1]
         why = f"its server says something else of it than when it was accepted: agentsd tools accept {tool.name}"
         return Verdict("deny", "pin: block", agent.place("mcp_policy", server, "pin"), why)
     for rule in agent.toolset.rules_for(tool.name).deny:
-        if matches(rule.rule, arguments):
+        if matches(rule.rule, arguments, tool, base):
             return Verdict("deny", f"deny {rule.rule.tool}", rule.place, rule.rule.reason)
     ceiling = agent.spec.runtime_policy.risk_level
     if RISKS.index(tool.risk) > RISKS.index(ceiling):
         place = agent.place("runtime_policy", "risk_level")
         return Verdict("deny", f"risk_level {ceiling}", place, f"its risk is {tool.risk}")
+    return _file_denial(agent, tool, arguments, base)
+
+
+def _file_denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Verdict | None:
+    """A path among the arguments that `files.deny` covers."""
+    denied = agent.spec.skill_policy.files.deny
+    if not denied or not tool.paths:
+        return None
+    files = replace(base, denied=denied)
+    for parts in paths_in(tool, arguments, base):
+        if pattern := files.denied_by(parts):
+            place = agent.place("skill_policy", "files", "deny", denied.index(pattern))
+            return Verdict("deny", f"files.deny {pattern}", place)
     return None
 
 
-def _question(agent: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict | None:
+def _question(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Verdict | None:
     for rule in agent.toolset.rules_for(tool.name).ask:
-        if matches(rule.rule, arguments):
+        if matches(rule.rule, arguments, tool, base):
             return Verdict("ask", f"ask {rule.rule.tool}", rule.place, rule.rule.reason)
     if tool.confirm:
         return Verdict("ask", "@tool(confirm=True)", _defined_at(tool), "the tool itself asks for confirmation")
@@ -156,33 +180,3 @@ def _defined_at(tool: Tool) -> str:
         return tool.name
     path = PurePath(code.co_filename.partition("@")[0])  # a plugin's code is named FILE@LOAD
     return f"{path.name if path.is_absolute() else path.as_posix()}:{code.co_firstlineno}"
-
-
-def matches(rule: Rule, arguments: Mapping[str, Any]) -> bool:
-    """Do all of the rule's conditions hold? A condition on an argument that is not given does not."""
-    return all(key in arguments and holds(condition, arguments[key]) for key, condition in rule.when.items())
-
-
-def holds(condition: str | int | float | bool, value: Any) -> bool:
-    """Does one condition hold for a value? One that cannot be compared counts as holding: rules only restrict."""
-    if not isinstance(condition, str):
-        return bool(value == condition) or _text(value) == _text(condition)
-    sign = next((sign for sign in _COMPARISONS if condition.startswith(sign)), None)
-    if sign is not None:
-        try:
-            number, bound = float(value), float(condition.removeprefix(sign))
-        except (TypeError, ValueError, OverflowError):
-            return True
-        return isnan(number) or isnan(bound) or _COMPARISONS[sign](number, bound)
-    if condition.startswith("!="):
-        return not fnmatchcase(_text(value), condition.removeprefix("!=").strip())
-    return fnmatchcase(_text(value), condition)
-
-
-def _text(value: Any) -> str:
-    """A value as an agent file would write it: `true`, `null`, `50`; so `50.0` is `50`."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return json.dumps(value, ensure_ascii=False, default=str)

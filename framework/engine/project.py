@@ -33,6 +33,11 @@ class Project:
         """What holds now."""
         return self.catalog.current.settings
 
+    @property
+    def base_path(self) -> Path:
+        """The folder that file tools work below, with links in its own path resolved."""
+        return (self.root / self.settings.tools.base_path).resolve()
+
     @classmethod
     async def read(
         cls,

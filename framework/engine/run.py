@@ -37,6 +37,7 @@ from framework.telemetry import names
 from framework.telemetry.redact import places
 from framework.telemetry.span import NO_SPAN, OpenSpan
 from framework.telemetry.spans import Kind
+from framework.tools.base_folder import BaseFolder
 from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, Paused, Refused
 from framework.types.events import Event, RunEvent
 from framework.types.messages import Message, ToolCall
@@ -59,7 +60,7 @@ class Run:
         self.state, self.agent, self.services, self.parent = state, agent, services, parent
         self.budget: Budget = Budget(state, agent, services.current_agent, parent.budget if parent else None)
         parents = (*parent.policy.parents, parent.agent) if parent else ()
-        self.policy: Policy = Policy(agent, services.current_agent, parents)
+        self.policy: Policy = Policy(agent, services.current_agent, parents, BaseFolder(services.base_path))
         self.scratch = Scratch()
         """What model clients keep from one request to the next."""
         self._step_span: OpenSpan = NO_SPAN

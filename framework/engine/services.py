@@ -61,6 +61,8 @@ class Services:
     tool_tokens: Toolsets[int]
     """How large lists of tools are, each counted once for as long as it is in use."""
     base_path: Path
+    reserved_files: tuple[Path, ...]
+    """The store's files: no tool reads or writes them."""
     tools: Callable[[], ToolSettings]
     """Ceilings for tools: what was permitted when the run began and still is."""
     deps: Any

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from framework.memory.store import (
@@ -76,6 +77,7 @@ class MemoryStore:
     """Finished runs are forgotten past `keep_runs`, oldest first. Events are not kept: who listens has them."""
 
     durable = False
+    files: tuple[Path, ...] = ()
 
     def __init__(self, keep_runs: int = 1000, *, keep_spans: bool = False) -> None:
         self.keeps_spans = keep_spans

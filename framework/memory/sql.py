@@ -29,6 +29,7 @@ from framework.memory.store import (
     RunQuery,
     RunRecord,
 )
+from framework.memory.store_files import files_of
 from framework.types.errors import RunNotFound, StoreError
 from framework.types.state import Decision, RunState
 from framework.types.trace import SpanRecord
@@ -40,8 +41,8 @@ class SqlStore:
     durable = True
     keeps_spans = True
 
-    def __init__(self, database: Database, lease: float) -> None:
-        self.lease = lease
+    def __init__(self, database: Database, lease: float, files: tuple[Path, ...] = ()) -> None:
+        self.lease, self.files = lease, files
         self._database, self._statements = database, Statements(database)
         self._holds = Holds(local=database.is_sqlite)
         self._known_blueprints: dict[str, float] = {}
@@ -63,7 +64,7 @@ class SqlStore:
             ConfigError: the URL cannot be used.
             StoreError: the database cannot be opened; StoreTooNew: a newer version has written it.
         """
-        return cls(await Database.open(url, root, patience=patience), lease)
+        return cls(await Database.open(url, root, patience=patience), lease, files_of(url, root))
 
     async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
         """One transaction: the conversation claimed, the run and the user's message inserted."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from framework.types.events import Event
@@ -187,6 +188,8 @@ class Store(Protocol):
 
     durable: bool
     """What is kept outlasts the process, so each step has to be written. Otherwise records keep the state itself."""
+    files: tuple[Path, ...]
+    """Absolute paths of the files that it keeps its data in: tools neither read nor write them."""
     keeps_spans: bool
     """Traces are kept, too: without that, and without a TracerProvider, there is nothing to record."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AliasChoices, BaseModel, ValidationError
 
 from framework.tools.findings import Finding, pydantic_findings, schema_findings
 from framework.types.errors import ConfigError, ToolError
@@ -61,6 +61,15 @@ class ModelArguments:
             spec.pop("title", None)
         schema.setdefault("properties", {})
         return schema
+
+    def spellings(self, name: str) -> tuple[str, ...]:
+        """The names by which a call may give a parameter: its own and its aliases; none if there is no such one."""
+        field = self.model.model_fields.get(name)
+        if field is None:
+            return ()
+        alias = field.validation_alias
+        choices = alias.choices if isinstance(alias, AliasChoices) else [alias] if alias else []
+        return (name, *(choice for choice in (field.alias, *choices) if isinstance(choice, str) and choice != name))
 
     def with_defaults(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         fields = self.model.model_fields.items()

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import stat
-import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal
 
+from framework.tools.base_folder import BaseFolder, below_base, is_plain, plain_parts
 from framework.types.errors import ToolError, did_you_mean
 
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,33 +32,42 @@ def parts_below(base: Path, path: str) -> tuple[str, ...]:
     Raises:
         ToolError: the path leads outside, or has characters that no path of ours has.
     """
-    if not _is_plain(path):
-        raise ToolError("a path must not contain control characters or broken Unicode")
-    if "\\" in path:
-        raise ToolError("a path must not contain a backslash: write / between folders")
-    if path.startswith("~"):
-        raise ToolError("the home folder is out of reach: give a path from the base folder, like 'docs/notes.txt'")
-    relative = PurePosixPath(path)
+    relative = PurePosixPath(*plain_parts(path))
     if relative.is_absolute():
-        relative = _without_base(base, relative)
-    if ".." in relative.parts:
-        raise ToolError("a path must not contain '..': give it from the base folder, like 'docs/notes.txt'")
+        inside = below_base(base, relative)
+        if inside is None:
+            raise ToolError("the path lies outside the base folder: give one that starts in it, like 'docs/notes.txt'")
+        relative = inside
     return relative.parts
 
 
+def refuse_links(base: Path, parts: Sequence[str]) -> None:
+    """Raise ToolError if a part of the path is a symbolic link: the path would be another spelling of its target."""
+    here = base
+    for depth, name in enumerate(parts, start=1):
+        here /= name
+        try:
+            mode = os.lstat(here).st_mode
+        except OSError:
+            return  # what is missing leads nowhere
+        if stat.S_ISLNK(mode):
+            raise ToolError(f"{quoted(parts[:depth])} is a symbolic link; links are not followed")
+
+
 @contextmanager
-def folder_below(base: Path, parts: Sequence[str], *, make: bool = False) -> Iterator[int]:
+def folder_below(base: BaseFolder, parts: Sequence[str], *, make: bool = False) -> Iterator[int]:
     """A descriptor of the folder `parts` below `base`, closed at the end; with `make`, what is missing is made.
 
     Raises:
-        ToolError: it is not there, or cannot be opened or made.
+        ToolError: it is denied, is not there, or cannot be opened or made.
     """
-    folder = _open_base(base)
+    require_permitted(base, parts)
+    folder = _open_base(base.path)
     try:
         for depth, name in enumerate(parts, start=1):
             if make:
                 _make_at(folder, name, parts[:depth])
-            inner = _open_at(folder, name, parts[:depth], "folder")
+            inner = _open_at(folder, name, parts[:depth], "folder", base)
             os.close(folder)
             folder = inner
         yield folder
@@ -66,22 +75,23 @@ def folder_below(base: Path, parts: Sequence[str], *, make: bool = False) -> Ite
         os.close(folder)
 
 
-def open_file(base: Path, parts: Sequence[str]) -> BinaryIO:
+def open_file(base: BaseFolder, parts: Sequence[str]) -> BinaryIO:
     """The regular file `parts` below `base`, opened for reading.
 
     Raises:
-        ToolError: it does not exist (with the names that were probably meant), or is a folder, a link, a second name of
-            another file, a pipe or a device.
+        ToolError: it is denied, or does not exist (with the names that were probably meant), or is a folder, a link,
+            a second name of another file, a pipe or a device.
     """
     if not parts:
         raise ToolError("the path names the base folder itself, not a file: list_dir shows what is in it")
     with folder_below(base, parts[:-1]) as folder:
-        return open_at(folder, parts)
+        return open_at(base, folder, parts)
 
 
-def open_at(folder: int, parts: Sequence[str]) -> BinaryIO:
+def open_at(base: BaseFolder, folder: int, parts: Sequence[str]) -> BinaryIO:
     """The same, for the file `parts` whose folder is open already."""
-    descriptor = _open_at(folder, parts[-1], parts, "file")
+    require_permitted(base, parts)
+    descriptor = _open_at(folder, parts[-1], parts, "file", base)
     try:
         _require_own_file(os.fstat(descriptor), quoted(parts))
         return os.fdopen(descriptor, "rb")
@@ -90,11 +100,19 @@ def open_at(folder: int, parts: Sequence[str]) -> BinaryIO:
         raise
 
 
+def require_permitted(base: BaseFolder, parts: Sequence[str]) -> None:
+    """Raise ToolError for what tools leave alone: files that the agent's file denies, and those of the store."""
+    if base.is_reserved(parts):
+        raise ToolError(f"{quoted(parts)} belongs to the store of runs and conversations, which tools do not touch")
+    if pattern := base.denied_by(parts):
+        raise ToolError(f"{quoted(parts)} is denied by skill_policy.files.deny: {pattern}")
+
+
 def shown(name: str) -> str:
     """A name or path in a form that fits into one line of UTF-8: what cannot be printed is escaped."""
-    if _is_plain(name):
+    if is_plain(name):
         return name
-    return "".join(char if _is_plain(char) else char.encode("unicode_escape").decode() for char in name)
+    return "".join(char if is_plain(char) else char.encode("unicode_escape").decode() for char in name)
 
 
 def quoted(parts: Sequence[str]) -> str:
@@ -108,17 +126,6 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or name.lower().endswith(".env")
 
 
-def _is_plain(text: str) -> bool:
-    return not any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in text)
-
-
-def _without_base(base: Path, path: PurePosixPath) -> PurePosixPath:
-    for root in (base.absolute(), base.resolve()):
-        if path.is_relative_to(root):
-            return path.relative_to(root)
-    raise ToolError("the path lies outside the base folder: give one that starts in it, like 'docs/notes.txt'")
-
-
 def _open_base(base: Path) -> int:
     try:
         return os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -126,11 +133,12 @@ def _open_base(base: Path) -> int:
         raise ToolError(f"the base folder cannot be opened: {error.strerror}") from None
 
 
-def _open_at(folder: int, name: str, parts: Sequence[str], wanted: Literal["file", "folder"]) -> int:
+def _open_at(folder: int, name: str, parts: Sequence[str], wanted: Literal["file", "folder"], base: BaseFolder) -> int:
     try:
         return os.open(name, FOLDER_FLAGS if wanted == "folder" else FILE_FLAGS, dir_fd=folder)
     except FileNotFoundError:
-        hint = did_you_mean(shown(name), _visible_names(folder))
+        names = [shown(other) for other in _visible_names(folder) if base.permits((*parts[:-1], other))]
+        hint = did_you_mean(shown(name), names)
         raise ToolError(f"there is no {wanted} {quoted(parts)}{hint}") from None
     except OSError as error:
         raise ToolError(_why_not(folder, name, parts, error)) from None
@@ -169,4 +177,4 @@ def _require_own_file(status: os.stat_result, where: str) -> None:
 
 def _visible_names(folder: int) -> list[str]:
     with os.scandir(folder) as entries:
-        return sorted(shown(entry.name) for entry in islice(entries, MAX_SUGGESTED_FROM) if not is_hidden(entry.name))
+        return sorted(entry.name for entry in islice(entries, MAX_SUGGESTED_FROM) if not is_hidden(entry.name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 
 from framework.types.errors import ConfigError, did_you_mean
@@ -12,7 +12,7 @@ from framework.types.spec import RISKS
 
 Rate = tuple[float, float]
 """So many calls in so many seconds."""
-OPTIONS = ("name", "description", "risk", "confirm", "idempotent", "timeout", "retries", "rate")
+OPTIONS = ("name", "description", "risk", "confirm", "idempotent", "timeout", "retries", "rate", "paths", "urls")
 """What `@tool(…)` takes."""
 NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _NAME_SIGNS = "only letters, digits, '_', '-' and '.' can be part of its name"
@@ -64,6 +64,33 @@ def check_declared(tool: str, declared: Mapping[str, object]) -> None:
     """Refuse what a tool cannot be: raises ConfigError with everything that is wrong with it."""
     if wrong := list(_faults(declared)):
         raise ConfigError(f"tool {tool!r}: {'; '.join(wrong)}")
+
+
+def declared_arguments(
+    tool: str, option: str, given: str | Iterable[str], spellings: Callable[[str], Sequence[str]]
+) -> tuple[str, ...]:
+    """The arguments that `paths` or `urls` names, under every name by which a call may give them.
+
+    Args:
+        tool: its name, for errors.
+        option: `paths` or `urls`.
+        given: one dotted name, or several.
+        spellings: the names of a parameter; none if there is no such parameter.
+
+    Raises:
+        ConfigError: a name is not text, or is no parameter's.
+    """
+    found: list[str] = []
+    names: object = (given,) if isinstance(given, str) else given
+    if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"tool {tool!r}: {option} must be names of parameters: {shown(given)}")
+    for name in names:
+        head, dot, rest = name.partition(".")
+        known = spellings(head)
+        if not known:
+            raise ConfigError(f"tool {tool!r}: {option} names no parameter: {shown(name)}")
+        found += [f"{spelling}{dot}{rest}" for spelling in known]
+    return tuple(dict.fromkeys(found))
 
 
 def _faults(declared: Mapping[str, object]) -> Iterator[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from framework.tools.source import Call, Changed, outside_tool
@@ -156,6 +157,8 @@ class McpSource:
                 risk=self._server.risk or risk_of(hints),
                 idempotent=idempotent,
                 timeout=self._server.timeout,
+                paths=_declared(self._server.paths, tool.name),
+                urls=_declared(self._server.urls, tool.name),
             )
         except ConfigError as error:
             return _Listed(told, None, f"{self.name}: its tool {_shown(tool.name)} cannot be used: {error.message}")
@@ -167,6 +170,13 @@ class McpSource:
             return await client.call(tool, arguments, _progress(context), repeatable=idempotent)
 
         return call
+
+
+def _declared(arguments: Mapping[str, Iterable[str]], tool: str) -> Iterator[str]:
+    """The arguments of one tool that the server's entry in the project's file declares."""
+    for pattern, names in arguments.items():
+        if fnmatchcase(tool, pattern):
+            yield from names
 
 
 def risk_of(hints: wire.ToolAnnotations | None) -> Risk:

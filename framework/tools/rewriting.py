@@ -11,9 +11,9 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from framework.tools.beneath import folder_below, open_at, quoted
+from framework.tools.base_folder import BaseFolder
+from framework.tools.beneath import folder_below, open_at, quoted, require_permitted
 from framework.types.errors import ToolError
 
 MAX_BYTES = 1024 * 1024
@@ -26,26 +26,27 @@ Change = Callable[[bytes | None], bytes]
 """From a file's content, None where there is no file, to its new content; may raise ToolError: then nothing changes."""
 
 
-def rewrite(base: Path, parts: Sequence[str], change: Change, *, make_folders: bool = False) -> None:
+def rewrite(base: BaseFolder, parts: Sequence[str], change: Change, *, make_folders: bool = False) -> None:
     """Give the file `parts` below `base` the content that `change` makes of what is in it; its permissions are kept.
 
     Raises:
-        ToolError: it is no regular file with a single name, is read-only or too large, or cannot be written.
+        ToolError: it is denied, is no regular file with a single name, is read-only or too large, or cannot be written.
     """
     if not parts:
         raise ToolError("the path names the base folder itself, not a file")
+    require_permitted(base, parts)
     with folder_below(base, parts[:-1], make=make_folders) as folder:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
-            _rewrite_at(folder, parts, change)
+            _rewrite_at(base, folder, parts, change)
         except OSError as error:
             raise ToolError(f"{quoted(parts)} cannot be written: {error.strerror}") from None
 
 
-def _rewrite_at(folder: int, parts: Sequence[str], change: Change) -> None:
+def _rewrite_at(base: BaseFolder, folder: int, parts: Sequence[str], change: Change) -> None:
     name = parts[-1]
     before = _status(folder, name)
-    content = None if before is None else _content(folder, parts)
+    content = None if before is None else _content(base, folder, parts)
     changed = change(content)
     if len(changed) > MAX_BYTES:
         raise ToolError(f"{quoted(parts)} would have {len(changed)} bytes; at most {MAX_BYTES} are written")
@@ -75,8 +76,8 @@ def _identity(status: os.stat_result | None) -> tuple[int, ...] | None:
     return status and (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def _content(folder: int, parts: Sequence[str]) -> bytes:
-    with open_at(folder, parts) as file:
+def _content(base: BaseFolder, folder: int, parts: Sequence[str]) -> bytes:
+    with open_at(base, folder, parts) as file:
         if not os.fstat(file.fileno()).st_mode & 0o222:
             raise ToolError(f"{quoted(parts)} is read-only")
         content = file.read(MAX_BYTES + 1)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal, Protocol
 
 from framework.tools.arguments import SchemaArguments
+from framework.tools.locations import Kind, hinted
 from framework.tools.tool import Tool, ToolContext
 from framework.types.errors import ConfigError
 from framework.types.messages import ToolDefinition
@@ -67,6 +68,8 @@ def outside_tool(
     risk: Risk = "medium",
     idempotent: bool = False,
     timeout: float | None = None,
+    paths: Iterable[str] = (),
+    urls: Iterable[str] = (),
 ) -> Tool:
     """Make a tool of what a server says of it.
 
@@ -79,6 +82,8 @@ def outside_tool(
         risk: as the project, not the server, has it.
         idempotent: a repetition does no harm.
         timeout: in seconds.
+        paths: arguments that are paths, besides those that the schema says are.
+        urls: arguments that are URLs, likewise.
 
     Raises:
         ConfigError: the name cannot be used, or the schema.
@@ -101,7 +106,13 @@ def outside_tool(
         idempotent=idempotent,
         timeout=timeout,
         source=source,
+        paths=_declared("path", paths, arguments.schema),
+        urls=_declared("url", urls, arguments.schema),
     )
+
+
+def _declared(kind: Kind, given: Iterable[str], schema: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*given, *(name for name, hint in hinted(schema) if hint == kind))))
 
 
 def _readable(text: str) -> str:

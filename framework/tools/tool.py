@@ -6,28 +6,30 @@ import asyncio
 import contextvars
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, overload
+from typing import Any, Literal, overload
 
 from docstring_parser import parse as parse_docstring
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.errors import PydanticUserError
 
 from framework.tools.arguments import Arguments, ModelArguments
+from framework.tools.base_folder import BaseFolder
 from framework.tools.declaration import (
     Rate,
     check_declared,
     check_name,
+    declared_arguments,
     rate_of,
     refuse_unknown,
     shown,
     timeout_of,
 )
 from framework.tools.session import Session
+from framework.tools.tool_span import OpenSpan, no_span
 from framework.types.errors import ConfigError, ToolError
 from framework.types.http import HttpLimits
 from framework.types.messages import ToolDefinition
@@ -38,47 +40,8 @@ Progress = Callable[[float, str], Awaitable[None]]
 AskHuman = Callable[[str], Awaitable[str]]
 
 
-class ToolSpan(Protocol):
-    """A part of a tool's work in the trace."""
-
-    def set_attribute(self, name: str, value: Any, /) -> None:
-        """Add what is known of it: never what a user or a model said."""
-        ...
-
-    def fail(self, error_type: str, /) -> None:
-        """Mark it as failed: one of few words, never a message."""
-        ...
-
-
-class OpenSpan(Protocol):
-    """Opens such a part."""
-
-    def __call__(
-        self, name: str, attributes: Mapping[str, Any] | None = None, *, client: bool = False
-    ) -> AbstractContextManager[ToolSpan]:
-        """Open it under a constant name; `client`: another service is called."""
-        ...
-
-
-class _Silent:
-    def set_attribute(self, name: str, value: Any, /) -> None:
-        """Nothing is recorded."""
-
-    def fail(self, error_type: str, /) -> None:
-        """Nothing is recorded."""
-
-
 async def _nobody(question: str) -> str:
     raise ToolError(f"there is nobody to ask: {question}")
-
-
-def _no_span(
-    name: str,  # noqa: ARG001 - the signature is OpenSpan's
-    attributes: Mapping[str, Any] | None = None,  # noqa: ARG001 - the signature is OpenSpan's
-    *,
-    client: bool = False,  # noqa: ARG001 - the signature is OpenSpan's
-) -> AbstractContextManager[ToolSpan]:
-    return nullcontext(_Silent())
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +55,10 @@ class ToolContext:
     """File tools stay below it."""
     unprotected: tuple[str, ...] = ()
     """Globs, relative to `base_path`: protected places that file tools may use all the same."""
+    denied_files: tuple[str, ...] = ()
+    """Patterns of files that tools neither read, list nor write: `skill_policy.files.deny`."""
+    reserved_files: tuple[Path, ...] = ()
+    """Absolute paths of the store's files, which tools do not touch."""
     deps: Any = None
     """The embedding program's own objects, as given to `Runtime.open(deps=…)`."""
     http: HttpLimits = field(default_factory=HttpLimits)
@@ -107,8 +74,13 @@ class ToolContext:
     ask_human: AskHuman = _nobody
     """`answer = await context.ask_human("Which account?")`: the run pauses, and the tool is begun anew once there is an
     answer, so ask first and act afterwards."""
-    span: OpenSpan = _no_span
+    span: OpenSpan = no_span
     """`with context.span("fetch"):` shows a part of the work in the trace."""
+
+    @property
+    def files(self) -> BaseFolder:
+        """The base folder with what in it is off limits."""
+        return BaseFolder(self.base_path, self.denied_files, self.reserved_files)
 
     @property
     def idempotency_key(self) -> str:
@@ -136,6 +108,15 @@ class Tool:
     rate: Rate | None = None
     """How often it may be called, by all runs of the process together."""
     source: Source = "python"
+    paths: tuple[str, ...] = ()
+    """The arguments that are paths: names, with dots for parts of objects. Each item of a list counts."""
+    urls: tuple[str, ...] = ()
+    """The arguments that are URLs, likewise."""
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether a server executes it, which may have folders of its own."""
+        return self.source in ("mcp", "skill")
 
     def __post_init__(self) -> None:
         """Refuse a declaration that no tool can have, however it was made; raises ConfigError."""
@@ -192,6 +173,8 @@ def tool(
     timeout: float | str | None = None,
     retries: int = 0,
     rate: str | None = None,
+    paths: str | Iterable[str] = (),
+    urls: str | Iterable[str] = (),
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -205,6 +188,8 @@ def tool(
     timeout: float | str | None = None,
     retries: int = 0,
     rate: str | None = None,
+    paths: str | Iterable[str] = (),
+    urls: str | Iterable[str] = (),
     **unknown: object,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function: its signature is the schema, its docstring the description.
@@ -219,6 +204,8 @@ def tool(
         timeout: how many seconds a call may take; or a duration, such as `500ms`, `5s` or `2m`.
         retries: how often to try again after a failure other than ToolError; only for idempotent tools.
         rate: how often it may be called, such as `5/s`, `100/m` or `1000/h`.
+        paths: the parameters that are paths below the base folder; `files.source` is a part of an object.
+        urls: the parameters that are http(s) URLs.
         unknown: anything else is refused.
 
     Raises:
@@ -240,14 +227,23 @@ def tool(
             "rate": rate_of(title, rate),
         }
         check_declared(title, declared)
-        return Tool(*_signature(target, title, description), **declared)
+        definition, arguments, context_parameter = _signature(target, title, description)
+        return Tool(
+            definition,
+            target,
+            arguments,
+            context_parameter,
+            **declared,
+            paths=declared_arguments(title, "paths", paths, arguments.spellings),
+            urls=declared_arguments(title, "urls", urls, arguments.spellings),
+        )
 
     return decorate(function) if function is not None else decorate
 
 
 def _signature(
     function: Callable[..., Any], title: str, description: object
-) -> tuple[ToolDefinition, Callable[..., Any], Arguments, str | None]:
+) -> tuple[ToolDefinition, ModelArguments, str | None]:
     """What a function says of itself; raises ConfigError."""
     if not isinstance(description, str | None):
         raise ConfigError(f"tool {title!r}: description must be text: {shown(description)}")
@@ -267,7 +263,7 @@ def _signature(
         raise ConfigError(f"tool {title!r}: its signature cannot be used: {type(error).__name__}: {error}") from error
     if not text:
         raise ConfigError(f"tool {title!r} needs a docstring: it is all the model knows of it")
-    return definition, function, arguments, context_parameter
+    return definition, arguments, context_parameter
 
 
 def _arguments_model(

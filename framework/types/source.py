@@ -7,9 +7,10 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, SecretStr, StringConstraints, model_validator
 
 from framework.types.frozen import Duration, Frozen, known_version
-from framework.types.spec import Risk, SourceName
+from framework.types.spec import Risk, SourceName, ToolPattern
 
 SkillId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+ArgumentName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+", max_length=2000)]
 
 
@@ -26,6 +27,11 @@ class McpServer(Frozen):
     """Sent with every request to `url`."""
     risk: Risk | None = None
     """Of all its tools; missing: high for what says that it destroys, low for what says that it only reads."""
+    paths: dict[ToolPattern, tuple[ArgumentName, ...]] = {}
+    """Arguments that are paths, by the server's name of a tool or a glob, such as `{"*": [path], move: [source]}`.
+    Rules match them whatever their spelling. Arguments whose schema says `format: path` count anyway."""
+    urls: dict[ToolPattern, tuple[ArgumentName, ...]] = {}
+    """Arguments that are URLs, likewise; those whose schema says `format: uri` count anyway."""
     connect_timeout: Duration = Field(default=15.0, validate_default=False)
     """How long a connection may take."""
     timeout: Duration = Field(default=30.0, validate_default=False)

@@ -13,6 +13,7 @@ from framework.types.mcp import McpPolicy
 AgentName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 ToolPattern = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+FilePattern = Annotated[str, StringConstraints(min_length=1, max_length=500)]
 Risk = Literal["low", "medium", "high", "critical"]
 RISKS: tuple[Risk, ...] = ("low", "medium", "high", "critical")
 """From harmless to harmful; the order is what `risk_level` and `confirm.from` compare by."""
@@ -122,6 +123,14 @@ def _rule(value: Any) -> Any:
 Rules = tuple[Annotated[Rule, BeforeValidator(_rule, json_schema_input_type=str | Rule)], ...]
 
 
+class FilePolicy(Frozen):
+    """Which files no tool of the agent touches."""
+
+    deny: tuple[FilePattern, ...] = ()
+    """Globs below `tools.base_path`, such as `data/*secret*` or `private/`: neither read, searched, listed nor
+    written. `*` stands for anything, slashes too; what lies in a folder that is denied is denied as well."""
+
+
 class SkillPolicy(Frozen):
     """Which tools the agent is offered. A matching deny wins over ask, ask over allow."""
 
@@ -131,6 +140,8 @@ class SkillPolicy(Frozen):
     """Calls that a human must approve."""
     allow: tuple[ToolPattern, ...]
     """Tools the agent may call: names or globs; `["*"]` for all."""
+    files: FilePolicy = FilePolicy()
+    """Files that none of the tools may touch."""
 
 
 class ConfirmPolicy(Frozen):

@@ -6,8 +6,8 @@ import heapq
 import os
 import stat
 from collections.abc import Sequence
-from pathlib import Path
 
+from framework.tools.base_folder import BaseFolder
 from framework.tools.beneath import folder_below, is_hidden, open_file, shown
 from framework.tools.protection import parts_to_read
 from framework.tools.tool import ToolContext, tool
@@ -18,7 +18,7 @@ MAX_READ = 1024 * 1024
 BINARY_CHECK = 8 * 1024
 
 
-@tool(risk="low", idempotent=True)
+@tool(risk="low", idempotent=True, paths="path")
 def list_dir(path: str = ".", *, context: ToolContext) -> str:
     """List what is in a folder: one line an entry, with its kind and size; folders end in /.
 
@@ -29,16 +29,18 @@ def list_dir(path: str = ".", *, context: ToolContext) -> str:
         context: The run.
     """
     parts = parts_to_read(context, path)
-    with folder_below(context.base_path, parts) as folder:
+    files = context.files
+    with folder_below(files, parts) as folder:
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if not is_hidden(entry.name)]
+            visible = (entry.name for entry in entries if not is_hidden(entry.name))
+            names = [name for name in visible if files.permits((*parts, name))]
         lines = [_entry(folder, name) for name in heapq.nsmallest(MAX_ENTRIES, names)]
     if len(names) > MAX_ENTRIES:
         lines.append(f"({len(names) - MAX_ENTRIES} more entries: list a subfolder, or find a name with search_files)")
     return "\n".join(lines) or "(nothing in this folder)"
 
 
-@tool(risk="low", idempotent=True)
+@tool(risk="low", idempotent=True, paths="path")
 def read_file(path: str, start_line: int = 1, max_lines: int = 200, *, context: ToolContext) -> str:
     """Read lines of a text file (UTF-8). A last line in parentheses tells when there is more, and how to get it.
 
@@ -52,7 +54,7 @@ def read_file(path: str, start_line: int = 1, max_lines: int = 200, *, context: 
     """
     if start_line < 1 or max_lines < 1:
         raise ToolError("start_line and max_lines must be 1 or more")
-    lines, size = _first_lines(context.base_path, parts_to_read(context, path))
+    lines, size = _first_lines(context.files, parts_to_read(context, path))
     if not lines:
         return "(the file is empty)"
     if start_line > len(lines):
@@ -90,7 +92,7 @@ def _entry(folder: int, name: str) -> str:
     return f"{shown(name)}  {'link, not followed' if stat.S_ISLNK(status.st_mode) else 'pipe or device'}"
 
 
-def _first_lines(base: Path, parts: Sequence[str]) -> tuple[list[str], int]:
+def _first_lines(base: BaseFolder, parts: Sequence[str]) -> tuple[list[str], int]:
     with open_file(base, parts) as file:
         content = file.read(MAX_READ)
         size = os.fstat(file.fileno()).st_size

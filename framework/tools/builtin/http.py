@@ -15,7 +15,7 @@ MAX_BODY_CHARS = 20_000
 _SHOWN_HEADERS = ("content-type", "location", "retry-after", "etag", "last-modified", "link")
 
 
-@tool(risk="high")
+@tool(risk="high", urls="url")
 async def http_request(
     url: str,
     method: Method = "GET",

@@ -67,7 +67,7 @@ class _Record:
     message: str
 
 
-@tool(risk="low", idempotent=True)
+@tool(risk="low", idempotent=True, paths="path")
 def log_transform(
     path: str,
     operation: Literal["summary", "levels", "errors", "tail", "grep"] = "summary",
@@ -93,7 +93,7 @@ def log_transform(
         raise ToolError(f"limit must be between 1 and {MAX_LIMIT}")
     if operation == "grep" and not pattern:
         raise ToolError("grep needs a pattern: the text to look for")
-    with open_file(context.base_path, parts_to_read(context, path)) as file:
+    with open_file(context.files, parts_to_read(context, path)) as file:
         size = os.fstat(file.fileno()).st_size
         if is_binary(file.read(BINARY_CHECK)):
             raise ToolError("the file is binary (or compressed), not a log in text form")

@@ -20,7 +20,7 @@ MAX_SECONDS = 5.0
 WORKER = Path(__file__).with_name("jmespath_process.py")
 
 
-@tool(risk="low", idempotent=True)
+@tool(risk="low", idempotent=True, paths="path")
 def json_transform(expression: str, data: str | None = None, path: str | None = None, *, context: ToolContext) -> Any:
     """Pick, filter and reshape JSON with a JMESPath expression. Give the JSON itself as data, or a file as path.
 
@@ -45,7 +45,7 @@ def json_transform(expression: str, data: str | None = None, path: str | None = 
 
 
 def _content(context: ToolContext, path: str) -> str:
-    with open_file(context.base_path, parts_to_read(context, path)) as file:
+    with open_file(context.files, parts_to_read(context, path)) as file:
         content = file.read(MAX_DATA + 1)
     try:
         return content.decode("utf-8-sig")

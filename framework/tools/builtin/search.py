@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from framework.tools.base_folder import BaseFolder
 from framework.tools.beneath import folder_below, is_hidden, open_file, shown
 from framework.tools.builtin.files import is_binary
 from framework.tools.protection import parts_to_read
@@ -34,7 +35,7 @@ SKIPPED_FOLDERS = ("__pycache__", "node_modules", ".venv", "venv", "dist", "buil
 Parts = tuple[str, ...]
 
 
-@tool(risk="low", idempotent=True)
+@tool(risk="low", idempotent=True, paths="root_dir")
 def search_files(query: str, root_dir: str = ".", limit: int = 20, *, context: ToolContext) -> str:
     """Find files whose name or content contains the query, ignoring case.
 
@@ -49,7 +50,7 @@ def search_files(query: str, root_dir: str = ".", limit: int = 20, *, context: T
         context: The run.
     """
     _check(query, limit)
-    search = _Search(context.base_path, parts_to_read(context, root_dir), query, time.monotonic() + MAX_SECONDS)
+    search = _Search(context.files, parts_to_read(context, root_dir), query, time.monotonic() + MAX_SECONDS)
     found = list(search.matches())
     if not found:
         return f"No files match '{query}'." + search.unfinished()
@@ -71,7 +72,7 @@ def _check(query: str, limit: int) -> None:
 
 @dataclass(slots=True)
 class _Search:
-    base: Path
+    base: BaseFolder
     root: Parts
     query: str
     deadline: float
@@ -102,7 +103,7 @@ class _Search:
 
     @property
     def _folder(self) -> Path:
-        return self.base.resolve().joinpath(*self.root)
+        return self.base.path.resolve().joinpath(*self.root)
 
     def _files(self) -> list[Parts]:
         files: list[Parts] = []
@@ -140,13 +141,13 @@ class _Search:
         return f"{number}: {_shortened(text[start : end if end >= 0 else None], position - start)}"
 
 
-def _listing(base: Path, folder: Parts) -> tuple[list[Parts], list[Parts]]:
+def _listing(base: BaseFolder, folder: Parts) -> tuple[list[Parts], list[Parts]]:
     files: list[Parts] = []
     folders: list[Parts] = []
     try:
         with folder_below(base, folder) as descriptor, os.scandir(descriptor) as entries:
             for entry in entries:
-                if is_hidden(entry.name):
+                if is_hidden(entry.name) or not base.permits((*folder, entry.name)):
                     continue
                 if entry.is_file(follow_symlinks=False):
                     files.append((*folder, entry.name))

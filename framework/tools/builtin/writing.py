@@ -24,7 +24,7 @@ MAX_CANDIDATES = 50
 SIMILAR = 0.6
 
 
-@tool(risk="high")
+@tool(risk="high", paths="path")
 def write_file(
     path: str, content: str, mode: Literal["create", "overwrite", "append"] = "create", *, context: ToolContext
 ) -> str:
@@ -57,11 +57,11 @@ def write_file(
         said.append(same if old == new else f"overwrote {quoted(parts)}: {_extent(new)} now, {_extent(old)} before")
         return new
 
-    rewrite(context.base_path, parts, change, make_folders=True)
+    rewrite(context.files, parts, change, make_folders=True)
     return said[0]
 
 
-@tool(risk="high")
+@tool(risk="high", paths="path")
 def edit_file(path: str, old: str, new: str, replace_all: bool = False, *, context: ToolContext) -> str:
     """Replace a piece of a text file with another. Read the file first: the piece must be in it exactly as given.
 
@@ -99,7 +99,7 @@ def edit_file(path: str, old: str, new: str, replace_all: bool = False, *, conte
         said.append(_told(count, lines[0], edited, parts))
         return _encoded(edited.replace("\n", "\r\n") if crlf else edited)
 
-    rewrite(context.base_path, parts, change)
+    rewrite(context.files, parts, change)
     return said[0]
 
 

@@ -1,0 +1,139 @@
+"""Whether the conditions of a rule (`when`) are met by the arguments of a call.
+
+A condition that cannot be evaluated counts as met: rules only restrict, so the stricter reading is the safe one.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from decimal import Decimal
+from enum import Enum
+from fnmatch import fnmatchcase
+from math import isnan
+from pathlib import Path, PurePath
+from typing import Any
+
+from pydantic import BaseModel
+
+from framework.tools.base_folder import BaseFolder
+from framework.tools.locations import UNKNOWN, kind_of, same_place, values_at
+from framework.tools.tool import Tool
+from framework.types.spec import Rule
+
+Match = Callable[[str, str], bool | None]
+"""Whether a text matches a pattern; None: it cannot be judged."""
+HERE = BaseFolder(Path())
+COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+
+def matches(rule: Rule, arguments: Mapping[str, Any], tool: Tool | None = None, base: BaseFolder = HERE) -> bool:
+    """Whether all of a rule's conditions are met. One on an argument that is not given is not.
+
+    Args:
+        rule: its `when` names arguments, or parts of them with dots.
+        arguments: of the call.
+        tool: declares which arguments are paths and URLs.
+        base: the folder that paths are relative to.
+    """
+    for name, condition in rule.when.items():
+        match = _match(tool, name, base)
+        if not any(holds(condition, value, match) for value in values_at(arguments, name)):
+            return False
+    return True
+
+
+def holds(condition: str | int | float | bool, value: Any, match: Match = fnmatchcase) -> bool:
+    """Whether one condition is met by a value; by a list, if any item meets it.
+
+    Args:
+        condition: a comparison such as `> 50`, `!= PATTERN`, a pattern, or a value.
+        value: JSON data. An object cannot be compared, so it meets every condition.
+        match: compares a text with a pattern.
+    """
+    if isinstance(value, list):
+        return any(holds(condition, item, match) for item in value)
+    if isinstance(value, Mapping) or value is UNKNOWN:
+        return True
+    if not isinstance(condition, str):
+        return bool(value == condition) or _text(value) == _text(condition)
+    sign = next((sign for sign in COMPARISONS if condition.startswith(sign)), None)
+    if sign is not None:
+        try:
+            number, bound = float(value), float(condition.removeprefix(sign))
+        except (TypeError, ValueError, OverflowError):
+            return True
+        return isnan(number) or isnan(bound) or COMPARISONS[sign](number, bound)
+    if condition.startswith("!="):
+        return not match(_text(value), condition.removeprefix("!=").strip())
+    return match(_text(value), condition) is not False
+
+
+def views(tool: Tool, arguments: Mapping[str, Any], bound: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """A call's arguments as a policy must evaluate them: as they were given, and as the tool gets them if that differs.
+
+    Args:
+        tool: completes them with its defaults.
+        arguments: as they were given.
+        bound: as the tool's types have converted them; None while that is not known.
+    """
+    given = tool.with_defaults(arguments)
+    converted = plain_values(bound) if bound is not None else given
+    return [given] if converted == given else [given, converted]
+
+
+def plain_values(value: Any) -> Any:
+    """Checked arguments as JSON data: what a tool really gets, after its types have converted what the model sent.
+
+    Fields of models come under their names and their aliases, for rules may use either.
+    """
+    if isinstance(value, BaseModel):
+        return _of_model(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain_values(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(plain_values(key)): plain_values(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain_values(item) for item in value]
+    if isinstance(value, Enum):
+        return plain_values(value.value)
+    if isinstance(value, Decimal):
+        return int(value) if value.is_finite() and value == int(value) and abs(value) < 10**18 else float(value)
+    return value if value is None or isinstance(value, (str, int, float, bool)) else _shown(value)
+
+
+def _of_model(value: BaseModel) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, field in type(value).model_fields.items():
+        given = plain_values(getattr(value, name))
+        found |= dict.fromkeys({name, field.alias or name}, given)
+    return found | {name: plain_values(extra) for name, extra in (value.model_extra or {}).items()}
+
+
+def _match(tool: Tool | None, name: str, base: BaseFolder) -> Match:
+    kind = kind_of(tool, name) if tool else None
+    if kind is None:
+        return fnmatchcase
+    return lambda text, pattern: same_place(kind, text, pattern, base)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).decode("utf-8", "replace")
+    return value.as_posix() if isinstance(value, PurePath) else str(value)
+
+
+def _text(value: Any) -> str:
+    """A value as an agent file would write it: `true`, `null`, `50`; so `50.0` is `50`."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, ensure_ascii=False, default=str)

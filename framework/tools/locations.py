@@ -1,0 +1,205 @@
+"""Paths and URLs in a tool's arguments, written in one canonical form.
+
+A tool declares which of its arguments are paths and URLs. The canonical form is computed once, before the policy is
+evaluated, so that the policy, the approval, the human who is asked and the tool itself all see the same value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from framework.tools.base_folder import BaseFolder, below_base, plain_parts
+from framework.tools.beneath import parts_below, refuse_links
+from framework.tools.json_schema import JsonSchema, types_of
+from framework.tools.repairs import Repaired
+from framework.tools.tool import Tool
+from framework.tools.urls import read_one_spelling
+from framework.types.errors import ToolError
+
+Kind = Literal["path", "url"]
+FORMATS: Mapping[str, Kind] = {
+    **dict.fromkeys(("path", "file-path", "directory-path"), "path"),
+    **dict.fromkeys(("uri", "url"), "url"),
+}
+"""Values of `format` in a server's JSON Schema that declare an argument."""
+MAX_HINT_DEPTH = 6
+UNKNOWN: Any = object()
+"""Stands for a part of a value that is not an object, although a rule looks for something inside it."""
+
+
+def kind_of(tool: Tool, name: str) -> Kind | None:
+    """What a tool declares an argument to be, by its dotted name."""
+    return "path" if name in tool.paths else "url" if name in tool.urls else None
+
+
+def canonical_arguments(tool: Tool, arguments: Mapping[str, Any], base: Path) -> Repaired:
+    """Write declared paths and URLs in their canonical form; values without one are left as they are.
+
+    Returns:
+        The arguments, and one note for each argument that was changed.
+    """
+    changed, notes = dict(arguments), []
+    for name in (*tool.paths, *tool.urls):
+        convert = partial(_canonical_or_same, tool, kind_of(tool, name), base)
+        after = _replaced(changed, name, convert)
+        if after is not changed:
+            notes.append(f"{name}: {'path' if name in tool.paths else 'URL'} written in its canonical form")
+            changed = after
+    return Repaired(changed, tuple(notes))
+
+
+def require_canonical(tool: Tool, arguments: Mapping[str, Any], base: Path) -> None:
+    """Raise ToolError for a declared path or URL that has no canonical form, such as one with `..`."""
+    for name in (*tool.paths, *tool.urls):
+        for value in values_at(arguments, name):
+            if isinstance(value, (str, PurePosixPath)):
+                _canonical(tool, kind_of(tool, name), base, str(value))
+
+
+def paths_in(tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Iterator[tuple[str, ...]]:
+    """The declared paths of a call, as parts below the base folder; those outside of it are left out."""
+    for name in tool.paths:
+        for value in values_at(arguments, name):
+            try:
+                path = PurePosixPath(_judged_path(str(value), base)) if isinstance(value, (str, Path)) else None
+            except ToolError:
+                continue  # refused before the call
+            if path is not None and not path.is_absolute():
+                yield path.parts
+
+
+def same_place(kind: Kind, value: str, pattern: str, base: BaseFolder) -> bool | None:
+    """Whether a path or URL matches a rule's pattern, whatever the spelling of either; None: it cannot be judged."""
+    try:
+        judged = _judged_path(value, base) if kind == "path" else str(read_one_spelling(value))
+    except ToolError:
+        return None if kind == "path" or _is_http(value) else fnmatchcase(value, pattern)
+    if kind == "url":
+        return fnmatchcase(judged, _url_pattern(pattern))
+    return base.matches(judged, pattern)
+
+
+def values_at(value: Any, name: str) -> Iterator[Any]:
+    """The values that a dotted name leads to: `a.b` is `b` in the object `a`, and each item of a list counts.
+
+    A part that is no object, although something inside it is asked for, comes back as `UNKNOWN`.
+    """
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from values_at(item, name)
+    elif not name:
+        yield value
+    elif isinstance(value, Mapping):
+        for key in _keys(value, name):
+            yield from values_at(value[key], name[len(key) + 1 :])
+    elif value is not None:
+        yield UNKNOWN
+
+
+def hinted(schema: Mapping[str, Any]) -> Iterator[tuple[str, Kind]]:
+    """The arguments that a JSON Schema declares as paths or URLs with `format`, by their dotted names."""
+    yield from _hinted(JsonSchema(schema), schema, "", 0)
+
+
+def types_at(schema: Mapping[str, Any], name: str) -> set[str] | None:
+    """The JSON types that an argument may have, by its dotted name; of a list, those of its items.
+
+    Returns:
+        An empty set where the schema does not say; None where it has no such argument.
+    """
+    reader = JsonSchema(schema)
+    nodes: list[Any] = [schema]
+    for part in name.split("."):
+        inside = [branch for node in nodes for branch in _beside_lists(reader, node)]
+        if any(branch.get("additionalProperties") not in (None, False) for branch in inside) or not inside:
+            return set()
+        nodes = [properties[part] for branch in inside if part in (properties := branch.get("properties") or {})]
+        if not nodes:
+            return None
+    found = [list(_beside_lists(reader, node)) for node in nodes]
+    return types_of(branch for branches in found for branch in branches) if all(found) else set()
+
+
+def _beside_lists(schema: JsonSchema, node: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
+    """The schemas of a value, or of the items where it is a list."""
+    for branch in schema.branches(node):
+        if branch.get("type") != "array":
+            yield branch
+        elif depth < MAX_HINT_DEPTH:
+            yield from _beside_lists(schema, branch.get("items"), depth + 1)
+
+
+def _hinted(schema: JsonSchema, node: Any, name: str, depth: int) -> Iterator[tuple[str, Kind]]:
+    for branch in schema.branches(node):
+        kind = FORMATS.get(str(branch.get("format")))
+        if kind and name:
+            yield name, kind
+        if depth < MAX_HINT_DEPTH:
+            yield from _hinted(schema, branch.get("items"), name, depth + 1)
+            properties = branch.get("properties")
+            for key, inner in properties.items() if isinstance(properties, Mapping) else ():
+                yield from _hinted(schema, inner, f"{name}.{key}" if name else key, depth + 1)
+
+
+def _keys(value: Mapping[str, Any], name: str) -> list[str]:
+    """The keys of an object that a dotted name may begin with; keys may have dots themselves."""
+    parts = name.split(".")
+    heads = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return [head for head in heads if head in value]
+
+
+def _replaced(value: Any, name: str, convert: Callable[[str], str]) -> Any:
+    """The value with `convert` applied where the name leads; the same object if nothing changes."""
+    if isinstance(value, list):
+        items = [_replaced(item, name, convert) for item in value]
+        return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+    if not name:
+        return convert(value) if isinstance(value, str) else value
+    if not isinstance(value, dict):
+        return value
+    fresh = {key: _replaced(value[key], name[len(key) + 1 :], convert) for key in _keys(value, name)}
+    return value if all(new is value[key] for key, new in fresh.items()) else {**value, **fresh}
+
+
+def _canonical_or_same(tool: Tool, kind: Kind | None, base: Path, text: str) -> str:
+    try:
+        found = _canonical(tool, kind, base, text)
+    except ToolError:
+        return text
+    return text if found == text else found
+
+
+def _canonical(tool: Tool, kind: Kind | None, base: Path, text: str) -> str:
+    if not text:
+        return text  # an empty text may stand for "no path"
+    if kind == "url":
+        return text if tool.is_outside and not _is_http(text) else str(read_one_spelling(text))
+    if tool.is_outside:  # its folders are not ours: an absolute path stays one
+        return str(PurePosixPath(*plain_parts(text)))
+    parts = parts_below(base, text)
+    refuse_links(base, parts)
+    return "/".join(parts) or "."
+
+
+def _judged_path(text: str, base: BaseFolder) -> str:
+    """A path as rules see it: relative to the base folder where it lies below it."""
+    path = PurePosixPath(*plain_parts(text))
+    return str(below_base(base.path, path) or path)
+
+
+def _url_pattern(pattern: str) -> str:
+    """A pattern for URLs with scheme and host in lower case, and a `/` after a host that stands alone."""
+    scheme, mark, rest = pattern.partition("#")[0].partition("://")
+    if not mark:
+        return pattern
+    host, slash, target = rest.partition("/")
+    alone = not slash and not any(char in host for char in "*?[")
+    return f"{scheme.lower()}://{host.lower()}{'/' if alone else slash}{target}"
+
+
+def _is_http(text: str) -> bool:
+    return text.strip().lower().startswith(("http:", "https:"))
