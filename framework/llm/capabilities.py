@@ -1,6 +1,7 @@
 """What is known of models before they are asked: what they can do, how long they read and write, what they cost.
 
-The rows hold only what the makers say. What is unknown is None, and a client then does what its API takes in general.
+The rows hold what the makers say, or say who else says it. What is unknown is None, and a client then does what its API
+takes in general.
 """
 
 from __future__ import annotations
@@ -131,6 +132,7 @@ def _openai() -> tuple[tuple[str, Capabilities], ...]:
     thinks = Capabilities(context_window=400_000, max_output=128_000)
     return (
         ("openai/gpt-[45]*", gpt),
+        *_older_openai(),
         ("openai/gpt-4o*", older),
         ("openai/gpt-4o", _costs(2.5, 10, 1.25)),
         ("openai/gpt-4o-mini", _costs(0.15, 0.6, 0.075)),
@@ -147,6 +149,26 @@ def _openai() -> tuple[tuple[str, Capabilities], ...]:
         ("openai/gpt-5.4-mini*", thinks.over(_costs(0.75, 4.5, 0.075))),
         ("openai/gpt-5.4-nano*", thinks.over(_costs(0.2, 1.25, 0.02))),
         ("openai/gpt-5.5", Capabilities(context_window=1_000_000, max_output=128_000).over(_costs(5, 30, 0.5))),
+    )
+
+
+def _older_openai() -> tuple[tuple[str, Capabilities], ...]:
+    """From the models' pages at developers.openai.com; JSON mode came in November 2023, JSON Schema in August 2024."""
+    no_schema = Capabilities(tools=True, tool_choice_required=True, json_schema=False, thinking="none")
+    json_mode, no_json = Capabilities(json_object=True), Capabilities(json_object=False)
+    sizes = {
+        "gpt-3.5": Capabilities(context_window=16_385, max_output=4096),
+        "gpt-4": Capabilities(context_window=8192, max_output=8192),
+        "turbo": Capabilities(context_window=128_000, max_output=4096),
+    }
+    return (
+        ("openai/gpt-3.5-turbo", sizes["gpt-3.5"].over(_costs(0.5, 1.5)).over(no_schema).over(json_mode)),
+        ("openai/gpt-3.5-turbo-0125", sizes["gpt-3.5"].over(_costs(0.5, 1.5)).over(no_schema).over(json_mode)),
+        ("openai/gpt-4", sizes["gpt-4"].over(_costs(30, 60)).over(no_schema).over(no_json)),
+        ("openai/gpt-4-0613", sizes["gpt-4"].over(_costs(30, 60)).over(no_schema).over(no_json)),
+        ("openai/gpt-4-turbo*", sizes["turbo"].over(_costs(10, 30)).over(no_schema)),
+        ("openai/gpt-4-[01]*-preview", sizes["turbo"].over(_costs(10, 30)).over(no_schema)),
+        ("openai/gpt-4o-2024-05-13", Capabilities(json_schema=False)),
     )
 
 
@@ -183,7 +205,7 @@ def _gemini() -> tuple[tuple[str, Capabilities], ...]:
     gemini = Capabilities(tools=True, tool_choice_required=True, json_schema=True, json_object=True)
     reads_a_million = Capabilities(context_window=1_048_576, max_output=65_536)
     return (
-        ("gemini/gemini-*", gemini),
+        ("gemini/gemini-*", gemini),  # gemini-pro among them: it was shut down, and its window and price are unknown
         ("gemini/gemini-[3-9]*", Capabilities(thinking="thinking_level")),
         ("gemini/gemini-3-*", reads_a_million),
         ("gemini/gemini-3.[0-9]*", reads_a_million),
@@ -201,13 +223,26 @@ def _gemini() -> tuple[tuple[str, Capabilities], ...]:
 
 
 def _others() -> tuple[tuple[str, Capabilities], ...]:
+    """Where a price depends on the hour or the length of the prompt, the higher one counts."""
     qwen = Capabilities(tools=True, tool_choice_required=False, json_object=True, thinking="enable_thinking")
     deepseek = Capabilities(tools=True, json_schema=False, json_object=True, thinking="thinking_type")
     llama = Capabilities(tools=True, json_object=True, thinking="none", context_window=131_072)
+    reads_a_million, flash = Capabilities(context_window=1_000_000, max_output=384_000), _costs(0.3, 1.2, 0.006)
     return (
         ("qwen/qwen*", qwen),
+        # Window: alibabacloud.com/help. Prices, without thinking: only third parties (OpenRouter, Bifrost).
+        ("qwen/qwen-turbo*", Capabilities(context_window=131_072, max_output=16_384).over(_costs(0.05, 0.2))),
+        # Only third parties name these: windows from 131072 to a million, prices from 0.26 / 0.78 to 0.4 / 1.2.
+        ("qwen/qwen-plus*", Capabilities(context_window=131_072, max_output=8192).over(_costs(0.4, 1.2))),
         ("qwen/qwq-*", qwen.over(Capabilities(stream_only=True))),
         ("deepseek/deepseek-*", deepseek),
+        # From api-docs.deepseek.com, at peak hours. Older names are served by deepseek-flash; third parties name 128000
+        # tokens for the oldest.
+        ("deepseek/deepseek-flash*", reads_a_million.over(flash)),
+        ("deepseek/deepseek-v4-flash*", reads_a_million.over(flash)),
+        ("deepseek/deepseek-v4-pro*", reads_a_million.over(_costs(1.32, 3.96, 0.044))),
+        ("deepseek/deepseek-chat", Capabilities(context_window=128_000).over(flash)),
+        ("deepseek/deepseek-reasoner", Capabilities(context_window=128_000).over(flash)),
         ("groq/llama-3.[13]-*", llama),
     )
 
