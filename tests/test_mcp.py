@@ -83,7 +83,7 @@ def test_the_time_server_is_started_again_when_it_is_killed() -> None:
             (process,) = children() - before
             os.kill(process, signal.SIGKILL)
             await world.until(lambda source: bool(source.faults))
-            assert "mcp.time is not connected: it ended with exit code -9" in world.source.faults[0]
+            assert "mcp.time is not connected: it was killed by signal 9 (SIGKILL)" in world.source.faults[0]
             assert world.source.tools == tools, "they stay known"
             assert await world.call("get_current_time", timezone="UTC"), "it waits for the new connection"
             await world.connected()

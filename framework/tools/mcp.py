@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from framework.tools.mcp_client import McpClient
     from framework.tools.mcp_connection import Notices
 
-MAX_TOOLS = 128
+MAX_TOOLS = 1000
+"""Of a server's list. What agents are offered of it, their `skill_policy` says."""
 LIST_PAUSE = 0.5
 """Seconds between two looks at a server's tools, however often it says that they changed."""
 PROGRESS_PAUSE = 0.1
@@ -128,17 +129,22 @@ class McpSource:
         before = self.tools, self.faults
         fresh: dict[str, _Listed] = {}
         twice = []
-        for tool in listed[:MAX_TOOLS]:
+        wanted = [tool for tool in listed[:MAX_TOOLS] if self._wants(tool.name)]
+        for tool in wanted:
             if tool.name in fresh:
                 twice.append(tool.name)
             else:
                 fresh[tool.name] = self._made(tool)
         self._listed, self._connection_fault = fresh, ""
-        self._list_fault = "; ".join(_list_faults(self.name, len(listed), twice))
+        idle = [glob for glob in self._server.tools if not any(fnmatchcase(tool.name, glob) for tool in wanted)]
+        self._list_fault = "; ".join(_list_faults(self.name, len(listed), twice, idle))
         tools, faults = before
         same = len(tools) == len(self.tools) and all(a is b for a, b in zip(tools, self.tools, strict=True))
         if not same or faults != self.faults:
             self._changed()
+
+    def _wants(self, tool: str) -> bool:
+        return not self._server.tools or any(fnmatchcase(tool, glob) for glob in self._server.tools)
 
     def _made(self, tool: wire.Tool) -> _Listed:
         told = json.dumps(tool.model_dump(include={"name", "title", "description", "input_schema", "annotations"}))
@@ -204,11 +210,13 @@ def _progress(context: ToolContext) -> ProgressFnT | None:
     return told
 
 
-def _list_faults(source: str, count: int, twice: Iterable[str]) -> Iterable[str]:
+def _list_faults(source: str, count: int, twice: Iterable[str], idle: Iterable[str]) -> Iterable[str]:
     if count > MAX_TOOLS:
         yield f"{source} has more than {MAX_TOOLS} tools: the others are left out"
     if twice:
         yield f"{source} lists more than once, of which only the first counts: {', '.join(map(_shown, twice))}"
+    if idle:
+        yield f"{source} has no tool for {', '.join(map(_shown, idle))} (`tools` of the server)"
 
 
 def _shown(name: str) -> str:

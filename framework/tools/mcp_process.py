@@ -9,15 +9,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 from mcp.shared.message import SessionMessage
 from mcp.types import jsonrpc_message_adapter
 
+from framework.tools import child_launcher
 from framework.types.source import McpServer
 
 if TYPE_CHECKING:
@@ -103,9 +107,8 @@ class Child:
         with anyio.move_on_after(GRACE):
             await self._silent.wait()
         code = self._process.returncode if await self._exits_within(GRACE) else None
-        how = "it closed its standard output" if code is None else f"it ended with exit code {code}"
         words = self._errors.decode("utf-8", "replace").strip().splitlines()
-        return f"{how}: {words[-1].strip()}" if words else how
+        return _how_it_ended(code, words[-1].strip() if words else "")
 
     async def _exits_within(self, seconds: float) -> bool:
         """Not `process.wait()`: that also waits for grandchildren who hold the pipes."""
@@ -152,16 +155,47 @@ async def _start(server: McpServer) -> Child:
     loop = asyncio.get_running_loop()
     kept = {name: os.environ[name] for name in INHERITED if name in os.environ}
     given = {name: value.get_secret_value() for name, value in server.env.items()}
+    env = kept | given
     transport, protocol = await loop.subprocess_exec(
         lambda: SubprocessStreamProtocol(limit=MAX_LINE_BYTES, loop=loop),
-        *server.command,
+        *_launched(server.command, env),
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
-        env=kept | given,
+        env=env,
         start_new_session=True,
     )
     return Child(transport, Process(transport, protocol, loop))
+
+
+def _launched(command: Sequence[str], env: Mapping[str, str]) -> Sequence[str]:
+    """The command, so that it ends with us even if we are killed. Elsewhere than on Linux, its input ends, no more.
+
+    Raises:
+        FileNotFoundError: there is no such program.
+        PermissionError: it is not executable.
+    """
+    if sys.platform != "linux" or not sys.executable:
+        return command
+    program = which(command[0], path=env.get("PATH", os.defpath))
+    if program is None:
+        raise PermissionError(command[0]) if Path(command[0]).is_file() else FileNotFoundError(command[0])
+    return (sys.executable, "-I", "-S", child_launcher.__file__, str(os.getpid()), program, *command)
+
+
+def _how_it_ended(code: int | None, last_words: str) -> str:
+    if code is not None and code < 0:
+        how = f"it was killed by signal {-code}{_name_of(-code)}"
+        return f"{how}; the last line of its standard error was: {last_words}" if last_words else how
+    how = "it closed its standard output" if code is None else f"it ended with exit code {code}"
+    return f"{how}: {last_words}" if last_words else how
+
+
+def _name_of(number: int) -> str:
+    try:
+        return f" ({signal.Signals(number).name})"
+    except ValueError:  # a real-time signal
+        return ""
 
 
 def _message(line: bytes) -> SessionMessage | None:

@@ -25,6 +25,8 @@ class McpServer(Frozen):
     """The child process gets these variables, and of ours only what finds programs and the home folder."""
     headers: dict[str, SecretStr] = {}
     """Sent with every request to `url`."""
+    tools: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()
+    """Globs over its own names of its tools: the others are not taken. Missing: all, 1000 at most."""
     risk: Risk | None = None
     """Of all its tools; missing: high for what says that it destroys, low for what says that it only reads."""
     paths: dict[ToolPattern, tuple[ArgumentName, ...]] = {}
