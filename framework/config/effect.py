@@ -28,6 +28,7 @@ EFFECTS: Mapping[str, Effect] = {
     "routing.default_agent": "next-run",
     "tools.base_path": "next-run",
     "telemetry.content": "next-run",
+    "telemetry.inbound": "hot",
     "tools.unprotected": "hot",
     "tools.http.domains": "hot",
     "tools.http.methods": "hot",
@@ -38,7 +39,8 @@ EFFECTS: Mapping[str, Effect] = {
     "server.api_keys": "hot",
 }
 """When a change of a setting takes effect; of one that is not named here, at the next start. What is `hot` restricts
-tools, and a run that goes on may do only what was permitted when it began and still is; or it says who may ask."""
+tools, and a run that goes on may do only what was permitted when it began and still is; or it says
+who may ask, or what a request's trace context is for."""
 
 
 def effect_of(key: str) -> Effect:

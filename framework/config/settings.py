@@ -22,6 +22,7 @@ from framework.types.frozen import Duration, Frozen, known_version
 from framework.types.http import HttpLimits
 from framework.types.problem import Problem
 from framework.types.spec import AgentName, ContentMode, PositiveInt
+from framework.types.trace import Inbound
 
 FILE = "agentsd.yaml"
 PREFIX = "AGENTSD_"
@@ -110,6 +111,8 @@ class TelemetrySettings(Frozen):
 
     content: ContentMode | None = None
     """Of prompts, arguments and results: `none` (the default), `redacted` or `full`; agents may only lower it."""
+    inbound: Inbound = "link"
+    """Trace context of HTTP requests: `link` runs to the caller's trace, join it as `parent`, or `ignore` it."""
     otlp_endpoint: str | None = None
     """Where OTLP over HTTP is taken, such as `http://127.0.0.1:6006`; missing: what OTEL_* variables say."""
     otlp_headers: dict[str, SecretStr] = {}

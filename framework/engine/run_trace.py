@@ -15,7 +15,7 @@ from framework.config.generation import Generation
 from framework.config.settings import Settings
 from framework.engine.router import Route
 from framework.llm.client import ModelInfo
-from framework.telemetry import names
+from framework.telemetry import inbound, names
 from framework.telemetry.content import TEXT, Content, mode_of
 from framework.telemetry.span import NO_SPAN, Given, OpenSpan
 from framework.telemetry.spans import Spans
@@ -127,6 +127,7 @@ class RunTrace:
         self.span = run.services.spans.span(f"invoke_workflow {agent}", "CHAIN", attributes, started_ns=began)
         self.span.__enter__()
         self.span.add_link(run.services.generation.traceparent, "config.reload")
+        self.span.add_link(inbound.caller(), "caller")
         if state.traceparent:
             self.span.add_link(state.traceparent, "resume")
             self.span.set_attribute(names.RESUMED, state.traceparent.split("-")[1])

@@ -18,7 +18,15 @@ from framework.types.errors import RequestError
 def app_of(runtime: Runtime, feed: ConfigFeed) -> FastAPI:
     """The app; it has no pages of its own, for these would load what others wrote."""
     admit = admission_of(runtime)
-    app = FastAPI(title="agentsd", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="agentsd",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        # Its spans would be one for each health check, below whatever trace the client names; its logs quote requests.
+        telemetry={"tracing": False, "logs": False},
+    )
     app.include_router(routes(runtime, feed, admit))
 
     @app.api_route("/health", methods=["GET", "HEAD"], response_model=Health)

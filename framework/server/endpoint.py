@@ -18,8 +18,10 @@ from starlette.types import Message, Receive
 from framework.server.access import Admit
 from framework.server.failures import BodyTooLarge, Unauthenticated, failure, failure_of_status, misfits
 from framework.server.replies import masked
+from framework.telemetry.inbound import inbound
 from framework.telemetry.redact import places
 from framework.types.errors import AgentsdError
+from framework.types.trace import Inbound
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +29,13 @@ MAX_BODY_BYTES = 64 * 1024
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-def endpoint(admit: Admit) -> type[APIRoute]:
-    """The class of routes that only those reach who are admitted."""
+def endpoint(admit: Admit, trace_context: Callable[[], Inbound]) -> type[APIRoute]:
+    """The class of routes that only those reach who are admitted.
+
+    Args:
+        admit: who may ask.
+        trace_context: what is made of a request's `traceparent`, looked up at each request.
+    """
 
     class Endpoint(APIRoute):
         """A route whose failures are told in our form, whatever app it is part of."""
@@ -39,7 +46,8 @@ def endpoint(admit: Admit) -> type[APIRoute]:
             async def handle_admitted(request: Request) -> Response:
                 try:
                     admit_request(admit, request)
-                    return private(await handle(Request(request.scope, _limited(request))))
+                    with inbound(request.headers.getlist("traceparent"), trace_context()):
+                        return private(await handle(Request(request.scope, _limited(request))))
                 except Exception as error:  # noqa: BLE001 - told to the client, and a fault of ours to the log
                     return private(told(error, request))
 

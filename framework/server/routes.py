@@ -32,7 +32,9 @@ def router(runtime: Runtime, *, guarded: bool = True) -> APIRouter:
 
 def routes(runtime: Runtime, feed: ConfigFeed, admit: Admit) -> APIRouter:
     """The same, with a feed that whoever made it can close."""
-    made = APIRouter(prefix=PREFIX, route_class=endpoint(admit), tags=["agentsd"])
+    made = APIRouter(
+        prefix=PREFIX, route_class=endpoint(admit, lambda: runtime.settings.telemetry.inbound), tags=["agentsd"]
+    )
     add_agent_routes(made, runtime)
     add_config_routes(made, runtime)
     add_event_routes(made, feed, admit)

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+Inbound = Literal["ignore", "link", "parent"]
+"""What runs make of the trace context of the HTTP request that starts them."""
+
 AttributeValue = str | bool | int | float | Sequence[str]
 Attributes = Mapping[str, AttributeValue]
 
