@@ -51,7 +51,7 @@ Values = Json | st.builds(json.dumps, Json) | st.sampled_from(["5", "-0.5", "1e3
 
 
 def schema_of(field: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": {"a": field}, "$defs": DEFS}
+    return {"type": "object", "properties": {"a": field}, "required": ["a"], "$defs": DEFS}
 
 
 def repaired(field: dict[str, Any], value: Any) -> Any:
@@ -86,6 +86,41 @@ def test_what_is_clear_is_put_right(field: dict[str, Any], value: Any, right: An
     assert found == right
     assert type(found) is type(right)
     assert SchemaArguments(schema_of(field)).bind({"a": found}) == {"a": right}
+
+
+@pytest.mark.parametrize(
+    ("field", "kept"),
+    [
+        ({"type": "string"}, False),
+        ({"type": "string", "default": None}, False),
+        ({"type": "array", "items": {"type": "string"}}, False),
+        ({"$ref": "#/$defs/node"}, False),
+        ({"type": ["string", "null"]}, True),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, True),
+        ({}, True),
+    ],
+)
+def test_null_for_an_optional_argument_that_may_not_be_null_is_left_out(field: dict[str, Any], kept: bool) -> None:
+    schema = schema_of(field) | {"required": []}
+    nested = {"type": "object", "properties": {"inner": schema}, "$defs": DEFS}
+
+    found, inside = repair_arguments(schema, {"a": None, "b": None}), repair_arguments(nested, {"inner": {"a": None}})
+
+    assert found.arguments == ({"a": None, "b": None} if kept else {"b": None})
+    assert found.notes == (() if kept else ("a: null taken as left out",))
+    assert inside.arguments == {"inner": {"a": None} if kept else {}}
+    assert repair_arguments(schema_of(field), {"a": None}).arguments == {"a": None}, "a required one is not dropped"
+
+
+def test_null_gives_a_python_parameter_its_default() -> None:
+    @tool
+    def weather(city: str, unit: str = None) -> str:  # type: ignore[assignment]  # noqa: RUF013 - many plugins are written so
+        """Tell the weather."""
+        return f"{city} {unit}"
+
+    given = repair_arguments(weather.definition.parameters, {"city": "Oslo", "unit": None}).arguments
+
+    assert weather.bind(given) == {"city": "Oslo", "unit": None}
 
 
 @pytest.mark.parametrize(

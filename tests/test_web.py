@@ -509,6 +509,36 @@ def test_asi02_an_address_that_rules_have_judged_has_one_spelling(url: str) -> N
         read_one_spelling(url)
 
 
+DISGUISED = (
+    *("/orders/..%2Fadmin", "/orders/..%2fadmin", "/orders/%2E%2E%2Fadmin", "/orders/..%252Fadmin"),
+    *("/orders/..;/admin", "/orders/..;x=1/admin", "/orders/..%3Badmin", "/orders/..%5Cadmin", "/orders%5C..%5Cadmin"),
+    *("/orders/..%00/admin", "/orders/%00", "//admin", "/orders//admin", "/orders/.%2Fadmin", "/orders/%5Cadmin"),
+)
+"""Paths that some servers take for `/admin`, or for another path than the one that rules see."""
+
+
+@pytest.mark.parametrize("path", DISGUISED)
+def test_asi02_a_path_that_servers_read_in_different_ways_is_refused(path: str) -> None:
+    with pytest.raises(UrlRefused):
+        read_one_spelling(f"https://api.example{path}")
+
+
+@pytest.mark.parametrize("path", ["/a%2Fb", "/a;v=1/b", "/a..b/..c", "/x?next=..%2F//%5C", "/a%20b", "/%C3%BC", "/..."])
+def test_escapes_that_are_read_alike_everywhere_are_taken(path: str) -> None:
+    assert read_one_spelling(f"https://api.example{path}").target == path
+
+
+@pytest.mark.parametrize("path", DISGUISED[:-1])
+def test_asi02_a_redirect_to_such_a_path_is_refused(path: str) -> None:
+    async def main() -> None:
+        async with site({"/": redirect(path if path[1] != "/" else f"/x{path}")}) as served:
+            with pytest.raises(HttpRefused):
+                await HttpClient(limits_for(served)).request("GET", served.url)
+            assert len(served.requests) == 1
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     "url",
     ["https://api.example", "https://api.example/", "http://a.b:8080/x%2F%20y?q=%C3%BC&r=a+b#part", "http://[::1]/"],

@@ -14,11 +14,12 @@ from framework.engine.execution import execute
 from framework.engine.policy import Verdict
 from framework.engine.results import WRONG_CALL, finish
 from framework.engine.tool_trace import decided, tool_trace
-from framework.llm.chat import read_again, repair
+from framework.llm.chat import read_again, repair, without_doubles
 from framework.tools.arguments import ArgumentsError
 from framework.tools.conditions import views
 from framework.tools.locations import canonical_arguments
 from framework.tools.tool import Tool
+from framework.tools.toolset import Toolset
 from framework.types.errors import ToolError, did_you_mean
 from framework.types.events import ToolRequested
 from framework.types.messages import Message, ToolCall, ToolResult
@@ -45,15 +46,17 @@ _NO_MARKS = str.maketrans("/~?", "___")
 """What the ids of confirmations are made with, of a path and a call's own id."""
 
 
-def taken_in(message: Message, state: RunState) -> Message:
+def taken_in(message: Message, state: RunState, toolset: Toolset) -> Message:
     """A model's message as it may be kept: text that can be stored, arguments that are JSON, ids of their own.
 
-    Calls without an id, or with one that was used before in this run, get another; so do those with one that could
-    stand for what is asked of another call.
+    A call that is given twice counts once. Tools that are named as providers name them get their own names. Calls
+    without an id, or with one that was used before in this run, get another; so do those with one that could stand for
+    what is asked of another call.
     """
     used = {*state.calls, *(call.id for earlier in state.messages for call in earlier.tool_calls)}
     unique = []
-    for index, call in enumerate(map(read_again, message.tool_calls)):
+    requested = [_named(read_again(call), toolset) for call in without_doubles(message.tool_calls)]
+    for index, call in enumerate(requested):
         fresh = call.id.translate(_NO_MARKS)
         if not fresh or fresh in used:
             fresh = f"{fresh or 'call'}_{len(state.messages)}_{index}"
@@ -65,6 +68,14 @@ def taken_in(message: Message, state: RunState) -> Message:
     if content == message.content and not unique:
         return message
     return message.model_copy(update={"content": content, "tool_calls": tuple(unique)})
+
+
+def _named(call: ToolCall, toolset: Toolset) -> ToolCall:
+    """The call under its tool's own name: a denied tool is denied also by the name that providers use (`a__b`)."""
+    if call.tool in toolset.tools:
+        return call
+    tool = toolset.by_wire_name(call.tool)
+    return call.model_copy(update={"tool": tool.name}) if tool else call
 
 
 def admit(run: Run, requested: Sequence[ToolCall], *, again: bool = False) -> list[ToolCall]:
@@ -83,6 +94,7 @@ def admit(run: Run, requested: Sequence[ToolCall], *, again: bool = False) -> li
     """
     kept = run.state.open_calls()  # these were read when their message came in
     requested = [call if any(call is known for known in kept) else read_again(call) for call in requested]
+    requested = [_named(call, run.agent.toolset) for call in requested]
     new = [call for call in requested if call.id not in run.state.calls]
     fitting = 0
     for call in new:

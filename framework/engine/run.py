@@ -92,7 +92,7 @@ class Run:
             reply = await ask_valid(partial(turns.ask, self), request)
         note_size(self, reply)
         self.state.truncated = reply.finish_reason == "length"
-        message = calls.taken_in(reply.message, self.state)
+        message = calls.taken_in(reply.message, self.state, self.agent.toolset)
         note_reply(self, self._step_span, message)
         self.state.replies.append(len(self.state.messages))
         self.state.messages.append(message)

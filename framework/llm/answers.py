@@ -8,7 +8,7 @@ from typing import Literal
 from uuid import uuid4
 
 from framework.llm.capabilities import priced
-from framework.llm.chat import repair
+from framework.llm.chat import repair, without_doubles
 from framework.llm.client import FinishReason, ModelInfo, ModelReply, ModelRequest
 from framework.llm.failures import Failures
 from framework.llm.protocol_answer import THINK, split_thought
@@ -47,7 +47,7 @@ def judge(answer: Answer, request: ModelRequest, info: ModelInfo, endings: Endin
         error.usage = usage  # what cannot be used is paid for all the same
         raise
     taken = {call.id for earlier in request.messages for call in earlier.tool_calls} if calls else set[str]()
-    unique = _unique_ids(calls, taken)
+    unique = _unique_ids(without_doubles(calls), taken)
     return ModelReply(
         message=answer.message if unique == calls else answer.message.model_copy(update={"tool_calls": unique}),
         finish_reason="tool_calls" if calls and finish == "stop" else finish,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from framework.types.messages import WIRE_NAME_LENGTH, Message, Reasoning, ToolCall, ToolDefinition, Usage, wire_name
@@ -20,6 +20,20 @@ MOST_TOKENS = 1_000_000_000
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Where servers beyond OpenAI's put what the model thought."""
 _ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "tool", "function": "tool"}
+
+
+def without_doubles(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+    """The calls of one answer without those that are given twice: with the same id, tool and arguments."""
+    kept: list[ToolCall] = []
+    for call in calls:
+        same_id = (other for other in kept if call.id and other.id == call.id)
+        if not any(_content(other) == _content(call) for other in same_id):
+            kept.append(call)
+    return tuple(kept)
+
+
+def _content(call: ToolCall) -> str:
+    return json.dumps([call.tool, call.arguments, call.invalid], sort_keys=True, default=str)  # 1 is not True here
 
 
 def wire_names(definitions: Iterable[ToolDefinition]) -> dict[str, str]:

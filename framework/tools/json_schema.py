@@ -71,6 +71,14 @@ class JsonSchema:
             return properties[part]
         return None if "patternProperties" in branch else branch.get("additionalProperties")
 
+    def optional(self, node: Any) -> frozenset[str]:
+        """The properties of an object that need not be given; none where that is not clear."""
+        objects = [branch for branch in self.branches(node) if "object" in types_of([branch])]
+        if len(objects) != 1 or not isinstance(objects[0].get("properties"), (dict, Mapping)):
+            return frozenset()
+        required = objects[0].get("required")
+        return frozenset(objects[0]["properties"]) - frozenset(required if isinstance(required, list) else ())
+
     def at(self, path: Iterable[str | int], value: Any) -> Any:
         """The schema of the place in a value that a path leads to."""
         node: Any = self.root

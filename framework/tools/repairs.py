@@ -1,7 +1,8 @@
 """Puts arguments right whose value is clear and only its form is wrong, by the tool's JSON Schema.
 
 Only these, and only where the schema refuses the value as it is: a number or boolean written as text, an object or
-array written as JSON text, one value where a list is wanted. Nothing is dropped, cut, rounded or guessed.
+array written as JSON text, one value where a list is wanted, null for an optional argument that may not be null, which
+is left out. Nothing else is dropped, and nothing is cut, rounded or guessed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?([eE][+-]?[0-9]{1,3
 _BOOLEANS = {"true": True, "false": False}
 UNREADABLE: Final = object()
 """What `read_as` returns for a text that spells out no value of the wanted types."""
+
+
+_LEFT_OUT: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +53,24 @@ class _Repairs:
         if not isinstance(value, (dict, list)) or len(place) >= MAX_DEPTH:
             return value
         parts = list(value.items() if isinstance(value, dict) else enumerate(value))
-        repaired = [self._value(self._schema.child(node, value, part), item, (*place, part)) for part, item in parts]
+        optional = self._schema.optional(node) if isinstance(value, dict) and None in value.values() else frozenset()
+        repaired = [
+            self._value(self._schema.child(node, value, part), item, (*place, part), optional=part in optional)
+            for part, item in parts
+        ]
         if all(new is old for new, (_, old) in zip(repaired, parts, strict=True)):
             return value
-        return dict(zip(value, repaired, strict=True)) if isinstance(value, dict) else repaired
+        if isinstance(value, list):
+            return repaired
+        return {key: new for key, new in zip(value, repaired, strict=True) if new is not _LEFT_OUT}
 
-    def _value(self, node: Any, value: Any, place: tuple[str | int, ...]) -> Any:
+    def _value(self, node: Any, value: Any, place: tuple[str | int, ...], *, optional: bool) -> Any:
         types = types_of(self._schema.branches(node))
         if not types or fits(value, types):
             return self.inside(node, value, place)
+        if value is None and optional:
+            self._note(place, "null taken as left out")
+            return _LEFT_OUT
         read = read_as(value, types) if isinstance(value, str) else UNREADABLE
         if read is not UNREADABLE:
             self._note(place, f"text taken as {type_of(read)}")

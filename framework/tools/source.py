@@ -15,7 +15,7 @@ from framework.types.messages import ToolDefinition
 from framework.types.spec import Risk
 
 MAX_DESCRIPTION_CHARS = 4096
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}\Z")
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}(?<!\.)\Z")
 _CONTEXT = "__context__"
 
 Call = Callable[[dict[str, Any], ToolContext], Awaitable[Any]]

@@ -107,6 +107,10 @@ class Toolset:
         narrowed._definitions, narrowed.scope = None, scope
         return narrowed
 
+    def by_wire_name(self, name: str) -> Tool | None:
+        """The tool, offered or not, that providers would know by this name."""
+        return next((tool for tool in self.tools.values() if tool.definition.wire_name == name), None)
+
     def rules_for(self, name: str) -> ToolRules:
         """The rules that match this tool, offered or not."""
         known = self._rules.get(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from urllib.parse import unquote
 
 from framework.types.errors import ToolError
 
@@ -18,6 +19,9 @@ _NUMERIC_END = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\Z")
 _ODD_ESCAPE = re.compile(r"%(?![0-9A-F]{2})|%(?:2[DE]|3[0-9]|[46][1-9A-F]|[57][0-9A]|5F|7E)")
 """One that is not like `%2F`, or that stands for a letter, a digit or one of `-._~`."""
 _DOTS = re.compile(r"/\.{1,2}(?:[/?]|\Z)")
+
+
+_MAX_DECODED = 4
 
 
 class UrlRefused(ToolError):
@@ -92,9 +96,31 @@ def read_one_spelling(text: str) -> WebUrl:
     path = url.target.partition("?")[0]
     if _DOTS.search(path) or _ODD_ESCAPE.search(url.target):
         raise UrlRefused("the URL has '.', '..' or an escape that is not needed or not like %2F: write it plainly")
+    refuse_disguised(url)
     if str(url) not in (plain, plain + "/"):
         raise UrlRefused(f"write the URL as {url}")
     return url
+
+
+def refuse_disguised(url: WebUrl) -> None:
+    """Raise UrlRefused for a path that some servers read as another one: `..%2F`, `..;`, `%5C`, `%00` or `//`.
+
+    Proxies and servers decode paths at different moments and some decode twice, so each form is looked at.
+    """
+    path = url.target.partition("?")[0]
+    decoded = path
+    for _ in range(_MAX_DECODED):
+        if "\\" in decoded or "\0" in decoded:
+            raise UrlRefused(
+                "the URL's path has a backslash or a zero byte (%5C, %00), which servers read in different ways"
+            )
+        if any(part.partition(";")[0].strip() in (".", "..") for part in decoded.split("/")):
+            raise UrlRefused("the URL's path has a disguised '.' or '..', such as ..%2F or ..; - write it plainly")
+        before, decoded = decoded, unquote(decoded, errors="replace")
+        if decoded == before:
+            break
+    if "//" in path:
+        raise UrlRefused("the URL's path has '//': some servers read it as '/', so write a single one")
 
 
 def _host(text: str) -> str:

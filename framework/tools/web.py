@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import urljoin
 
 from framework.tools.network import CheckedNetwork, HttpFailed, HttpRefused, Resolve, port_of, resolve
-from framework.tools.urls import UrlRefused, WebUrl, read_one_spelling, read_url
+from framework.tools.urls import UrlRefused, WebUrl, read_one_spelling, read_url, refuse_disguised
 from framework.types.http import HttpLimits
 
 if TYPE_CHECKING:
@@ -229,6 +229,7 @@ def _redirected(url: WebUrl, location: str) -> WebUrl:
     host, slash, path = rest.partition("/")
     try:
         target = read_url(scheme.lower() + mark + host.lower() + slash + path)
+        refuse_disguised(target)
     except UrlRefused as error:
         raise HttpRefused(f"{url.host} redirects to where tools do not go: {error.message}") from None
     if url.scheme == "https" and target.scheme == "http":
