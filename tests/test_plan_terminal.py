@@ -98,10 +98,45 @@ def test_steps_are_dropped_with_what_needs_them(project: Path) -> None:
         answer(master, "there is no step s9", b"")
         answer(master, "[r]eject", b"d")
         answer(master, "which", b"s5")
+        shown = answer(master, "continue with these steps?", b"")
+        assert "what is left:" in shown
+        assert "○ s4  calculate 2 + 3" in shown
         shown = plain(read_until(master, "= 5"))
         assert process.wait(10) == 0
     assert "removed" not in shown
     assert not (project / "notes.md").exists()
+
+
+def test_dropping_all_steps_is_asked_about_and_ends_the_run_without_a_model_call(project: Path) -> None:
+    with terminal("run", "-a", "planner", TASK, cwd=project) as (process, master):
+        answer(master, "[r]eject", b"d")
+        shown = answer(master, "which (s1, s2)", b"s1")
+        assert "(s2 would have needed that, and goes too)" in shown + answer(master, "without doing anything?", b"n")
+        answer(master, "[r]eject", b"d")
+        answer(master, "which", b"s1, s2")
+        assert "no steps are left" in answer(master, "end the run without doing anything?", b"y")
+        read_until(master, "No steps are left in the plan; nothing was done.")
+        assert process.wait(10) == 0
+    assert '"steps": 1,' in agentsd("runs", "show", "last", "--json", cwd=project).stdout, (
+        "the plan alone was asked for"
+    )
+
+
+def test_a_failed_step_is_retried_skipped_or_stopped_at_the_terminal(project: Path) -> None:
+    file = project / "agents.d/planner.yaml"
+    file.write_text(file.read_text().replace("on_failure: replan", "on_failure: ask"))
+    task = "read nowhere.md then calculate 2 + 3"
+    with terminal("run", "-a", "planner", task, cwd=project) as (process, master):
+        shown = answer(master, "s[t]op the run", b"r")
+        assert "planner: step s1 failed: Error: read_file failed: there is no file 'nowhere.md'" in shown
+        assert 'read_file path="nowhere.md"' in shown
+        answer(master, "s[t]op the run", b"s")
+        assert "s1 was not done" in read_until(master, "without some steps: s1 failed, s2 skipped")
+        assert process.wait(10) == 0
+    with terminal("run", "-a", "planner", task, cwd=project) as (process, master):
+        answer(master, "s[t]op the run", b"t")
+        read_until(master, "step s1 failed, and the user stopped the run")
+        assert process.wait(10) == 1
 
 
 def test_nobody_at_the_terminal_is_no_approval(project: Path) -> None:

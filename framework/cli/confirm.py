@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 import click
 
 from framework.cli.location import arguments_of
 from framework.cli.plan_question import ask_about_plan
-from framework.cli.show import shown, visible
+from framework.cli.show import arguments_text, shown, visible
 from framework.cli.terminal import edited, typed
 from framework.types.errors import RequestError
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
 
 CHOICES = ("a", "e", "r", "s")
+STEP_CHOICES: Mapping[str, str] = {"r": "retry", "s": "skip", "t": "stop"}
+STEP_PROMPT = "[r]etry, [s]kip it and what depends on it, s[t]op the run"
 PROMPT = "[a]pprove, [e]dit, [r]eject, re[s]pond"
 
 
@@ -27,9 +29,12 @@ async def decided(pending: Iterable[Confirmation]) -> dict[str, Decision]:
 def ask_human(asked: Confirmation) -> Decision:
     """Show one question and read the decision; the end of input means no."""
     try:
-        if asked.kind == "question":
-            click.secho(f"\n{asked.agent} asks, for {asked.tool}: {visible(asked.reason)}", bold=True, err=True)
-            return Respond(text=click.prompt("the answer", err=True))
+        if asked.kind in ("question", "ask_user"):
+            source = "" if asked.kind == "ask_user" else f", for {asked.tool}"
+            click.secho(f"\n{asked.agent} asks{source}: {visible(asked.reason)}", bold=True, err=True)
+            return Respond(text=_answer(asked))
+        if asked.kind == "step":
+            return Respond(text=_after_failure(asked))
         if asked.plan is not None:
             return ask_about_plan(asked, asked.plan)
         _show(asked)
@@ -39,6 +44,32 @@ def ask_human(asked: Confirmation) -> Decision:
                 return decision
     except click.Abort:
         return Reject(reason="the terminal was closed")
+
+
+def _answer(asked: Confirmation) -> str:
+    """The answer as it was typed; where there are choices, one of them, by its number or in words."""
+    for number, choice in enumerate(asked.choices, 1):
+        click.echo(f"  {number}. {visible(choice)}", err=True)
+    while True:
+        text = str(click.prompt("the answer", err=True)).strip()
+        if not asked.choices:
+            return text
+        if text in asked.choices:
+            return text
+        if text.isdecimal() and 1 <= int(text) <= len(asked.choices):
+            return asked.choices[int(text) - 1]
+        click.secho(f"type a number from 1 to {len(asked.choices)}, or the choice itself", fg="red", err=True)
+
+
+def _after_failure(asked: Confirmation) -> str:
+    """What to do about a failed step of a plan."""
+    click.secho(f"\n{asked.agent}: {visible(asked.reason)}", bold=True, err=True)
+    click.echo(f"  {visible(asked.description)}", err=True)
+    if asked.tool:
+        click.echo(f"  {visible(asked.tool)} {arguments_text(asked.arguments)}", err=True)
+    click.secho(f"  ({asked.rule}, risk {asked.risk})", dim=True, err=True)
+    choice = click.prompt(STEP_PROMPT, type=click.Choice([*STEP_CHOICES]), show_choices=False, err=True)
+    return STEP_CHOICES[choice]
 
 
 def _show(asked: Confirmation) -> None:

@@ -36,7 +36,7 @@ def _decision(choice: str, asked: Confirmation, plan: Plan) -> Decision | None:
         case "e":
             return _edited(_draft(asked, plan), plan)
         case "d":
-            return _dropped(_draft(asked, plan))
+            return _dropped(_draft(asked, plan), plan)
         case "s":
             return Respond(text=click.prompt("what should be different", err=True))
     return Reject(reason=click.prompt("why", default="", show_default=False, err=True))
@@ -72,7 +72,7 @@ def _edited(draft: PlanDraft, plan: Plan) -> Edit | None:
         return _edit(changed)
 
 
-def _dropped(draft: PlanDraft) -> Edit | None:
+def _dropped(draft: PlanDraft, plan: Plan) -> Edit | None:
     known = [step.id for step in draft.steps]
     names = set(click.prompt(f"which ({', '.join(known)})", err=True).replace(",", " ").split())
     if unknown := sorted(names - set(known)):
@@ -81,7 +81,19 @@ def _dropped(draft: PlanDraft) -> Edit | None:
     left = without(draft, names)
     if more := [name for name in known if name not in names and name not in {step.id for step in left.steps}]:
         click.secho(f"({', '.join(more)} would have needed that, and goes too)", dim=True, err=True)
-    return _edit(left)
+    return _edit(left) if _is_meant(left, plan) else None
+
+
+def _is_meant(left: PlanDraft, plan: Plan) -> bool:
+    """Show what is left of a plan, and ask whether to go on with that."""
+    click.echo("what is left:" if left.steps else "no steps are left", err=True)
+    for step in left.steps:
+        click.echo(f"  {MARKS['open']} {step.id}  {visible(step.description)}", err=True)
+    if left.steps:
+        return click.confirm("continue with these steps?", default=True, err=True)
+    done = any(step.status == "done" for step in plan.steps)
+    what = "answer with what is done" if done else "end the run without doing anything"
+    return click.confirm(f"{what}?", default=False, err=True)
 
 
 def _edit(draft: PlanDraft) -> Edit:

@@ -30,6 +30,10 @@ MARKS: Mapping[str, str] = {
 }
 
 
+QUESTIONS = ("question", "ask_user", "step")
+"""Kinds of confirmations that want an answer, not an approval."""
+
+
 class View(Protocol):
     """Shows a run while it goes on."""
 
@@ -81,8 +85,8 @@ def line(event: Event) -> str | None:
 
 
 def _question(asked: events.ConfirmationRequested) -> str:
-    if asked.kind == "question":
-        return f"? {asked.tool} asks: {asked.reason}"
+    if asked.kind in QUESTIONS:
+        return f"? {asked.tool or asked.kind} asks: {asked.reason}"
     return f"? {asked.tool or asked.kind} {arguments_text(asked.arguments)} needs approval: {asked.rule}"
 
 
@@ -144,5 +148,8 @@ def ending(result: RunResult) -> str | None:
 def how_to_decide(result: RunResult) -> str:
     """The command that answers the first of what a run asks."""
     first = result.pending[0]
-    option = f"--respond '{first.id}=TEXT'" if first.kind == "question" else f"--approve {first.id}"
+    option = f"--approve {first.id}"
+    if first.kind in QUESTIONS:
+        answer = "|".join(first.choices) or "TEXT"
+        option = f"--answer '{answer}'" if len(result.pending) == 1 else f"--respond '{first.id}={answer}'"
     return f"decide: agentsd runs decide {result.run_id} {option}"

@@ -113,7 +113,7 @@ def _tool_patterns(case: Case) -> Iterator[tuple[Path, str]]:
         for index, pattern in enumerate(getattr(expect, key) or ()):
             yield ("expect", key, index), pattern
     for index, pattern in enumerate(expect.asked or ()):
-        if pattern != "plan":
+        if pattern not in ("plan", "step"):
             yield ("expect", "asked", index), pattern
     yield from ((("expect", "arguments", pattern), pattern) for pattern in expect.arguments)
     yield from ((("results", name), name) for name in case.results)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from framework.engine.run import Run
 
 ASKED = "the agent's file wants plans approved"
+NOTHING_LEFT = "No steps are left in the plan; nothing was done."
+"""The answer where a human has removed all steps before any was done."""
 AGAIN = "you asked for another plan"
 BEYOND = "it goes beyond the plan that was approved"
 
@@ -42,7 +44,7 @@ async def approval(run: Run) -> str | None:
     """Ask a human where the agent's file says so.
 
     Returns:
-        Why the plan is not carried out, if it was rejected; nothing if it may be worked off.
+        Why nothing is done, if the plan was rejected or emptied; None if it may be executed.
 
     Raises:
         Paused: a human is asked.
@@ -70,7 +72,9 @@ async def approval(run: Run) -> str | None:
                 return f"The plan was not approved{': ' + why if why else '.'}"
             case None:
                 raise Paused([question])
-    return None
+    plan = plan_of(run)
+    emptied = not plan.steps and plan.envelope is not None and plan.envelope.revision == plan.revision
+    return NOTHING_LEFT if emptied else None
 
 
 def _latest(run: Run, question: Confirmation) -> tuple[Confirmation, Decision | None]:

@@ -8,10 +8,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from framework.engine.failed_steps import is_about_step
 from framework.types.errors import RequestError
 from framework.types.messages import REFUSED, Message, ToolResult
 from framework.types.plan import PlanDraft
-from framework.types.state import Approve, CallRecord, Decision, Edit, Reject, Respond, RunState
+from framework.types.state import Approve, CallRecord, Decision, Edit, Reject, Respond, RunState, subject_of
 
 NAME_CHARS = 60
 """Of the message, as the case's name."""
@@ -133,6 +134,8 @@ def _decisions(
     called = {call.call.id for _, call in _calls(record)}
     if plans := {asked: one for asked, one in plans.items() if asked.rpartition("/")[2] not in called}:
         said["plan"] = plans
+    if steps := {asked: _decision(one) for asked, one in decided.items() if is_about_step(asked)}:
+        said["step"] = steps
     for tool, own in said.items():
         values = list(own.values())
         if all(value == values[0] for value in values):
@@ -167,7 +170,7 @@ def _expected(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[str
             case {"event": "tool_result", "status": status, "tool": tool} if status in REFUSED:
                 denied[tool] = None
             case {"event": "confirm_required", "kind": kind}:
-                asked[event["tool"] if kind == "tool" else "plan"] = None
+                asked[subject_of(kind, event["tool"])] = None
     expected: dict[str, Any] = {"called_exactly": list(started.values())}
     expected |= {key: list(found) for key, found in (("asked", asked), ("denied", denied)) if found}
     if record.output and record.status == "completed":

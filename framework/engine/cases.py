@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from framework.config.catalog import Gate
 from framework.config.generation import Generation
 from framework.config.suite import PlacedCase, read_suite
-from framework.engine.expectations import PLAN, Check, Evidence, checks
+from framework.engine.expectations import Check, Evidence, checks
 from framework.engine.options import RunOptions
 from framework.engine.standins import isolate
 from framework.engine.stream import RunStream
@@ -23,7 +23,7 @@ from framework.types.errors import AgentsdError, ModelError
 from framework.types.messages import ToolCall
 from framework.types.plan import PlanDraft
 from framework.types.problem import Problem
-from framework.types.state import Confirmation, Decision, RunResult
+from framework.types.state import Confirmation, Decision, RunResult, subject_of
 
 if TYPE_CHECKING:
     from framework.engine.runtime import Runtime
@@ -178,7 +178,7 @@ def _decisions(case: Case, pending: Sequence[Confirmation]) -> dict[str, Decisio
     """The case's word on what is asked; what it says nothing about stays open."""
     found = {}
     for asked in pending:
-        written = case.decisions.get(asked.id) or case.decisions.get(asked.tool if asked.kind == "tool" else PLAN)
+        written = case.decisions.get(asked.id) or case.decisions.get(subject_of(asked.kind, asked.tool))
         if written is not None:
             found[asked.id] = decision_of(written)
     return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from framework.telemetry import names, plugin_span
 from framework.telemetry.plugin_span import PluginSpan
+from framework.tools.builtin.asking import ASK_USER
 from framework.tools.session import Session
 from framework.tools.tool import ToolContext
 from framework.tools.tool_span import ToolSpan
@@ -31,8 +32,8 @@ def context_of(run: Run, call: ToolCall) -> ToolContext:
 
     asking = count(1)
 
-    async def ask_human(question: str) -> str:
-        return _answer(run, _question(run, call, question, next(asking)))
+    async def ask_human(question: str, choices: Sequence[str] = ()) -> str:
+        return _answer(run, _question(run, call, question, choices, next(asking)))
 
     def span(
         name: str, attributes: Mapping[str, Any] | None = None, *, client: bool = False
@@ -62,16 +63,17 @@ def context_of(run: Run, call: ToolCall) -> ToolContext:
     )
 
 
-def _question(run: Run, call: ToolCall, question: str, number: int) -> Confirmation:
+def _question(run: Run, call: ToolCall, question: str, choices: Sequence[str], number: int) -> Confirmation:
     return Confirmation(
         id=f"{'/'.join((*run.state.path, call.id))}?{number}",
-        kind="question",
+        kind="ask_user" if call.tool == ASK_USER else "question",
         agent=run.agent.name,
         tool=call.tool,
         arguments=call.arguments,
-        hash=arguments_hash(call.tool, {"question": question}),
+        hash=arguments_hash(call.tool, {"question": question, **({"choices": list(choices)} if choices else {})}),
         reason=question,
-        rule="the tool asks",
+        rule="the model asks" if call.tool == ASK_USER else "the tool asks",
+        choices=tuple(choices),
     )
 
 

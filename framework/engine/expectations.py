@@ -14,9 +14,8 @@ from framework.types.case import Expect
 from framework.types.events import Event
 from framework.types.messages import REFUSED
 from framework.types.plan import PlanStep
-from framework.types.state import RunResult
+from framework.types.state import RunResult, subject_of
 
-PLAN = "plan"
 """Stands for the plan itself where a tool is named."""
 SHOWN_CHARS = 160
 
@@ -60,7 +59,7 @@ class Evidence:
                 if status in REFUSED:
                     self.denied.append(tool)
             case events.ConfirmationRequested(kind=kind, tool=tool, arguments=arguments):
-                self.asked.append(tool if kind == "tool" else PLAN)
+                self.asked.append(subject_of(kind, tool))
                 self.wanted.append((tool, arguments))
             case events.PlanProposed(steps=steps):
                 self.plan = steps

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -107,5 +107,5 @@ async def _call(run: Run, hook: Extension, call: ToolCall, *arguments: Any) -> A
         raise Refused(f"the hook {hook.name} failed: {type(error).__name__}") from None
 
 
-async def _ask_nobody(question: str) -> str:  # noqa: ARG001 - the signature is AskHuman's
+async def _ask_nobody(question: str, choices: Sequence[str] = ()) -> str:  # noqa: ARG001 - the signature is AskHuman's
     raise Refused("a hook cannot ask a human: a rule can, or the tool itself")

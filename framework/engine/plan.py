@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from framework.engine.approval import approval
+from framework.engine.failed_steps import must_react, react_to_failures, skip
 from framework.engine.plan_trace import summarized, summary_span
-from framework.engine.planning import plan_of, propose, replan, settings_of
+from framework.engine.planning import plan_of, propose, settings_of
 from framework.engine.results import partial_output
 from framework.engine.run import Run
 from framework.engine.steps import carry_out, mark
@@ -32,9 +33,9 @@ async def plan(run: Run) -> str:
                 await _leave_out(run, "the plan was not approved")
                 return "\n\n".join(filter(None, (rejected, partial_output(run.state))))
             await _work_off(run)
-            if not _must_react(run):
+            if not must_react(run):
                 break
-            await _react_to_failure(run)
+            await react_to_failures(run)
     except AgentsdError as error:
         await _leave_out(run, f"not done: {error.message}")
         raise
@@ -51,6 +52,7 @@ async def _work_off(run: Run) -> None:
         Paused: some steps need a human; all that can go on without them has ended.
         LimitExceeded: a limit is used up.
     """
+    await _skip_failed(run)  # a crash may have kept it from being recorded
     begun: set[str] = set()
 
     def next_job() -> Job | None:
@@ -65,32 +67,19 @@ async def _work_off(run: Run) -> None:
 
 def _startable(run: Run) -> Iterator[PlanStep]:
     """Steps that can be done now; after a failure that must be reacted to, only those that are under way."""
-    reacting = _must_react(run)
+    reacting = must_react(run)
     return (step for step in plan_of(run).ready() if step.status == "running" or not reacting)
 
 
 async def _work(run: Run, step: PlanStep) -> Confirmations:
     asked = await carry_out(run, step)
-    if settings_of(run).on_failure == "skip":
-        await _skip_blocked(run)
+    await _skip_failed(run)
     return asked
 
 
-async def _skip_blocked(run: Run) -> None:
-    while blocked := plan_of(run).blocked():
-        for step, waits_for in blocked:
-            await mark(run, step, "skipped", f"{waits_for} was not done")
-
-
-def _must_react(run: Run) -> bool:
-    return settings_of(run).on_failure != "skip" and bool(plan_of(run).failures())
-
-
-async def _react_to_failure(run: Run) -> None:
-    if settings_of(run).on_failure == "fail":
-        failed = plan_of(run).failures()[0]
-        raise StepFailed(f"step {failed.id} failed, and plan.on_failure is `fail`: {failed.result}")
-    await replan(run)
+async def _skip_failed(run: Run) -> None:
+    if settings_of(run).on_failure == "skip":
+        await skip(run, [failed.id for failed in plan_of(run).failures()])
 
 
 async def _leave_out(run: Run, why: str) -> None:

@@ -36,6 +36,11 @@ def approval_span(run: Run, revision: int, decision: Decision | None) -> OpenSpa
     return run.span("plan.approval", "CHAIN", {names.PLAN_REVISION: revision, names.PLAN_DECISION: decided})
 
 
+def failure_span(run: Run, decision: Decision) -> OpenSpan:
+    """The user's choice about a failed step."""
+    return run.span("plan.step_failure", "CHAIN", {names.PLAN_DECISION: decision.type})
+
+
 def plan_step_span(run: Run, step: PlanStep, revision: int) -> OpenSpan:
     """One step of the plan."""
     attributes = {names.PLAN_STEP_ID: step.id, names.PLAN_REVISION: revision}

@@ -44,7 +44,9 @@ class Recording:
         self._records = {state.path: state for state in record.with_sub_runs()}
         self._live, self._record = live, record
         self._given: Counter[tuple[Path, str]] = Counter()
-        self._questions = {asked.id.partition("?")[0]: asked for asked in record.pending if asked.kind == "question"}
+        self._questions = {
+            asked.id.partition("?")[0]: asked for asked in record.pending if asked.kind in ("question", "ask_user")
+        }
         self.asked: dict[str, Asked] = {}
         """By agent."""
         self.beyond: list[str] = []

@@ -18,7 +18,7 @@ from framework.llm.forms import Form, imported
 from framework.types.errors import RequestError, did_you_mean
 from framework.types.messages import Message, ToolCall
 from framework.types.spec import Limits, ModelSettings
-from framework.types.state import Approve, Decision, Edit, Reject, Respond, RunState
+from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
 from framework.types.transcript import MAX_MESSAGE_CHARS, is_unicode
 
 T = TypeVar("T", Limits, ModelSettings)
@@ -138,6 +138,18 @@ def _is_openai(message: object) -> bool:
 def _sentences(error: ValidationError) -> str:
     details = error.errors(include_url=False, include_input=False)
     return "; ".join(f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}" for detail in details)
+
+
+def check_answers(pending: Sequence[Confirmation], decisions: Mapping[str, Decision]) -> None:
+    """Refuse decisions that do not answer what is asked; raises RequestError."""
+    for asked in pending:
+        match decisions.get(asked.id):
+            case Respond(text=text) if asked.choices and text not in asked.choices:
+                raise RequestError(f"{asked.id}: not one of its choices ({', '.join(asked.choices)}): {text!r}")
+            case Respond(text=text) if asked.kind == "ask_user" and not text.strip():
+                raise RequestError(f"{asked.id}: the answer is empty")
+            case Approve() | Edit() if asked.kind in ("ask_user", "step"):
+                raise RequestError(f"{asked.id}: it is a question: respond with an answer, or reject it")
 
 
 def kept_decisions(decisions: Mapping[str, Decision]) -> dict[str, Decision]:

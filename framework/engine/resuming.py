@@ -17,7 +17,7 @@ from framework.engine.ending import last_events
 from framework.engine.expiry import expired
 from framework.engine.journal import Journal
 from framework.engine.launcher import Launcher, Start
-from framework.engine.request import Asker, kept_decisions
+from framework.engine.request import Asker, check_answers, kept_decisions
 from framework.engine.router import route
 from framework.engine.stream import Channel, RunStream
 from framework.memory.store import RunInfo, RunQuery, RunRecord
@@ -144,6 +144,7 @@ class Resumption:
         if unknown := sorted(decisions.keys() - asked):
             listed = ", ".join(sorted(asked)) or "nothing"
             raise RequestError(f"nothing named {', '.join(unknown)} is asked; asked: {listed}")
+        check_answers(state.pending, decisions)
         return late
 
     async def _generation(self, state: RunState, current: Generation) -> Generation:

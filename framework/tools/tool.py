@@ -6,11 +6,11 @@ import asyncio
 import contextvars
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, Protocol, overload
 
 from docstring_parser import parse as parse_docstring
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -37,10 +37,17 @@ from framework.types.spec import Risk
 
 Source = Literal["builtin", "plugin", "python", "agent", "mcp", "skill"]
 Progress = Callable[[float, str], Awaitable[None]]
-AskHuman = Callable[[str], Awaitable[str]]
 
 
-async def _nobody(question: str) -> str:
+class AskHuman(Protocol):
+    """Asks a human: the run pauses, and the tool starts again once there is an answer."""
+
+    def __call__(self, question: str, choices: Sequence[str] = ()) -> Awaitable[str]:
+        """Return the answer; with choices, it is one of them. Raises ToolError if there will be none."""
+        ...
+
+
+async def _nobody(question: str, choices: Sequence[str] = ()) -> str:  # noqa: ARG001 - the signature is AskHuman's
     raise ToolError(f"there is nobody to ask: {question}")
 
 

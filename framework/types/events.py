@@ -17,7 +17,7 @@ from framework.types.outcome import Status
 from framework.types.plan import Plan, PlanChange, PlanStep, StepStatus
 from framework.types.preflight import Preflight
 from framework.types.problem import Problem
-from framework.types.spec import OnExpiry, Risk
+from framework.types.spec import ConfirmationKind, OnExpiry, Risk
 
 
 class RunEvent(Frozen):
@@ -118,7 +118,7 @@ class ConfirmationRequested(RunEvent):
     """A human is asked; the run ends as paused."""
 
     id: str
-    kind: Literal["tool", "plan", "question"]
+    kind: ConfirmationKind
     agent: str
     tool: str
     description: str = ""
@@ -128,6 +128,8 @@ class ConfirmationRequested(RunEvent):
     reason: str
     rule: str
     risk: Risk
+    choices: tuple[str, ...] = ()
+    """The answers that are possible; none: any text."""
     expires_at: datetime | None = None
     """Until when a decision counts."""
     on_expiry: OnExpiry = "reject"

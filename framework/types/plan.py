@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from hashlib import blake2b
 from typing import Annotated, Any, Literal
 
@@ -164,14 +165,28 @@ class Plan(Frozen):
         )
         return self.model_copy(update={"steps": tuple(steps)})
 
+    def with_settled(self, step_ids: Collection[str]) -> Plan:
+        """The plan in which these failed steps are left as they are."""
+        steps = (s.model_copy(update={"settled": True}) if s.id in step_ids else s for s in self.steps)
+        return self.model_copy(update={"steps": tuple(steps)})
+
+    def with_retried(self, step_ids: Collection[str]) -> Plan:
+        """The next revision, in which these failed steps are open again."""
+        revision = self.revision + 1
+        fresh = {"status": "open", "result": None, "revision": revision}
+        steps = (s.model_copy(update=fresh) if s.id in step_ids else s for s in self.steps)
+        return self.model_copy(update={"revision": revision, "steps": tuple(steps)})
+
     def ready(self) -> list[PlanStep]:
         """Unfinished steps all of whose dependencies are done, in plan order."""
         done = {step.id for step in self.steps if step.status == "done"}
         return [s for s in self.steps if s.status in ("open", "running") and done.issuperset(s.depends_on)]
 
     def blocked(self) -> list[tuple[PlanStep, str]]:
-        """Open steps that can never run, each with the failed or skipped step it waits for."""
-        dead = {step.id for step in self.steps if step.status in ("failed", "skipped")}
+        """Open steps that can never run, each with the skipped or settled step it waits for."""
+        dead = {
+            step.id for step in self.steps if step.status == "skipped" or (step.status == "failed" and step.settled)
+        }
         return [(s, d) for s in self.steps if s.status == "open" for d in sorted(dead.intersection(s.depends_on))[:1]]
 
     def ended(self, why: str) -> Plan:

@@ -202,6 +202,11 @@ class ApprovalFrom(Frozen):
     """The lowest such risk."""
 
 
+ConfirmationKind = Literal["tool", "plan", "question", "ask_user", "step"]
+"""May a tool be called, may a plan be carried out, what does a tool ask, what does the model ask, and what to do about
+a failed step of a plan."""
+
+
 class PlanSettings(Frozen):
     """How `executor: plan` works."""
 
@@ -221,8 +226,9 @@ class PlanSettings(Frozen):
     """One step: its call with all attempts, or all turns of a step without a tool."""
     step_retries: Annotated[int, Field(ge=0, strict=True)] = 1
     """How often a step's call is made again when its tool broke; only of tools that are harmless to repeat."""
-    on_failure: Literal["replan", "skip", "fail"] = "replan"
-    """When a step fails: make the plan anew from what is done, leave out what depends on it, or end the run."""
+    on_failure: Literal["replan", "skip", "fail", "ask"] = "replan"
+    """When a step fails: replan from what is done, skip what depends on it, fail the run, or ask the user whether to
+    retry, skip or stop."""
     recite: Annotated[bool, Field(strict=True)] = True
     """Show the model its open plan, or its to-do list, at the end of every turn; never stored."""
 

@@ -17,7 +17,7 @@ from framework.types.outcome import Status
 from framework.types.plan import Plan
 from framework.types.preflight import Preflight
 from framework.types.report import CallSummary, ErrorInfo, LimitUse, ToolStat, TraceEntry
-from framework.types.spec import Limits, ModelSettings, OnExpiry, Risk
+from framework.types.spec import ConfirmationKind, Limits, ModelSettings, OnExpiry, Risk
 from framework.types.transcript import Summary
 from framework.types.warnings import RunWarning
 
@@ -32,8 +32,7 @@ class Confirmation(Frozen):
     """What a human is asked."""
 
     id: str
-    kind: Literal["tool", "plan", "question"]
-    """May a tool be called, may a plan be carried out, or what does a tool want to know."""
+    kind: ConfirmationKind
     agent: str
     tool: str = ""
     """The tool to be called; empty for a plan."""
@@ -50,9 +49,16 @@ class Confirmation(Frozen):
     rule: str = ""
     """The rule that asks, with its place in the file."""
     risk: Risk = "medium"
+    choices: tuple[str, ...] = ()
+    """The answers that are possible; none: any text."""
     expires_at: datetime | None = None
     """After this nobody can decide it any more: what the agent's file says happens (`confirm.on_expiry`)."""
     on_expiry: OnExpiry = "reject"
+
+
+def subject_of(kind: str, tool: str) -> str:
+    """What a confirmation is about, as test cases name it: the tool, `plan`, or `step` for a failed step."""
+    return kind if kind in ("plan", "step") else tool
 
 
 class Approve(Frozen):

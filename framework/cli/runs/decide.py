@@ -13,6 +13,7 @@ from framework.cli.location import arguments_of, locate
 from framework.cli.resuming import go_on
 from framework.cli.screen import prints_on_stderr
 from framework.cli.session import print_result
+from framework.cli.show import QUESTIONS
 from framework.cli.terminal import is_terminal
 from framework.types.errors import RequestError
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
@@ -26,6 +27,7 @@ from framework.types.state import Approve, Confirmation, Decision, Edit, Reject,
 @click.option("--reason", default="", help="Why not: the model is told.")
 @click.option("-e", "--edit", multiple=True, metavar="ID=JSON", help="Do it with these arguments instead.")
 @click.option("--respond", multiple=True, metavar="ID=TEXT", help="Do not do it; take this text as its result.")
+@click.option("--answer", metavar="TEXT", help="Answer the question that is open, where there is only one.")
 @click.option("--by", "user", help="Who decides: of a user's run, that user.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
@@ -45,9 +47,10 @@ def command(run: str, project: str, as_json: bool, user: str | None, **given: An
 async def _decided(pending: Iterable[Confirmation], given: dict[str, Any]) -> dict[str, Decision]:
     """The decisions that the options name; raises RequestError where there is none, or one says two things."""
     open_ones = {asked.id: asked for asked in pending}
-    found: dict[str, Decision] = dict.fromkeys(open_ones, Approve()) if given["approve_all"] else {}
+    to_approve = [asked.id for asked in open_ones.values() if asked.kind not in ("ask_user", "step")]
+    found: dict[str, Decision] = dict.fromkeys(to_approve, Approve()) if given["approve_all"] else {}
     named: set[str] = set()
-    for key, decision in _named(given):
+    for key, decision in [*_named(given), *_answered(open_ones.values(), given["answer"])]:
         if key in named:
             raise RequestError(f"{key} is decided twice on one command line")
         named.add(key)
@@ -67,6 +70,17 @@ def _named(given: dict[str, Any]) -> Iterable[tuple[str, Decision]]:
     yield from ((key, Reject(reason=given["reason"])) for key in given["reject"])
     yield from ((key, Edit(arguments=arguments_of(text))) for key, text in _pairs(given["edit"], "--edit ID='{…}'"))
     yield from ((key, Respond(text=text)) for key, text in _pairs(given["respond"], "--respond ID=TEXT"))
+
+
+def _answered(pending: Iterable[Confirmation], answer: str | None) -> Iterable[tuple[str, Decision]]:
+    """The answer to the one question that is open; raises RequestError where there are several, or none."""
+    if answer is None:
+        return
+    asked = [one.id for one in pending if one.kind in QUESTIONS]
+    if len(asked) != 1:
+        listed = ", ".join(asked) or "none"
+        raise RequestError(f"--answer needs exactly one open question; open: {listed}; use --respond ID=TEXT")
+    yield asked[0], Respond(text=answer)
 
 
 def _pairs(values: Iterable[str], form: str) -> Iterable[tuple[str, str]]:

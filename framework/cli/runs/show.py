@@ -12,7 +12,17 @@ import click
 
 from framework.cli.location import locate
 from framework.cli.records import find_run, stored
-from framework.cli.show import MARKS, arguments_text, counted, ending, first_line, how_to_decide, shown, visible
+from framework.cli.show import (
+    MARKS,
+    QUESTIONS,
+    arguments_text,
+    counted,
+    ending,
+    first_line,
+    how_to_decide,
+    shown,
+    visible,
+)
 from framework.cli.waterfall import waterfall, widths_of
 from framework.engine.ending import result_of
 from framework.telemetry.otlp_json import otlp_json as exported
@@ -117,17 +127,17 @@ def _open_calls(state: RunState) -> Iterator[str]:
 
 
 def _question(asked: Confirmation) -> Iterator[str]:
-    what = "asks" if asked.kind == "question" else "waits for approval"
+    what = "asks" if asked.kind in QUESTIONS else "waits for approval"
     head = f"{what}: {asked.id}  {asked.tool or asked.kind}"
     if asked.description:
         head += f" ({visible(asked.description)})"
-    if asked.kind == "question":
+    if asked.kind in QUESTIONS:
         head += f": {visible(asked.reason)}"
     yield click.style(head, fg="yellow")
     yield from (f"    {visible(name)}: {shown(value)}" for name, value in asked.arguments.items())
     for step in asked.plan.steps if asked.plan else ():
         call = f"  {step.tool} {shown(step.parameters)}" if step.tool else ""
         yield f"    {step.id}. {visible(step.description)}{call}"
-    reason = f"{visible(asked.reason)}; " if asked.reason and asked.kind != "question" else ""
+    reason = f"{visible(asked.reason)}; " if asked.reason and asked.kind not in QUESTIONS else ""
     expires = f", until {asked.expires_at:%Y-%m-%d %H:%M:%S} UTC" if asked.expires_at else ""
     yield click.style(f"    ({reason}{asked.rule}, risk {asked.risk}{expires})", dim=True)

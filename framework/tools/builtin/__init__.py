@@ -5,6 +5,7 @@ None but `http_request` reaches beyond this machine.
 
 from __future__ import annotations
 
+from framework.tools.builtin.asking import ask_user
 from framework.tools.builtin.calculator import calculator
 from framework.tools.builtin.files import list_dir, read_file
 from framework.tools.builtin.formatting import format_text
@@ -20,6 +21,6 @@ from framework.tools.tool import Tool
 _TOOLS = (
     *(echo, calculator, list_dir, read_file, search_files, log_transform),
     *(json_transform, format_text, write_file, edit_file),
-    *(session_get, session_set, todo, http_request),
+    *(session_get, session_set, todo, ask_user, http_request),
 )
 BUILTIN_TOOLS: tuple[Tool, ...] = tuple(tool.named(tool.name, "builtin") for tool in _TOOLS)

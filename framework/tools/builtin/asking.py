@@ -1,0 +1,30 @@
+"""The model asks its user: the run pauses until there is an answer."""
+
+from __future__ import annotations
+
+from framework.tools.tool import ToolContext, tool
+from framework.types.errors import ToolError
+
+ASK_USER = "ask_user"
+MAX_QUESTION_CHARS = 2000
+MAX_CHOICES = 20
+MAX_CHOICE_CHARS = 200
+
+
+@tool(risk="low", idempotent=True)
+async def ask_user(question: str, choices: list[str] | None = None, *, context: ToolContext) -> str:
+    """Ask the user a question and return the answer. Only for what no tool can find out and only the user can decide.
+
+    Args:
+        question: The question, understandable by itself.
+        choices: The possible answers; leave out for a free answer.
+        context: The run.
+    """
+    if not question.strip() or len(question) > MAX_QUESTION_CHARS:
+        raise ToolError(f"the question has {len(question)} characters; ask one of 1 to {MAX_QUESTION_CHARS}")
+    offered = choices or []
+    if len(offered) > MAX_CHOICES or len(set(offered)) < len(offered):
+        raise ToolError(f"there are {len(offered)} choices; offer at most {MAX_CHOICES}, all different")
+    if wrong := [choice for choice in offered if not choice.strip() or len(choice) > MAX_CHOICE_CHARS]:
+        raise ToolError(f"a choice has {len(wrong[0])} characters; offer choices of 1 to {MAX_CHOICE_CHARS}")
+    return await context.ask_human(question, offered)
