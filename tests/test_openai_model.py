@@ -243,7 +243,7 @@ def test_conversation_tools_and_settings_reach_the_server() -> None:
                 "function": {"name": "docs__search", "description": "Search.", "parameters": SEARCH.parameters},
             }
         ],
-        "tool_choice": {"type": "function", "function": {"name": "docs__search"}},
+        "tool_choice": "required",
         "temperature": 0.5,
         "max_tokens": 50,
         "reasoning_effort": "high",
@@ -551,3 +551,14 @@ def test_the_sdk_is_not_loaded_before_the_first_question() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_one_of_several_tools_is_ordered_by_name_and_the_only_one_as_required() -> None:
+    other = SEARCH.model_copy(update={"name": "docs.read"})
+    wanted = ModelSettings(tool_choice="docs.search")
+    choices = [
+        ask([says("ok")], request(tools=tools, settings=wanted))[1].requests[0]["tool_choice"]
+        for tools in ((SEARCH,), (SEARCH, other), (other,))
+    ]
+    named = {"type": "function", "function": {"name": "docs__search"}}
+    assert choices == ["required", named, named]

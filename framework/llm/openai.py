@@ -158,7 +158,10 @@ class OpenAIModel:
         if request.json is not None and not body.get("enable_thinking"):  # Qwen does not think and keep to JSON at once
             body.update(_held_to_json(request.json, can))
         if request.tools:
-            body["tool_choice"] = tool_choice_to_chat(can.tool_choice(request.settings.tool_choice), names)
+            choice = can.tool_choice(request.settings.tool_choice)
+            if len(names) == 1 and choice in names:
+                choice = "required"  # the same order, and llama.cpp and others ignore the form that names a tool
+            body["tool_choice"] = tool_choice_to_chat(choice, names)
         return body
 
     def _must_stream(self, settings: Mapping[str, Any]) -> bool:

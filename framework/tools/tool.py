@@ -28,6 +28,7 @@ from framework.tools.declaration import (
     shown,
     timeout_of,
 )
+from framework.tools.returns import Returns
 from framework.tools.session import Session
 from framework.tools.tool_span import OpenSpan, no_span
 from framework.types.errors import ConfigError, ToolError
@@ -119,6 +120,8 @@ class Tool:
     """The arguments that are paths: names, with dots for parts of objects. Each item of a list counts."""
     urls: tuple[str, ...] = ()
     """The arguments that are URLs, likewise."""
+    returns: Returns | None = None
+    """The declared type of its result, where that has a structure."""
 
     @property
     def is_outside(self) -> bool:
@@ -159,12 +162,20 @@ class Tool:
         return self.arguments.bind(arguments)
 
     async def invoke(self, bound: Mapping[str, Any], context: ToolContext, threads: Executor) -> Any:
-        """Call the function: a coroutine in the loop, anything else in a thread of the pool."""
+        """Call the function: a coroutine in the loop, anything else in a thread of the pool.
+
+        Raises:
+            ReturnError: what it returned does not fit the annotation.
+        """
         kwargs = {**bound, self.context_parameter: context} if self.context_parameter else dict(bound)
         if inspect.iscoroutinefunction(self.function):
-            return await self.function(**kwargs)
+            return self._checked(await self.function(**kwargs))
         call = contextvars.copy_context().run
-        return await asyncio.get_running_loop().run_in_executor(threads, lambda: call(self.function, **kwargs))
+        run = asyncio.get_running_loop().run_in_executor
+        return await run(threads, lambda: self._checked(call(self.function, **kwargs)))
+
+    def _checked(self, output: Any) -> Any:
+        return output if self.returns is None else self.returns.check(output)
 
 
 @overload
@@ -234,13 +245,14 @@ def tool(
             "rate": rate_of(title, rate),
         }
         check_declared(title, declared)
-        definition, arguments, context_parameter = _signature(target, title, description)
+        definition, arguments, context_parameter, returns = _signature(target, title, description)
         return Tool(
             definition,
             target,
             arguments,
             context_parameter,
             **declared,
+            returns=returns,
             paths=declared_arguments(title, "paths", paths, arguments.spellings),
             urls=declared_arguments(title, "urls", urls, arguments.spellings),
         )
@@ -250,16 +262,20 @@ def tool(
 
 def _signature(
     function: Callable[..., Any], title: str, description: object
-) -> tuple[ToolDefinition, ModelArguments, str | None]:
+) -> tuple[ToolDefinition, ModelArguments, str | None, Returns | None]:
     """What a function says of itself; raises ConfigError."""
     if not isinstance(description, str | None):
         raise ConfigError(f"tool {title!r}: description must be text: {shown(description)}")
     try:
         doc = parse_docstring(inspect.getdoc(function) or "")
-        model, context_parameter = _arguments_model(function, title, {p.arg_name: p.description for p in doc.params})
+        hints = typing.get_type_hints(function, include_extras=True)
+        described = {p.arg_name: p.description for p in doc.params}
+        model, context_parameter = _arguments_model(function, title, hints, described)
+        returns = Returns.of(hints.get("return"))
         arguments = ModelArguments(model)
         text = description or "\n\n".join(part for part in (doc.short_description, doc.long_description) if part)
-        definition = ToolDefinition(name=title, description=text, parameters=arguments.schema)
+        told = "\n\n".join(filter(None, (text, returns.described if returns else "")))
+        definition = ToolDefinition(name=title, description=told, parameters=arguments.schema)
     except ConfigError:
         raise
     except NameError as error:
@@ -270,13 +286,12 @@ def _signature(
         raise ConfigError(f"tool {title!r}: its signature cannot be used: {type(error).__name__}: {error}") from error
     if not text:
         raise ConfigError(f"tool {title!r} needs a docstring: it is all the model knows of it")
-    return definition, arguments, context_parameter
+    return definition, arguments, context_parameter, returns
 
 
 def _arguments_model(
-    function: Callable[..., Any], title: str, descriptions: Mapping[str, str | None]
+    function: Callable[..., Any], title: str, hints: Mapping[str, Any], descriptions: Mapping[str, str | None]
 ) -> tuple[type[BaseModel], str | None]:
-    hints = typing.get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}
     context_parameter = None
     for parameter in inspect.signature(function).parameters.values():
