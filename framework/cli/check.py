@@ -26,15 +26,16 @@ ROUNDS = 3
 @click.command("check")
 @click.argument("path", default=".")
 @click.option("--fix", "fix", is_flag=True, help="Write what can only have been meant, and show what that changes.")
+@click.option("--connect", is_flag=True, help="Connect to the tool servers, and say which cannot be used.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def command(path: str, fix: bool, as_json: bool) -> int:
+def command(path: str, fix: bool, connect: bool, as_json: bool) -> int:
     """Check the files of a project (default: this folder) or one agent file.
 
     Exit codes: 0 all can be used, 78 some cannot.
     """
     location = locate(path)
     changed = _fix(location, quiet=as_json) if fix else []
-    generation = asyncio.run(_load(location))
+    generation = asyncio.run(_load(location, connect=connect))
     problems = _problems(location, generation)
     errors = sum(problem.severity == "error" for problem in problems)
     if as_json:
@@ -66,8 +67,8 @@ def _problems(location: Location, generation: Generation) -> list[Problem]:
     return [problem for problem in found if location.file in (None, problem.path)]
 
 
-async def _load(location: Location) -> Generation:
-    project = await read_project(location)
+async def _load(location: Location, *, connect: bool = False) -> Generation:
+    project = await read_project(location, connect=connect)
     refresh_schemas(project)
     return project.catalog.current
 
@@ -78,6 +79,7 @@ def _as_data(generation: Generation, problems: list[Problem]) -> dict[str, objec
         "digest": generation.digest,
         "agents": sorted(generation.agents),
         "tools": sorted(generation.tools),
+        "not_contacted": sorted(generation.outside.not_contacted),
         "problems": [problem.model_dump(exclude_none=True) for problem in problems],
     }
 
@@ -86,6 +88,8 @@ def _show_sum(generation: Generation, errors: int, warnings: int) -> None:
     agents = ", ".join(sorted(generation.agents)) or "none (put one under agents.d/, or run `agentsd init`)"
     click.echo(f"agents: {agents}")
     click.echo(f"tools:  {len(generation.tools)}")
+    if silent := generation.outside.not_contacted:
+        click.echo(f"{counted(len(silent), 'server')} not contacted: {', '.join(sorted(silent))}; use --connect")
     if errors:
         click.secho(f"{counted(errors, 'error')}, {counted(warnings, 'warning')}", fg="red")
     else:

@@ -11,7 +11,7 @@ import click
 from framework.cli.location import arguments_of, locate
 from framework.cli.project import find_agent, find_tool, read_project
 from framework.cli.run import pairs
-from framework.cli.show import wrapped
+from framework.cli.show import counted, wrapped
 from framework.config.compile import Agent
 from framework.config.prompts import PromptError
 from framework.engine.explain import Standing, judged, standing, standings, system_prompt
@@ -49,6 +49,7 @@ def command(
     if tool is None:
         locale = given["locale"] or read.settings.locale
         data = _agent_data(chosen, chosen.spec.model or read.settings.model, _prompt(chosen, locale, given["inputs"]))
+        data["not_contacted"] = sorted(read.catalog.current.outside.not_contacted)
         click.echo(json.dumps(data, ensure_ascii=False, indent=2)) if as_json else _show_agent(chosen, data)
         return 0
     found = find_tool(chosen.toolset.tools, tool)
@@ -115,6 +116,11 @@ def _show_agent(agent: Agent, data: dict[str, Any]) -> None:
     click.secho(f"\noffered to the model: {len(offered)} tools, about {data['tools_tokens']} tokens", bold=True)
     for one in offered:
         _show_tool(one, width)
+    if names := data["not_contacted"]:
+        hint = (
+            f"{counted(len(names), 'server')} not contacted, so without tools here: {', '.join(names)}; use --connect"
+        )
+        click.secho(wrapped(hint), fg="yellow")
     silent = [one.tool.name for one in found if not one.offered and one.verdict.rule == "not in skill_policy.allow"]
     click.secho("\nnot offered, and denied if asked for", bold=True)
     for one in found:

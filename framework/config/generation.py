@@ -59,6 +59,11 @@ class Generation:
         """The problems that keep a file from being used."""
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
+    @property
+    def obstacles(self) -> tuple[Problem, ...]:
+        """What keeps files and tool servers from being used, for whoever runs an agent."""
+        return (*self.errors, *self.outside.problems)
+
     def problems_with(self, outside: Outside) -> tuple[Problem, ...]:
         """The problems, with those of tool servers as they are now: they come and go without a new generation."""
         own = [problem for problem in self.problems if problem not in self.outside.problems]

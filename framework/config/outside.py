@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 from framework.config.snapshot import digest_of
 from framework.config.sources import Declared, SourceFiles
@@ -34,6 +35,8 @@ class Outside:
     altered: frozenset[str] = frozenset()
     """Tools that say something else of themselves than when they were accepted."""
     problems: tuple[Problem, ...] = ()
+    not_contacted: frozenset[str] = frozenset()
+    """Sources that were left alone, as nothing was to be connected to."""
 
     @property
     def digest(self) -> str:
@@ -49,7 +52,8 @@ async def look_outside(files: SourceFiles, pool: SourcePool | None, contracts: C
     """
     declared = frozenset(files.declared)
     if pool is None:
-        return Outside(declared, silent=declared, problems=files.problems)
+        problems = (*files.problems, *_without_sdk(files.declared))
+        return Outside(declared, not_contacted=declared, silent=declared, problems=problems)
     wanted = {name: source.config for name, source in files.declared.items()}
     opened = await pool.open(wanted, None if starting else PATIENCE_SECONDS)
     tools = [tool for one in opened for tool in one.source.tools]
@@ -64,6 +68,14 @@ async def look_outside(files: SourceFiles, pool: SourcePool | None, contracts: C
         frozenset(tool.name for tool in altered),
         (*files.problems, *_problems(files.declared, opened, pool.refused, altered)),
     )
+
+
+def _without_sdk(declared: Mapping[str, Declared]) -> Iterator[Problem]:
+    """What connecting would say first of each MCP server where the extra is missing."""
+    servers = [name for name in declared if name.startswith(MCP)]
+    if servers and find_spec("mcp") is None:
+        for name in servers:
+            yield declared[name].problem(f"{name} needs the MCP SDK: pip install 'agentsd[mcp]'")
 
 
 def _has_said(one: Opened) -> bool:

@@ -75,7 +75,7 @@ class SourcePool:
         starting = [self._spawn(opened.start()) for opened in fresh]
         if starting and (await asyncio.wait(starting, timeout=SILENT_SECONDS))[1]:
             slow = ", ".join(opened.name for opened in fresh if not opened.is_started)
-            log.warning("waiting for %s to answer", slow)
+            log.info("waiting for %s to answer", slow)
             await asyncio.wait(starting, timeout=patience)
         return list(self._wanted)
 
