@@ -75,6 +75,10 @@ PROTECTED_PATHS = [
     ".env", ".env.local", "prod.env", "docs/.env", ".vscode/tasks.json", ".bashrc", "sitecustomize.py", "evil.pth",
     "Agents.D/new.yaml", "AGENTS.D/new.yaml", "PLUGINS/new.py", "ConfTest.py", "AgentsD.yaml", "PROD.ENV",
     ".GIT/config", "./agents.d/new.yaml", "docs//../agents.d/new.yaml", "proj/agents.d/new.yaml", "agents.d",
+    "sitecustomize/__init__.py", "usercustomize/__init__.py", "conftest/__init__.py", "src/sitecustomize.so",
+    "sitecustomize.cpython-311-x86_64-linux-gnu.so", "usercustomize.pyc", "tests/conftest.pyc", "SiteCustomize/x.txt",
+    "fast.so", "module.pyd", "__pycache__/main.cpython-311.pyc", "Makefile", "GNUmakefile", "docs/Makefile", "rules.mk",
+    "pyproject.toml", "setup.py", "setup.cfg", "package.json", "web/package.json", "Dockerfile", "compose.yaml",
     "plugin\u017f/new.py", "ｐlugins/new.py", "\uff0eenv", "\u2024env", "agents\u2024d/new.yaml",
 ]  # fmt: skip
 

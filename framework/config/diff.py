@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from pydantic import SecretStr
 
-from framework.config.settings import Settings
+from framework.config.settings import Settings, common_folders
 from framework.config.snapshot import SETTINGS
 from framework.types.change import Change, Effect
 from framework.types.spec import CONTENTS, RISKS, AgentSpec, HookPlace
@@ -94,6 +94,12 @@ def _keys(was: tuple[SecretStr, ...], now: tuple[SecretStr, ...]) -> Effect:
     return "widens" if not now or (was and {*now} - {*was}) else "tightens"
 
 
+def _folders(was: tuple[str, ...] | None, now: tuple[str, ...] | None) -> Effect:
+    """Another folder to write in widens, and so does no selection at all."""
+    common = common_folders(was, now)
+    return "tightens" if now is not None and common is not None and {*common} == {*now} else "widens"
+
+
 def _masked(value: Any) -> Any:
     if isinstance(value, SecretStr):
         return str(value)
@@ -163,6 +169,7 @@ _SETTINGS_EFFECTS: Mapping[str, Callable[[Any, Any], Effect]] = {
     "tools.http.max_redirects": _limit,
     "tools.http.max_bytes": _limit,
     "tools.http.timeout": _limit,
+    "tools.write_below": lambda was, now: _folders(was, now),
     "telemetry.content": lambda was, now: _content(was or "none", now or "none"),
     "server.api_keys": _keys,
 }

@@ -30,6 +30,7 @@ EFFECTS: Mapping[str, Effect] = {
     "telemetry.content": "next-run",
     "telemetry.inbound": "hot",
     "tools.unprotected": "hot",
+    "tools.write_below": "hot",
     "tools.http.domains": "hot",
     "tools.http.methods": "hot",
     "tools.http.private_networks": "hot",

@@ -17,7 +17,8 @@ from framework.config.environment import expand
 from framework.config.parse import in_order, spec_problems, without_secrets
 from framework.llm.base_url import base_url_of
 from framework.llm.capabilities import Capabilities
-from framework.types.errors import ConfigError, did_you_mean
+from framework.tools.base_folder import is_below, plain_parts
+from framework.types.errors import ConfigError, ToolError, did_you_mean
 from framework.types.frozen import Duration, Frozen, known_version
 from framework.types.http import HttpLimits
 from framework.types.problem import Problem
@@ -71,6 +72,17 @@ class RoutingSettings(Frozen):
     """Takes what no rule matches, and no model has chosen an agent for."""
 
 
+def _folder(text: str) -> str:
+    """A folder below the base path in its plain spelling; `.` is the base path itself."""
+    try:
+        parts = plain_parts(text)
+    except ToolError as error:
+        raise ValueError(error.message) from None
+    if parts[:1] == ("/",):
+        raise ValueError("a folder below base_path is meant: write it without the / at its beginning")
+    return "/".join(parts) or "."
+
+
 class ToolSettings(Frozen):
     """Ceilings for the tools of all agents."""
 
@@ -78,6 +90,8 @@ class ToolSettings(Frozen):
     """File tools stay below it; relative to the project's root."""
     unprotected: tuple[str, ...] = ()
     """Globs, relative to `base_path`: hidden files that file tools may read, and protected ones they may write."""
+    write_below: tuple[Annotated[str, AfterValidator(_folder)], ...] | None = None
+    """Folders, relative to `base_path`, that file tools may write in. Missing: everywhere but in protected places."""
     http: HttpLimits = HttpLimits()
     """What tools may reach over HTTP; agents only narrow it."""
 
@@ -86,7 +100,21 @@ class ToolSettings(Frozen):
         if self is other or self == other:
             return self
         both = tuple(glob for glob in self.unprotected if glob in other.unprotected)
-        return self.model_copy(update={"unprotected": both, "http": self.http.narrowed_by(other.http)})
+        folders = common_folders(self.write_below, other.write_below)
+        update = {"unprotected": both, "write_below": folders, "http": self.http.narrowed_by(other.http)}
+        return self.model_copy(update=update)
+
+
+def common_folders(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The folders that lie in both selections of `write_below`; None, which stands for all, if both are None."""
+    if one is None or other is None:
+        return other if one is None else one
+    inner = [a if a == b or is_below(plain_parts(a), b) else b for a in one for b in other if _overlap(a, b)]
+    return tuple(dict.fromkeys(inner))
+
+
+def _overlap(one: str, other: str) -> bool:
+    return one == other or is_below(plain_parts(one), other) or is_below(plain_parts(other), one)
 
 
 class ReloadSettings(Frozen):

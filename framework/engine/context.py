@@ -48,6 +48,7 @@ def context_of(run: Run, call: ToolCall) -> ToolContext:
         agent=run.agent.name,
         base_path=run.services.base_path,
         unprotected=tools.unprotected,
+        write_below=tools.write_below,
         denied_files=run.policy.denied_files(),
         reserved_files=run.services.reserved_files,
         deps=run.services.deps,

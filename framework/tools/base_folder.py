@@ -84,6 +84,12 @@ def below_base(base: Path, path: PurePosixPath) -> PurePosixPath | None:
     return None
 
 
+def is_below(parts: Sequence[str], folder: str) -> bool:
+    """Whether something lies in a folder, or in a folder of it; `.` is the base folder."""
+    wanted = plain_parts(folder)
+    return len(parts) > len(wanted) and tuple(parts[: len(wanted)]) == wanted
+
+
 def is_plain(text: str) -> bool:
     """Whether a text has neither control characters nor line separators nor broken Unicode."""
     return not any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in text)

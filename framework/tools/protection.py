@@ -1,7 +1,7 @@
 """Places that file tools leave alone: hidden ones are not read, those that decide what runs are not written.
 
-A file that an agent writes must not become an agent, a prompt, a tool, a hook or a test set-up that somebody runs.
-`tools.unprotected` in agentsd.yaml opens such places one by one.
+A file that an agent writes must not become an agent, a prompt, a tool, a hook or a build that somebody runs.
+`tools.unprotected` in agentsd.yaml opens such places one by one; `tools.write_below` closes all but a few folders.
 """
 
 from __future__ import annotations
@@ -10,14 +10,21 @@ import unicodedata
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
+from framework.tools.base_folder import is_below
 from framework.tools.beneath import is_hidden, parts_below, quoted
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 
+STEMS = ("conftest", "sitecustomize", "usercustomize")
+"""Names that Python imports unasked, as a module of any form: `conftest.py`, `conftest/`, `sitecustomize.so`."""
 PROTECTED = (
     *("agents.d", "prompts", "plugins", "agentsd.yaml", "agentsd.yml"),
-    *("conftest.py", "sitecustomize.py", "usercustomize.py", "*.pth"),  # Python runs them unasked
-    *("hooks", "*.git"),
+    *("*.pth", "*.pyc", "*.pyo", "__pycache__", "*.so", "*.pyd", "*.dylib", "*.dll"),  # loaded instead of a source file
+    *("pyproject.toml", "setup.py", "setup.cfg", "tox.ini", "pytest.ini", "noxfile.py"),
+    *("makefile", "gnumakefile", "*.mk", "cmakelists.txt", "justfile", "rakefile", "gemfile", "procfile"),
+    *("package.json", "package-lock.json", "node_modules", "cargo.toml", "build.rs", "build.gradle*", "pom.xml"),
+    *("dockerfile", "dockerfile.*", "*.dockerfile", "docker-compose*", "compose.yaml", "compose.yml"),
+    *("jenkinsfile", "vagrantfile", "hooks", "*.git"),
 )
 """Names that are not written, as a file or as a folder with all that is in it, besides the hidden ones."""
 
@@ -39,7 +46,8 @@ def parts_to_write(context: ToolContext, path: str) -> tuple[str, ...]:
     """What `parts_below` makes of a path that may be written.
 
     Raises:
-        ToolError: the path leads outside the base folder or to a protected place, or has invisible characters.
+        ToolError: the path leads outside the base folder or `tools.write_below`, or to a protected place, or has
+            invisible characters.
     """
     parts = parts_below(context.base_path, path)
     if any(unicodedata.category(char) == "Cf" for char in path):
@@ -47,6 +55,9 @@ def parts_to_write(context: ToolContext, path: str) -> tuple[str, ...]:
     protected = next((name for name in parts if is_protected(name)), None)
     if protected is not None and not _is_opened(parts, context.unprotected):
         raise ToolError(_refusal(parts, protected, "what is in it decides what runs, so it is not written"))
+    if context.write_below is not None and not any(is_below(parts, folder) for folder in context.write_below):
+        folders = ", ".join(context.write_below) or "nowhere"
+        raise ToolError(f"{quoted(parts)} is outside the folders that may be written (tools.write_below): {folders}")
     return parts
 
 
@@ -54,7 +65,9 @@ def is_protected(name: str) -> bool:
     """Whether a file or folder of this name is left alone; any spelling that a file system may take for it counts."""
     # Names that differ in case or in Unicode form are one file on some systems, and the same to whoever reads them.
     plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-    return is_hidden(plain) or any(fnmatchcase(plain, pattern) for pattern in PROTECTED)
+    if is_hidden(plain) or plain.partition(".")[0] in STEMS:
+        return True
+    return any(fnmatchcase(plain, pattern) for pattern in PROTECTED)
 
 
 def _refusal(parts: Sequence[str], name: str, why: str) -> str:

@@ -63,6 +63,8 @@ class ToolContext:
     """File tools stay below it."""
     unprotected: tuple[str, ...] = ()
     """Globs, relative to `base_path`: protected places that file tools may use all the same."""
+    write_below: tuple[str, ...] | None = None
+    """Folders, relative to `base_path`, that file tools may write in; None: everywhere but in protected places."""
     denied_files: tuple[str, ...] = ()
     """Patterns of files that tools neither read, list nor write: `skill_policy.files.deny`."""
     reserved_files: tuple[Path, ...] = ()
