@@ -24,6 +24,13 @@ class Prepared:
         cursor.execute(self._text, self._parameters(row))
         return cursor.fetchone() if cursor.description else None
 
+    def all(self, connection: sa.Connection, row: Mapping[str, Any]) -> Sequence[Any]:
+        """Execute it and return all rows."""
+        cursor = _cursor(connection)
+        cursor.execute(self._text, self._parameters(row))
+        rows: Sequence[Any] = cursor.fetchall()
+        return rows
+
     def many(self, connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Execute it for each row."""
         if len(rows) == 1:

@@ -59,6 +59,7 @@ runs = sa.Table(
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("owner", sa.Text),
     sa.Column("lease_until", sa.Double),
+    sa.Column("lease_boot", sa.Double),
     sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
     sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("steps", sa.Integer, nullable=False, server_default="0"),
@@ -73,7 +74,11 @@ runs = sa.Table(
     sa.Column("state", sa.Text, nullable=False),
     sa.UniqueConstraint("conversation_id", "turn"),
 )
-"""One row a run; `head` is written once, `state` with every step. The rest is columns because somebody looks for it."""
+"""One row per run; `head` is written once, `state` with every step. The rest is columns because it is searched for.
+
+`lease_until` is on the database's clock. `lease_boot`, for SQLite only, is on the machine's monotonic clock: processes
+of the boot that `owner` names compare with that one, whatever the time of day is set to.
+"""
 
 
 def _of_runs(name: str, *columns: sa.Column[Any]) -> sa.Table:
@@ -126,6 +131,9 @@ blueprints = sa.Table(
 spans = _of_runs("agentsd_spans", _number("version"), _body())
 """Of a run's trace, what had ended by the write that made this version of the run: a JSON list."""
 
+packed = _of_runs("agentsd_packed", sa.Column("body", sa.LargeBinary, nullable=False))
+"""The parts, events and spans of a run that has ended, compressed; see `packing`."""
+
 Migration = Callable[[sa.Connection], None]
 
 
@@ -138,7 +146,15 @@ def _traces(connection: sa.Connection) -> None:
     spans.create(connection)
 
 
-MIGRATIONS: Sequence[Migration] = (_first, _traces)
+def _packed_runs(connection: sa.Connection) -> None:
+    packed.create(connection)
+    known = {column["name"] for column in sa.inspect(connection).get_columns(runs.name)}
+    if runs.c.lease_boot.name not in known:  # a new database has it already: `_first` creates the table as it is now
+        kind = runs.c.lease_boot.type.compile(connection.dialect)
+        connection.exec_driver_sql(f"ALTER TABLE {runs.name} ADD COLUMN {runs.c.lease_boot.name} {kind}")
+
+
+MIGRATIONS: Sequence[Migration] = (_first, _traces, _packed_runs)
 """The n-th brings a database to version n; each runs in the transaction of the whole upgrade."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +83,7 @@ class SqlStore:
                 row["turn"] = sql_runs.claim_conversation(connection, conversation, state)
             if blueprint is not None and is_new:
                 sql_runs.insert_blueprint(connection, blueprint)
-            sql_runs.insert_run(connection, self._database, state, row, hold.name, self.lease)
+            sql_runs.insert_run(connection, self._database, state, row, hold, self.lease)
             batch.insert(connection, self._statements)
             return 1, False
 
@@ -98,10 +97,9 @@ class SqlStore:
         decided = {key: decision.model_dump_json() for key, decision in decisions.items()}
         hold = self._holds.new()
 
+        claim = sql_runs.Claim(hold, self.lease, self._holds, by)
+
         def work(connection: sa.Connection) -> tuple[int, bool]:
-            holder = connection.execute(sa.select(runs.c.owner).where(runs.c.id == state.run_id)).scalar_one_or_none()
-            over = holder if self._holds.is_over(holder) else None
-            claim = sql_runs.Claim(hold.name, self.lease, over, by)
             return sql_runs.take_run(connection, self._database, state, decided, claim)
 
         differ = Differ()
@@ -116,13 +114,9 @@ class SqlStore:
     async def runs(self, query: RunQuery | None = None) -> Sequence[RunInfo]:
         """All runs, or some."""
         wanted = query or RunQuery()
-        found = await self._database.read(lambda connection: sql_runs.list_runs(connection, self._database, wanted))
-        infos = [
-            replace(info, held=False) if info.held and self._holds.is_over(owner) else info for info, owner in found
-        ]
-        if not wanted.orphaned:
-            return infos
-        return [info for info in infos if info.orphaned][: wanted.limit]
+        return await self._database.read(
+            lambda connection: sql_runs.list_runs(connection, self._database, self._holds, wanted)
+        )
 
     async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
         """What a run has told."""
@@ -134,25 +128,26 @@ class SqlStore:
         return spans_from_json(pieces)
 
     async def request_cancel(self, run_id: str) -> bool:
-        """Leave word for whoever holds the run."""
+        """Put the request on record, for the process that holds the run."""
 
-        def work(connection: sa.Connection) -> str | None:
-            asked = sa.update(runs).where(runs.c.id == run_id, runs.c.status == "running")
-            asked = asked.where(runs.c.owner.is_not(None), runs.c.lease_until > self._database.now)
-            owner = connection.execute(asked.values(cancel_requested=True).returning(runs.c.owner)).scalar_one_or_none()
-            if owner is None and not connection.execute(sa.select(runs.c.no).where(runs.c.id == run_id)).one_or_none():
+        def work(connection: sa.Connection) -> bool:
+            holder = sql_runs.owner_of(connection, self._database, self._holds, run_id)
+            if holder is None and not connection.execute(sa.select(runs.c.no).where(runs.c.id == run_id)).one_or_none():
                 raise RunNotFound(f"there is no run {run_id!r}")
-            return owner
+            if holder is None or not holder.is_held:
+                return False
+            asked = sa.update(runs).where(runs.c.id == run_id, runs.c.owner == holder.name, runs.c.status == "running")
+            return connection.execute(asked.values(cancel_requested=True)).rowcount > 0
 
-        owner = await self._database.write(work)
-        return owner is not None and not self._holds.is_over(owner)
+        return await self._database.write(work)
 
     async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
         """Sign of life for all of them in one statement."""
         mine = sa.update(runs).where(
             runs.c.id.in_(sorted(run_ids)), runs.c.owner.startswith(self._holds.name, autoescape=True)
         )
-        renewed = mine.values(lease_until=self._database.now + self.lease).returning(runs.c.id, runs.c.cancel_requested)
+        lease = {"lease_until": self._database.now + self.lease, "lease_boot": self._holds.boot_lease(self.lease)}
+        renewed = mine.values(**lease).returning(runs.c.id, runs.c.cancel_requested)
         rows = await self._database.write(lambda connection: connection.execute(renewed).all())
         return {run_id: bool(cancelled) for run_id, cancelled in rows}
 
@@ -178,7 +173,7 @@ class SqlStore:
     async def delete_conversation(self, conversation_id: str) -> int:
         """One transaction: the conversation, its runs, and all that is on record of them."""
         return await self._database.write(
-            lambda connection: sql_conversations.delete(connection, self._database, conversation_id)
+            lambda connection: sql_conversations.delete(connection, self._database, self._holds, conversation_id)
         )
 
     async def prune(self, before: float | None, now: float, *, dry_run: bool = False) -> Pruned:

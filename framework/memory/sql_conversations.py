@@ -11,7 +11,8 @@ from pydantic import TypeAdapter
 
 from framework.memory import sql_runs
 from framework.memory.database import Database
-from framework.memory.schema import blueprints, conversations, decisions, events, messages, parts, runs, spans
+from framework.memory.holds import Holds
+from framework.memory.schema import blueprints, conversations, decisions, events, messages, packed, parts, runs, spans
 from framework.memory.store import Conversation, ConversationInfo, ConversationQuery, Pruned
 from framework.types.errors import ConversationBusy, RequestError
 from framework.types.messages import Message
@@ -76,11 +77,12 @@ def infos(connection: sa.Connection, query: ConversationQuery) -> list[Conversat
     ]
 
 
-def delete(connection: sa.Connection, database: Database, conversation_id: str) -> int:
+def delete(connection: sa.Connection, database: Database, holds: Holds, conversation_id: str) -> int:
     """Delete a conversation and its runs; returns how many those were. Raises RequestError, ConversationBusy."""
     whose = runs.c.conversation_id == conversation_id
-    held = sa.and_(whose, runs.c.owner.is_not(None), runs.c.lease_until > database.now)
-    if connection.execute(sa.select(runs.c.no).where(held).limit(1)).one_or_none() is not None:
+    owned = sa.select(runs.c.id).where(whose, runs.c.owner.is_not(None))
+    owners = [sql_runs.owner_of(connection, database, holds, run_id) for run_id in connection.execute(owned).scalars()]
+    if any(owner.is_held for owner in owners if owner is not None):
         raise ConversationBusy(f"conversation {conversation_id!r} is busy: a run of it is in progress")
     gone = connection.execute(sa.delete(conversations).where(conversations.c.id == conversation_id))
     if not gone.rowcount:
@@ -139,12 +141,13 @@ def _alone(before: float) -> Iterator[sa.ColumnElement[bool]]:
 
 def _turns(before: float) -> Iterator[sa.ColumnElement[bool]]:
     yield from (runs.c.ended_at < before, runs.c.status.not_in(sql_runs.OPEN), runs.c.conversation_id.is_not(None))
-    yield sa.exists().where(events.c.run_id == runs.c.id)  # others are stripped already
+    # others are stripped already
+    yield sa.or_(sa.exists().where(events.c.run_id == runs.c.id), sa.exists().where(packed.c.run_id == runs.c.id))
 
 
 def _delete_runs(connection: sa.Connection, ids: Iterable[str]) -> None:
     for batch in _batches([*ids]):
-        for table in (messages, parts, events, decisions, spans):
+        for table in (messages, parts, events, decisions, spans, packed):
             connection.execute(sa.delete(table).where(table.c.run_id.in_(batch)))
         connection.execute(sa.delete(runs).where(runs.c.id.in_(batch)))
 
@@ -152,7 +155,7 @@ def _delete_runs(connection: sa.Connection, ids: Iterable[str]) -> None:
 def _strip_runs(connection: sa.Connection, ids: Iterable[str]) -> None:
     """Leave of a conversation's turns what was said in it: no sub-runs, calls, traces or events."""
     for batch in _batches([*ids]):
-        for table in (parts, events, decisions, spans):
+        for table in (parts, events, decisions, spans, packed):
             connection.execute(sa.delete(table).where(table.c.run_id.in_(batch)))
         connection.execute(sa.delete(messages).where(messages.c.run_id.in_(batch), messages.c.path != ""))
 

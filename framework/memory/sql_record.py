@@ -14,6 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from framework.memory.database import Database
 from framework.memory.holds import Hold
+from framework.memory.packing import Packer
 from framework.memory.parts import Differ, Part, is_progress
 from framework.memory.prepared import Prepared
 from framework.memory.schema import conversations, events, messages, parts, runs
@@ -57,10 +58,13 @@ class Statements:
             add, key = insert(table), [column.name for column in table.primary_key]
             return prepared(add.on_conflict_do_update(index_elements=key, set_={"body": add.excluded.body}), table)
 
-        self.step = prepared(step.values(lease_until=lease, **kept))
-        self.progress = prepared(step.values(lease_until=lease, attempts=0, **kept))
-        self.end = prepared(step.values(owner=None, lease_until=None, attempts=0, **kept, **ended))
-        self.release = prepared(sa.update(runs).where(*_MINE).values(owner=None, lease_until=None))
+        held = {"lease_until": lease, **_named("lease_boot")}
+        let_go = {"owner": None, "lease_until": None, "lease_boot": None}
+        self.step = prepared(step.values(**held, **kept))
+        self.progress = prepared(step.values(**held, attempts=0, **kept))
+        self.end = prepared(step.values(**let_go, attempts=0, **kept, **ended))
+        self.release = prepared(sa.update(runs).where(*_MINE).values(**let_go))
+        self.packer = Packer(database)
         self.message, self.part = upsert(messages), upsert(parts)
         self.event, self.spans = prepared(sa.insert(events), events), prepared(sa.insert(spans_table), spans_table)
         self.free = prepared(free.values(**freed))
@@ -159,7 +163,7 @@ class SqlRecord:
             "updated_at": now,
         }
         traced = spans_to_json(spans)
-        more = _ending(state, now) if last else {"lease": self._lease}
+        more = _ending(state, now) if last else {"lease": self._lease, "lease_boot": self._hold.boot_lease(self._lease)}
         statement = self._statements.progress if batch.progress else self._statements.step
         statement = self._statements.end if last else statement
 
@@ -169,6 +173,8 @@ class SqlRecord:
             if traced:
                 row_of_spans = {"run_id": self._run_id, "version": self._version + 1, "body": traced}
                 self._statements.spans.one(connection, row_of_spans)
+            if last and state.status != "paused":
+                self._statements.packer.pack(connection, self._run_id)
             if last and state.conversation_id and state.status != "paused":
                 self._free(connection, state, now)
             return cancelled

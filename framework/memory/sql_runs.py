@@ -15,6 +15,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from framework.memory.database import Database
+from framework.memory.holds import Hold, Holds
+from framework.memory.packing import Packed, unpacked
 from framework.memory.parts import Kind, whole
 from framework.memory.schema import blueprints, conversations, decisions, events, messages, parts, runs, spans
 from framework.memory.store import Blueprint, Conversation, RunInfo, RunQuery
@@ -61,9 +63,9 @@ def claim_conversation(connection: sa.Connection, conversation: Conversation, st
 
 
 def insert_run(
-    connection: sa.Connection, database: Database, state: RunState, row: Mapping[str, Any], owner: str, lease: float
+    connection: sa.Connection, database: Database, state: RunState, row: Mapping[str, Any], hold: Hold, lease: float
 ) -> None:
-    """A new run that `owner` holds."""
+    """Insert a new run that is held."""
     now = time.time()
     connection.execute(
         sa.insert(runs).values(
@@ -77,8 +79,9 @@ def insert_run(
             blueprint=state.blueprint,
             status="running",
             version=1,
-            owner=owner,
+            owner=hold.name,
             lease_until=database.now + lease,
+            lease_boot=hold.boot_lease(lease),
             message=text(state.messages[0].content[:MESSAGE_CHARS]),
             created_at=now,
             updated_at=now,
@@ -97,14 +100,38 @@ def insert_blueprint(connection: sa.Connection, blueprint: Blueprint) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Owner:
+    """Who has a run, by its row."""
+
+    name: str
+    lease_until: float | None
+    is_held: bool
+    """Its process works on the run, as far as can be known."""
+
+
+def owner_of(connection: sa.Connection, database: Database, holds: Holds, run_id: str) -> Owner | None:
+    """The owner of a run; None if it has none, or there is no such run."""
+    columns = (runs.c.owner, runs.c.lease_until, runs.c.lease_boot, is_leased(database))
+    row = connection.execute(sa.select(*columns).where(runs.c.id == run_id)).one_or_none()
+    if row is None or row.owner is None:
+        return None
+    return Owner(row.owner, row.lease_until, holds.is_held(row.owner, row.lease_boot, leased=bool(row.leased)))
+
+
+def is_leased(database: Database) -> sa.ColumnElement[bool]:
+    """Whether the lease of a run has not expired, by the database's clock."""
+    return sa.and_(runs.c.owner.is_not(None), runs.c.lease_until > database.now).label("leased")
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """Who takes a run over."""
 
-    owner: str
+    hold: Hold
     lease: float
-    """For so many seconds."""
-    dead: str | None
-    """An owner of whom it is known that it does not live any more."""
+    """Seconds."""
+    holds: Holds
+    """Knows whether the run is still held."""
     by: str | None
     """Who decided what the run waited for."""
 
@@ -112,22 +139,28 @@ class Claim:
 def take_run(
     connection: sa.Connection, database: Database, state: RunState, decided: Mapping[str, str], claim: Claim
 ) -> tuple[int, bool]:
-    """Take a run that nobody holds, exactly as it was loaded, with decisions as JSON.
+    """Take a run that is not held, exactly as it was loaded, with decisions as JSON.
 
     Returns:
-        Its version, and whether somebody wanted it to end and nobody has ended it.
+        Its version, and whether a cancel request is on record that was not carried out.
 
     Raises:
-        RunBusy: somebody holds it, or was faster.
+        RunBusy: it is held, or another process was faster.
         DecisionRefused: a decision was made before.
     """
-    free = sa.or_(runs.c.owner.is_(None), runs.c.lease_until <= database.now, runs.c.owner == claim.dead)
+    holder = owner_of(connection, database, claim.holds, state.run_id)
+    free = runs.c.owner.is_(None) if holder is None else runs.c.owner == holder.name
+    if holder is not None and holder.is_held:
+        free = sa.false()
+    elif holder is not None and not claim.holds.is_over(holder.name):
+        free = sa.and_(free, runs.c.lease_until == holder.lease_until)  # it was not renewed meanwhile
     taken = connection.execute(
         sa.update(runs)
         .where(runs.c.id == state.run_id, runs.c.version == state.version, runs.c.status.in_(OPEN), free)
         .values(
-            owner=claim.owner,
+            owner=claim.hold.name,
             lease_until=database.now + claim.lease,
+            lease_boot=claim.hold.boot_lease(claim.lease),
             version=runs.c.version + 1,
             status="running",
             expires_at=None,
@@ -167,7 +200,7 @@ def load_run(connection: sa.Connection, run_id: str) -> RunState:
         raise RunNotFound(f"there is no run {run_id!r}")
     earlier = history(connection, row.conversation_id, row.turn) if row.conversation_id else []
     try:
-        state = whole(_parts(connection, run_id, row.head, row.state), earlier, row.version)
+        state = whole(_parts(connection, run_id, row), earlier, row.version)
         state.decisions |= _decided(connection, run_id)
     except (ValidationError, ValueError, KeyError, LookupError) as error:
         raise StoreError(f"the run {run_id} cannot be read: {type(error).__name__}") from None
@@ -184,9 +217,11 @@ def _decided(connection: sa.Connection, run_id: str) -> dict[str, Decision]:
     return {key: _DECISION.validate_json(body) for key, body in connection.execute(found)}
 
 
-def _parts(connection: sa.Connection, run_id: str, head: str, state: str) -> Iterator[tuple[str, Kind, str]]:
-    yield "", "head", head
-    yield "", "state", state
+def _parts(connection: sa.Connection, run_id: str, row: Any) -> Iterator[tuple[str, Kind, str]]:
+    yield "", "head", row.head
+    yield "", "state", row.state
+    if row.status not in OPEN and (found := unpacked(connection, run_id)) is not None:
+        yield from found.parts
     said = sa.select(messages.c.path, messages.c.body).where(messages.c.run_id == run_id)
     for path, body in connection.execute(said.order_by(messages.c.path, messages.c.n)):
         yield path, "message", body
@@ -213,32 +248,37 @@ def told(connection: sa.Connection, run_id: str, after: int) -> list[dict[str, A
     found = sa.select(events.c.body).where(events.c.run_id == run_id, events.c.seq > after).order_by(events.c.seq)
     bodies = list(connection.execute(found).scalars())
     if not bodies:
-        _must_be_there(connection, run_id)
+        bodies = [body for seq, body in _packed(connection, run_id).events if seq > after]
     return [json.loads(body) for body in bodies]  # of any size of number
 
 
 def traced(connection: sa.Connection, run_id: str) -> list[str]:
     """The pieces of a run's trace; raises RunNotFound."""
     bodies = list(connection.execute(sa.select(spans.c.body).where(spans.c.run_id == run_id)).scalars())
-    if not bodies:
-        _must_be_there(connection, run_id)
-    return bodies
+    return bodies or [*_packed(connection, run_id).spans]
 
 
-def _must_be_there(connection: sa.Connection, run_id: str) -> None:
+def _packed(connection: sa.Connection, run_id: str) -> Packed:
+    """What was packed of a run, or nothing; raises RunNotFound."""
+    if (found := unpacked(connection, run_id)) is not None:
+        return found
     if connection.execute(sa.select(runs.c.no).where(runs.c.id == run_id)).one_or_none() is None:
         raise RunNotFound(f"there is no run {run_id!r}")
+    return Packed((), (), ())
 
 
-def list_runs(connection: sa.Connection, database: Database, query: RunQuery) -> list[tuple[RunInfo, str | None]]:
-    """Runs as lists show them, each with who holds it."""
-    held = sa.and_(runs.c.owner.is_not(None), runs.c.lease_until > database.now)
+def list_runs(connection: sa.Connection, database: Database, holds: Holds, query: RunQuery) -> list[RunInfo]:
+    """Runs as lists show them."""
     columns = [column for column in runs.c if column.name not in ("head", "state")]
-    found = sa.select(*columns, held.label("held")).order_by(runs.c.no.desc() if query.newest_first else runs.c.no)
+    found = sa.select(*columns, is_leased(database)).order_by(runs.c.no.desc() if query.newest_first else runs.c.no)
     found = found.where(*_conditions(query))
     if query.limit is not None and not query.orphaned:
         found = found.limit(query.limit)
-    return [(_info(row), row.owner) for row in connection.execute(found)]
+    infos = [
+        _info(row, held=holds.is_held(row.owner, row.lease_boot, leased=bool(row.leased)))
+        for row in connection.execute(found)
+    ]
+    return [info for info in infos if info.orphaned][: query.limit] if query.orphaned else infos
 
 
 def _conditions(query: RunQuery) -> Iterator[sa.ColumnElement[bool]]:
@@ -255,7 +295,7 @@ def _conditions(query: RunQuery) -> Iterator[sa.ColumnElement[bool]]:
             yield column == value
 
 
-def _info(row: Any) -> RunInfo:
+def _info(row: Any, *, held: bool) -> RunInfo:
     return RunInfo(
         run_id=row.id,
         status=row.status,
@@ -274,6 +314,6 @@ def _info(row: Any) -> RunInfo:
         steps=row.steps,
         tokens=row.tokens,
         expires_at=row.expires_at,
-        held=bool(row.held),
+        held=held,
         attempts=row.attempts,
     )
