@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from statistics import median, quantiles
@@ -25,6 +27,7 @@ from framework.types.state import CallRecord, RunState
 HISTORY = 400
 LIMIT_MS = 0.6
 MOST_LAG_MS = 20
+LIMIT_BYTES = 25_000
 CONVERSATIONS = 100
 WAITING = 1000
 ASKER = """\
@@ -169,6 +172,27 @@ async def waiting(root: Path, number: int) -> None:
     print(f"\n{number} runs that wait: {tasks:+} tasks, {objects:+.2f} objects a run")
 
 
+async def disk(root: Path, number: int) -> None:
+    """How much of a SQLite file a run of ten tool calls with results of 200 characters takes, in each table."""
+
+    @tool(name="note", risk="low")
+    async def noted(n: int) -> str:
+        """Note a number."""
+        return "".join(random.Random(n).choices("abcdefghij klmnopqrstuvwxyz", k=200))
+
+    model = {"scripted": ScriptedModel(script=script)}
+    async with Runtime.open(root, tools=[noted], models=model, watch=False, store="sqlite:///disk.db") as runtime:
+        for _ in range(number):
+            await runtime.run("go", agent="looper")
+    with closing(sqlite3.connect(root / "disk.db")) as database:
+        pages = dict(database.execute("SELECT name, sum(pgsize) FROM dbstat GROUP BY name"))
+    whole = sum(pages.values()) / number
+    rows = [Row("whole file", whole / 1000, whole / LIMIT_BYTES, f"of {LIMIT_BYTES // 1000} kB")]
+    for name in ("agentsd_messages", "agentsd_packed", "agentsd_runs"):
+        rows.append(Row(name, pages[name] / number / 1000, pages[name] / number / whole, "of the file"))
+    table("A run of ten tool calls on disk", "kB", rows)
+
+
 def main(*, quick: bool) -> None:
     """Print the tables of this part."""
     with TemporaryDirectory() as folder:
@@ -180,3 +204,4 @@ def main(*, quick: bool) -> None:
         asyncio.run(steps(root, 10 if quick else 100))
         asyncio.run(at_once(root, 1 if quick else 3))
         asyncio.run(waiting(root, 100 if quick else WAITING))
+        asyncio.run(disk(root, 50 if quick else 200))

@@ -275,7 +275,7 @@ def test_prune_deletes_what_is_old_and_says_so(tmp_path: Path) -> None:
     dry = agentsd("runs", "prune", "--older-than", "1ms", "--dry-run", cwd=tmp_path)
     assert dry.stdout == "1 run and 0 conversations would be deleted\n"
     done = agentsd("runs", "prune", "--older-than", "1ms", "--json", cwd=tmp_path)
-    assert json.loads(done.stdout) == {"runs": 1, "conversations": 0, "dry_run": False}
+    assert json.loads(done.stdout) == {"runs": 1, "conversations": 0, "freed_bytes": 0, "dry_run": False}
     assert [run["run_id"] for run in listed(tmp_path)] == [waits]
     wrong = agentsd("runs", "prune", "--older-than", "soon", cwd=tmp_path)
     assert (wrong.returncode, "a duration is written like" in wrong.stderr) == (2, True)

@@ -26,6 +26,7 @@ from tests.test_cli_runs import STORE, slow
 from tests.test_interrupted import waiting
 
 HOUR = 3600
+LINUX = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="start times and boots are read from /proc")
 
 
 class Ahead(Database):
@@ -82,6 +83,7 @@ def test_the_run_of_a_killed_process_is_free_at_once(tmp_path: Path, clock: type
     asyncio.run(main())
 
 
+@LINUX
 def test_a_process_that_was_killed_and_not_reaped_is_dead_and_so_is_one_whose_number_was_given_away() -> None:
     ours = Holds(local=True)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
@@ -95,6 +97,7 @@ def test_a_process_that_was_killed_and_not_reaped_is_dead_and_so_is_one_whose_nu
         assert ours.is_over(name), "a zombie works on nothing"
 
 
+@LINUX
 @cases(200)
 @given(
     where=st.sampled_from(["ours", "old", "elsewhere"]),

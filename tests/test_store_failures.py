@@ -79,7 +79,7 @@ async def until_orphaned(runtime: Runtime) -> list[str]:
 
 def test_a_locked_file_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
     async def main() -> None:
-        store = await SqlStore.open(url_of(tmp_path) + "?timeout=0.05", tmp_path)
+        store = await SqlStore.open(url_of(tmp_path) + "?timeout=0.05", tmp_path, patience=0.1)
         models = {"scripted": ScriptedModel("one", "two")}
         async with Runtime.open(project(tmp_path), tools=[fill], models=models, store=store, watch=False) as runtime:
             await runtime.run("go")

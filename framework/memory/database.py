@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ Work = Callable[[sa.Connection], T]
 POSTGRES_THREADS = 5
 READERS = 2
 PATIENCE_SECONDS = 15.0
-"""How long PostgreSQL may be away before what needs it fails."""
+"""How long PostgreSQL may be unreachable, or a SQLite file locked, before what needs it fails."""
 _PAUSE_SECONDS = 0.2
 _ADVICE = {
     "full": "free some space, then resume the run",
@@ -45,7 +45,7 @@ class Database:
     def __init__(self, url: sa.URL, patience: float = PATIENCE_SECONDS) -> None:
         self.name = url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
         self.is_sqlite = url.get_backend_name() == "sqlite"
-        self._patience = 0 if self.is_sqlite else patience
+        self._patience = patience
         writers = 1 if self.is_sqlite else POSTGRES_THREADS
         self._writer = _Threads(engine_of(url, begin="BEGIN IMMEDIATE"), writers)
         self._reader = _Threads(engine_of(url, begin="BEGIN", snapshots=True), READERS)
@@ -57,7 +57,8 @@ class Database:
         Args:
             url: of the database.
             root: what a file's path is relative to.
-            patience: seconds that PostgreSQL may be away, once it was there, before what needs it fails.
+            patience: seconds that PostgreSQL may be unreachable once it was connected, or a SQLite file locked, before
+                what needs it fails.
 
         Raises:
             ConfigError: that is no URL of a database we know, or its driver is not installed.
@@ -88,6 +89,14 @@ class Database:
         """Read what was committed before, all of it as of one moment; raises StoreError."""
         return await self._do(self._reader, work, work, self._patience)
 
+    async def maintain(self, work: Callable[[Any], T]) -> T:
+        """Do work with the writer's own connection of the driver, outside a transaction; raises StoreError."""
+
+        def maintaining(connection: sa.Connection) -> T:
+            return work(connection.connection.dbapi_connection)
+
+        return await self._do(self._writer, maintaining, maintaining, self._patience, transaction=False)
+
     async def close(self) -> None:
         """Let what is under way end, and close the connections; from the first moment nothing else begins."""
         for threads in (self._writer, self._reader):
@@ -106,11 +115,13 @@ class Database:
         text = "(julianday('now')-2440587.5)*86400.0" if self.is_sqlite else "extract(epoch from clock_timestamp())"
         return sa.literal_column(text, sa.Double)
 
-    async def _do(self, threads: _Threads, work: Work[T], again: Work[T], patience: float) -> T:
+    async def _do(
+        self, threads: _Threads, work: Work[T], again: Work[T], patience: float, *, transaction: bool = True
+    ) -> T:
         deadline = time.monotonic() + patience
         while True:
             try:
-                ended = threads.submit(work)
+                ended = threads.submit(work, transaction=transaction)
                 return await (_seen_through(ended) if threads is self._writer else asyncio.wrap_future(ended))
             except _Broken as broken:
                 if not broken.stale:
@@ -162,13 +173,19 @@ async def _seen_through(work: Future[T]) -> T:
 
 
 class _Broken(Exception):
-    """The connection is gone: another one may work."""
+    """The connection is gone, or the file is locked: another attempt may work, if `again` says so."""
 
     def __init__(self, error: Exception, *, again: bool = True, stale: bool = False) -> None:
         super().__init__(str(error))
         self.error, self.again = error, again
         self.stale = stale
         """It was made a while ago, and what ended it may be over."""
+
+
+def _may_pass(error: BaseException | None) -> bool:
+    """Whether another attempt may succeed: of SQLite's errors, only a lock passes by itself."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is None or code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 class _Threads:
@@ -181,32 +198,33 @@ class _Threads:
         self._own = threading.local()
         self._open: set[sa.Connection] = set()
 
-    def submit(self, work: Work[T]) -> Future[T]:
-        """Do work in a transaction, in one of the threads; raises StoreError after `close`."""
+    def submit(self, work: Work[T], *, transaction: bool = True) -> Future[T]:
+        """Do work in one of the threads, usually in a transaction; raises StoreError after `close`."""
         try:
-            return self.pool.submit(self._do, work)
+            return self.pool.submit(self._do, work, transaction)
         except RuntimeError:
             raise StoreError("the store is closed") from None
 
-    def _do(self, work: Work[T]) -> T:
+    def _do(self, work: Work[T], transaction: bool) -> T:
         connection: sa.Connection | None = getattr(self._own, "connection", None)
         is_old = connection is not None
         try:
             if connection is None:
                 connection = self._own.connection = self.engine.connect()
                 self._open.add(connection)
-            with connection.begin():
+            with connection.begin() if transaction else nullcontext():
                 return work(connection)
         except DBAPIError as error:
             self._drop()
             if isinstance(error, (OperationalError, InterfaceError)):
-                raise _Broken(error, stale=is_old and error.connection_invalidated) from None
+                stale = is_old and error.connection_invalidated
+                raise _Broken(error, again=_may_pass(error.orig), stale=stale) from None
             raise
         except self._driver.Error as error:  # of a statement that was prepared
             stale = is_old and self._is_disconnect(error)
             self._drop()
             broken = isinstance(error, (self._driver.OperationalError, self._driver.InterfaceError))
-            raise _Broken(error, again=broken, stale=stale) from None
+            raise _Broken(error, again=broken and _may_pass(error), stale=stale) from None
 
     def close(self) -> None:
         """Let what was submitted end; no more after that."""

@@ -85,6 +85,8 @@ def _sqlite(url: sa.URL, begin: str) -> sa.Engine:
     @sa.event.listens_for(engine, "connect")
     def _set_up(connection: Any, _: object) -> None:
         connection.isolation_level = None  # transactions begin where we say
+        if not file.stat().st_size:  # afterwards it takes a VACUUM: see `shrinking`
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
         for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "wal_autocheckpoint=2000"):
             connection.execute(f"PRAGMA {pragma}")
 

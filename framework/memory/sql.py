@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from framework.memory.database import PATIENCE_SECONDS, Database, Work
 from framework.memory.holds import Hold, Holds
 from framework.memory.parts import Differ, head_of, history_of
 from framework.memory.schema import blueprints, runs
+from framework.memory.shrinking import shrink
 from framework.memory.spans import spans_from_json
 from framework.memory.sql_record import LEASE_SECONDS, Batch, SqlRecord, Statements
 from framework.memory.store import (
@@ -30,6 +32,7 @@ from framework.memory.store import (
 )
 from framework.memory.store_files import files_of
 from framework.types.errors import RunNotFound, StoreError
+from framework.types.outcome import Status
 from framework.types.state import Decision, RunState
 from framework.types.trace import SpanRecord
 
@@ -57,7 +60,7 @@ class SqlStore:
             url: `sqlite:///state.db` (relative to `root`; four slashes: absolute) or `postgresql://…`.
             root: a folder.
             lease: seconds without a sign of life after which another process may take a run over.
-            patience: seconds that PostgreSQL may be away before what needs it fails.
+            patience: seconds that PostgreSQL may be unreachable, or a SQLite file locked, before what needs it fails.
 
         Raises:
             ConfigError: the URL cannot be used.
@@ -185,7 +188,12 @@ class SqlStore:
             ended = await self._all_of(lambda c: sql_conversations.forget_ended(c, before))
             pruned = Pruned(pruned.runs + ended.runs, pruned.conversations)
         await self._database.write(lambda c: sql_conversations.forget_blueprints(c, now))
-        return pruned
+        return replace(pruned, freed_bytes=await shrink(self._database, self._is_at_rest))
+
+    async def _is_at_rest(self) -> bool:
+        """Whether no run is in progress, so that a longer write disturbs none."""
+        in_progress = RunQuery(statuses=frozenset[Status](("running",)))
+        return not any(info.held for info in await self.runs(in_progress))
 
     async def _all_of(self, forget: Work[Pruned]) -> Pruned:
         """Repeat a piece of work until it finds nothing more to do."""

@@ -76,6 +76,8 @@ class Pruned:
 
     runs: int = 0
     conversations: int = 0
+    freed_bytes: int = field(default=0, compare=False)
+    """By how much the store's file has shrunk, where it is a file."""
 
 
 @dataclass(frozen=True, slots=True)

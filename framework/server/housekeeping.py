@@ -59,3 +59,5 @@ async def _prune(runtime: Runtime, retention: float | None) -> None:
     pruned = await runtime.store.prune(None if retention is None else now - retention, now)
     if pruned.runs or pruned.conversations:
         log.info("deleted what is kept no longer: %d runs, %d conversations", pruned.runs, pruned.conversations)
+    if pruned.freed_bytes:
+        log.info("the store's file is %.1f MB smaller", pruned.freed_bytes / 1e6)

@@ -30,15 +30,18 @@ def _duration(ctx: click.Context, parameter: click.Parameter, value: str | None)
 def command(older_than: float | None, dry_run: bool, project: str, as_json: bool) -> int:
     """Delete runs that ended longer ago than `store.retention`, and conversations past their `conversation.ttl`.
 
-    Runs that go on or wait stay, and so do the turns of conversations that are kept.
+    Runs in progress and paused runs stay, and so do the turns of conversations that are kept. A SQLite file shrinks by
+    what is free in it; one that an older version has made does so the first time when no run is in progress.
     """
     pruned = asyncio.run(_prune(project, older_than, dry_run=dry_run))
     if as_json:
-        click.echo(json.dumps({"runs": pruned.runs, "conversations": pruned.conversations, "dry_run": dry_run}))
+        numbers = {"runs": pruned.runs, "conversations": pruned.conversations, "freed_bytes": pruned.freed_bytes}
+        click.echo(json.dumps({**numbers, "dry_run": dry_run}))
         return 0
     verb = "would be deleted" if dry_run else "deleted"
     counts = [counted(count, what) for count, what in _counts(pruned)]
-    click.echo(f"{' and '.join(counts)} {verb}")
+    freed = f", the file is {pruned.freed_bytes / 1e6:.1f} MB smaller" if pruned.freed_bytes else ""
+    click.echo(f"{' and '.join(counts)} {verb}{freed}")
     return 0
 
 
