@@ -36,7 +36,7 @@ class Editing(RuleBasedStateMachine):
         self.files: dict[str, int | None] = {}
         """What lies on disk: a version, or none for something broken."""
         self.expected: dict[str, Any] = {}
-        """What should be live, by name."""
+        """The last good version, by name."""
         self.plugin: int | None = None
         """The version of the plugin that serves: the last that could be loaded."""
         self.written: dict[str, set[int]] = {name: set() for name in NAMES}
@@ -123,13 +123,18 @@ class Editing(RuleBasedStateMachine):
             self.plugin = None
         for name in NAMES:
             self.expected[name] = self.model_of(name)
-        assert self.live() == {name: found for name, found in self.expected.items() if found is not None}
+        good = {name: found for name, found in self.expected.items() if found is not None}
+        assert self.live() == {name: (self.steps(name, steps), text) for name, (steps, text) in good.items()}
         if not self.changed:
             assert generation is before, "equal bytes make no new generation"
         self.changed = False
 
     def plugin_on_disk(self) -> int | None:
         return self.files.get("plugins/p.py")
+
+    def steps(self, name: str, good: int) -> int:
+        """A file that cannot be used as a whole still lowers a limit."""
+        return min(good, self.files[f"agents.d/{name}.yaml"] or good)
 
     def model_of(self, name: str) -> Any:
         path = f"agents.d/{name}.yaml"

@@ -163,7 +163,7 @@ def test_a_run_goes_on_with_the_files_it_began_with_whatever_they_say_now(tmp_pa
     assert not seen[1].startswith("Old.")
 
 
-def test_a_run_whose_agent_is_gone_goes_on_and_new_ones_are_refused(tmp_path: Path, store_url: str) -> None:
+def test_an_approval_is_not_carried_out_for_an_agent_whose_file_was_deleted(tmp_path: Path, store_url: str) -> None:
     root, shop = project(tmp_path), Shop()
     write(root, {"agents.d/other.yaml": agent("other")})
     first = paused(root, store_url, shop, agent="shop")
@@ -174,6 +174,19 @@ def test_a_run_whose_agent_is_gone_goes_on_and_new_ones_are_refused(tmp_path: Pa
         assert (result.status, result.output) == ("completed", "ok")
         with pytest.raises(AgentNotFound):
             await runtime.run("pay", agent="shop")
+
+    life(root, store_url, shop, body, "ok")
+    assert shop.did == []
+
+
+def test_a_run_whose_agent_has_a_broken_file_after_a_restart_is_resumed(tmp_path: Path, store_url: str) -> None:
+    root, shop = project(tmp_path), Shop()
+    first = paused(root, store_url, shop)
+    project(root, max_stepz="1")
+
+    async def body(runtime: Runtime) -> None:
+        result = await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
+        assert (result.status, result.output) == ("completed", "ok")
 
     life(root, store_url, shop, body, "ok")
     assert shop.did == ["pay 20"]

@@ -57,6 +57,11 @@ class Candidate:
         return any(change.effect == "widens" for change in self.changes)
 
     @property
+    def restricts(self) -> list[str]:
+        """The agents that may do or use up less than before; `agentsd.yaml` for what applies to all."""
+        return sorted({change.agent for change in self.changes if change.effect == "tightens"})
+
+    @property
     def removes(self) -> bool:
         """Some agent is not there any more."""
         return bool(self.before.agents.keys() - self.generation.agents.keys())

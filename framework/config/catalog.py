@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter, time_ns
 
+from framework.config.admission import Admission, Gate
 from framework.config.candidate import Candidate, Outcome, Preview
 from framework.config.effect import SettingsFile
 from framework.config.generation import Builder, Generation, nothing
@@ -18,7 +19,7 @@ from framework.config.leases import Lease, Leases
 from framework.config.outside import Outside, look_outside
 from framework.config.reload_trace import reload_span, tell
 from framework.config.settings import Settings
-from framework.config.snapshot import Snapshot, single_file, take_snapshot
+from framework.config.snapshot import SETTINGS, Snapshot, single_file, take_snapshot
 from framework.telemetry.metrics import ReloadMetrics
 from framework.tools.contracts import Contracts
 from framework.tools.lifetime import Lifetimes, Use
@@ -32,8 +33,6 @@ log = logging.getLogger(__name__)
 CONTRACTS = ".agentsd/contracts.json"
 
 Subscriber = Callable[[ConfigReloaded | ConfigRejected], None]
-Gate = Callable[[Generation], Awaitable[Sequence[Problem]]]
-"""Looks at a candidate before it goes live; what it finds keeps the candidate from doing so."""
 
 
 class Catalog:
@@ -73,7 +72,7 @@ class Catalog:
         self.history = History()
         self.problems: tuple[Problem, ...] = ()
         """What is wrong with the files as they were last read, whether or not they went live."""
-        self._strict, self._gate = settings.reload.mode == "strict", gate if settings.reload.gate == "tests" else None
+        self._admission = Admission(settings.reload, gate)
         self._builder = Builder(tools, executors, models, SettingsFile(settings, fixed=fixed))
         self._leases = Leases(lifetimes, self.current, self._close_unused)
         self._pool = SourcePool(self._sources_changed) if connect else None
@@ -88,7 +87,7 @@ class Catalog:
         self._published = asyncio.Event()
         """Of the generation after the current one."""
         self._refused: tuple[str, str] | None = None
-        """Digests of files and of what tool servers gave that were rejected: they are not tried again."""
+        """Digests of rejected files, and of what tool servers gave then: they are not tried again."""
         self._held: str | None = None
         """Digest of the files that a rollback holds back."""
 
@@ -100,7 +99,7 @@ class Catalog:
     def snapshot(self) -> Snapshot:
         """The files as they are now: the project's folders, or the one file that is the project."""
         snapshot = single_file(self.root) if self.single else take_snapshot(self.root)
-        return snapshot.with_cases_counted() if self._gate else snapshot
+        return snapshot.with_cases_counted() if self._admission.runs_cases else snapshot
 
     @property
     def tools(self) -> Mapping[str, Tool]:
@@ -137,9 +136,10 @@ class Catalog:
             outside = await self._outside(snapshot)
             built = await asyncio.to_thread(self._builder.build, snapshot, self.current, outside)
             candidate, held = Candidate.of(built, self.current, snapshot), self.held and snapshot.digest == self._held
-            if (snapshot.digest, outside.digest) == (self.current.digest, self.current.outside.digest):
+            state = snapshot.digest, outside.digest
+            if state == (self.current.digest, self.current.outside.digest):
                 return Preview("unchanged", candidate, held, self.current.problems_with(outside))
-            refused = self.problems if (snapshot.digest, outside.digest) == self._refused else self._unusable(built)
+            refused = self.problems if state == self._refused else self._admission.unusable(built)
             errors = bool(built.errors)
             outcome: Outcome = "rejected" if refused else "partial" if errors else "applied"
             return Preview(outcome, candidate, held, refused or built.problems)
@@ -225,24 +225,22 @@ class Catalog:
         with reload_span(candidate, trigger) as span:
             candidate, lease = await self._set_up(candidate.seen_at(span.traceparent))
             with lease:
-                refused = await self._objections(candidate.generation)
-                errors = bool(refused or candidate.generation.errors)
-                outcome: Outcome = "rejected" if refused else "partial" if errors else "applied"
+                refused = await self._admission.objections(candidate.generation)
+                outcome: Outcome = "rejected" if refused else "partial" if candidate.generation.errors else "applied"
                 tell(span, candidate, trigger, outcome)
                 self._held, self._seen = None, candidate.snapshot
                 if refused:
-                    self._reject(candidate, refused)
+                    await self._refuse(candidate, refused, trigger)
                 else:
                     self._refused = None
                     self._swap(candidate, lease, trigger)
-        agents = self.current.agents.values()
         self._metrics.record(
             trigger=trigger,
             outcome=outcome,
             seconds=perf_counter() - started,
             generation=self.current.number,
-            agents=len(agents),
-            stale=sum(bool(agent.stale) for agent in agents),
+            agents=len(self.current.agents),
+            stale=sum(bool(agent.stale) for agent in self.current.agents.values()),
         )
         return self.current
 
@@ -260,15 +258,19 @@ class Catalog:
                 lease = await self._leases.begin(candidate.generation)
         return candidate, lease
 
-    async def _objections(self, generation: Generation) -> tuple[Problem, ...]:
-        if unusable := self._unusable(generation):
-            return unusable
-        return tuple(await self._gate(generation)) if self._gate else ()
-
-    def _unusable(self, generation: Generation) -> tuple[Problem, ...]:
-        if generation.refusal:
-            return generation.refusal
-        return generation.problems if self._strict and generation.errors else ()
+    async def _refuse(self, candidate: Candidate, problems: tuple[Problem, ...], trigger: Trigger) -> None:
+        """Keep what is live, but for what the refused files restrict; what the gate refuses does not go live at all."""
+        if candidate.snapshot and self.current.number and self._admission.unusable(candidate.generation):
+            given = candidate.snapshot, self.current, candidate.generation.outside, problems
+            held = await asyncio.to_thread(self._builder.hold, *given)
+            if not held.refusal:
+                with (lease := await self._leases.begin(held)):
+                    self._swap(Candidate.of(held, self.current, candidate.snapshot), lease, trigger)
+                return
+        elif restricted := candidate.restricts:
+            message = f"what this edit restricts is NOT live for {', '.join(restricted)}: cases fail (reload.gate)"
+            problems = (*problems, Problem(path=SETTINGS, message=message, severity="warning"))
+        self._reject(candidate, problems)
 
     def _reject(self, candidate: Candidate, problems: tuple[Problem, ...]) -> None:
         self._refused = candidate.digest, candidate.generation.outside.digest
@@ -287,8 +289,8 @@ class Catalog:
         for problem in self.current.errors:
             if problem not in before.errors:
                 log.error("%s", problem)
-        agents, tools = len(self.current.agents), len(self.current.tools)
-        log.info("generation %d is live: %d agents, %d tools", self.current.number, agents, tools)
+        live = self.current
+        log.info("generation %d is live: %d agents, %d tools", live.number, len(live.agents), len(live.tools))
         self._tell(candidate.event())
 
     def _sources_changed(self) -> None:

@@ -67,12 +67,19 @@ class Agent:
     """What is odd about the file, but does not keep it from being used."""
     stale: tuple[Problem, ...] = ()
     """Why the file as it is now could not be used; this is the last version that could."""
+    original: Agent | None = field(default=None, compare=False, repr=False)
+    """The last good version, where this one permits less: its file restricts it, although it cannot be used."""
     _guidance: dict[tuple[str, Limits], str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def name(self) -> str:
         """The agent's identity."""
         return self.spec.name
+
+    @property
+    def last_good(self) -> Agent:
+        """The version of the last file that could be used as a whole."""
+        return self.original or self
 
     @property
     def prompts(self) -> Prompts:

@@ -51,10 +51,10 @@ def agent_diff(before: AgentSpec, after: AgentSpec) -> Iterator[Change]:
     old, new = before.model_dump(mode="json", by_alias=True), after.model_dump(mode="json", by_alias=True)
     for path, was, now in _leaves((), old, new):
         key = ".".join(path)
-        if key in _SETS:
-            yield from _set_changes(before.name, key, was or [], now or [], _SETS[key])
+        if key in SETS:
+            yield from _set_changes(before.name, key, was or [], now or [], SETS[key])
         else:
-            effect = _EFFECTS.get(key, _neutral)(was, now)
+            effect = EFFECTS.get(key, _neutral)(was, now)
             yield Change(agent=before.name, key=key, before=was, after=now, effect=effect)
 
 
@@ -62,7 +62,7 @@ def _leaves(path: tuple[str, ...], was: Any, now: Any) -> Iterator[tuple[tuple[s
     """The keys whose values differ, as deep as both sides are mappings."""
     if was == now:
         return
-    if isinstance(was, dict) and isinstance(now, dict) and ".".join(path) not in _EFFECTS:
+    if isinstance(was, dict) and isinstance(now, dict) and ".".join(path) not in EFFECTS:
         for key in [*was, *(key for key in now if key not in was)]:
             yield from _leaves((*path, key), was.get(key), now.get(key))
     else:
@@ -152,7 +152,7 @@ def _approval_rank(approval: Any) -> int:
     return _NEVER if approval == "never" else _rank(approval["from"])
 
 
-_SETS: Mapping[str, tuple[Effect, Effect]] = {
+SETS: Mapping[str, tuple[Effect, Effect]] = {
     "skill_policy.deny": ("tightens", "widens"),
     "skill_policy.ask": ("tightens", "widens"),
     "skill_policy.allow": ("widens", "tightens"),
@@ -186,7 +186,7 @@ _LIMITS = (
     "max_repeated_calls",
     "max_corrections",
 )
-_EFFECTS: Mapping[str, Callable[[Any, Any], Effect]] = {
+EFFECTS: Mapping[str, Callable[[Any, Any], Effect]] = {
     **{f"runtime_policy.{limit}": _limit for limit in _LIMITS},
     "runtime_policy.risk_level": _risk,
     "runtime_policy.confirm.from": _risk,

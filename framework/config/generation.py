@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from framework.config.compile import Agent
 from framework.config.effect import SettingsFile
-from framework.config.link import Linker, Parsed, Surroundings
+from framework.config.link import Linker, Parsed, Surroundings, hold
 from framework.config.models import setting_problems
 from framework.config.outside import Outside
 from framework.config.parse import ParseError, in_order, parse_agent
@@ -111,11 +111,36 @@ class Builder:
         with self._building:
             self._plugins.refuse(failed)
 
+    def hold(self, snapshot: Snapshot, previous: Generation, outside: Outside, why: tuple[Problem, ...]) -> Generation:
+        """The generation after `previous` when files are refused as a whole: only what they restrict goes live.
+
+        Its `refusal` says why, if they restrict nothing.
+        """
+        with self._building:
+            try:
+                return self._hold(snapshot, previous, outside, why)
+            except Exception as error:  # noqa: BLE001 - as in `build`
+                return _refused(snapshot, previous, outside, [*why, unexpected("the project's files", error)])
+
+    def _hold(self, snapshot: Snapshot, previous: Generation, outside: Outside, why: tuple[Problem, ...]) -> Generation:
+        files = snapshot.below(AGENTS)
+        parsed: dict[str, Parsed | ParseError] = self._parse_all(files)
+        unreadable = snapshot.unreadable(AGENTS, [agent.path for agent in previous.agents.values()])
+        parsed |= {path: ParseError([problem]) for path, problem in unreadable.items()}
+        agents, notes = hold(previous.agents, parsed, files, why)
+        settings, unread = self._settings.held(snapshot, previous.settings)
+        refused = _refused(snapshot, previous, outside, why)
+        same = agents.keys() == previous.agents.keys() and all(agents[name] is previous.agents[name] for name in agents)
+        if same and settings == previous.settings:
+            return refused
+        problems = tuple(in_order([*why, *notes, *unread]))
+        return replace(refused, agents=agents, settings=settings, problems=problems, refusal=())
+
     def _build(self, snapshot: Snapshot, previous: Generation, outside: Outside) -> Generation:
         try:
             settings = self._settings.settings(snapshot)
         except ConfigError as error:
-            return _refused(snapshot, previous, outside, error.problems)
+            return self._hold(snapshot, previous, outside, tuple(error.problems))
         problems = [*snapshot.problems, *self._settings.notices()]
         models = frozenset({*self._models, *settings.models})
         problems += setting_problems(settings, snapshot.files.get(SETTINGS, NO_FILE), self._models)
@@ -136,7 +161,7 @@ class Builder:
         linker = Linker(self._around, good, previous.agents)
         for path, result in parsed.items():
             if isinstance(result, ParseError):
-                linker.refuse(path, result.problems)
+                linker.refuse(path, result.problems, self._agent_files[path])
         for path, problem in snapshot.unreadable(AGENTS, [agent.path for agent in previous.agents.values()]).items():
             linker.refuse(path, [problem])
         agents = linker.link()
@@ -171,7 +196,7 @@ class Builder:
     def _parse_all(self, files: Mapping[str, bytes]) -> dict[str, Parsed | ParseError]:
         self._parsed = {path: self._parse(path, source) for path, source in sorted(files.items())}
         self._agent_files = dict(files)
-        return self._parsed
+        return dict(self._parsed)
 
     def _parse(self, path: str, source: bytes) -> Parsed | ParseError:
         if self._agent_files.get(path) == source:

@@ -28,6 +28,8 @@ class Kept:
     """What each was compiled in: mostly one and the same."""
     stale: Mapping[str, tuple[Problem, ...]]
     """Why the files of some could not be used."""
+    restricted: Mapping[str, Agent]
+    """Those that permit less than their last good version."""
 
     @classmethod
     def of(cls, generation: Generation) -> Kept:
@@ -37,14 +39,16 @@ class Kept:
             replace(generation, agents={}),
             {name: agent.path for name, agent in agents.items()},
             {name: agent.document.source for name, agent in agents.items()},
-            {name: agent.digest for name, agent in agents.items()},
-            {name: agent.world for name, agent in agents.items()},
+            {name: agent.last_good.digest for name, agent in agents.items()},
+            {name: agent.last_good.world for name, agent in agents.items()},
             {name: agent.stale for name, agent in agents.items() if agent.stale},
+            {name: agent for name, agent in agents.items() if agent.original},
         )
 
     def again(self, current: Generation) -> Generation:
         """The generation as it was; agents that the current one has just so are the very same objects."""
-        return replace(self.bare, agents={name: self._agent(name, current.agents.get(name)) for name in self.paths})
+        agents = {name: self._agent(name, current.agents.get(name)) for name in self.paths}
+        return replace(self.bare, agents={**agents, **self.restricted})
 
     def _agent(self, name: str, current: Agent | None) -> Agent:
         digest, stale = self.digests[name], self.stale.get(name, ())

@@ -17,6 +17,7 @@ from framework.config.parse import ParseError
 from framework.config.prices import PriceList, price_problems
 from framework.config.prompts import Prompts
 from framework.config.snapshot import digest_of
+from framework.config.tightening import Saved, notes, read_saved, tightened
 from framework.config.toolbox import Toolbox
 from framework.config.unexpected import unexpected
 from framework.tools.toolset import filter_tools
@@ -87,26 +88,34 @@ class Linker:
         self._around = surroundings
         self._parsed = dict(parsed)
         self._previous = previous
-        self._last_good = {agent.path: agent for agent in previous.values()}
+        self._last_good = {agent.path: agent.last_good for agent in previous.values()}
         self._kept: dict[str, Agent] = {}
         self._refused: dict[str, list[Problem]] = {}
         self._compiled: dict[str, Agent] = {}
         self._notes: list[Problem] = []
+        self._stale_notes: list[Problem] = []
+        self._saved: dict[str, Saved] = {}
+        """What refused files say about rights."""
 
-    def refuse(self, path: str, problems: Iterable[Problem]) -> None:
-        """Let the last good version stand in for this file, if there is one."""
+    def refuse(self, path: str, problems: Iterable[Problem], source: bytes | None = None) -> None:
+        """Keep the last good version of a file, if there is one; `source`: the file, where it cannot be parsed."""
         self._refused.setdefault(path, []).extend(problems)
         own = self._parsed.pop(path, None)
         last_good = self._last_good.get(path) or (self._moved(own.spec.name) if own else None)
-        if last_good:
-            self._kept[path] = last_good
+        if last_good is None:
+            return
+        self._kept[path] = last_good
+        if own:
+            self._saved[path] = _saved(own, last_good)
+        elif source is not None and (saved := read_saved(path, source, last_good.spec)):
+            self._saved[path] = saved
 
     def link(self) -> dict[str, Agent]:
         """The agents by name."""
         while findings := self._clashes() or self._circles() or self._failures() or self._costs():
             for path, problems in findings.items():
                 self.refuse(path, problems)
-        stale = (_stale(agent, self._refused[path]) for path, agent in self._kept.items())
+        stale = [self._stale(path, agent) for path, agent in self._kept.items()]
         fresh = (self._compiled[path] for path in self._parsed)
         return {agent.name: agent for agent in sorted((*fresh, *stale), key=lambda agent: agent.path)}
 
@@ -115,12 +124,24 @@ class Linker:
         """Why files were refused, and what is odd about those that were not."""
         refused = [problem for problems in self._refused.values() for problem in problems]
         warnings = [warning for path in self._parsed for warning in self._compiled[path].warnings]
-        return [*refused, *self._notes, *warnings]
+        return [*refused, *self._notes, *self._stale_notes, *warnings]
 
     def _moved(self, name: str) -> Agent | None:
         """The last good version of an agent whose file has another path now."""
         agent = self._previous.get(name)
-        return None if agent is None or agent.path in self._parsed or agent.path in self._refused else agent
+        return None if agent is None or agent.path in self._parsed or agent.path in self._refused else agent.last_good
+
+    def _stale(self, path: str, last_good: Agent) -> Agent:
+        """The last good version, with what its file as saved restricts; the very object that is live, if it is that."""
+        saved, why = self._saved.get(path), tuple(self._refused[path])
+        agent = last_good
+        if saved and saved.spec != last_good.spec:
+            agent = tightened(last_good, saved)
+        self._stale_notes.extend(notes(agent, saved, path))
+        live = self._previous.get(agent.name)
+        if live and (live.digest, live.stale, live.last_good.digest) == (agent.digest, why, last_good.digest):
+            return live
+        return replace(agent, stale=why)
 
     def _specs(self) -> dict[str, AgentSpec]:
         kept = {agent.name: agent.spec for agent in self._kept.values()}
@@ -200,6 +221,41 @@ class Linker:
         return digest_of(digest, *sub_agents)
 
 
-def _stale(agent: Agent, problems: Iterable[Problem]) -> Agent:
-    why = tuple(problems)
-    return agent if agent.stale == why else replace(agent, stale=why)
+def _saved(own: Parsed, last_good: Agent) -> Saved:
+    """What a file says about the rights of an agent; nothing, if it defines another one by now."""
+    return Saved(own.spec if own.spec.name == last_good.name else last_good.spec, own.document)
+
+
+def hold(
+    live: Mapping[str, Agent],
+    parsed: Mapping[str, Parsed | ParseError],
+    sources: Mapping[str, bytes],
+    why: tuple[Problem, ...],
+) -> tuple[dict[str, Agent], list[Problem]]:
+    """The live agents, with whatever an edit that is refused as a whole restricts; and warnings about its files.
+
+    Args:
+        live: the agents by name.
+        parsed: the agent files by path.
+        sources: what they contain; a file that cannot be read is not among them, but in `parsed`.
+        why: the edit is refused.
+    """
+    names = {result.spec.name: result for result in parsed.values() if isinstance(result, Parsed)}
+    held: dict[str, Agent] = {}
+    found: list[Problem] = []
+    for name, agent in live.items():
+        last_good, result = agent.last_good, parsed.get(agent.path, names.get(name))
+        if result is None:
+            continue  # its file is gone
+        held[name] = agent
+        if isinstance(result, Parsed):
+            saved: Saved | None = _saved(result, last_good)
+        else:
+            source = sources.get(agent.path)
+            saved = read_saved(agent.path, source, last_good.spec) if source is not None else None
+        if saved is None or saved.spec != last_good.spec:
+            stricter = tightened(last_good, saved) if saved else last_good
+            if stricter.original and stricter.digest != agent.digest:
+                held[name] = replace(stricter, stale=why)
+            found.extend(notes(held[name], saved, agent.path))
+    return held, found

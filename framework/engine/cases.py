@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from framework.config.catalog import Gate
+from framework.config.admission import Gate
 from framework.config.generation import Generation
 from framework.config.suite import PlacedCase, read_suite
 from framework.engine.expectations import Check, Evidence, checks

@@ -139,7 +139,7 @@ class Launcher:
         return Services(
             root=state,
             generation=generation,
-            current_agent=lambda name: self._catalog.current.agents.get(name),
+            current_agent=partial(self._current_agent, generation),
             executors=EXECUTORS,
             model=partial(self.models.of, settings),
             health=self.models.health,
@@ -159,6 +159,16 @@ class Launcher:
             output_type=start.output_type,
             decided=start.decided,
         )
+
+    def _current_agent(self, pinned: Generation, name: str) -> Agent | None:
+        """The live version of an agent; none if it was deleted.
+
+        After a restart, a file that is broken has no last good version here: the run's own version takes its place.
+        """
+        live = self._catalog.current
+        if (agent := live.agents.get(name)) or (agent := pinned.agents.get(name)) is None:
+            return agent
+        return agent if any(problem.path == agent.path for problem in live.errors) else None
 
     async def close(self, grace: float) -> None:
         """End the runs that go on, or begin meanwhile; those on a durable record are left as they are, to be resumed.

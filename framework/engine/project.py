@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from framework.config.catalog import Catalog, Gate
+from framework.config.admission import Gate
+from framework.config.catalog import Catalog
 from framework.config.settings import Settings
 from framework.llm.providers import OFFLINE, PROVIDERS
 from framework.tools.builtin import BUILTIN_TOOLS
