@@ -151,7 +151,8 @@ class Builder:
         parsed = self._parse_all(snapshot.below(AGENTS))
         known = self._around.toolbox
         same = (toolbox.tools, toolbox.extensions, toolbox.outside.digest)
-        self._around = replace(self._around, prices=PriceList.of(settings, self._models))
+        if (prices := PriceList.of(settings, self._models)) != self._around.prices:
+            self._around = replace(self._around, prices=prices)
         if same != (known.tools, known.extensions, known.outside.digest) or (prompts, models) != (
             self._around.prompts,
             self._around.models,
