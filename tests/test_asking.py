@@ -329,7 +329,7 @@ def wire(answers: list[Answer], root: Path, use: Callable[[list[Event], RunResul
 
 
 def test_comments_that_keep_a_connection_alive_are_not_the_beginning_of_an_answer(tmp_path: Path) -> None:
-    late = "openai/test did not begin to answer within 0.3s"
+    late = "openai/test did not begin to answer within 0.3s (runtime_policy.first_token_timeout, agents.d/one.yaml:7)"
 
     def check(seen: list[Event], result: RunResult) -> None:
         assert result.output == "at last", result.error
@@ -344,7 +344,8 @@ def test_comments_that_keep_a_connection_alive_are_not_the_beginning_of_an_answe
 def test_an_answer_that_began_but_does_not_end_in_time_is_given_up_and_its_connection_closed(tmp_path: Path) -> None:
     def check(seen: list[Event], result: RunResult) -> None:
         assert result.output == "at last", result.error
-        assert "openai/test did not answer within 1s" in {text.partition(";")[0] for _, text in warnings(seen)}
+        late = "openai/test did not continue its answer within 1s (runtime_policy.model_timeout, agents.d/one.yaml:7)"
+        assert late in {text.partition(";")[0] for _, text in warnings(seen)}
 
     policy = "{first_token_timeout: 900ms, model_timeout: 1s}"
     wire([stalled(), says("at last")], tmp_path, check, runtime_policy=policy)
@@ -368,10 +369,50 @@ class Slow:
         """Nothing is held."""
 
 
+class Talking:
+    """Answers word by word, with a pause between two; after `stalls` words, if given, it says nothing more."""
+
+    info = ModelInfo(provider="talking", model="1")
+
+    def __init__(self, words: int, pause: float = 0.0, *, stalls: bool = False) -> None:
+        self.words, self.pause, self.stalls = words, pause, stalls
+        self.asked = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        self.asked += 1
+        for _ in range(self.words):
+            await asyncio.sleep(self.pause)
+            yield Delta(text="words ")
+        if self.stalls:
+            await asyncio.Event().wait()
+        yield Delta(reply=ModelReply(Message(role="assistant", content="done"), "stop", Usage()))
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def test_a_streamed_answer_may_take_longer_than_model_timeout_as_long_as_it_goes_on(tmp_path: Path) -> None:
+    root = project(tmp_path, "max_retries: 0", runtime_policy="{model_timeout: 800ms}")
+    assert asyncio.run(told(root, scripted=Talking(40, 0.03)))[1].output == "done"
+    unstreamed = "talking/1 did not answer within 0.8s (runtime_policy.model_timeout, agents.d/one.yaml:7)"
+    assert why(run(root, scripted=Talking(40, 0.03))) == unstreamed
+
+
+@pytest.mark.parametrize(("words", "asked"), [(10, 3), (300, 1)])
+def test_after_much_of_an_answer_a_deadline_ends_the_call_for_good(tmp_path: Path, words: int, asked: int) -> None:
+    root = project(tmp_path, "max_retries: 2, backoff: 1ms", runtime_policy="{model_timeout: 100ms}")
+    model = Talking(words, stalls=True)
+    said = why(asyncio.run(told(root, scripted=model))[1])
+    assert model.asked == asked
+    assert "did not continue its answer within 0.1s (runtime_policy.model_timeout, agents.d/one.yaml:7)" in said
+    assert ("not retried after 1800 characters" in said) == (asked == 1)
+
+
 def test_the_first_piece_has_a_deadline_only_where_answers_come_in_pieces(tmp_path: Path) -> None:
     root = project(tmp_path, "max_retries: 0", runtime_policy="{first_token_timeout: 20ms}")
     assert run(root, scripted=Slow()).output == "done", "not streamed: there are no pieces"
-    assert why(asyncio.run(told(root, scripted=Slow()))[1]) == "slow/1 did not begin to answer within 0.02s"
+    late = "slow/1 did not begin to answer within 0.02s (runtime_policy.first_token_timeout, agents.d/one.yaml:7)"
+    assert why(asyncio.run(told(root, scripted=Slow()))[1]) == late
     assert asyncio.run(told(root, scripted=Slow(signs=True)))[1].output == "done", "any piece will do"
 
 

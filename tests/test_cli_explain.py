@@ -50,7 +50,8 @@ def test_every_tool_is_there_with_the_verdict_and_the_line_that_decides(project:
     assert found["log_transform"] == (False, "deny", "deny log_transform")
     assert found["p.wipe"] == (False, "deny", "risk_level medium")
     assert found["calculator"] == (False, "deny", "not in skill_policy.allow")
-    assert all(str(tool["place"]).startswith("agents.d/a.yaml:") for tool in tools.values())
+    assert tools["p.wipe"]["place"] == "default"
+    assert all(t["place"].startswith("agents.d/a.yaml:") for t in tools.values() if t["rule"] != "risk_level medium")
     (condition,) = tools["read_file"]["conditions"]
     assert condition["verdict"] == "deny"
     assert "when path *.env" in condition["when"]
@@ -117,6 +118,6 @@ def test_tools_are_listed_and_called_under_an_agents_policy(project: Path) -> No
     assert (said.returncode, said.stdout) == (0, "hi\n")
     denied = agentsd("tools", "call", "p.wipe", '{"path": "x"}', "-a", "a", cwd=project)
     assert denied.returncode == 1
-    assert "risk_level medium (agents.d/a.yaml" in denied.stderr
+    assert "risk_level medium (default): its risk is high" in denied.stderr
     asked = agentsd("tools", "call", "list_dir", "-a", "a", cwd=project)
     assert (asked.returncode, "list_dir needs approval: who knows" in asked.stderr) == (3, True)

@@ -105,10 +105,11 @@ def test_every_key_and_value_knows_its_place() -> None:
     assert document.data["text"] == "one\ntwo\n"
 
 
-def test_a_place_that_is_not_written_down_is_the_closest_one_around_it() -> None:
+def test_a_key_that_is_not_written_down_is_a_default_and_its_problem_is_at_the_closest_one() -> None:
     document = read(TYPICAL)
-    assert document.place(("tools", "deny", 0, "when", "amount")) == "agents.d/a.yaml:6"
-    assert document.place(("limits",)) == "agents.d/a.yaml:1"
+    assert document.place(("tools", "deny", 0, "when", "amount")) == "default"
+    assert document.place(("tools", "deny", 0)) == "agents.d/a.yaml:6"
+    assert document.place(("limits",)) == "default"
     problem = document.problem(("tools", "allow", 1), "no", hint="b")
     assert str(problem) == 'agents.d/a.yaml:4:14: no\n    4 |   allow: [a, "b c"]\n      |              ^\n      = b'
 

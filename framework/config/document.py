@@ -27,6 +27,8 @@ from yaml.events import (
 from framework.types.problem import Fix, Problem
 from framework.types.redact import redact
 
+DEFAULT = "default"
+"""In the place of a line, for a key that a file does not have."""
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
 MAX_NODES = 50_000
@@ -106,8 +108,10 @@ class Document:
         return replace(self, data={}, marks=PackedMarks(self.marks))
 
     def place(self, path: Path) -> str:
-        """`file:line` of a key, or of the closest thing around it that is written down."""
-        return f"{self.path}:{self._closest(path)[0][0]}"
+        """`file:line` of a key, or `default` if the file does not have it."""
+        while path and path not in self.marks and isinstance(path[-1], int):  # one value in the place of a list
+            path = path[:-1]
+        return f"{self.path}:{self.marks[path][0][0]}" if path in self.marks else DEFAULT
 
     def problem(
         self, path: Path, message: str, *, hint: str | None = None, at_key: bool = False, fix: Fix | None = None

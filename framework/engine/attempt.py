@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from framework.engine.run import Run
 
 
+SUBSTANTIAL_CHARS = 1000
+"""Text of an answer, about 200 words, after which a deadline ends the call instead of paying for it again."""
+
+
 def message_id(run: Run) -> str:
     """Names an attempt at a model turn within its run: the message it would become."""
     again = f"-{run.attempt}" if run.attempt > 1 else ""
@@ -73,10 +77,20 @@ class _Incoming:
     late: bool = False
     texts: list[str] = field(default_factory=list)
 
-    def too_late(self, limit: float | None) -> ModelError:
+    def too_late(self, what: str, limit: str, seconds: float | None) -> ModelError:
+        """The error of a deadline that has passed.
+
+        Args:
+            what: what did not come.
+            limit: the limit's key and place.
+            seconds: the limit; none if the deadline was another one.
+        """
         self.late = True
-        within = "in time" if limit is None else f"within {limit:g}s"
-        return ModelError(f"{self.info.name} did not answer {within}", retryable=True)
+        within = "in time" if seconds is None else f"within {seconds:g}s ({limit})"
+        chars = sum(map(len, self.texts))
+        if chars < SUBSTANTIAL_CHARS:
+            return ModelError(f"{self.info.name} {what} {within}", retryable=True)
+        return ModelError(f"{self.info.name} {what} {within}; not retried after {chars} characters of answer")
 
     def cost(self, run: Run, request: ModelRequest, told: Usage | None) -> Usage | None:
         """What an attempt that failed has cost; an estimate where none is reported and the provider was at work."""
@@ -90,19 +104,32 @@ async def _in_time(run: Run, client: ModelClient, request: ModelRequest, incomin
     limits = run.budget.limits
     first_limit = limits.first_token_timeout if request.stream else None
     try:
-        async with asyncio.timeout(limits.model_timeout), asyncio.timeout(first_limit) as first:
-            return await _receive(run, client, request, incoming, first)
+        async with asyncio.timeout(limits.model_timeout) as idle, asyncio.timeout(first_limit) as first:
+            return await _receive(run, client, request, incoming, first, idle)
     except TimeoutError:
         if first.expired():
-            incoming.late = True
-            text = f"{incoming.info.name} did not begin to answer within {first_limit:g}s"
-            raise ModelError(text, retryable=True) from None
-        raise incoming.too_late(limits.model_timeout) from None
+            limit = _limit(run, "first_token_timeout")
+            raise incoming.too_late("did not begin to answer", limit, first_limit) from None
+        what = "did not answer" if incoming.first_at is None or not request.stream else "did not continue its answer"
+        raise incoming.too_late(what, _limit(run, "model_timeout"), limits.model_timeout) from None
+
+
+def _limit(run: Run, key: str) -> str:
+    """A limit as messages name it: its key, and where it is set."""
+    own = getattr(run.agent.spec.runtime_policy, key) == getattr(run.budget.limits, key)
+    return f"runtime_policy.{key}, {run.agent.place('runtime_policy', key) if own else 'set by the caller'}"
 
 
 async def _receive(
-    run: Run, client: ModelClient, request: ModelRequest, incoming: _Incoming, first: asyncio.Timeout
+    run: Run,
+    client: ModelClient,
+    request: ModelRequest,
+    incoming: _Incoming,
+    first: asyncio.Timeout,
+    idle: asyncio.Timeout,
 ) -> ModelReply:
+    """Read the answer. Each piece of a streamed one extends the deadline `idle`, and the first one ends `first`."""
+    loop, pause = asyncio.get_running_loop(), run.budget.limits.model_timeout
     root = run.services.root
     head = {"run_id": root.run_id, "seq": 0, "generation": root.generation, "path": run.state.path}
     deltas = client.stream(request)
@@ -112,6 +139,8 @@ async def _receive(
                 return delta.reply
             incoming.first_at = incoming.first_at or perf_counter()
             first.reschedule(None)
+            if request.stream and pause is not None:
+                idle.reschedule(loop.time() + pause)
             incoming.texts += (delta.text, delta.reasoning)
             if delta.text and request.stream and not run.is_guarded:  # a guard may have come since it was asked
                 await run.services.channel.put(ContentReceived(**head, message_id=message_id(run), text=delta.text))

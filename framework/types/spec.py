@@ -169,7 +169,7 @@ class Limits(Frozen):
     timeout: Duration | None = 120.0
     """The whole run, without the time it waits for a human."""
     model_timeout: Duration | None = 60.0
-    """One attempt at a model call, from the request to the last piece of the answer."""
+    """One attempt at a model call; where answers are streamed, each pause between two pieces of the answer."""
     first_token_timeout: Duration | None = 30.0
     """The first piece of an answer, where answers are streamed; keeping the connection alive does not count."""
     tool_timeout: Duration | None = 30.0
