@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -28,12 +29,20 @@ def assert_linear(
     """
     size = FIRST
     while size <= largest:
-        small, large = given(size // FACTOR), given(size)
-        if _cpu_seconds(work, large) > NOTICEABLE:
-            before = max(_cpu_seconds(work, small, times=3), NOTICEABLE / MOST_GROWTH)
-            growth = _cpu_seconds(work, large, times=3) / before
-            assert growth < MOST_GROWTH, f"{told}: {FACTOR} times the input takes {growth:.0f} times as long"
+        assert_alike(work, given(size // FACTOR), given(size), told=told)
         size *= FACTOR
+
+
+def assert_alike(
+    work: Callable[[T], object], small: T, large: T, *, noticeable: float = NOTICEABLE, told: str = ""
+) -> None:
+    """Check that the larger input does not take many times as long, if it takes more than `noticeable` seconds."""
+    if _cpu_seconds(work, large) > noticeable:
+        before = max(_cpu_seconds(work, small, times=3), noticeable / MOST_GROWTH)
+        growth = _cpu_seconds(work, large, times=3) / before
+        assert growth < MOST_GROWTH, (
+            f"{told}: the larger input takes {growth:.0f} times as long ({before * growth:.3f} s)"
+        )
 
 
 def repeated(piece: str, size: int, *, end: str = "") -> str:
@@ -47,6 +56,12 @@ def _cpu_seconds(work: Callable[[T], object], given: T, *, times: int = 1) -> fl
 
 
 def _measured(work: Callable[[T], object], given: T) -> float:
+    collects = gc.isenabled()
+    gc.disable()  # as timeit does: a collection looks through everything that other tests left
     began = time.process_time()
-    work(given)
-    return time.process_time() - began
+    try:
+        work(given)
+        return time.process_time() - began
+    finally:
+        if collects:
+            gc.enable()

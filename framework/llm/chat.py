@@ -15,6 +15,8 @@ from framework.types.messages import WIRE_NAME_LENGTH, Message, Reasoning, ToolC
 from framework.types.spec import ModelSettings
 from framework.types.strict_json import read_object
 
+MAX_NAME_CHARS, MAX_ID_CHARS = 256, 10_000
+"""Of a tool's name and of a call's id, which some servers use to carry data of their own. What is longer is cut."""
 MOST_TOKENS = 1_000_000_000
 """More in one call are no count."""
 REASONING_FIELDS = ("reasoning_content", "reasoning")
@@ -121,19 +123,19 @@ def chat_to_message(chat: Mapping[str, Any], names: Mapping[str, str] | None = N
 
 def chat_to_call(chat: Mapping[str, Any], names: Mapping[str, str]) -> ToolCall:
     """A tool call of the wire as ours; what cannot be read as arguments makes it an invalid one."""
-    call_id = repair(str(chat.get("id") or ""))
+    call_id = _short(chat.get("id"), MAX_ID_CHARS)
     if chat.get("type") == "custom":
-        tool = repair(str(_mapping(chat.get("custom")).get("name") or ""))
+        tool = _short(_mapping(chat.get("custom")).get("name"), MAX_NAME_CHARS)
         problem = "a custom tool call carries text: call the function with its arguments by name"
         return ToolCall(id=call_id, tool=names.get(tool, tool), invalid=problem)
     function = _mapping(chat.get("function"))
-    tool = repair(str(function.get("name") or ""))
+    tool = _short(function.get("name"), MAX_NAME_CHARS)
     return read_call(call_id, names.get(tool, tool), function.get("arguments"))
 
 
 def read_again(call: ToolCall) -> ToolCall:
     """A call from any client, read as strictly as from the wire: what cannot be kept makes it an invalid one."""
-    name, call_id = repair(call.tool), repair(call.id)
+    name, call_id = _short(call.tool, MAX_NAME_CHARS), _short(call.id, MAX_ID_CHARS)
     if call.invalid:
         return call.model_copy(update={"id": call_id, "tool": name, "arguments": {}})
     return read_call(call_id, name, call.arguments)
@@ -214,6 +216,10 @@ def _chat_to_reasoning(chat: Mapping[str, Any], provider: str) -> Reasoning | No
         if isinstance(text, str) and text:
             return Reasoning(text=repair(text), provider=provider, data={"field": field})
     return None
+
+
+def _short(text: object, most: int) -> str:
+    return repair(str(text or "")[:most])
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

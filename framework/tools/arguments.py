@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 
 from framework.tools.findings import Finding, pydantic_findings, schema_findings
+from framework.tools.validation_work import ValidationWork, is_bounded
 from framework.types.errors import ConfigError, ToolError
 
 if TYPE_CHECKING:
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 MAX_SCHEMA_CHARS = 64 * 1024
 MAX_SCHEMA_DEPTH = 32
+MAX_ERRORS = 10_000
+"""Errors that are made into findings: Pydantic only gives all of them or none."""
+MAX_EXPLAINED_WORK = 3_000
+"""Evaluations: to name a mistake takes jsonschema-rs 100 times as long as to find that there is one."""
+MAX_EXPLAINED_CHARS = 100_000
+"""JSON of arguments: in longer ones only the first error is looked for, because each error copies its value."""
 
 
 class ArgumentsError(ToolError):
@@ -46,21 +52,13 @@ class Arguments(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
 class ModelArguments:
     """Arguments of a Python function, as a Pydantic model."""
 
-    model: type[BaseModel]
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        """Without the titles that Pydantic makes up."""
-        schema = self.model.model_json_schema()
-        schema.pop("title", None)
-        for spec in schema.get("properties", {}).values():
-            spec.pop("title", None)
-        schema.setdefault("properties", {})
-        return schema
+    def __init__(self, model: type[BaseModel]) -> None:
+        self.model = model
+        self.schema = _schema_of(model)
+        self._work = ValidationWork(self.schema, tagged=True)
 
     def spellings(self, name: str) -> tuple[str, ...]:
         """The names by which a call may give a parameter: its own and its aliases; none if there is no such one."""
@@ -76,9 +74,13 @@ class ModelArguments:
         return {name: field.default for name, field in fields if not field.is_required()} | dict(arguments)
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        text = _json(arguments)
+        _admit(self._work, arguments)
         try:
-            model = self.model.model_validate_json(_json(arguments), strict=True)
+            model = self.model.model_validate_json(text, strict=True)
         except ValidationError as error:
+            if (count := error.error_count()) > MAX_ERRORS:
+                raise ArgumentsError(f"{count} values in the arguments do not fit the schema") from None
             errors = error.errors(include_url=False, include_context=False)
             raise ArgumentsError(findings=pydantic_findings(errors, self.schema, arguments)) from None
         return {name: getattr(model, name) for name in type(model).model_fields}
@@ -95,6 +97,7 @@ class SchemaArguments:
         """Take a schema; raises ConfigError if it cannot be used."""
         self.schema: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False} | dict(schema)
         self._validator = _validator(self.schema)
+        self._work = ValidationWork(self.schema)
 
     def with_defaults(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         properties = self.schema["properties"].items()
@@ -102,10 +105,44 @@ class SchemaArguments:
         return given | dict(arguments)
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        bound: dict[str, Any] = json.loads(_json(arguments))
-        if findings := schema_findings(self._validator.iter_errors(bound), self.schema, bound):
-            raise ArgumentsError(findings=findings)
-        return bound
+        text = _json(arguments)
+        bound: dict[str, Any] = json.loads(text)
+        work = _admit(self._work, bound)
+        if self._validator.is_valid(bound):
+            return bound
+        if work > MAX_EXPLAINED_WORK:
+            raise ArgumentsError("they do not fit the schema, which has too many choices to say where: compare them")
+        errors = self._validator.iter_errors(bound) if len(text) <= MAX_EXPLAINED_CHARS else self._first_error(bound)
+        raise ArgumentsError(findings=schema_findings(errors, self.schema, bound))
+
+    def _first_error(self, bound: dict[str, Any]) -> list[jsonschema_rs.ValidationError]:
+        import jsonschema_rs
+
+        try:
+            self._validator.validate(bound)
+        except jsonschema_rs.ValidationError as error:
+            return [error]
+        return []
+
+
+def _admit(work: ValidationWork, value: Any) -> int:
+    """The work of checking a value; raises ArgumentsError if it is too much."""
+    needed = work.of(value)
+    if not is_bounded(needed, value):
+        raise ArgumentsError(
+            "they nest too deep for a schema with recursive choices: give a flatter value, or several calls"
+        )
+    return needed
+
+
+def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON Schema of a model, without the titles that Pydantic makes up."""
+    schema = model.model_json_schema()
+    schema.pop("title", None)
+    for spec in schema.get("properties", {}).values():
+        spec.pop("title", None)
+    schema.setdefault("properties", {})
+    return schema
 
 
 def _validator(schema: dict[str, Any]) -> jsonschema_rs.Validator:

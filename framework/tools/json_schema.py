@@ -8,6 +8,8 @@ from typing import Any
 
 MAX_HOPS = 16
 """How many references and choices are followed without getting any deeper into a value."""
+MAX_VISITED = 200
+"""How many schemas are visited for one place: choices of choices multiply."""
 MAX_CHOICES = 12
 MAX_DESCRIBED_CHARS = 160
 _SIGNS = {
@@ -42,19 +44,32 @@ class JsonSchema:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.root = root
 
-    def branches(self, node: Any, hops: int = 0) -> list[Mapping[str, Any]]:
+    def branches(self, node: Any) -> list[Mapping[str, Any]]:
         """The schemas a value may choose from, each with its `type`; none where anything else may be allowed too."""
-        if not isinstance(node, (dict, Mapping)) or hops > MAX_HOPS:  # dict first: an abstract class takes long
-            return []
-        if "type" in node:
-            return [node]
+        found: list[Mapping[str, Any]] = []
+        pending = [(node, 0)]
+        for _ in range(MAX_VISITED):
+            if not pending:
+                return found
+            node, hops = pending.pop()
+            if not isinstance(node, (dict, Mapping)) or hops > MAX_HOPS:  # dict first: an abstract class takes long
+                return []
+            if "type" in node:
+                found.append(node)
+            elif inner := self._choices(node):
+                pending.extend((choice, hops + 1) for choice in reversed(inner))
+            else:
+                return []
+        return []
+
+    def _choices(self, node: Mapping[str, Any]) -> list[Any]:
+        """What takes the place of a schema without a type: the target of its reference, or its choices."""
         if "$ref" in node:
-            return self.branches(self._referred(node["$ref"]), hops + 1)
+            return [self._referred(node["$ref"])]
         for keyword in ("anyOf", "oneOf", "allOf"):
             choices = node.get(keyword)
             if isinstance(choices, list) and choices and (keyword != "allOf" or len(choices) == 1):
-                found = [self.branches(choice, hops + 1) for choice in choices]
-                return [branch for branches in found for branch in branches] if all(found) else []
+                return choices
         return []
 
     def child(self, node: Any, value: Any, part: str | int) -> Any:

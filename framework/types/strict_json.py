@@ -9,6 +9,10 @@ from typing import Any
 
 MAX_DEPTH = 100
 """How deep a value may nest; pydantic gives up on JSON at 255."""
+MAX_CHARS = 1_500_000
+"""Of one object: enough for a file of 1 MB as an argument, and read in some hundredths of a second."""
+MAX_VALUES = 100_000
+"""Of one object, nested ones included."""
 
 
 def read_json(text: str) -> Any:
@@ -29,11 +33,23 @@ def read_json(text: str) -> Any:
 
 
 def read_object(text: str) -> dict[str, Any]:
-    """Read one JSON object; raises ValueError as `read_json`, and where it is another value."""
+    """Read one JSON object of a bounded size; raises ValueError as `read_json`, and where it is another value."""
+    if len(text) > MAX_CHARS:
+        raise ValueError(f"it has {len(text)} characters; at most {MAX_CHARS} are read")
     value = read_json(text)
+    if len(text) > MAX_VALUES and _values_in(value) > MAX_VALUES:
+        raise ValueError(f"it has more than {MAX_VALUES} values")
     if not isinstance(value, dict):
         raise ValueError(f"it is {'null' if value is None else f'a {type(value).__name__}'}")
     return value
+
+
+def _values_in(value: object) -> int:
+    count, pending = 0, [value]
+    while pending:
+        count += 1
+        pending.extend(_children(pending.pop()))
+    return count
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
