@@ -396,7 +396,8 @@ def test_a_model_that_only_streams_is_streamed_and_still_one_delta(form: Format)
 def test_a_model_that_cannot_be_made_to_call_is_asked_to_choose(form: Format, wanted: str) -> None:
     def chosen(**can: Any) -> str:
         settings = ModelSettings(tool_choice=wanted)
-        _, server = ask(form, [says(form, "x")], request(settings=settings), capabilities=Capabilities(**can))
+        several = request(settings=settings, tools=(SEARCH, SEARCH.model_copy(update={"name": "docs.read"})))
+        _, server = ask(form, [says(form, "x")], several, capabilities=Capabilities(**can))
         body = server.requests[0]
         return json.dumps(body.get("tool_choice") or body["toolConfig"]).lower()
 

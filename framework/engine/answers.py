@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from framework.engine.asking import first_model
 from framework.llm.chat import repair
 from framework.llm.protocol_answer import unfenced
 from framework.tools.arguments import ArgumentsError, SchemaArguments
@@ -16,6 +19,8 @@ from framework.types.messages import Message
 if TYPE_CHECKING:
     from framework.engine.run import Run
 
+FORM = "Your final answer is one JSON object and nothing else: no other text and no code fence."
+SCHEMA = "It fits this JSON Schema:"
 INSTRUCTION = "Give your answer once more, complete, as the arguments of {name}. Take everything from what was said."
 
 
@@ -26,6 +31,27 @@ def answer_text(output: object, executor: str) -> str:
             f"the executor {executor} gave {type(output).__name__}: an executor returns the answer's text"
         )
     return repair(output)
+
+
+def answer_form(run: Run) -> Mapping[str, Any] | None:
+    """Return the JSON Schema that the final answer is to fit, `{}` for any JSON object, or None for text."""
+    wanted, schema = run.state.model_settings.response_format, run.state.output_schema
+    if wanted == "text" or (schema is None and wanted is None) or first_model(run).info.typed:
+        return None
+    if schema is None:
+        return {}
+    return schema if schema.get("type") == "object" else None
+
+
+def answer_instruction(run: Run) -> Iterator[str]:
+    """Yield what the system message says of the answer's form, unless the provider holds the model to it."""
+    form = answer_form(run)
+    with_tools = bool(run.agent.toolset.definitions)
+    if form is None or (form and first_model(run).info.holds_schema(with_tools=with_tools)):
+        return
+    yield FORM
+    if form:
+        yield f"{SCHEMA}\n{json.dumps(form, ensure_ascii=False, separators=(',', ':'))}"
 
 
 async def typed_answer(run: Run, text: str) -> Any:

@@ -86,9 +86,7 @@ class Run:
         definitions = self.agent.toolset.definitions if tools else ()
         self._begin_step(len(self.state.replies) + 1)
         with self._step_span.inside():
-            request = turns.request_of(
-                self, instructions, tools=definitions, stream=self.services.listening and not self.is_guarded
-            )
+            request = turns.turn_of(self, instructions, definitions)
             reply = await ask_valid(partial(turns.ask, self), request)
         note_size(self, reply)
         self.state.truncated = reply.finish_reason == "length"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from framework.engine import asking
+from framework.engine.answers import answer_form, answer_instruction
 from framework.engine.attempt import message_id
 from framework.engine.recitation import recitation
 from framework.engine.results import trace_answer
@@ -14,7 +15,7 @@ from framework.engine.warning import warn
 from framework.llm.client import ModelReply, ModelRequest
 from framework.memory.window import last_messages
 from framework.types.events import ContentReceived, Thought
-from framework.types.messages import Message
+from framework.types.messages import Message, ToolDefinition
 
 if TYPE_CHECKING:
     from framework.engine.run import Run
@@ -29,7 +30,8 @@ def preamble(run: Run) -> tuple[Message, ...]:
     spec, state = run.agent.spec, run.state
     instructions = run.agent.instructions(state.locale, state.inputs, state.user)
     guidance = run.agent.guidance(state.locale, run.budget.limits)
-    system = Message(role="system", content="\n\n".join((instructions, guidance, *(state.background or ()))))
+    told = (instructions, guidance, *answer_instruction(run), *(state.background or ()))
+    system = Message(role="system", content="\n\n".join(told))
     turns = [(("user", example.user), ("assistant", example.assistant)) for example in spec.examples]
     return system, *(Message(role=role, content=text) for turn in turns for role, text in turn)
 
@@ -49,6 +51,12 @@ def request_of(run: Run, instructions: Sequence[Message], **options: Any) -> Mod
     known = (*run.preamble, *run.earlier, *history, *run.state.messages)
     messages = (*known, *recitation(run), *instructions, *_hurry(run))
     return ModelRequest(messages, settings=run.state.model_settings, scratch=run.scratch, **options)
+
+
+def turn_of(run: Run, instructions: Sequence[Message], tools: tuple[ToolDefinition, ...]) -> ModelRequest:
+    """One turn of the conversation as a request: with tools, or with the final answer in the form that is wanted."""
+    stream = run.services.listening and not run.is_guarded
+    return request_of(run, instructions, tools=tools, stream=stream, json=answer_form(run), json_by_tool=True)
 
 
 def _hurry(run: Run) -> Iterator[Message]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from framework.llm.answer_tool import with_answer_tool, without_answer_tool
 from framework.llm.answers import Answer, Endings, judge, last_ending
 from framework.llm.anthropic_format import content_to_message, request_to_body, stamp, usage_to_ours
 from framework.llm.assembly import as_dict, place_of
@@ -54,7 +56,7 @@ class AnthropicModel:
     def __init__(
         self, model: str, *, api_key: str, base_url: str | None = None, capabilities: Capabilities | None = None
     ) -> None:
-        self._info = served_model("anthropic", model, base_url, capabilities)
+        self._info = replace(served_model("anthropic", model, base_url, capabilities), answer_tool=True)
         self._api_key = api_key
         self._base_url = base_url.rstrip("/").removesuffix("/v1") if base_url else None
         self._failures = Failures(self._info.name, api_key, base_url)
@@ -68,17 +70,18 @@ class AnthropicModel:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Ask; raises ModelError."""
         create: Any = self._connected().messages.create
+        request = with_answer_tool(request)
         body = request_to_body(request, self._info)
         answer = Blocks()
         if not request.stream and not self._info.capabilities.stream_only:
             answer.whole = self._checked(await self._guard(create(**body)))
-            yield Delta(reply=self._reply(answer, body, request))
+            yield Delta(reply=without_answer_tool(self._reply(answer, body, request)))
             return
         events = await self._guard(create(**body, stream=True))
         try:
             if (message := await self._guard(unstreamed(events.response))) is not None:
                 answer.whole = self._checked(message)
-                reply = self._reply(answer, body, request)
+                reply = without_answer_tool(self._reply(answer, body, request))
                 if request.stream:
                     yield Delta(text=reply.message.content)
                 yield Delta(reply=reply)
@@ -89,7 +92,11 @@ class AnthropicModel:
                     yield delta
         finally:
             await events.close()
-        yield Delta(reply=self._reply(answer, body, request))
+        said = self._reply(answer, body, request)
+        reply = without_answer_tool(said)
+        if request.stream and reply.message.content != said.message.content:
+            yield Delta(text=reply.message.content)
+        yield Delta(reply=reply)
 
     async def close(self) -> None:
         """Give connections back."""

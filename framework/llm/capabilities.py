@@ -75,6 +75,8 @@ class Capabilities(Frozen):
     """It can be held to a JSON Schema."""
     json_object: bool | None = None
     """It can be held to JSON."""
+    json_with_tools: bool | None = None
+    """It can be held to either while it is offered tools."""
     thinking: Thinking | None = None
     """How it is told how long to think (`model_settings.reasoning`)."""
     stream_only: bool | None = None
@@ -126,7 +128,7 @@ def _rows() -> tuple[tuple[str, Capabilities], ...]:
 
 
 def _openai() -> tuple[tuple[str, Capabilities], ...]:
-    gpt = Capabilities(tools=True, tool_choice_required=True, json_schema=True, json_object=True)
+    gpt = Capabilities(tools=True, tool_choice_required=True, json_schema=True, json_object=True, json_with_tools=True)
     older = Capabilities(thinking="none", context_window=128_000, max_output=16_384)
     reads_a_million = Capabilities(thinking="none", context_window=1_047_576, max_output=32_768)
     thinks = Capabilities(context_window=400_000, max_output=128_000)

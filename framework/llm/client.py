@@ -34,6 +34,8 @@ class ModelInfo:
     """Answers `ModelRequest.output` by itself, as JSON in the reply's text; without it Instructor sees to that."""
     stand_in: bool = False
     """No language model: it answers in our own types, by rules or a script."""
+    answer_tool: bool = False
+    """Gives answers of a schema as the arguments of a tool (`ModelRequest.json_by_tool`)."""
     server_address: str | None = None
     server_port: int | None = None
     capabilities: Capabilities = field(default_factory=Capabilities)
@@ -42,6 +44,11 @@ class ModelInfo:
     def has_price(self) -> bool:
         """Whether its cost is known. Stand-ins are free."""
         return self.stand_in or self.capabilities.prices is not None
+
+    def holds_schema(self, *, with_tools: bool) -> bool:
+        """Return whether an answer is held to a schema by the provider, so that the prompt need not tell it."""
+        can = self.capabilities
+        return self.answer_tool or bool(can.json_schema and (can.json_with_tools or not with_tools))
 
     @property
     def name(self) -> str:
@@ -74,6 +81,8 @@ class ModelRequest:
     """The type the answer must have."""
     json: Mapping[str, Any] | None = None
     """The answer is to be one JSON object, of this schema where it is not empty: for models that can be held to it."""
+    json_by_tool: bool = False
+    """A provider that cannot hold an answer to a schema may take it as the arguments of a tool instead."""
     scratch: Scratch = field(default_factory=Scratch, repr=False, compare=False)
     """The same in all requests of a run whose messages are the same objects."""
 

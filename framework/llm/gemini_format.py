@@ -41,6 +41,8 @@ def request_to_arguments(request: ModelRequest, info: ModelInfo) -> dict[str, An
         config["tools"] = [{"function_declarations": [_declaration(tool) for tool in request.tools]}]
         choice = _tool_choice(info.capabilities.tool_choice(settings.tool_choice), names)
         config["tool_config"] = {"function_calling_config": choice}
+    elif request.json is not None and info.capabilities.json_schema:  # it takes either tools or a form
+        config |= {"response_mime_type": "application/json", "response_json_schema": dict(request.json) or None}
     contents = contents_of(request.messages[leading:], names, info.capabilities)
     given = {key: value for key, value in config.items() if value is not None}
     return {"model": info.model, "contents": contents, "config": given}

@@ -155,7 +155,8 @@ class OpenAIModel:
         if "max_tokens" in body and self._info.provider == "openai" and self._base_url is None:
             # OpenAI's reasoning models refuse the old name; most other servers know only that one.
             body["max_completion_tokens"] = body.pop("max_tokens")
-        if request.json is not None and not body.get("enable_thinking"):  # Qwen does not think and keep to JSON at once
+        free = can.json_with_tools or not request.tools  # most servers take either tools or a form
+        if request.json is not None and free and not body.get("enable_thinking"):  # Qwen takes a form or thinking
             body.update(_held_to_json(request.json, can))
         if request.tools:
             choice = can.tool_choice(request.settings.tool_choice)

@@ -103,6 +103,8 @@ class ModelSettings(Frozen):
     """`auto`, `none`, `required` or the name of one tool."""
     reasoning: Literal["minimal", "low", "medium", "high"] | None = None
     """How long a reasoning model may think."""
+    response_format: Literal["text", "json"] | None = None
+    """Form of the final answer: `json` is one JSON object. Left out: JSON of the `output_schema`, if there is one."""
 
 
 class Rule(Frozen):
