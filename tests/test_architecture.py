@@ -112,7 +112,7 @@ def test_there_is_no_import_cycle() -> None:
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_files_and_functions_stay_small(path: Path) -> None:
     text = path.read_text("utf-8")
-    assert text.count("\n") <= 320, "past 300 lines there is a second idea in a file"
+    assert text.count("\n") <= 400, "a file this long has a second idea in it"
     for node in ast.walk(parsed(path)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             docstring = ast.get_docstring(node) or ""

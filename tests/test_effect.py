@@ -49,10 +49,16 @@ def test_of_every_setting_it_is_known_when_a_change_takes_effect() -> None:
         "telemetry.otlp_headers",
         "telemetry.service_name",
         "server.host",
+        "server.max_connections",
+        "server.max_connections_per_address",
         "server.port",
+        "server.request_timeout",
     }
     hot = {key for key, effect in known.items() if effect == "hot"}
-    assert hot == {key for key in known if key.startswith("tools.")} - {"tools.base_path"} | {"server.api_keys"}
+    assert hot == {key for key in known if key.startswith("tools.")} - {"tools.base_path"} | {
+        "server.api_keys",
+        "telemetry.inbound",
+    }
     assert effect_of("something.new") == "restart"
 
 
