@@ -91,8 +91,9 @@ def test_in_a_pipe_the_run_says_how_to_decide(tmp_path: Path) -> None:
     done = real_agentsd("run", "echo hello", cwd=asking(tmp_path))
     run_id = listed(tmp_path)[0]["run_id"]
     assert done.stderr.splitlines()[-2:] == [
-        "waits for approval: echo (call_1)",
-        f"decide: agentsd runs decide {run_id} --approve call_1",
+        "waits for approval: echo (call_1): be careful",
+        f"decide: agentsd runs decide {run_id} --approve call_1 "
+        "(or --reject call_1; without either, on a terminal, you are asked)",
     ]
     assert real_agentsd("runs", "decide", "last", "--approve-all", cwd=tmp_path).stdout == "hello\n"
 

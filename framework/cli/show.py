@@ -12,10 +12,11 @@ import click
 
 from framework.types import events
 from framework.types.events import Event
-from framework.types.state import RunResult
+from framework.types.state import Confirmation, RunResult
 
 VALUE_CHARS = 60
 RESULT_CHARS = 100
+REASON_CHARS = 300
 MARKS: Mapping[str, str] = {
     "success": "✓",
     "done": "✓",
@@ -137,18 +138,24 @@ def ending(result: RunResult) -> str | None:
         case "stopped":
             return f"stopped by {result.finish_reason} after {result.steps} steps"
         case "paused":
-            waits = ", ".join(f"{asked.tool or asked.kind} ({asked.id})" for asked in result.pending)
-            return f"waits for approval: {waits}"
+            return f"waits for approval: {', '.join(map(_waiting, result.pending))}"
         case "failed":
             return f"failed: {result.error.message if result.error else result.finish_reason}"
         case _:
             return result.status
 
 
+def _waiting(asked: Confirmation) -> str:
+    """What is asked, and why: an edit that cannot be used is asked about again, with what is wrong with it."""
+    why = " ".join(asked.reason.split())
+    return f"{asked.tool or asked.kind} ({asked.id}){': ' + shorten(why, REASON_CHARS) if why else ''}"
+
+
 def how_to_decide(result: RunResult) -> str:
     """The command that answers the first of what a run asks."""
     first = result.pending[0]
-    option = f"--approve {first.id}"
+    handle = "plan" if [asked.kind for asked in result.pending] == ["plan"] else first.id
+    option = f"--approve {handle} (or --reject {handle}; without either, on a terminal, you are asked)"
     if first.kind in QUESTIONS:
         answer = "|".join(first.choices) or "TEXT"
         option = f"--answer '{answer}'" if len(result.pending) == 1 else f"--respond '{first.id}={answer}'"

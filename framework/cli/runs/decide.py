@@ -16,7 +16,7 @@ from framework.cli.session import print_result
 from framework.cli.show import QUESTIONS
 from framework.cli.terminal import is_terminal
 from framework.types.errors import RequestError
-from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
+from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, subject_of
 
 
 @click.command("decide")
@@ -51,6 +51,7 @@ async def _decided(pending: Iterable[Confirmation], given: dict[str, Any]) -> di
     found: dict[str, Decision] = dict.fromkeys(to_approve, Approve()) if given["approve_all"] else {}
     named: set[str] = set()
     for key, decision in [*_named(given), *_answered(open_ones.values(), given["answer"])]:
+        key = matching(key, open_ones.values())
         if key in named:
             raise RequestError(f"{key} is decided twice on one command line")
         named.add(key)
@@ -63,6 +64,26 @@ async def _decided(pending: Iterable[Confirmation], given: dict[str, Any]) -> di
             raise RequestError(f"say what is decided, such as --approve ID or --approve-all; asked: {listed}")
         found = await decided(open_ones.values())
     return found
+
+
+def matching(given: str, pending: Iterable[Confirmation]) -> str:
+    """The id of the question that is meant by its id, by what it is about (a tool, `plan`), or by how its id begins.
+
+    What matches nothing is returned as it is. A question that is asked again has the id of the first one, `~` and more:
+    the first one's id is not the beginning of it, for what is asked may be different.
+
+    Raises:
+        RequestError: several questions match.
+    """
+    asked = {one.id: subject_of(one.kind, one.tool) for one in pending}
+    if given in asked:
+        return given
+    found = [key for key, subject in asked.items() if subject == given] or [
+        key for key in asked if given and key.startswith(given) and not key.startswith(f"{given}~")
+    ]
+    if len(found) > 1:
+        raise RequestError(f"{given!r} matches several open questions: {', '.join(found)}")
+    return found[0] if found else given
 
 
 def _named(given: dict[str, Any]) -> Iterable[tuple[str, Decision]]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from framework.cli.location import locate
 from framework.cli.records import find_run, find_whole_run, stored
-from framework.cli.writing import as_json_text, write_out
-from framework.config.case_file import case_file
+from framework.cli.writing import as_json_text, replace_file, write_out
+from framework.config.case_file import case_file, with_case
 from framework.engine.case_export import case_of
 from framework.llm.forms import FORMS, Form, exported
 from framework.memory.store import Store
+from framework.types.errors import RequestError
 
 T = TypeVar("T")
 
@@ -28,15 +30,29 @@ T = TypeVar("T")
 def command(run: str, form: Form, as_test: bool, output: str | None, project: str) -> int:
     """Write what was said in RUN and before it as JSON: in our own form, or as a provider's API takes it.
 
-    With --as-test: as a case whose models and tools say what they said, for a file `agents.d/NAME.test.yaml`.
+    With --as-test: as a case whose models and tools say what they said, for a file `agents.d/NAME.test.yaml`. If that
+    exists, the case is added to it.
     """
     if as_test:
         record, told = asyncio.run(_load(project, run, find_whole_run))
-        write_out(case_file(case_of(record, told)), output)
+        case = case_of(record, told)
+        if output and output != "-" and Path(output).exists():
+            append_case(case, Path(output))
+        else:
+            write_out(case_file(case), output)
     else:
         record = asyncio.run(_load(project, run, find_run))
         write_out(as_json_text(exported((*record.history, *record.messages), form)), output)
     return 0
+
+
+def append_case(case: Mapping[str, Any], file: Path) -> None:
+    """Add a case to a file of cases; raises RequestError."""
+    try:
+        replace_file(file, with_case(file.read_bytes(), case, str(file)).encode())
+    except OSError as error:
+        raise RequestError(f"{file} cannot be written: {error.strerror}") from None
+    click.echo(f"added to {file}", err=True)
 
 
 async def _load(project: str, run: str, find: Callable[[Store, str], Awaitable[T]]) -> T:
