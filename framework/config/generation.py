@@ -145,7 +145,8 @@ class Builder:
         models = frozenset({*self._models, *settings.models})
         problems += setting_problems(settings, snapshot.files.get(SETTINGS, NO_FILE), self._models)
         unreadable = snapshot.unreadable(PLUGINS, self._plugins.paths)
-        own = self._plugins.toolbox(snapshot.below(PLUGINS), unreadable, previous.serving)
+        files, serving = snapshot.below(PLUGINS), previous.number > 0
+        own = self._plugins.toolbox(files, unreadable, previous.serving, serving=serving)
         toolbox = own.with_outside(outside)
         prompts = self._prompts(snapshot.below(PROMPTS), problems)
         parsed = self._parse_all(snapshot.below(AGENTS))

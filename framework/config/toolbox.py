@@ -14,6 +14,7 @@ from framework.tools.plugins import Plugin, PluginError, PluginLoader
 from framework.tools.relative import files_of, is_plugin
 from framework.tools.tool import Tool
 from framework.tools.toolset import index_tools
+from framework.tools.trial import hanging
 from framework.types.errors import ConfigError
 from framework.types.problem import Problem
 
@@ -81,27 +82,35 @@ class PluginShelf:
         return list(self._loaded)
 
     def toolbox(
-        self, files: Mapping[str, bytes], unreadable: Mapping[str, Problem], live: Iterable[Plugin] = ()
+        self,
+        files: Mapping[str, bytes],
+        unreadable: Mapping[str, Problem],
+        live: Iterable[Plugin] = (),
+        *,
+        serving: bool = False,
     ) -> Toolbox:
-        """The tools of these files. One that fails, or takes names that are in use, keeps the tools it has `live`."""
+        """The tools of these files. One that fails, or takes names that are in use, keeps the tools it has `live`.
+
+        Where the process is `serving` already, a file that changed is loaded in a child process first.
+        """
         before = self._loaded
         self._loaded = {path: _Loaded() for path in filter(is_plugin, unreadable)}
         for path in filter(is_plugin, files):
             known = before.get(path, _Loaded())
-            self._loaded[path] = known if known.is_of(files) else self._load(path, files)
-        serving = {plugin.path: plugin for plugin in live if plugin.path in self._loaded}
+            self._loaded[path] = known if known.is_of(files) else self._load(path, files, trial=serving)
+        kept = {plugin.path: plugin for plugin in live if plugin.path in self._loaded}
         problems: list[Problem] = []
         for path, loaded in sorted(self._loaded.items()):
             problems.extend(loaded.problems)
             if loaded.plugin:
                 try:
-                    self._index({**serving, path: loaded.plugin}.values())
-                    serving[path] = loaded.plugin
+                    self._index({**kept, path: loaded.plugin}.values())
+                    kept[path] = loaded.plugin
                 except ConfigError as error:
                     problems.append(Problem(path=path, message=error.message))
                 except Exception as error:  # noqa: BLE001 - what a plugin defines may raise when it is looked at
                     problems.append(unexpected(path, error))
-        plugins = tuple(plugin for _, plugin in sorted(serving.items()))
+        plugins = tuple(plugin for _, plugin in sorted(kept.items()))
         extensions = {extension.name: extension for plugin in plugins for extension in plugin.extensions}
         digests = {tool.name: _digest(plugin) for plugin in plugins for tool in plugin.tools}
         digests |= {extension.name: _digest(plugin) for plugin in plugins for extension in plugin.extensions}
@@ -114,11 +123,13 @@ class PluginShelf:
             if loaded and loaded.plugin is plugin:
                 self._loaded[plugin.path] = replace(loaded, plugin=None, problems=problems)
 
-    def _load(self, path: str, files: Mapping[str, bytes]) -> _Loaded:
+    def _load(self, path: str, files: Mapping[str, bytes], *, trial: bool) -> _Loaded:
         self._loads += 1
         if self._loads % LOADS_PER_COLLECTION == 0:
             gc.collect()
         try:
+            if trial and (problems := hanging(path, _there(files_of(path, files)))):
+                return _Loaded(files_of(path, files), problems=problems)
             plugin = self._loader.load(path, files[path], files)
             return _Loaded(plugin.files, plugin)
         except PluginError as error:
@@ -132,5 +143,8 @@ class PluginShelf:
 
 def _digest(plugin: Plugin) -> str:
     """Of all that it was made from."""
-    there = sorted((path, source) for path, source in plugin.files.items() if source is not None)
-    return digest_of(*(part for file in there for part in file))
+    return digest_of(*(part for file in sorted(_there(plugin.files).items()) for part in file))
+
+
+def _there(files: Mapping[str, bytes | None]) -> dict[str, bytes]:
+    return {path: source for path, source in files.items() if source is not None}

@@ -37,6 +37,10 @@ class PluginError(ConfigError):
         self.problem = problem
 
 
+class PluginHangsError(PluginError):
+    """A plugin file whose own code does not end."""
+
+
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Plugin:
     """A loaded plugin file. While somebody holds it, or a function of it, its modules are in `sys.modules`."""
@@ -69,8 +73,14 @@ def plugins_of(functions: Iterable[Callable[..., Any]]) -> list[Plugin]:
 class PluginLoader:
     """Loads plugin files; the number after a file's name in a traceback tells one load from the next."""
 
-    def __init__(self, seconds: float = LOAD_SECONDS, patience: float = IMPORT_SECONDS) -> None:
-        self._seconds, self._patience = seconds, patience
+    def __init__(
+        self,
+        seconds: float = LOAD_SECONDS,
+        patience: float = IMPORT_SECONDS,
+        on_tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Load with these limits; `on_tick` is called again and again while a file is loaded."""
+        self._seconds, self._patience, self._on_tick = seconds, patience, on_tick
         self._numbers = count(1)
         if Finder not in sys.meta_path:
             sys.meta_path.append(Finder)
@@ -90,17 +100,20 @@ class PluginLoader:
         made_from = files_of(path, beside)
         load = Load(path, {name: text for name, text in made_from.items() if text is not None}, self._numbers)
         try:
-            excused = partial(_is_importing, load)
             make = partial(_plugin, load, made_from)
-            loading = call_within(self._seconds, make, excused=excused, patience=self._patience)
+            loading = call_within(self._seconds, make, excused=partial(self._excused, load), patience=self._patience)
             failure = loading.exception()
         except TookTooLongError as error:
-            failure = error
+            raise PluginHangsError(*problems_of(load, error, beside)) from None
         if isinstance(failure, PluginError):
             raise failure
         if failure is not None:  # its truth value is the plugin's code
             raise PluginError(*problems_of(load, failure, beside)) from None
         return loading.result()
+
+    def _excused(self, load: Load, frame: FrameType | None) -> bool:
+        self._on_tick()
+        return _is_importing(load, frame)
 
 
 def _plugin(load: Load, made_from: Mapping[str, bytes | None]) -> Plugin:
