@@ -210,6 +210,28 @@ def test_a_program_s_own_client_declares_its_prices(tmp_path: Path) -> None:
     assert asyncio.run(main(Own(Usage(cost_usd=0.6), free))) == "max_cost_usd"
 
 
+@pytest.mark.parametrize(
+    ("usage", "limit", "place"),
+    [
+        (Usage(cost_usd=0.1), "max_total_tokens: 800, max_cost_usd: 99", "max_total_tokens"),
+        (Usage(prompt_tokens=600_000, total_tokens=600_000), "max_cost_usd: 1, max_total_tokens: null", "max_cost_usd"),
+        (Usage(), "max_cost_usd: 0.001", "max_cost_usd"),
+    ],
+    ids=["tokens", "cost", "both"],
+)
+def test_what_a_client_leaves_out_of_its_report_is_estimated(
+    tmp_path: Path, usage: Usage, limit: str, place: str
+) -> None:
+    async def main() -> str:
+        client = Own(usage, Capabilities(prices=Prices(input=1, output=1)))
+        async with Runtime.open(tmp_path, models={"own": client}, watch=False) as runtime:
+            return (await runtime.run("word " * 300)).finish_reason
+
+    policy = f"{{{limit}, max_steps: 20, max_corrections: 20}}"
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="own", runtime_policy=policy)})
+    assert asyncio.run(main()) == place
+
+
 # --- what is counted
 
 

@@ -59,7 +59,8 @@ def test_a_text_cut_by_max_tokens_is_reported_in_the_result(form: Format, stream
     async def main() -> tuple[RunResult, list[Event]]:
         async with wire_server([says(form, "half an", end="length")]) as server:
             models = {"scripted": form.model(server.url)}
-            async with Runtime.open(project(tmp_path), models=models, watch=False) as runtime:
+            root = project(tmp_path, model_settings="{max_tokens: 2}")
+            async with Runtime.open(root, models=models, watch=False) as runtime:
                 if not stream:
                     return await runtime.run("go"), []
                 async with runtime.stream("go") as events:
@@ -100,11 +101,11 @@ def test_a_cut_answer_is_shown_on_the_terminal_in_json_and_in_the_record(tmp_pat
             return plain.stderr, whole.stdout, shown.stdout
 
     on_terminal, as_json, shown = asyncio.run(main())
-    assert on_terminal.count("the answer was cut by max_tokens") == 1
+    assert on_terminal.count("the answer was cut at the model's own output limit") == 1
     result = json.loads(as_json)
     assert result["truncated"] is True
     assert [warning["code"] for warning in result["warnings"]] == ["truncated"]
-    assert "warning: the answer was cut by max_tokens" in shown
+    assert "warning: the answer was cut at the model's own output limit" in shown
 
 
 def test_a_window_that_hides_messages_is_in_the_result_and_in_the_log_without_content(

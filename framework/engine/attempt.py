@@ -54,10 +54,14 @@ async def attempt(
 
 
 def _counted(run: Run, request: ModelRequest, reply: ModelReply, info: ModelInfo) -> ModelReply:
-    """The reply with its usage, estimated where the provider reports none."""
-    if reply.usage.total_tokens or reply.usage.cost_usd or info.stand_in:
+    """The reply with tokens and cost: estimated or computed, each where the client reports none."""
+    usage = reply.usage
+    if info.stand_in or (usage.total_tokens and usage.cost_usd):
         return reply
-    return replace(reply, usage=_estimated(run, request, size_of(reply.message), info))
+    if not usage.total_tokens:
+        usage = _estimated(run, request, size_of(reply.message), info)
+    cost = reply.usage.cost_usd or priced(usage, info.capabilities).cost_usd
+    return replace(reply, usage=usage.model_copy(update={"cost_usd": cost}))
 
 
 def _estimated(run: Run, request: ModelRequest, completion: int, info: ModelInfo) -> Usage:

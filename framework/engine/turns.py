@@ -67,6 +67,13 @@ def _hurry(run: Run) -> Iterator[Message]:
         yield Message(role="system", content=text)
 
 
+def _cut(run: Run) -> str:
+    if run.state.model_settings.max_tokens is None:
+        return "the answer was cut at the model's own output limit: raise it with model_settings.max_tokens"
+    place = run.agent.place("model_settings", "max_tokens")
+    return f"the answer was cut by max_tokens: raise model_settings.max_tokens ({place})"
+
+
 async def ask(run: Run, request: ModelRequest, *, model: str | None = None) -> ModelReply:
     """Every model call of a run goes through here, re-asks for a typed answer included: one step, whatever it takes.
 
@@ -88,8 +95,7 @@ async def ask(run: Run, request: ModelRequest, *, model: str | None = None) -> M
     for code, message in run.budget.near():
         await warn(run, code, message)
     if reply.finish_reason == "length" and reply.unusable is None:
-        place = run.agent.place("model_settings", "max_tokens")
-        await warn(run, "truncated", f"the answer was cut by max_tokens: raise model_settings.max_tokens ({place})")
+        await warn(run, "truncated", _cut(run))
     return reply
 
 
