@@ -12,6 +12,7 @@ from framework.cli.location import arguments_of, lenient_settings, locate, show_
 from framework.cli.project import find_tool, read_project
 from framework.cli.screen import prints_on_stderr, say
 from framework.cli.table import show_table
+from framework.engine.execution import RAISED_AT
 from framework.engine.project import Project
 from framework.engine.runtime import Runtime
 from framework.tools.tool import Tool
@@ -75,6 +76,8 @@ def call(tool: str, arguments: str | None, agent: str, project: str, as_json: bo
     else:
         click.secho(f"{result.status}: ", fg="red", nl=False, err=True)
         say(result.error or "", err=True)
+        if place := result.metadata.get(RAISED_AT):
+            say(f"  raised at {place}", err=True)
     return OUTCOMES[result.status]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from itertools import count
 from time import perf_counter
@@ -13,8 +14,10 @@ from framework.engine.context import context_of
 from framework.engine.failures import is_failure, questions_in
 from framework.engine.results import finish, plain, why_unfinished
 from framework.telemetry import names
+from framework.telemetry.redact import places
 from framework.telemetry.span import current
 from framework.tools.conditions import views
+from framework.tools.failure import raised_at
 from framework.tools.tool import Tool
 from framework.types.errors import Paused, ToolError
 from framework.types.events import ToolStarted
@@ -25,8 +28,12 @@ from framework.types.state import Confirmation
 if TYPE_CHECKING:
     from framework.engine.run import Run
 
+log = logging.getLogger(__name__)
+
 Confirmations = tuple[Confirmation, ...]
 BACKOFF_SECONDS, MOST_BACKOFF_SECONDS = 0.1, 5.0
+RAISED_AT = "raised_at"
+"""In a result's metadata: `file:line` in the tool's own code, for its author. No model sees it."""
 RETRYABLE = "retryable"
 """In a result's metadata: the tool did not say why it failed, so trying again may help."""
 
@@ -83,7 +90,7 @@ async def _invoke(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -
         return ToolResult(status="error", error=error.message, metadata={"error_type": error.code})
     except TimeoutError as error:
         if not deadline.expired():
-            return _failed(error)
+            return _failed(run, tool, error)
         doubt = "" if tool.idempotent else "; whether it took effect is unknown"
         message = f"it did not finish within {min(limits):g}s{doubt}"
         return ToolResult(status="error", error=message, metadata={"error_type": "timeout", RETRYABLE: True})
@@ -92,7 +99,7 @@ async def _invoke(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -
             raise Paused(asked) from None
         if not is_failure(error):
             raise
-        return _failed(error)
+        return _failed(run, tool, error)
     return ToolResult(status="success", output=output)
 
 
@@ -112,10 +119,15 @@ async def _delegate(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any])
     return (), ToolResult(status="error", error=why_unfinished(child.state), metadata=told)
 
 
-def _failed(error: BaseException) -> ToolResult:
+def _failed(run: Run, tool: Tool, error: BaseException) -> ToolResult:
+    """The result of a tool that raised: its text for the model, its place for the tool's author."""
     kind = type(error).__name__
+    place = raised_at(error, tool.function)
+    if log.isEnabledFor(logging.INFO):
+        log.info("run %s: the tool %s raised %s", run.state.run_id, tool.name, places(error))
     try:
         text = f"{kind}: {error}"
     except Exception:  # noqa: BLE001 - an exception that cannot even say what it is
         text = kind
-    return ToolResult(status="error", error=text, metadata={"error_type": kind, RETRYABLE: True})
+    told = {"error_type": kind, RETRYABLE: True, **({RAISED_AT: place} if place else {})}
+    return ToolResult(status="error", error=text, metadata=told)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from traceback import walk_tb
+from typing import Any
 
 from framework.tools.deadline import TookTooLongError
 from framework.tools.modules import PLUGIN_PACKAGE, Load, SourceError
@@ -15,6 +16,8 @@ from framework.types.redact import redact_problem
 
 HELPERS = "helpers are files and folders beside a plugin whose names begin with `_`: `from ._name import …`"
 _PACKAGE = re.compile(rf"{PLUGIN_PACKAGE}_\d+")
+_LOADED = re.compile(r"(.+\.py)@\d+")
+"""The file name of a frame of a plugin: its path, and the number of its load."""
 _LOCATION = re.compile(r" \([^()]*\)$")
 
 Place = tuple[str, int]
@@ -60,6 +63,19 @@ def _printable(text: str) -> str:
     """Text of anybody's exception, as a Problem can hold it."""
     text = text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def raised_at(error: BaseException, function: Callable[..., Any]) -> str:
+    """`file:line` of the last frame of a plugin, or of the function's own file, in a traceback; empty if none is."""
+    own = getattr(getattr(function, "__code__", None), "co_filename", "")
+    found = ""
+    for frame, line in walk_tb(error.__traceback__):
+        filename = frame.f_code.co_filename
+        if loaded := _LOADED.fullmatch(filename):
+            found = f"{loaded[1]}:{line}"
+        elif filename == own:
+            found = f"{filename}:{line}"
+    return found
 
 
 def _places(load: Load, error: BaseException) -> list[Place]:
