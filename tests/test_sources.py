@@ -112,15 +112,18 @@ def test_a_tool_whose_schema_cannot_be_used_is_left_out_with_a_warning_at_its_se
     live(project(tmp_path, [said("echo"), said("odd", schema=schema)]), body)
 
 
-def test_a_tool_that_comes_while_the_server_runs_is_offered_without_a_touch_of_any_file(tmp_path: Path) -> None:
+def test_a_tool_that_comes_while_the_server_runs_is_offered_once_it_is_accepted(tmp_path: Path) -> None:
     async def body(runtime: Runtime) -> None:
         untouched = runtime.catalog.current.agents["b"]
         tell(tmp_path, {"tools": [said("echo"), said("storm"), said("fresh")]})
         await runtime.run("go", agent="a")
         generation = await until(runtime, lambda live: "mcp.docs.fresh" in live.tools)
+        assert "mcp.docs.fresh" not in generation.agents["a"].toolset.offered
+        assert "mcp.docs.fresh appeared after its server was accepted" in str(runtime.catalog.problems)
+        generation = await runtime.catalog.accept(["mcp.docs.fresh"])
         assert "mcp.docs.fresh" in generation.agents["a"].toolset.offered
         assert generation.agents["b"].spec is untouched.spec
-        assert [entry.trigger for entry in runtime.catalog.history] == ["startup", "source"]
+        assert [entry.trigger for entry in runtime.catalog.history] == ["startup", "source", "source"]
 
     write(tmp_path, {"agents.d/b.yaml": agent("b", skill_policy="{allow: [echo]}")})
     live(project(tmp_path), body, calls(("mcp.docs.storm", {})), "done")
@@ -183,10 +186,10 @@ def test_asi04_a_tool_that_says_something_else_than_when_it_was_accepted_is_refu
         call = next(call for call in result.tool_calls if call.tool == "mcp.docs.echo")
         assert call.status == status
         if status == "denied":
-            assert "pin: block (agents.d/a.yaml" in call.result
+            assert "pin: block (default)" in call.result
             assert "agentsd tools accept mcp.docs.echo" in call.result
         told = [problem.message for problem in runtime.catalog.problems]
-        assert any("mcp.docs.echo says something else of itself" in message for message in told)
+        assert any("mcp.docs.echo has another description or schema" in message for message in told)
 
     live(write(root, {"agents.d/a.yaml": allowing_wait(pin)}), body, *script, tools=[wait])
 

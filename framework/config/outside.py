@@ -8,13 +8,19 @@ from importlib.util import find_spec
 
 from framework.config.snapshot import digest_of
 from framework.config.sources import Declared, SourceFiles
-from framework.tools.contracts import Contracts
+from framework.tools.contracts import Change, Contracts
 from framework.tools.pool import Opened, SourcePool
 from framework.tools.source import source_of
 from framework.tools.tool import Tool
 from framework.types.problem import Problem
+from framework.types.source import McpServer
 
 MCP = "mcp."
+_WAITING: Mapping[Change, str] = {
+    "changed": "has another description or schema than when it was accepted",
+    "new": "appeared after its server was accepted",
+    "lower risk": "claims a lower risk, or to be repeatable, since it was accepted; what was accepted applies",
+}
 PATIENCE_SECONDS = 3.0
 """How long an edit waits for servers that it brings, after the first two seconds; their tools may come later."""
 
@@ -33,7 +39,7 @@ class Outside:
     silent: frozenset[str] = frozenset()
     """Sources that cannot say which tools they have."""
     altered: frozenset[str] = frozenset()
-    """Tools that say something else of themselves than when they were accepted."""
+    """Tools that describe themselves differently than when they were accepted, or appeared later."""
     problems: tuple[Problem, ...] = ()
     not_contacted: frozenset[str] = frozenset()
     """Sources that were left alone, as nothing was to be connected to."""
@@ -57,16 +63,20 @@ async def look_outside(files: SourceFiles, pool: SourcePool | None, contracts: C
     wanted = {name: source.config for name, source in files.declared.items()}
     opened = await pool.open(wanted, None if starting else PATIENCE_SECONDS)
     tools = [tool for one in opened for tool in one.source.tools]
-    altered = contracts.changed(tool for tool in tools if tool.name.startswith(MCP)) if tools else []
+    rated = [one.name for one in opened if isinstance(one.config, McpServer) and one.config.risk]
+    compared = contracts.compare([tool for tool in tools if tool.name.startswith(MCP)], rated) if tools else []
+    held = {tool.name: tool for tool, _ in compared}
+    tools = [held.get(tool.name, tool) for tool in tools]
+    waiting = {tool.name: change for tool, change in compared if change}
     faulty = {one.name for one in opened if one.source.faults and not one.source.tools}
     return Outside(
         declared,
         {one.name: one for one in opened},
         tuple(tools),
-        dict(_digests(opened)),
+        {**_digests(opened, held)},
         frozenset({*pool.refused, *faulty, *(one.name for one in opened if not _has_said(one))}),
-        frozenset(tool.name for tool in altered),
-        (*files.problems, *_problems(files.declared, opened, pool.refused, altered)),
+        frozenset(name for name, change in waiting.items() if change != "lower risk"),
+        (*files.problems, *_problems(files.declared, opened, pool.refused, waiting)),
     )
 
 
@@ -82,14 +92,19 @@ def _has_said(one: Opened) -> bool:
     return bool(one.source.tools or one.source.faults or one.is_started)
 
 
-def _digests(opened: Iterable[Opened]) -> Iterator[tuple[str, str]]:
+def _digests(opened: Iterable[Opened], held: Mapping[str, Tool]) -> Mapping[str, str]:
+    found = {}
     for one in opened:
-        for tool in one.source.tools:
-            yield tool.name, f"{one.number} {tool.contract} {tool.risk} {tool.idempotent} {tool.timeout}"
+        for tool in (held.get(tool.name, tool) for tool in one.source.tools):
+            found[tool.name] = f"{one.number} {tool.contract} {tool.risk} {tool.idempotent} {tool.timeout}"
+    return found
 
 
 def _problems(
-    declared: Mapping[str, Declared], opened: Iterable[Opened], refused: Mapping[str, str], altered: Iterable[Tool]
+    declared: Mapping[str, Declared],
+    opened: Iterable[Opened],
+    refused: Mapping[str, str],
+    waiting: Mapping[str, Change],
 ) -> Iterator[Problem]:
     for name, why in refused.items():
         yield declared[name].problem(f"{name} cannot be used: {why}")
@@ -98,6 +113,6 @@ def _problems(
             yield declared[one.name].problem(fault)
         if not _has_said(one):
             yield declared[one.name].problem(f"{one.name} has not answered yet: its tools come when it does")
-    for tool in altered:
-        message = f"{tool.name} says something else of itself than when it was accepted; see what, then: "
-        yield declared[source_of(tool.name)].problem(f"{message}agentsd tools accept {tool.name}")
+    for name, change in waiting.items():
+        message = f"{name} {_WAITING[change]}; review it, then run: agentsd tools accept {name}"
+        yield declared[source_of(name)].problem(message)

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from framework.engine.plan_trace import approval_span
-from framework.engine.planning import adopt, bound, plan_of, propose, settings_of
+from framework.engine.planning import adopt, bound, is_bound, plan_of, propose, settings_of
 from framework.engine.preflight import highest, preflight, tools_of
+from framework.engine.questions import question_id
 from framework.engine.run_trace import waits_for
 from framework.engine.tool_trace import decided
 from framework.tools.tool import Tool
@@ -28,7 +29,7 @@ from framework.types.errors import Paused
 from framework.types.plan import Envelope, Plan, PlanDraft, PlanStep
 from framework.types.preflight import Preflight
 from framework.types.spec import RISKS
-from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, arguments_hash
+from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, arguments_text
 
 if TYPE_CHECKING:
     from framework.engine.run import Run
@@ -84,7 +85,7 @@ def _latest(run: Run, question: Confirmation) -> tuple[Confirmation, Decision | 
         if not problems:
             break
         told = f"your edit cannot be used: {'; '.join(problems)}"
-        again = f"{question.id}~{arguments_hash('', decision.arguments)}"
+        again = question_id(run, question.id, [arguments_text("", decision.arguments)])
         question = question.model_copy(update={"id": again, "reason": told, "arguments": decision.arguments})
     return question, decision
 
@@ -155,7 +156,7 @@ def _approved(run: Run, plan: Plan, shown: Mapping[str | None, str]) -> Plan:
         shown: by tool, its contract as the human saw it, where that may be another one than the step has now.
     """
     steps = tuple(
-        step.model_copy(update={"approved": shown.get(step.tool, step.contract) == step.contract})
+        step.model_copy(update={"approved": step.tool not in shown or is_bound(step, shown[step.tool], run)})
         if step.status == "open"
         else step.model_copy(update={"abandoned": False})
         for step in plan.steps
@@ -168,7 +169,7 @@ def _question(run: Run, plan: Plan, reason: str) -> Confirmation:
     """Bound to the plan's revision and content: another plan is another question."""
     risk = highest([tool for step in _left(plan) for tool in tools_of(run, step)])
     return Confirmation(
-        id="/".join((*run.state.path, f"plan-{plan.revision}-{plan.hash}")),
+        id=question_id(run, "/".join((*run.state.path, f"plan-{plan.revision}-")), [plan.told], mark=""),
         kind="plan",
         agent=run.agent.name,
         plan=plan,

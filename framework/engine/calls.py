@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from framework.engine import corrections, hooks
 from framework.engine.execution import execute
 from framework.engine.policy import Verdict
+from framework.engine.questions import question_id
 from framework.engine.results import WRONG_CALL, finish
 from framework.engine.tool_trace import decided, tool_trace
 from framework.llm.chat import read_again, repair, without_doubles
@@ -20,6 +21,7 @@ from framework.tools.conditions import views
 from framework.tools.locations import canonical_arguments
 from framework.tools.tool import Tool
 from framework.tools.toolset import Toolset
+from framework.types.digest import content_digest, is_digest_of
 from framework.types.errors import ToolError, did_you_mean
 from framework.types.events import ToolRequested
 from framework.types.messages import Message, ToolCall, ToolResult
@@ -34,6 +36,7 @@ from framework.types.state import (
     Respond,
     RunState,
     arguments_hash,
+    arguments_text,
 )
 
 if TYPE_CHECKING:
@@ -174,22 +177,26 @@ def _question(run: Run, call: ToolCall, tool: Tool, verdict: Verdict, record: Ca
     in_doubt = record.started > 0 and not tool.idempotent
     if verdict.kind != "ask" and not in_doubt:
         return None
-    key, reason = "/".join((*run.state.path, call.id)), verdict.reason
-    shown = arguments_hash(tool.name, call.arguments)
-    if record.contract not in ("", tool.contract):
-        key, reason = f"{key}~{tool.contract}", "the tool is not what it was when it was asked about"
-    if record.asked not in ("", shown):
-        key, reason = f"{key}~{shown}", "its arguments are not what they were when it was asked about"
+    reason, changed = verdict.reason, list[str]()
+    arguments = arguments_text(tool.name, call.arguments)
+    if record.contract and not is_digest_of(record.contract, tool.definition.told):
+        reason = "the tool is not what it was when it was asked about"
+        changed.append(tool.definition.told)
+    if record.asked and not is_digest_of(record.asked, arguments):
+        reason = "its arguments are not what they were when it was asked about"
+        changed.append(arguments)
+    doubt = f"~{record.started}" if in_doubt else ""
     if in_doubt:
-        key, reason = f"{key}~{record.started}", "it was under way when the process ended: its outcome is unknown"
+        reason = "it was under way when the process ended: its outcome is unknown"
+    key = "/".join((*run.state.path, call.id))
     return Confirmation(
-        id=key,
+        id=question_id(run, key, changed, end=doubt),
         kind="tool",
         agent=run.agent.name,
         tool=tool.name,
         description=tool.definition.summary,
         arguments=call.arguments,
-        hash=shown,
+        hash=content_digest(arguments),
         reason=reason,
         rule=f"{verdict.rule} ({verdict.place})",
         risk=tool.risk,

@@ -10,6 +10,7 @@ from framework.engine.corrections import repaired_plan
 from framework.engine.plan_trace import drafted, plan_span
 from framework.engine.preflight import preflight
 from framework.engine.transcript import tried_before, work_done
+from framework.types.digest import is_digest_of
 from framework.types.errors import LimitExceeded
 from framework.types.events import PlanProposed
 from framework.types.messages import Message
@@ -98,17 +99,22 @@ async def adopt(run: Run, plan: Plan, check: Preflight) -> None:
 
 def bound(run: Run, plan: Plan) -> Plan:
     """The plan with its tools as they are now."""
-    tools = run.agent.toolset.tools
-    contracts = {name: tools[name].contract for name in {step.tool or "" for step in plan.steps} & tools.keys()}
-    steps = tuple(_bound(step, contracts.get(step.tool or "", "")) for step in plan.steps)
-    return plan.model_copy(update={"steps": steps})
+    return plan.model_copy(update={"steps": tuple(_bound(run, step) for step in plan.steps)})
 
 
-def _bound(step: PlanStep, contract: str) -> PlanStep:
+def is_bound(step: PlanStep, contract: str, run: Run) -> bool:
+    """Whether a recorded contract is that of the step's tool as it is now."""
+    tool = run.agent.toolset.tools.get(step.tool or "")
+    return is_digest_of(contract, tool.definition.told) if tool else not contract
+
+
+def _bound(run: Run, step: PlanStep) -> PlanStep:
     """The step with its tool as it is now; what was approved of another one is not approved of this."""
     if step.status != "open":
         return step
-    return step.model_copy(update={"contract": contract, "approved": step.approved and step.contract == contract})
+    tool = run.agent.toolset.tools.get(step.tool or "")
+    approved = step.approved and is_bound(step, step.contract, run)
+    return step.model_copy(update={"contract": tool.contract if tool else "", "approved": approved})
 
 
 async def _ask(run: Run, before: Plan | None, feedback: str) -> tuple[Plan, Preflight]:

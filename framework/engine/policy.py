@@ -124,7 +124,7 @@ def judge(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFold
 def _denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Verdict | None:
     if tool.name in agent.toolset.blocked:
         server = tool.name.split(".")[1]
-        why = f"its server says something else of it than when it was accepted: agentsd tools accept {tool.name}"
+        why = f"it changed, or appeared, after its server was accepted: agentsd tools accept {tool.name}"
         return Verdict("deny", "pin: block", agent.place("mcp_policy", server, "pin"), why)
     for rule in agent.toolset.rules_for(tool.name).deny:
         if matches(rule.rule, arguments, tool, base):

@@ -1,19 +1,44 @@
-"""Remembers what tools of servers said of themselves when they were first seen: a change afterwards is worth a look."""
+"""Remembers what tools of servers said of themselves when they were accepted: a later change waits for an operator.
+
+The first look at a server accepts its tools. After that, a tool whose description or schema changes, and a tool that
+appears, wait for `agentsd tools accept`; so does a lower risk. A higher risk takes effect at once.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any, Literal
 
+from framework.tools.source import source_of
 from framework.tools.tool import Tool
+from framework.types.digest import is_digest_of
 from framework.types.errors import ConfigError, did_you_mean
+from framework.types.spec import RISKS, Risk
 
-VERSION = 1
+VERSION = 2
 _log = logging.getLogger(__name__)
+
+Change = Literal["changed", "new", "lower risk"]
+"""What waits for an operator: another contract, a tool that appeared, or a lower risk than the accepted one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What an operator agreed to."""
+
+    contract: str
+    """Digest of name, description and schema; versions before 2 recorded a shorter one."""
+    risk: Risk | None = None
+    """As the server claimed it; None: not known."""
+    idempotent: bool | None = None
+    """Whether it claimed that repeating a call is harmless; None: not known."""
 
 
 class Contracts:
@@ -22,53 +47,64 @@ class Contracts:
     def __init__(self, path: Path) -> None:
         """Use this file, which need not be there."""
         self._path = path
-        self._accepted: dict[str, str] = {}
-        self._seen: dict[str, str] = {}
+        self._accepted: dict[str, Accepted] = {}
+        self._seen: dict[str, Accepted] = {}
 
-    def changed(self, tools: Iterable[Tool]) -> list[Tool]:
-        """Those whose contract is not the accepted one; that of a tool never seen before is accepted."""
+    def compare(self, tools: Iterable[Tool], rated: Collection[str] = ()) -> list[tuple[Tool, Change | None]]:
+        """Compare tools with what was accepted; the tools of a server that was never seen are accepted.
+
+        Args:
+            tools: as their servers describe them now.
+            rated: sources whose risk the project states, so that their own claims do not count.
+
+        Returns:
+            Each tool with no lower risk than the accepted one, and repeatable only if that was accepted; and what of it
+            waits for an operator.
+        """
         self._read()
-        now = {tool.name: tool for tool in tools}
-        self._seen |= {name: tool.contract for name, tool in now.items()}
-        new = now.keys() - self._accepted.keys()
-        if new:
-            self._write({name: self._seen[name] for name in new})
-        return [tool for name, tool in now.items() if self._accepted[name] != self._seen[name]]
+        now = {tool.name: (tool, _claims(tool, rated)) for tool in tools}
+        known = {source_of(name) for name in self._accepted}
+        news: dict[str, Accepted] = {}
+        for name, (tool, claims) in now.items():
+            accepted = self._accepted.get(name)
+            if source_of(name) not in known or (accepted is not None and _is_earlier(accepted, claims, tool)):
+                news[name] = claims
+        self._seen |= {name: claims for name, (_, claims) in now.items()}
+        if news:
+            self._write(news)
+        return [_compared(tool, claims, self._accepted.get(name)) for name, (tool, claims) in now.items()]
 
-    def accept(self, names: Iterable[str]) -> None:
-        """Accept the contracts that these tools were last seen with.
+    def accept(self, patterns: Iterable[str]) -> list[str]:
+        """Accept tools as they were last seen, by their names or globs; returns their names.
 
         Raises:
-            ConfigError: a tool of such a name was not seen.
+            ConfigError: no tool of such a name was seen.
         """
-        chosen = tuple(names)
-        for name in chosen:
-            if name not in self._seen:
-                raise ConfigError(f"there is no tool {name!r} whose contract could be accepted{self._meant(name)}")
+        chosen: list[str] = []
+        for pattern in patterns:
+            matching = sorted(name for name in self._seen if fnmatchcase(name, pattern))
+            if not matching:
+                meant = did_you_mean(pattern, sorted(self._seen))
+                raise ConfigError(f"there is no tool {pattern!r} whose contract could be accepted{meant}")
+            chosen += matching
         self._read()
         self._write({name: self._seen[name] for name in chosen})
-
-    def _meant(self, name: str) -> str:
-        return did_you_mean(name, sorted(self._seen))
+        return list(dict.fromkeys(chosen))
 
     def _read(self) -> None:
         """What another process accepted in the meantime counts too."""
         try:
-            document = json.loads(self._path.read_bytes())
-            known = document["contracts"]
-            if document["version"] != VERSION or not all(isinstance(part, str) for part in (*known, *known.values())):
-                raise ValueError("it has another form")
+            self._accepted |= dict(_entries(json.loads(self._path.read_bytes())))
         except FileNotFoundError:
             return
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            told = "%s cannot be read (%s): the tools of servers are taken as they are now; delete it if this goes on"
+            told = "%s cannot be read (%s): tools of servers are accepted as they are now; delete it if this persists"
             _log.warning(told, self._path, error)
-            return
-        self._accepted |= known
 
-    def _write(self, more: dict[str, str]) -> None:
+    def _write(self, more: Mapping[str, Accepted]) -> None:
         self._accepted |= more
-        content = json.dumps({"version": VERSION, "contracts": dict(sorted(self._accepted.items()))}, indent=2) + "\n"
+        entries = {name: asdict(entry) for name, entry in sorted(self._accepted.items())}
+        content = json.dumps({"version": VERSION, "contracts": entries}, indent=2) + "\n"
         fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,3 +116,42 @@ class Contracts:
         finally:
             with suppress(OSError):
                 fresh.unlink()
+
+
+def _claims(tool: Tool, rated: Collection[str]) -> Accepted:
+    return Accepted(tool.contract, None if source_of(tool.name) in rated else tool.risk, tool.idempotent)
+
+
+def _is_earlier(accepted: Accepted, claims: Accepted, tool: Tool) -> bool:
+    """Whether an entry lacks what is recorded today, and is this very tool's."""
+    lacks = len(accepted.contract) != len(claims.contract) or accepted.idempotent is None
+    lacks = lacks or (accepted.risk is None and claims.risk is not None)
+    return lacks and is_digest_of(accepted.contract, tool.definition.told)
+
+
+def _compared(tool: Tool, claims: Accepted, accepted: Accepted | None) -> tuple[Tool, Change | None]:
+    if accepted is None:
+        return tool, "new"
+    risk = tool.risk if claims.risk is None else max(tool.risk, accepted.risk or tool.risk, key=RISKS.index)
+    idempotent = tool.idempotent and accepted.idempotent is not False
+    is_held = (risk, idempotent) != (tool.risk, tool.idempotent)
+    held = replace(tool, risk=risk, idempotent=idempotent) if is_held else tool
+    if not is_digest_of(accepted.contract, tool.definition.told):
+        return held, "changed"
+    return held, "lower risk" if is_held else None
+
+
+def _entries(document: Any) -> Iterable[tuple[str, Accepted]]:
+    """The entries of a file; raises ValueError, LookupError, TypeError or AttributeError for any other form."""
+    if document["version"] not in (1, VERSION):
+        raise ValueError("it has another form")
+    for name, entry in document["contracts"].items():
+        if document["version"] == 1 and isinstance(entry, str):
+            yield name, Accepted(entry)
+            continue
+        risk, idempotent = entry["risk"], entry["idempotent"]
+        if not isinstance(entry["contract"], str):
+            raise ValueError(f"the entry of {name!r} has another form")
+        if risk not in (None, *RISKS) or idempotent not in (None, True, False):
+            raise ValueError(f"the entry of {name!r} has another form")
+        yield name, Accepted(entry["contract"], risk, idempotent)

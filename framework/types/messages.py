@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from framework.types.digest import content_digest
 from framework.types.frozen import Frozen
 
 WIRE_NAME_LENGTH = 64
@@ -127,7 +128,7 @@ class ToolDefinition(Frozen):
     @cached_property
     def contract(self) -> str:
         """Digest of all of it: what a human approved, and what a server may change behind one's back."""
-        return blake2b(self.told.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
+        return content_digest(self.told)
 
 
 def wire_name(name: str) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from hashlib import blake2b
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, StringConstraints
 
+from framework.types.digest import content_digest
 from framework.types.frozen import Frozen
 from framework.types.spec import Risk
 
@@ -142,8 +142,12 @@ class Plan(Frozen):
     @property
     def hash(self) -> str:
         """Content hash of what a human approves: goal and steps, not their progress."""
-        body = json.dumps([self.goal, [step.content for step in self.steps]], sort_keys=True, ensure_ascii=False)
-        return blake2b(body.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
+        return content_digest(self.told)
+
+    @property
+    def told(self) -> str:
+        """What a human approves, as one text."""
+        return json.dumps([self.goal, [step.content for step in self.steps]], sort_keys=True, ensure_ascii=False)
 
     @property
     def draft(self) -> PlanDraft:

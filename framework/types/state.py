@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import datetime
-from hashlib import blake2b
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from framework.types.digest import content_digest
 from framework.types.frozen import Frozen
 from framework.types.messages import Message, ToolCall, ToolResult, Usage
 from framework.types.outcome import Status
@@ -22,10 +22,14 @@ from framework.types.transcript import Summary
 from framework.types.warnings import RunWarning
 
 
+def arguments_text(tool: str, arguments: dict[str, Any]) -> str:
+    """A tool and exactly these arguments, as one text."""
+    return json.dumps([tool, arguments], sort_keys=True, ensure_ascii=False, default=str)
+
+
 def arguments_hash(tool: str, arguments: dict[str, Any]) -> str:
-    """What an approval is bound to: the tool and exactly these arguments."""
-    body = json.dumps([tool, arguments], sort_keys=True, ensure_ascii=False, default=str)
-    return blake2b(body.encode(), digest_size=8).hexdigest()
+    """What an approval is bound to: the digest of the tool and exactly these arguments."""
+    return content_digest(arguments_text(tool, arguments))
 
 
 class Confirmation(Frozen):

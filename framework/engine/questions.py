@@ -1,0 +1,28 @@
+"""The ids of questions to a human: bound to content by digests, so that an answer counts for that content alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from framework.types.digest import content_digest, earlier_digest
+
+if TYPE_CHECKING:
+    from framework.engine.run import Run
+
+
+def question_id(run: Run, start: str, texts: Sequence[str], *, mark: str = "~", end: str = "") -> str:
+    """The id of a question.
+
+    Args:
+        run: the run that asks it.
+        start: what the id begins with.
+        texts: what it is bound to: their digests follow. An answer given under the id that an earlier version made,
+            with shorter digests, counts as well: the content is the same.
+        mark: stands before each digest.
+        end: what it ends with.
+    """
+    earlier, now = (
+        f"{start}{''.join(mark + digest(text) for text in texts)}{end}" for digest in (earlier_digest, content_digest)
+    )
+    return earlier if earlier in run.services.root.decisions else now
