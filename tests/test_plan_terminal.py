@@ -50,7 +50,7 @@ def test_a_plan_is_approved_fails_is_made_anew_and_comes_to_its_end(project: Pat
         assert "○ s1  summarize data/log/app.log" in shown
         assert "allowed, risk low" in shown
         assert 'write_file path="notes.md" content="{{ steps.s1.output }}"' in shown
-        assert "asked about again when s1 is done: confirm from high (agents.d/planner.yaml:13), risk high" in shown
+        assert "asked about again when s1 is done: confirm from high (default), risk high" in shown
         assert "2 tool calls, 1 model call or more, about" in shown
         shown = answer(master, "re[s]pond", b"a")
         assert "there is no folder 'data/log'; did you mean logs?" in shown

@@ -14,6 +14,7 @@ from framework.cli.run import pairs
 from framework.cli.show import counted, wrapped
 from framework.config.compile import Agent
 from framework.config.prompts import PromptError
+from framework.config.settings import Settings
 from framework.engine.explain import Standing, judged, standing, standings, system_prompt
 from framework.engine.policy import VerdictKind
 from framework.llm.tokens import estimate_tokens
@@ -48,7 +49,8 @@ def command(
     chosen = find_agent(read.catalog.current, agent)
     if tool is None:
         locale = given["locale"] or read.settings.locale
-        data = _agent_data(chosen, chosen.spec.model or read.settings.model, _prompt(chosen, locale, given["inputs"]))
+        prompt = _prompt(chosen, locale, given["inputs"], read.settings)
+        data = _agent_data(chosen, chosen.spec.model or read.settings.model, prompt)
         data["not_contacted"] = sorted(read.catalog.current.outside.not_contacted)
         click.echo(json.dumps(data, ensure_ascii=False, indent=2)) if as_json else _show_agent(chosen, data)
         return 0
@@ -67,9 +69,9 @@ def command(
     return {"allow": 0, "ask": EXIT_APPROVAL, "deny": EXIT_NEGATIVE}[judgement.verdict.kind]
 
 
-def _prompt(agent: Agent, locale: str, inputs: tuple[str, ...]) -> str:
+def _prompt(agent: Agent, locale: str, inputs: tuple[str, ...], settings: Settings) -> str:
     try:
-        return system_prompt(agent, locale, pairs(inputs))
+        return system_prompt(agent, locale, pairs(inputs), settings.tools.http)
     except PromptError as error:
         raise RequestError(str(error)) from None
 

@@ -14,15 +14,17 @@ from framework.config.inputs import input_fields, input_problems, inputs_model, 
 from framework.config.lint import lint
 from framework.config.models import model_problems
 from framework.config.parse import ParseError, in_order
-from framework.config.prompts import PromptError, Prompts
-from framework.config.samples import input_samples, runtime_samples
+from framework.config.prompt_check import prompt_problems, runtime_templates
+from framework.config.prompts import Prompts
 from framework.config.toolbox import Toolbox
+from framework.config.variables import NO_RUN, OF_CONVERSATION, RunVariables
 from framework.tools.arguments import ModelArguments
 from framework.tools.extension import Extension
 from framework.tools.source import source_of
 from framework.tools.tool import Tool
 from framework.tools.toolset import Toolset
 from framework.types.errors import ToolError, did_you_mean
+from framework.types.http import HttpLimits
 from framework.types.messages import ToolDefinition
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, HookPlace, Limits, TemplateRef
@@ -69,7 +71,9 @@ class Agent:
     """Why the file as it is now could not be used; this is the last version that could."""
     original: Agent | None = field(default=None, compare=False, repr=False)
     """The last good version, where this one permits less: its file restricts it, although it cannot be used."""
-    _guidance: dict[tuple[str, Limits], str] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _guidance: dict[tuple[str, Limits, HttpLimits | None], str] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     @property
     def name(self) -> str:
@@ -118,20 +122,23 @@ class Agent:
         """Render one of the runtime's own templates for this agent; raises PromptError."""
         return self.prompts.render(template, locale, {**self.variables, "locale": locale, **variables})
 
-    def guidance(self, locale: str, limits: Limits) -> str:
+    def guidance(self, locale: str, limits: Limits, run: RunVariables = NO_RUN) -> str:
         """How to work, within these limits; rendered once for runs that have the same. Raises PromptError."""
-        if (locale, limits) not in self._guidance:
+        if self.prompts.own and not OF_CONVERSATION.isdisjoint(self.prompts.used_by("react.j2", locale)):
+            return self.render("react.j2", locale, **run.data(), limits=limits.model_dump())
+        key = (locale, limits, run.http)
+        if key not in self._guidance:
             while len(self._guidance) >= MAX_GUIDANCE:
                 del self._guidance[next(iter(self._guidance))]
-            self._guidance[locale, limits] = self.render("react.j2", locale, limits=limits.model_dump())
-        return self._guidance[locale, limits]
+            self._guidance[key] = self.render("react.j2", locale, **run.limits(), limits=limits.model_dump())
+        return self._guidance[key]
 
-    def instructions(self, locale: str, inputs: Mapping[str, Any], user: str | None) -> str:
+    def instructions(self, locale: str, inputs: Mapping[str, Any], user: str | None, run: RunVariables = NO_RUN) -> str:
         """The system prompt: the file's text as it is, or its template rendered; raises PromptError."""
         source = self.spec.instructions
         if isinstance(source, str):
             return source
-        variables = {**self.variables, "locale": locale, "user": user, **source.vars, **inputs}
+        variables = {**self.variables, **run.data(), "locale": locale, "user": user, **source.vars, **inputs}
         return self.prompts.render(source.template, locale, variables)
 
 
@@ -153,7 +160,7 @@ def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World
     if found:
         raise ParseError(found)
     agent = assemble(spec, document, digest, world)
-    if problems := list(_prompt_problems(agent)):
+    if problems := list(prompt_problems(agent)):
         raise ParseError(problems)
     odd = lint(spec, document, agent.toolset, world.prompts, world.toolbox.outside.silent)
     warnings = tuple(in_order(odd))
@@ -186,12 +193,7 @@ def assemble(spec: AgentSpec, document: Document, digest: str, world: World) -> 
 def templates_of(spec: AgentSpec) -> list[str]:
     """The templates an agent is rendered with."""
     instructions = [spec.instructions.template] if isinstance(spec.instructions, TemplateRef) else []
-    return [*instructions, *dict.fromkeys(name for name, _ in _runtime_templates(spec, {}))]
-
-
-def _runtime_templates(spec: AgentSpec, shared: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    unused = {"plan.j2", "summary.j2"} if spec.executor == "react" else set()
-    return ((name, variables) for name, variables in runtime_samples(shared) if name not in unused)
+    return [*instructions, *dict.fromkeys(name for name, _ in runtime_templates(spec, {}))]
 
 
 def agent_tool(spec: AgentSpec) -> Tool:
@@ -259,47 +261,3 @@ def _circle(start: str, name: str, specs: Mapping[str, AgentSpec]) -> tuple[str,
                 seen.add(child)
                 trails.append((*trail, child))
     return None
-
-
-def _prompt_problems(agent: Agent) -> Iterator[Problem]:
-    """Render with samples: an unknown variable or a broken include shows before a request does."""
-    source = agent.spec.instructions
-    if not (isinstance(source, TemplateRef) or agent.prompts.own):
-        return
-    shared = {**agent.variables, "locale": "en"}
-    if isinstance(source, TemplateRef):
-        requests = [
-            (when, {**shared, "user": None, **source.vars, **inputs})
-            for when, inputs in input_samples(agent.spec.inputs)
-        ]
-        yield from _render_problems(agent, source.template, requests, ("instructions", "template"))
-    for name, variables in _runtime_templates(agent.spec, shared):
-        if not agent.prompts.own.isdisjoint(agent.prompts.closure([name])):
-            yield from _render_problems(agent, name, [("", variables)], ())
-
-
-def _render_problems(
-    agent: Agent, template: str, samples: Iterable[tuple[str, Mapping[str, Any]]], path: Path
-) -> Iterator[Problem]:
-    """What is wrong with each locale's variant: in the template, and in the file that uses it."""
-    samples = list(samples)
-    for variant in agent.prompts.variants(template):
-        found, hint = agent.prompts.check(variant, samples[0][1]), None
-        if not found:
-            found, hint = _render_failure(agent.prompts, variant, samples)
-        yield from found
-        if found:
-            message = f"its template {variant} cannot be rendered: {found[0].place}: {found[0].message}"
-            yield agent.document.problem(path, message, hint=hint)
-
-
-def _render_failure(
-    prompts: Prompts, variant: str, samples: Iterable[tuple[str, Mapping[str, Any]]]
-) -> tuple[tuple[Problem, ...], str | None]:
-    """The first error of rendering with samples, and which sample it was."""
-    for when, variables in samples:
-        try:
-            prompts.render_in_time(variant, variables)
-        except PromptError as error:
-            return (error.problem,), f"tried {when}" if when else None
-    return (), None

@@ -54,6 +54,7 @@ class Prompts:
         self._sources = {**shipped_templates(), **sources}
         self._bytecode: Bytecode = Bytecode(earlier._bytecode if earlier else None)
         self._needs: dict[str, Needs] = earlier._needs_of(self._sources) if earlier else {}
+        self._used: dict[str, frozenset[str]] = {}
         self._checked: dict[tuple[str, frozenset[str]], tuple[Problem, ...]] = {}
         self._environment = ImmutableSandboxedEnvironment(
             loader=FunctionLoader(self._load),
@@ -96,6 +97,13 @@ class Prompts:
     def used(self, name: str) -> set[str]:
         """The variables that a usable template, or any that it reaches, makes use of."""
         return self._library.used(name)
+
+    def used_by(self, name: str, locale: str) -> frozenset[str]:
+        """The variables that the variant for a locale makes use of."""
+        chosen = self._chosen(name, locale)
+        if chosen not in self._used:
+            self._used[chosen] = frozenset(self.used(chosen))
+        return self._used[chosen]
 
     def variants(self, name: str) -> list[str]:
         """The template and its locale variants."""

@@ -80,7 +80,7 @@ async def _summary_text(run: Run, gone: Sequence[Message]) -> str:
     said = [line.removeprefix("- ") for line in before if line.startswith("- ")]
     said += [" ".join(message.content.split()) for message in gone if message.role == "user"]
     requests = [text if len(text) <= REQUEST_CHARS else text[: REQUEST_CHARS - 1] + "…" for text in said]
-    text = run.agent.render("compress.j2", run.state.locale, requests=requests)
+    text = turns.render(run, "compress.j2", requests=requests)
     messages = (*turns.preamble(run), *turns.earlier(run), *gone, Message(role="user", content=text))
     settings = run.state.model_settings.model_copy(update={"tool_choice": None})
     reply = await ask_valid(partial(turns.ask, run), ModelRequest(messages, settings=settings, scratch=run.scratch))

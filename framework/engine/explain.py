@@ -10,6 +10,7 @@ from typing import Any
 
 from framework.config.compile import Agent
 from framework.config.samples import placeholders
+from framework.config.variables import HTTP_TOOL, RunVariables
 from framework.engine.corrections import put_right
 from framework.engine.policy import Policy, Verdict, VerdictKind, judge
 from framework.llm.tokens import estimate_tokens
@@ -18,6 +19,7 @@ from framework.tools.conditions import plain_values
 from framework.tools.locations import require_canonical
 from framework.tools.tool import Tool
 from framework.types.errors import ToolError
+from framework.types.http import HttpLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +73,16 @@ def judged(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: Path) -
     return Standing(tool, tool.name in agent.toolset.offered, verdict), wrong
 
 
-def system_prompt(agent: Agent, locale: str, inputs: Mapping[str, Any]) -> str:
-    """What a run's first message says; inputs that are not given stand as their names. Raises PromptError."""
+def system_prompt(agent: Agent, locale: str, inputs: Mapping[str, Any], http: HttpLimits) -> str:
+    """The first message of a new conversation; the message and inputs that are missing stand as their names.
+
+    Raises:
+        PromptError: a template cannot be rendered.
+    """
     given = placeholders(agent.spec.inputs) | dict(inputs)
-    guidance = agent.guidance(locale, agent.spec.runtime_policy)
-    return f"{agent.instructions(locale, given, None)}\n\n{guidance}"
+    run = RunVariables("<message>", http=http if HTTP_TOOL in agent.toolset.offered else None)
+    guidance = agent.guidance(locale, agent.spec.runtime_policy, run)
+    return f"{agent.instructions(locale, given, None, run)}\n\n{guidance}"
 
 
 def _conditions(agent: Agent, tool: Tool) -> Iterator[tuple[VerdictKind, str]]:

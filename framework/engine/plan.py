@@ -17,6 +17,7 @@ from framework.engine.run import Run
 from framework.engine.steps import carry_out, mark
 from framework.engine.together import Confirmations, Job, as_ready
 from framework.engine.transcript import work_done
+from framework.engine.turns import render
 from framework.engine.warning import warn
 from framework.types.errors import AgentsdError, StepFailed
 from framework.types.messages import Message
@@ -116,7 +117,7 @@ async def _summarize(run: Run) -> str:
     if len(run.state.messages) == 1:  # not yet recorded before a crash
         run.record(work_done(run, finished.steps, finished.goal))
     with summary_span(run, finished.revision, finished.goal) as span:
-        text = run.agent.render("summary.j2", run.state.locale, plan=finished.model_dump())
+        text = render(run, "summary.j2", plan=finished.model_dump())
         reply = await run.ask_model(Message(role="system", content=text), tools=False)
         summarized(run, span, reply.content)
     return reply.content

@@ -10,6 +10,7 @@ from framework.engine.corrections import repaired_plan
 from framework.engine.plan_trace import drafted, plan_span
 from framework.engine.preflight import preflight
 from framework.engine.transcript import tried_before, work_done
+from framework.engine.turns import render
 from framework.types.digest import is_digest_of
 from framework.types.errors import LimitExceeded
 from framework.types.events import PlanProposed
@@ -149,9 +150,9 @@ def _question(
     yield from work_done(run, (*tried_before(run, progress), *progress), "")
     if rejected is not None and rejected.steps:
         yield Message(role="assistant", content=_shown(rejected))
-    text = run.agent.render(
+    text = render(
+        run,
         "plan.j2",
-        run.state.locale,
         findings=list(findings),
         feedback=feedback,
         progress=[_told(step) for step in progress],

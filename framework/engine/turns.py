@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from framework.config.variables import HTTP_TOOL, RunVariables
 from framework.engine import asking
 from framework.engine.answers import answer_form, answer_instruction
 from framework.engine.attempt import message_id
@@ -28,8 +29,9 @@ HURRY = ("max_steps", "max_tool_calls", "max_total_tokens", "max_cost_usd", "con
 def preamble(run: Run) -> tuple[Message, ...]:
     """Instructions, guidance and examples; raises PromptError."""
     spec, state = run.agent.spec, run.state
-    instructions = run.agent.instructions(state.locale, state.inputs, state.user)
-    guidance = run.agent.guidance(state.locale, run.budget.limits)
+    variables = _variables(run)
+    instructions = run.agent.instructions(state.locale, state.inputs, state.user, variables)
+    guidance = run.agent.guidance(state.locale, run.budget.limits, variables)
     told = (instructions, guidance, *answer_instruction(run), *(state.background or ()))
     system = Message(role="system", content="\n\n".join(told))
     turns = [(("user", example.user), ("assistant", example.assistant)) for example in spec.examples]
@@ -41,8 +43,19 @@ def earlier(run: Run) -> tuple[Message, ...]:
     summary = run.state.summary
     if summary is None:
         return ()
-    text = run.agent.render("earlier.j2", run.state.locale, summary=summary.model_dump())
+    text = render(run, "earlier.j2", summary=summary.model_dump())
     return (Message(role="user", content=text.strip()),)
+
+
+def render(run: Run, template: str, **variables: Any) -> str:
+    """Render one of the runtime's own templates for a run; raises PromptError."""
+    return run.agent.render(template, run.state.locale, **_variables(run).data(), **variables)
+
+
+def _variables(run: Run) -> RunVariables:
+    history = last_messages(run.state.history, run.agent.spec.conversation.window)
+    http = run.services.tools().http if HTTP_TOOL in run.agent.toolset.offered else None
+    return RunVariables(run.state.messages[0].content, history, http)
 
 
 def request_of(run: Run, instructions: Sequence[Message], **options: Any) -> ModelRequest:
