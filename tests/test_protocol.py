@@ -16,7 +16,7 @@ from framework import RunResult, Runtime, events
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, Unusable
 from framework.llm.protocol import JsonProtocol, ask_valid, in_protocol
-from framework.llm.protocol_answer import MAX_ANSWER_CHARS, Action, Final, read_answer
+from framework.llm.protocol_answer import MAX_ANSWER_CHARS, Action, Final, answer_schema, read_answer
 from framework.llm.protocol_text import REJECTED_CHARS
 from framework.llm.scripted import ScriptedModel
 from framework.testing import calls as scripted_calls
@@ -426,6 +426,63 @@ def test_what_agentsd_yaml_says_of_a_model_decides_what_auto_is(tmp_path: Path, 
         assert result.output == ("done" if protocol == "auto" else FINAL)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("keys", "kinds"),
+    [
+        ({}, ["action", "final"]),
+        ({"skill_policy": "{allow: []}"}, ["final"]),
+        ({"model_settings": "{tool_choice: required}"}, ["action"]),
+        ({"model_settings": "{tool_choice: none}"}, ["final"]),
+    ],
+)
+@pytest.mark.parametrize("known", [True, False])
+def test_a_server_that_knows_json_schema_is_held_to_the_protocol(
+    tmp_path: Path, keys: dict[str, str], kinds: list[str], known: bool
+) -> None:
+    async def main() -> dict[str, Any]:
+        async with wire_server([says(ACTION), says(FINAL)]) as server:
+            root = project(tmp_path, server, **keys)
+            can = f"{{json_schema: {str(known).lower()}, json_object: true}}"
+            alias = f"{{model: openai/test, base_url: '{server.url}', capabilities: {can}}}"
+            write(root, {"agentsd.yaml": f"models: {{local: {alias}}}\n"})
+            async with Runtime.open(root, watch=False) as runtime:
+                await runtime.run("go")
+            form: dict[str, Any] = server.requests[0]["response_format"]
+            return form
+
+    form = asyncio.run(main())
+    if not known:
+        assert form == {"type": "json_object"}
+        return
+    schema = form["json_schema"]["schema"]
+    forms = schema.get("oneOf", [schema])
+    assert [one["properties"]["type"]["const"] for one in forms] == kinds
+    if kinds[0] == "action":
+        assert "echo" in forms[0]["properties"]["tool"]["enum"]
+
+
+@cases(100)
+@given(tools=st.lists(st.sampled_from(["echo", "docs.echo"]), unique=True), must_act=st.booleans(), value=st.data())
+def test_the_schema_allows_what_the_reader_takes_and_nothing_else(
+    tools: list[str], must_act: bool, value: st.DataObject
+) -> None:
+    import jsonschema_rs
+
+    schema = jsonschema_rs.validator_for(answer_schema(tools, must_act=must_act))
+    kind = value.draw(st.sampled_from(["action", "final", "other"]))
+    keys = {"type": st.just(kind), "tool": st.sampled_from(["echo", "docs.echo", "x"]), "args": st.just({"a": 1})}
+    fields = value.draw(st.sets(st.sampled_from([*keys, "answer"]), min_size=1))
+    answer = {key: value.draw(keys.get(key, st.text(max_size=3))) for key in fields}
+    match read_answer(json.dumps(answer)):
+        case Action(tool=name):
+            fits = name in tools
+        case Final():
+            fits = not (tools and must_act)
+        case _:
+            fits = False
+    assert schema.is_valid(answer) == fits
 
 
 def run_on(root: Path, answers: list[Answer], check: Callable[[RunResult, WireServer], None], **keys: str) -> None:

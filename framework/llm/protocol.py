@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from framework.llm.answers import require_answer
 from framework.llm.chat import repair
 from framework.llm.client import Delta, FinishReason, ModelClient, ModelInfo, ModelReply, ModelRequest, Unusable
-from framework.llm.protocol_answer import Action, Final, read_answer, read_object, split_thought
+from framework.llm.protocol_answer import Action, Final, answer_schema, read_answer, read_object, split_thought
 from framework.llm.protocol_text import conversation, rejection, rules, typed_rules
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition
@@ -71,7 +72,7 @@ class JsonProtocol:
         told = typed_rules(request.output) if request.output else rules(_offered(request), must_act=_must_act(request))
         settings = request.settings.model_copy(update={"tool_choice": None})
         messages = conversation(request.messages, told)
-        schema = request.output.model_json_schema() if request.output else {}
+        schema = request.output.model_json_schema() if request.output else self._grammar(request)
         in_text = ModelRequest(messages, settings=settings, stream=request.stream, json=schema)
         async for delta in self._client.stream(in_text):
             if delta.reply is None:
@@ -86,6 +87,16 @@ class JsonProtocol:
     async def close(self) -> None:
         """Give connections back."""
         await self._client.close()
+
+    def _grammar(self, request: ModelRequest) -> dict[str, Any]:
+        """The protocol as a schema, for a server of one's own that holds a model to one; `{}` elsewhere.
+
+        Large providers take no alternatives at the top of a schema.
+        """
+        info = self._client.info
+        if not info.capabilities.json_schema or info.server_address is None:
+            return {}
+        return answer_schema([tool.name for tool in _offered(request)], must_act=_must_act(request))
 
 
 def _offered(request: ModelRequest) -> tuple[ToolDefinition, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,24 @@ class Final:
     """Answer the user."""
 
     answer: str
+
+
+def answer_schema(tools: Sequence[str], *, must_act: bool) -> dict[str, Any]:
+    """Return the JSON Schema of an answer.
+
+    Args:
+        tools: names of the tools that may be called.
+        must_act: a tool must be called now.
+    """
+    values: dict[str, dict[str, Any]] = {"tool": {"enum": list(tools)}, "args": {"type": "object"}}
+    forms = []
+    for kind, keys in _KEYS.items():
+        if tools if kind == "action" else not (tools and must_act):
+            properties = {"type": {"const": kind}, **{key: values.get(key, {"type": "string"}) for key in keys}}
+            forms.append(
+                {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+            )
+    return {"oneOf": forms} if len(forms) > 1 else forms[0]
 
 
 def read_answer(text: str) -> Action | Final | Unusable:
