@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.config.diff import agent_diff, diff
+from framework.tools.conditions import holds
 from framework.types.spec import RISKS, AgentSpec
 from tests.cases import cases
 
@@ -50,6 +51,62 @@ def spec(**keys: Any) -> AgentSpec:
 def test_one_change_has_one_direction(before: dict[str, Any], after: dict[str, Any], key: str, effect: str) -> None:
     (change,) = agent_diff(spec(**before), spec(**after))
     assert (change.key, change.effect) == (key, effect)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "effect"),
+    [
+        ("> 500", "> 300", "tightens"),
+        ("> 300", "> 500", "widens"),
+        (">= 500", "> 500", "widens"),
+        ("> 500", ">= 500", "tightens"),
+        ("< 5", "< 9.5", "tightens"),
+        ("<= 5", "<5", "widens"),
+        ("> 5", "> 5.0", "neutral"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["deny", "ask"])
+def test_another_bound_in_a_rule_is_one_change(kind: str, before: str, after: str, effect: str) -> None:
+    old, new = ({kind: [{"tool": "x", "when": {"n": bound}}], "allow": ["x"]} for bound in (before, after))
+    (change,) = agent_diff(spec(skill_policy=old), spec(skill_policy=new))
+    assert (change.key, change.effect) == (f"skill_policy.{kind}", effect)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "effects"),
+    [
+        ({"tool": "x", "when": {"n": "> 5"}}, {"tool": "x"}, ["tightens"]),
+        ({"tool": "x"}, {"tool": "x", "when": {"n": "> 5"}}, ["widens"]),
+        ({"tool": "x", "reason": "a"}, {"tool": "x", "reason": "b"}, ["neutral"]),
+        ({"tool": "x", "when": {"n": "> 5"}}, {"tool": "x", "when": {"n": "< 5"}}, ["widens", "tightens"]),
+        ({"tool": "x", "when": {"n": "> 5"}}, {"tool": "x", "when": {"m": "> 5"}}, ["widens", "tightens"]),
+        ({"tool": "x", "when": {"n": "> 5"}}, {"tool": "y", "when": {"n": "> 5"}}, ["widens", "tightens"]),
+        ({"tool": "x", "when": {"n": "a*"}}, {"tool": "x", "when": {"n": "> 5"}}, ["widens", "tightens"]),
+    ],
+)
+def test_only_a_rule_that_certainly_covers_another_one_is_its_successor(
+    before: dict[str, Any], after: dict[str, Any], effects: list[str]
+) -> None:
+    old, new = ({"deny": [rule], "allow": ["x"]} for rule in (before, after))
+    assert [change.effect for change in agent_diff(spec(skill_policy=old), spec(skill_policy=new))] == effects
+
+
+BOUNDS = st.builds("{} {}".format, st.sampled_from([">", ">=", "<", "<="]), st.integers(-3, 3))
+
+
+@cases(200)
+@given(before=BOUNDS, after=BOUNDS)
+def test_a_bound_that_tightens_applies_to_every_value_of_the_one_before(before: str, after: str) -> None:
+    old, new = ({"deny": [{"tool": "x", "when": {"n": bound}}], "allow": ["x"]} for bound in (before, after))
+    effects = {change.effect for change in agent_diff(spec(skill_policy=old), spec(skill_policy=new))}
+    values = [number / 2 for number in range(-10, 11)]
+    was, now = ({value for value in values if holds(bound, value)} for bound in (before, after))
+    if effects == {"tightens"}:
+        assert was < now
+    if effects in ({"neutral"}, set[str]()):
+        assert was == now
+    if effects == {"widens"}:
+        assert now < was
 
 
 def test_leaving_the_whole_policy_out_tightens_and_a_vanished_limit_is_its_default() -> None:

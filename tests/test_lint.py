@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from cProfile import Profile
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from framework import Runtime, Tool, tool
 from framework.types.problem import Problem
 from tests.projects import agent, write
+from tests.test_declarations import built
 
 
 def warnings(root: Path, files: dict[str, str], tools: list[Tool] | None = None) -> list[tuple[str, str]]:
@@ -165,3 +167,41 @@ def test_a_rule_that_may_fire_is_not_complained_about(tmp_path: Path, policy: st
 def test_a_risk_is_too_high_only_above_the_level(tmp_path: Path, risk_level: str) -> None:
     told = rule_warnings(tmp_path, "{ask: [orders.refund], allow: [echo]}", risk_level)
     assert len(told) == (1 if risk_level == "medium" else 0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("{deny: [echo], allow: []}", True),
+        ("{deny: [echo], allow: ['*']}", False),
+        ("{deny: [echo], ask: [calculator], allow: []}", False),
+        ("{allow: []}", False),
+    ],
+)
+def test_an_empty_allow_beside_a_deny_is_a_warning(tmp_path: Path, policy: str, *, expected: bool) -> None:
+    found = warnings(tmp_path, {"agents.d/a.yaml": agent("a", model="offline", skill_policy=policy)})
+    empty = [place for place, message in found if message.startswith("`allow` is empty, so no tool is offered")]
+    assert empty == (["agents.d/a.yaml:6:30"] if expected else [])
+
+
+def test_an_empty_allow_of_an_agent_that_only_delegates_is_no_warning(tmp_path: Path) -> None:
+    policy = "{deny: [echo], allow: []}"
+    boss = agent("a", model="offline", skill_policy=policy, sub_agents="[b]")
+    files = {"agents.d/a.yaml": boss, "agents.d/b.yaml": agent("b", model="offline")}
+    assert not [message for _, message in warnings(tmp_path, files) if "is empty" in message]
+
+
+@pytest.mark.parametrize("rule", ["{{tool: read_file, when: {{path: 'a{0}'}}}}", "x{0}", "echo", "'e*'"])
+@pytest.mark.parametrize("kind", ["deny", "ask", "allow"])
+def test_twice_as_many_rules_take_about_twice_as_long(kind: str, rule: str) -> None:
+    def steps(count: int) -> int:
+        """Calls of Python functions while a file of so many rules is read: no clock, no neighbour disturbs them."""
+        rules = ", ".join(rule.format(number) if kind != "allow" else f"x{number}" for number in range(count))
+        others = "" if kind == "allow" else ", allow: ['*']"
+        text = agent("a", model="offline", skill_policy=f"{{{kind}: [{rules}]{others}}}")
+        profile = Profile()
+        profile.runcall(built, {"agents.d/a.yaml": text.encode()})
+        return sum(entry.callcount for entry in profile.getstats())
+
+    small, large = steps(500), steps(1000)
+    assert large < 2.6 * small

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -13,7 +14,7 @@ from framework.config.extensions import extension_problems, hooks_of
 from framework.config.inputs import input_fields, input_problems, inputs_model, output_problems
 from framework.config.lint import lint
 from framework.config.models import model_problems
-from framework.config.parse import ParseError, in_order
+from framework.config.parse import MAX_PROBLEMS, ParseError, in_order
 from framework.config.prompt_check import prompt_problems, runtime_templates
 from framework.config.prompts import Prompts
 from framework.config.toolbox import Toolbox
@@ -151,13 +152,7 @@ def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World
     Raises:
         ParseError: with every reference that leads nowhere, or every template that cannot be rendered.
     """
-    found = [
-        *input_problems(spec, document),
-        *output_problems(spec, document),
-        *_reference_problems(spec, document, world),
-        *extension_problems(spec, document, world.toolbox.extensions, world.executors),
-    ]
-    if found:
+    if found := reference_problems(spec, document, world):
         raise ParseError(found)
     agent = assemble(spec, document, digest, world)
     if problems := list(prompt_problems(agent)):
@@ -165,6 +160,17 @@ def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World
     odd = lint(spec, document, agent.toolset, world.prompts, world.toolbox.outside.silent)
     warnings = tuple(in_order(odd))
     return replace(agent, warnings=warnings), warnings
+
+
+def reference_problems(spec: AgentSpec, document: Document, world: World) -> list[Problem]:
+    """What an agent's file refers to that is not there, or does not fit; of very many, the first."""
+    found = chain(
+        input_problems(spec, document),
+        output_problems(spec, document),
+        _reference_problems(spec, document, world),
+        extension_problems(spec, document, world.toolbox.extensions, world.executors),
+    )
+    return list(islice(found, MAX_PROBLEMS))
 
 
 def assemble(spec: AgentSpec, document: Document, digest: str, world: World) -> Agent:

@@ -12,12 +12,15 @@ from typing import Any, get_args
 
 from pydantic import SecretStr
 
+from framework.config.covering import covers
 from framework.config.settings import Settings, common_folders
 from framework.config.snapshot import SETTINGS
 from framework.types.change import Change, Effect
 from framework.types.spec import CONTENTS, RISKS, AgentSpec, HookPlace
 
 _NEVER = len(RISKS)
+MAX_PAIRED = 100
+"""Rules that are compared one by one with each other."""
 
 
 def diff(before: Mapping[str, AgentSpec], after: Mapping[str, AgentSpec]) -> Iterator[Change]:
@@ -75,10 +78,29 @@ def _set_changes(
     """Lists of rules and names: what went and what came, without regard to order."""
     adding, removing = effects
     old, new = ({json.dumps(item, sort_keys=True): item for item in items} for items in (was, now))
-    for text in old.keys() - new.keys():
-        yield Change(agent=agent, key=key, before=old[text], effect=removing)
-    for text in new.keys() - old.keys():
-        yield Change(agent=agent, key=key, after=new[text], effect=adding)
+    gone, come = ([items[text] for text in items if text not in others] for items, others in ((old, new), (new, old)))
+    for before, after in _rewritten(gone, come) if key in _RULES else ():
+        gone.remove(before)
+        come.remove(after)
+        wider, narrower = covers(after, before), covers(before, after)
+        effect: Effect = "neutral" if wider and narrower else adding if wider else removing
+        yield Change(agent=agent, key=key, before=before, after=after, effect=effect)
+    for item in gone:
+        yield Change(agent=agent, key=key, before=item, effect=removing)
+    for item in come:
+        yield Change(agent=agent, key=key, after=item, effect=adding)
+
+
+def _rewritten(gone: list[Any], come: list[Any]) -> list[tuple[Any, Any]]:
+    """Rules that were replaced by one for more calls, or for fewer: each a single change."""
+    pairs: list[tuple[Any, Any]] = []
+    left = list(come)
+    for before in gone[:MAX_PAIRED]:
+        after = next((rule for rule in left[:MAX_PAIRED] if covers(rule, before) or covers(before, rule)), None)
+        if after is not None:
+            left.remove(after)
+            pairs.append((before, after))
+    return pairs
 
 
 def _neutral(was: Any, now: Any) -> Effect:  # noqa: ARG001 - one signature for all
@@ -161,6 +183,7 @@ SETS: Mapping[str, tuple[Effect, Effect]] = {
     **{f"hooks.{place}": ("tightens", "widens") for place in get_args(HookPlace)},
 }
 """Lists: what adding to them and removing from them means."""
+_RULES = frozenset(("skill_policy.deny", "skill_policy.ask"))
 _SETTINGS_SETS: Mapping[str, tuple[Effect, Effect]] = dict.fromkeys(
     ("tools.unprotected", "tools.http.domains", "tools.http.methods", "tools.http.private_networks"),
     ("widens", "tightens"),

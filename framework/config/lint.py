@@ -18,8 +18,19 @@ def lint(
     spec: AgentSpec, document: Document, toolset: Toolset, prompts: Prompts, silent: Collection[str] = ()
 ) -> Iterator[Problem]:
     """Warnings about an agent that can be used as it is; nothing is said about tools of `silent` sources."""
+    yield from _empty_allow(spec, document)
     yield from rule_warnings(spec, toolset, silent)
     yield from _unused_variables(spec, document, prompts)
+
+
+def _empty_allow(spec: AgentSpec, document: Document) -> Iterator[Problem]:
+    """Some read an empty allow beside a deny as "all but these"."""
+    policy = spec.skill_policy
+    if policy.deny and not policy.allow and not policy.ask and not spec.sub_agents:
+        message = "`allow` is empty, so no tool is offered: deny rules take away, they allow nothing"
+        hint = 'for all tools but the denied ones write `allow: ["*"]`'
+        problem = document.problem(("skill_policy", "allow"), message, hint=hint, at_key=True)
+        yield problem.model_copy(update={"severity": "warning"})
 
 
 def _unused_variables(spec: AgentSpec, document: Document, prompts: Prompts) -> Iterator[Problem]:

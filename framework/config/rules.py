@@ -5,7 +5,7 @@ They can never fire, always fire, are stepped over by another spelling, or leave
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Set
 
 from framework.tools.locations import kind_of, types_at
 from framework.tools.source import source_of
@@ -23,10 +23,11 @@ PLACES = frozenset(
 
 def rule_warnings(spec: AgentSpec, toolset: Toolset, silent: Collection[str]) -> Iterator[Problem]:
     """One warning for each rule that changes nothing, at its line; none for tools of sources that are silent now."""
-    seen: list[PlacedRule] = []
+    seen: dict[tuple[str, ...], PlacedRule] = {}
+    denied = {tool.name: _denied_paths(toolset, tool) for tool in toolset.offered.values() if tool.paths}
     for rule, names in toolset.reach():
         tools = [toolset.tools[name] for name in names]
-        first = next((other for other in seen if _is_same(other, rule)), None)
+        first = seen.get(same := (rule.kind, rule.rule.tool, repr(sorted(rule.rule.when.items()))))
         if first is not None:
             yield _warning(rule, f"says what line {first.place.rpartition(':')[2]} says already")
         elif not tools and source_of(rule.rule.tool) in silent:
@@ -37,8 +38,8 @@ def rule_warnings(spec: AgentSpec, toolset: Toolset, silent: Collection[str]) ->
             yield _warning(rule, f"never fires: {why}")
         else:
             yield from (_warning(rule, text) for text in _loose_conditions(rule, tools))
-            yield from (_warning(rule, text) for text in _left_open(spec, toolset, rule, tools))
-        seen.append(rule)
+            yield from (_warning(rule, text) for text in _left_open(spec, toolset, rule, tools, denied))
+        seen.setdefault(same, rule)
 
 
 def _loose_conditions(rule: PlacedRule, tools: list[Tool]) -> Iterator[str]:
@@ -59,7 +60,9 @@ def _loose_conditions(rule: PlacedRule, tools: list[Tool]) -> Iterator[str]:
             )
 
 
-def _left_open(spec: AgentSpec, toolset: Toolset, rule: PlacedRule, tools: list[Tool]) -> Iterator[str]:
+def _left_open(
+    spec: AgentSpec, toolset: Toolset, rule: PlacedRule, tools: list[Tool], denied: Mapping[str, Set[object]]
+) -> Iterator[str]:
     """Which other tools reach the files that a deny rule keeps from the tools it names."""
     if rule.kind != "deny":
         return
@@ -72,7 +75,7 @@ def _left_open(spec: AgentSpec, toolset: Toolset, rule: PlacedRule, tools: list[
             tool.name
             for tool in toolset.offered.values()
             if tool.paths and tool.name not in named and (tool.risk != "low") in writers
-            if not _denies_too(toolset, tool, condition)
+            if condition not in denied[tool.name]
         ]
         if others:
             advice = "give them the same condition"
@@ -81,13 +84,10 @@ def _left_open(spec: AgentSpec, toolset: Toolset, rule: PlacedRule, tools: list[
             yield f"leaves the same files to {', '.join(sorted(others))}; {advice}"
 
 
-def _denies_too(toolset: Toolset, tool: Tool, condition: str) -> bool:
+def _denied_paths(toolset: Toolset, tool: Tool) -> Set[object]:
+    """The conditions on paths under which calls of a tool are denied."""
     rules = toolset.rules_for(tool.name).deny
-    return any(rule.rule.when.get(name) == condition for rule in rules for name in tool.paths)
-
-
-def _is_same(one: PlacedRule, other: PlacedRule) -> bool:
-    return (one.kind, one.rule.tool, one.rule.when) == (other.kind, other.rule.tool, other.rule.when)
+    return {rule.rule.when[name] for rule in rules for name in tool.paths if name in rule.rule.when}
 
 
 def _why_never(spec: AgentSpec, toolset: Toolset, rule: PlacedRule, tools: list[Tool]) -> str | None:

@@ -40,11 +40,11 @@ class Saved:
     unread: tuple[Path, ...] = ()
     """What is invalid."""
 
-    def index(self, key: str, number: int) -> int:
-        """Where an item of a list stands in the file; invalid items are not part of the list."""
+    def indices(self, key: str, count: int) -> list[int]:
+        """Where the items of a list stand in the file; invalid ones are not part of the list."""
         path = tuple(key.split("."))
-        skipped = [where[-1] for where in self.unread if where[:-1] == path]
-        return [index for index in range(number + len(skipped) + 1) if index not in skipped][number]
+        skipped = {where[-1] for where in self.unread if where[:-1] == path}
+        return [index for index in range(count + len(skipped)) if index not in skipped]
 
 
 def read_saved(path: str, source: bytes, last_good: AgentSpec) -> Saved | None:
@@ -116,12 +116,12 @@ def notes(agent: Agent, saved: Saved | None, path: str) -> Iterator[Problem]:
 def _add(kept: Data, key: str, items: list[Any], origins: dict[Path, Path], saved: Saved) -> None:
     """Add what restricts by being there."""
     path: Path = tuple(key.split("."))
-    own = at_key(kept, key)
-    for number, item in enumerate(items):
-        if item not in own:
-            origins[(*path, len(own))] = (*path, saved.index(key, number))
-            own = [*own, item]
-    _put(kept, key, own)
+    own: list[Any] = at_key(kept, key)
+    known = {json.dumps(item, sort_keys=True) for item in own}
+    for index, item in zip(saved.indices(key, len(items)), items, strict=False):
+        if json.dumps(item, sort_keys=True) not in known:
+            origins[(*path, len(own))] = (*path, index)
+            own.append(item)
 
 
 def _keep_hooks(kept: Data, last_good: Agent) -> None:
