@@ -237,3 +237,13 @@ def test_the_offline_model_routes_and_chooses_too(tmp_path: Path, message: str, 
 
     result = asyncio.run(main())
     assert (result.agent, result.plan is not None) == ("one", planned)
+
+
+def test_a_question_that_chose_nobody_counts_and_warns_all_the_same(tmp_path: Path) -> None:
+    root = shop(tmp_path, ROUTER + "model_calls: {max_retries: 2, backoff: 1ms, max_backoff: 1ms}\n")
+    result, asked, _ = run(root, ["", "", ""], ["hello"])
+    assert (result.agent, result.output, len(asked)) == ("chat", "hello", 3)
+    assert result.usage.total_tokens == 10 + 3 * 4
+    codes = [warning.code for warning in result.warnings]
+    assert codes == ["model_retry", "model_retry", "routing"]
+    assert "the model did not choose" in result.warnings[-1].message

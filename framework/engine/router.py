@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from framework.config.compile import Agent
@@ -15,6 +15,7 @@ from framework.llm.client import ModelInfo
 from framework.types.errors import AgentNotFound, RequestError
 from framework.types.messages import Usage
 from framework.types.spec import Routing
+from framework.types.warnings import RunWarning
 
 Mode = Literal["explicit", "conversation", "rule", "model", "default"]
 NO_AGENTS = "there are no agents: put one under agents.d/, or run `agentsd init`"
@@ -48,6 +49,10 @@ class Route:
     executor: str = ""
     """How it works, where its file leaves that open and a model has chosen that, too."""
     asked: Asked | None = None
+    usage: Usage = field(default_factory=Usage)
+    """What asking a model has cost, whether or not it chose."""
+    warnings: tuple[RunWarning, ...] = ()
+    """What went wrong meanwhile."""
 
 
 def route(

@@ -28,6 +28,7 @@ from framework.types.errors import (
 from framework.types.messages import Message
 from framework.types.spec import Limits
 from framework.types.state import RunState
+from framework.types.warnings import RunWarning
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +57,9 @@ class Starter:
         chosen = await self._chosen(message, generation, options, last)
         state = first_state(message, chosen.agent, generation, generation.settings.locale, options)
         state.executor = chosen.executor
+        state.usage, state.warnings = chosen.usage, [*chosen.warnings]
         if asked := chosen.asked:
-            state.usage, state.elapsed_ms = asked.usage, (asked.ended_ns - asked.began_ns) / 1e6
+            state.elapsed_ms = (asked.ended_ns - asked.began_ns) / 1e6
         if conversation is not None:
             state.summary, state.session = conversation.summary, dict(conversation.session)
             state.history = list(conversation.messages[conversation.summary.upto if conversation.summary else 0 :])
@@ -81,7 +83,10 @@ class Starter:
         except (ModelError, ConfigError, LimitExceeded) as error:
             log.warning("routing.model: %s", error.message)
             route = default_route(agents, settings.default_agent)
-            return replace(route, reason=f"{route.reason}; {why_not(error)}")
+            warnings = (*asking.warnings, RunWarning(code="routing", message=why_not(error)))
+            reason = f"{route.reason}; {why_not(error)}"
+            return replace(route, reason=reason, usage=asking.usage, warnings=warnings)
+        chosen = replace(chosen, usage=asking.usage, warnings=tuple(asking.warnings))
         if is_sure(chosen):
             return chosen
         try:
@@ -89,7 +94,9 @@ class Starter:
         except RequestError:
             return chosen
         unsure = f"{route.reason}; the model was not sure of {chosen.agent.name}"
-        return replace(route, reason=unsure, asked=chosen.asked)
+        return replace(
+            chosen, agent=route.agent, mode=route.mode, reason=unsure, confidence=route.confidence, executor=""
+        )
 
     async def _conversation(self, options: RunOptions) -> Conversation | None:
         """The conversation that a run is to be the next turn of; raises ConversationBusy."""

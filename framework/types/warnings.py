@@ -42,7 +42,7 @@ WARNINGS: Mapping[WarningCode, str] = {
     "model_retry": "a model call failed and is retried, or the run waits for an unavailable model",
     "model_fallback": "a model call failed and the next of `fallback_models` is asked",
     "background": "a resource or prompt of an MCP server is missing",
-    "routing": "no model could choose how the agent works; it works turn by turn",
+    "routing": "a model could not choose the agent, or how it works: the default applies",
     "arguments_repaired": "the arguments of a tool call were repaired before the call",
     "steps_not_done": "a plan was completed without its failed and skipped steps",
 }
