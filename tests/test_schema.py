@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from framework import Runtime
 from framework.cli.init import copy_starter
-from framework.cli.schema import FOLDER, names_of, refresh_schemas, write_schemas
+from framework.cli.schema import names_of, refresh_schemas, write_schemas
 from framework.config.document import read_document
 from framework.config.parse import ParseError, parse_agent
 from framework.config.schema import (
@@ -31,6 +31,7 @@ from framework.config.schema import (
 )
 from framework.config.settings import ReloadSettings, Settings
 from framework.types.errors import ConfigError
+from framework.types.private import OWN
 from framework.types.spec import (
     AgentSpec,
     ConfirmPolicy,
@@ -158,7 +159,7 @@ def test_it_accepts_the_starter(starter: Path) -> None:
         assert not refuses(schema, data_of(text)), path
         pointer = re.match(r"# yaml-language-server: \$schema=(\S+)\n", text)
         assert pointer
-        assert (path.parent / pointer[1]).resolve() == (starter / FOLDER / "agent.schema.json").resolve()
+        assert (path.parent / pointer[1]).resolve() == (starter / OWN / "agent.schema.json").resolve()
 
 
 def test_it_accepts_the_cases_of_the_starter_and_of_the_documentation(starter: Path) -> None:
@@ -428,14 +429,14 @@ def test_a_project_brings_its_own_names(starter: Path) -> None:
 
 
 def test_files_are_written_when_something_changed_and_only_then(tmp_path: Path) -> None:
-    files = [tmp_path / FOLDER / f"{kind}.schema.json" for kind in ("agent", "cases", "settings", "sources")]
+    files = [tmp_path / OWN / f"{kind}.schema.json" for kind in ("agent", "cases", "settings", "sources")]
     assert write_schemas(tmp_path, NAMES) == files
     before = [path.stat().st_mtime_ns for path in files]
     assert write_schemas(tmp_path, NAMES) == []
     assert [path.stat().st_mtime_ns for path in files] == before
     more = Names(tools={**NAMES.tools, "new": ""}, agents=NAMES.agents, models=NAMES.models)
     assert write_schemas(tmp_path, more) == files[:2]
-    assert sorted((tmp_path / FOLDER).iterdir()) == files
+    assert sorted((tmp_path / OWN).iterdir()) == files
 
 
 def refresh(root: Path) -> None:
@@ -447,16 +448,16 @@ def refresh(root: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:
-    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline"), FOLDER: "a file is in the way"})
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline"), OWN: "a file is in the way"})
     refresh(tmp_path)
-    assert (tmp_path / FOLDER).read_text() == "a file is in the way"
+    assert (tmp_path / OWN).read_text() == "a file is in the way"
 
 
 def test_only_a_projects_folder_gets_schemas(tmp_path: Path) -> None:
     write(tmp_path, {"one.yaml": agent("one", model="offline")})
     refresh(tmp_path / "one.yaml")
     refresh(tmp_path)
-    assert not (tmp_path / FOLDER).exists()
+    assert not (tmp_path / OWN).exists()
 
 
 @pytest.mark.parametrize("command", [("check",), ("run", "echo hello"), ("schema", "--write")], ids=lambda c: c[0])
@@ -464,10 +465,10 @@ def test_commands_leave_schemas_with_the_projects_names(tmp_path: Path, command:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
     done = agentsd(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert FOLDER not in done.stderr
-    schema = json.loads((tmp_path / FOLDER / "agent.schema.json").read_text("utf-8"))
+    assert OWN not in done.stderr
+    schema = json.loads((tmp_path / OWN / "agent.schema.json").read_text("utf-8"))
     assert schema["properties"]["sub_agents"]["items"]["anyOf"][0]["enum"] == ["one"]
-    Draft202012Validator.check_schema(json.loads((tmp_path / FOLDER / "settings.schema.json").read_text("utf-8")))
+    Draft202012Validator.check_schema(json.loads((tmp_path / OWN / "settings.schema.json").read_text("utf-8")))
 
 
 def test_schema_prints_what_it_would_write(starter: Path) -> None:
@@ -477,7 +478,7 @@ def test_schema_prints_what_it_would_write(starter: Path) -> None:
         printed = json.loads(done.stdout)
         Draft202012Validator.check_schema(printed)
         assert printed["$id"] == f"urn:agentsd:{kind}"
-    assert not (starter / FOLDER).exists()
+    assert not (starter / OWN).exists()
 
 
 def test_schema_says_what_it_wrote_and_why_it_could_not(tmp_path: Path) -> None:

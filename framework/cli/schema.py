@@ -19,6 +19,7 @@ from framework.engine.project import EXECUTORS, Project
 from framework.engine.runtime import Runtime
 from framework.llm.providers import OFFLINE, PROVIDERS
 from framework.types.errors import RequestError
+from framework.types.private import OWN, make_private
 
 KINDS: Mapping[str, Callable[[Names], Schema]] = {
     "agent": agent_schema,
@@ -26,13 +27,12 @@ KINDS: Mapping[str, Callable[[Names], Schema]] = {
     "settings": settings_schema,
     "sources": sources_schema,
 }
-FOLDER = ".agentsd"
 
 
 @click.command("schema")
 @click.argument("path", default=".")
 @click.option("--kind", type=click.Choice(list(KINDS)), default="agent", show_default=True, help="Of which files.")
-@click.option("--write", is_flag=True, help=f"Write all into {FOLDER}/, where the first line of a file points to.")
+@click.option("--write", is_flag=True, help=f"Write all into {OWN}/, where the first line of a file points to.")
 def command(path: str, kind: str, write: bool) -> int:
     """Print the JSON Schema of a project's files (default: of this folder's), with its tools and agents by name."""
     location = locate(path)
@@ -77,14 +77,14 @@ def refresh_schemas(project: Project | Runtime) -> None:
 
 def write_schemas(root: Path, names: Names) -> list[Path]:
     """Write what has changed, each file at once; returns the files written. Raises OSError."""
-    texts = {root / FOLDER / f"{kind}.schema.json": _text(make(names)) for kind, make in KINDS.items()}
+    texts = {root / OWN / f"{kind}.schema.json": _text(make(names)) for kind, make in KINDS.items()}
     return [path for path, text in texts.items() if _replace(path, text.encode())]
 
 
 def _replace(path: Path, content: bytes) -> bool:
     if path.is_file() and path.read_bytes() == content:
         return False
-    path.parent.mkdir(exist_ok=True)
+    make_private(path.parent)
     replace_file(path, content)
     return True
 

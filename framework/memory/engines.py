@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError
 
 from framework.types.errors import ConfigError, StoreError
+from framework.types.private import make_private
 
 BUSY_SECONDS = 10
 """How long SQLite waits for another process that writes."""
@@ -61,7 +62,7 @@ def engine_of(url: sa.URL, *, begin: str, snapshots: bool = False) -> sa.Engine:
 def _sqlite(url: sa.URL, begin: str) -> sa.Engine:
     file = Path(url.database or "")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_private(file.parent)
         file.touch(mode=0o600)  # what people say is in it
         opened = file.stat()
     except OSError as error:

@@ -20,6 +20,7 @@ from framework.tools.source import source_of
 from framework.tools.tool import Tool
 from framework.types.digest import is_digest_of
 from framework.types.errors import ConfigError, did_you_mean
+from framework.types.private import make_private
 from framework.types.spec import RISKS, Risk
 
 VERSION = 2
@@ -107,7 +108,8 @@ class Contracts:
         content = json.dumps({"version": VERSION, "contracts": entries}, indent=2) + "\n"
         fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(self._path.parent)
+            fresh.touch(mode=0o600)
             fresh.write_text(content, "utf-8")
             fresh.replace(self._path)
         except OSError as error:

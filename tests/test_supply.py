@@ -1,0 +1,86 @@
+"""What is installed, and what is written: hashes that fit the constraints, folders and files for one user."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from itertools import chain
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from framework.tools.contracts import Contracts
+from framework.tools.source import outside_tool
+from tests.forks import ROOT
+from tests.projects import agent, write
+from tests.test_cli import agentsd
+
+
+@pytest.fixture(scope="module")
+def hashing() -> ModuleType:
+    """The script that writes the hashes."""
+    spec = importlib.util.spec_from_file_location("hash_requirements", ROOT / "scripts/hash_requirements.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_the_hashed_versions_are_those_of_the_constraints(hashing: ModuleType) -> None:
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pinned = {normal(name): version for name, _, version in (line.partition("==") for line in lines) if version}
+    hashed = dict(hashing.read(hashing.FILE.read_text("utf-8")).keys())
+    assert hashed == {name: pinned.get(name) for name in hashed}, "run scripts/hash_requirements.py"
+
+
+def test_every_dependency_is_hashed_and_the_file_is_as_it_is_written(hashing: ModuleType) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = {extra: lines for extra, lines in project["optional-dependencies"].items() if extra != "test"}
+    needed = {re.split(r"[\[<>=~!; ]", line)[0] for line in chain(project["dependencies"], *extras.values())}
+    text = hashing.FILE.read_text("utf-8")
+    hashes = hashing.read(text)
+    assert {normal(name) for name in needed} <= {name for name, _ in hashes}
+    assert hashing.write(hashes) == text
+
+
+def test_a_report_of_pip_becomes_hashes_and_other_platforms_keep_theirs(hashing: ModuleType) -> None:
+    item = {
+        "metadata": {"name": "Typing_Extensions", "version": "4.1"},
+        "download_info": {"archive_info": {"hashes": {"sha256": "a" * 64}}},
+    }
+    project = {"metadata": {"name": "agentsd", "version": "1"}, "download_info": {"dir_info": {}}}
+    assert hashing.chosen({"install": [project, item]}) == {("typing-extensions", "4.1"): {"a" * 64}}
+    both = {("x", "1"): {"a" * 64, "b" * 64}}
+    assert hashing.read(hashing.write(both)) == both
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize("before", [None, 0o755])
+@pytest.mark.parametrize("words", [("run", "-a", "one", "hi"), ("check",)])
+def test_the_projects_own_folder_is_for_its_user_alone(
+    tmp_path: Path, words: tuple[str, ...], before: int | None
+) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
+    if before is not None:
+        (tmp_path / ".agentsd").mkdir(before)
+    assert agentsd(*words, cwd=tmp_path).returncode == 0
+    assert mode(tmp_path / ".agentsd") == 0o700
+
+
+def test_accepted_contracts_are_for_their_user_alone(tmp_path: Path) -> None:
+    async def call(arguments: object, context: object) -> None:
+        """Do nothing."""
+
+    schema = {"type": "object", "properties": {}}
+    Contracts(tmp_path / ".agentsd/contracts.json").compare([outside_tool("mcp.a.b", "d", schema, call, source="mcp")])
+    assert (mode(tmp_path / ".agentsd"), mode(tmp_path / ".agentsd/contracts.json")) == (0o700, 0o600)
