@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.cli.runs.decide import matching
+from framework.cli.show import short_id
 from framework.config.case_file import case_file, with_case
 from framework.config.document import read_document
 from framework.types.errors import RequestError
@@ -61,6 +62,20 @@ def test_a_decision_about_an_earlier_question_is_never_taken_for_the_new_one(ids
     except RequestError:
         return
     assert found == name or (found in ids and not found.startswith(f"{name}~"))
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("call_1", "call_1"),
+        (f"plan-1-{'ab' * 32}", "plan-1-abababababab"),
+        (f"x/c~{'12' * 32}~{'ab' * 32}~1", "x/c~121212121212"),
+        ("plan-1-11a3b6d271019630", "plan-1-11a3b6d271019630"),
+    ],
+)
+def test_a_long_id_is_shown_as_a_beginning_that_names_it(key: str, shown: str) -> None:
+    assert short_id(key) == shown
+    assert matching(shown, [asked(key), asked("other")]) == key
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from shutil import get_terminal_size
@@ -16,6 +17,8 @@ from framework.types.state import Confirmation, RunResult
 
 VALUE_CHARS = 60
 RESULT_CHARS = 100
+DIGEST_CHARS = 12
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 REASON_CHARS = 300
 MARKS: Mapping[str, str] = {
     "success": "✓",
@@ -145,18 +148,24 @@ def ending(result: RunResult) -> str | None:
             return result.status
 
 
+def short_id(key: str) -> str:
+    """The beginning of a question's id, with 12 digits of the digest that it holds: enough for `runs decide`."""
+    digest = _DIGEST.search(key)
+    return key[: digest.start() + DIGEST_CHARS] if digest else key
+
+
 def _waiting(asked: Confirmation) -> str:
     """What is asked, and why: an edit that cannot be used is asked about again, with what is wrong with it."""
     why = " ".join(asked.reason.split())
-    return f"{asked.tool or asked.kind} ({asked.id}){': ' + shorten(why, REASON_CHARS) if why else ''}"
+    return f"{asked.tool or asked.kind} ({short_id(asked.id)}){': ' + shorten(why, REASON_CHARS) if why else ''}"
 
 
 def how_to_decide(result: RunResult) -> str:
     """The command that answers the first of what a run asks."""
     first = result.pending[0]
-    handle = "plan" if [asked.kind for asked in result.pending] == ["plan"] else first.id
+    handle = "plan" if [asked.kind for asked in result.pending] == ["plan"] else short_id(first.id)
     option = f"--approve {handle} (or --reject {handle}; without either, on a terminal, you are asked)"
     if first.kind in QUESTIONS:
         answer = "|".join(first.choices) or "TEXT"
-        option = f"--answer '{answer}'" if len(result.pending) == 1 else f"--respond '{first.id}={answer}'"
+        option = f"--answer '{answer}'" if len(result.pending) == 1 else f"--respond '{short_id(first.id)}={answer}'"
     return f"decide: agentsd runs decide {result.run_id} {option}"

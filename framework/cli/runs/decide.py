@@ -13,7 +13,7 @@ from framework.cli.location import arguments_of, locate
 from framework.cli.resuming import go_on
 from framework.cli.screen import prints_on_stderr
 from framework.cli.session import print_result
-from framework.cli.show import QUESTIONS
+from framework.cli.show import QUESTIONS, short_id
 from framework.cli.terminal import is_terminal
 from framework.types.errors import RequestError
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, subject_of
@@ -60,7 +60,7 @@ async def _decided(pending: Iterable[Confirmation], given: dict[str, Any]) -> di
         raise RequestError("--reason belongs to --reject ID")
     if not found and open_ones:
         if not is_terminal():
-            listed = ", ".join(f"{asked.id} ({asked.tool or asked.kind})" for asked in open_ones.values())
+            listed = ", ".join(f"{short_id(asked.id)} ({asked.tool or asked.kind})" for asked in open_ones.values())
             raise RequestError(f"say what is decided, such as --approve ID or --approve-all; asked: {listed}")
         found = await decided(open_ones.values())
     return found

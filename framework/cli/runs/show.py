@@ -20,6 +20,7 @@ from framework.cli.show import (
     ending,
     first_line,
     how_to_decide,
+    short_id,
     shown,
     visible,
 )
@@ -128,7 +129,7 @@ def _open_calls(state: RunState) -> Iterator[str]:
 
 def _question(asked: Confirmation) -> Iterator[str]:
     what = "asks" if asked.kind in QUESTIONS else "waits for approval"
-    head = f"{what}: {asked.id}  {asked.tool or asked.kind}"
+    head = f"{what}: {short_id(asked.id)}  {asked.tool or asked.kind}"
     if asked.description:
         head += f" ({visible(asked.description)})"
     if asked.kind in QUESTIONS:
