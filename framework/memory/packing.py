@@ -35,11 +35,6 @@ _ROWS = (
 _TABLES = (parts, events, spans)
 
 
-def _chars(table: sa.Table) -> sa.ScalarSelect[int]:
-    sized = sa.func.coalesce(sa.func.sum(sa.func.length(table.c.body)), 0)
-    return sa.select(sized).where(table.c.run_id == sa.bindparam("run")).scalar_subquery()
-
-
 @dataclass(frozen=True, slots=True)
 class Packed:
     """What a packed row contains."""
@@ -59,8 +54,6 @@ class Packer:
         def prepared(statement: sa.Executable, columns: Sequence[str] | None = None) -> Prepared:
             return Prepared(statement, database.dialect, columns)
 
-        total = _chars(parts) + _chars(events) + _chars(spans)
-        self._size = prepared(sa.select(total))
         self._rows = [prepared(rows) for rows in _ROWS]
         self._delete = [prepared(sa.delete(t).where(t.c.run_id == sa.bindparam("run"))) for t in _TABLES]
         self._insert = prepared(sa.insert(packed), [column.name for column in packed.columns])
@@ -68,10 +61,8 @@ class Packer:
     def pack(self, connection: sa.Connection, run_id: str) -> None:
         """Replace the rows of a run that has ended, in the connection's transaction."""
         row = {"run": run_id}
-        if int(self._size.one(connection, row)[0]) > MOST_CHARS:
-            return
-        found = [[[*columns] for columns in rows.all(connection, row)] for rows in self._rows]
-        if not any(found):
+        found = [rows.all(connection, row) for rows in self._rows]
+        if not any(found) or sum(len(body) for rows in found for *_, body in rows) > MOST_CHARS:
             return
         whole = zlib.compressobj(LEVEL, zlib.DEFLATED, WINDOW, MEMORY)
         body = whole.compress(orjson.dumps(dict(zip(("parts", "events", "spans"), found, strict=True)))) + whole.flush()
