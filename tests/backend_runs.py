@@ -1,4 +1,4 @@
-"""Makes four kinds of runs and sends their traces: a program of its own, for tests of real backends.
+"""Makes five kinds of runs and sends their traces: a program of its own, for tests of real backends.
 
 `python -m tests.backend_runs ENDPOINT CONTENT SERVICE [HEADER=VALUE]` prints what it did as JSON.
 """
@@ -8,11 +8,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from framework import Approve, ModelError, RunResult, Runtime, tool
+from framework.llm.capabilities import Capabilities, Prices, priced
+from framework.llm.client import Delta, ModelInfo, ModelRequest
 from framework.telemetry.setup import exporting
 from framework.testing import ScriptedModel, calls
 from tests.projects import agent, write
@@ -22,6 +26,8 @@ WORD = "paris-4711"
 """Stands in messages, arguments and results."""
 TOKENS = 10
 """Of every model call."""
+PRICE = 0.001
+"""US dollars for a token of the priced model."""
 
 
 @tool(risk="low")
@@ -38,18 +44,39 @@ async def erase(n: str) -> str:
     return f"erased {n}"
 
 
+class Priced(ScriptedModel):
+    """A model that no backend's price list knows; its price is the operator's own."""
+
+    @property
+    def info(self) -> ModelInfo:
+        prices = Prices(input=PRICE * 1_000_000, output=PRICE * 1_000_000)
+        return ModelInfo("house", "house-1", typed=True, stand_in=True, capabilities=Capabilities(prices=prices))
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        async for delta in super().stream(request):
+            reply = delta.reply
+            if reply is not None:
+                reply = replace(reply, usage=priced(reply.usage, self.info.capabilities), model="house-1")
+            yield replace(delta, reply=reply)
+
+
 AGENTS = {
     "react": agent("react"),
     "planner": agent("planner", executor="plan"),
     "careful": agent("careful", runtime_policy="{risk_level: high}"),
     "failing": agent("failing"),
+    "flaky": agent("flaky"),
 }
 SCRIPTS = {
     "react": ScriptedModel(calls(("work", {"n": WORD}), ("work", {"n": "fail"})), f"ok {WORD}", tokens=TOKENS),
     "planner": ScriptedModel(draft(step("a"), {"id": "b", "description": "think"}), "thought", "end", tokens=TOKENS),
     "careful": ScriptedModel(calls(("erase", {"n": WORD})), "erased", tokens=TOKENS),
     "failing": ScriptedModel(ModelError(WORD)),
+    "flaky": Priced(ModelError("busy", retryable=True), f"ok {WORD}", tokens=TOKENS),
 }
+
+
+QUICK = "model_calls: {backoff: 0.001}\n"
 
 
 async def runs(content: str) -> dict[str, Any]:
@@ -57,7 +84,7 @@ async def runs(content: str) -> dict[str, Any]:
     files = {f"agents.d/{name}.yaml": text.replace("scripted", f"s-{name}") for name, text in AGENTS.items()}
     done: dict[str, Any] = {}
     with TemporaryDirectory() as folder:
-        root = write(Path(folder), {**files, "agentsd.yaml": f"telemetry: {{content: {content}}}\n"})
+        root = write(Path(folder), {**files, "agentsd.yaml": f"telemetry: {{content: {content}}}\n{QUICK}"})
         models = {f"s-{name}": model for name, model in SCRIPTS.items()}
         async with Runtime.open(root, tools=[work, erase], models=models, watch=False) as runtime:
             for name in AGENTS:

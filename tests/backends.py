@@ -54,6 +54,10 @@ class Backend(Protocol):
         """As the backend counts them for one trace."""
         ...
 
+    def cost(self, project: str, trace_id: str) -> float:
+        """In US dollars, as the backend shows it for one trace; 0 where it shows none."""
+        ...
+
     def sessions(self, project: str, trace_ids: list[str]) -> set[str]:
         """The sessions these traces belong to."""
         ...
@@ -90,6 +94,12 @@ class Phoenix:
         answer = ask(f"{self.url}/graphql", {"query": query, "variables": {"p": project, "t": trace_id}})
         return int(answer["data"]["getProjectByName"]["trace"]["rootSpan"]["cumulativeTokenCountTotal"] or 0)
 
+    def cost(self, project: str, trace_id: str) -> float:
+        query = """query($p: String!, $t: ID!) {
+            getProjectByName(name: $p) { trace(traceId: $t) { costSummary { total { cost } } } } }"""
+        answer = ask(f"{self.url}/graphql", {"query": query, "variables": {"p": project, "t": trace_id}})
+        return float(answer["data"]["getProjectByName"]["trace"]["costSummary"]["total"]["cost"] or 0)
+
     def sessions(self, project: str, trace_ids: list[str]) -> set[str]:
         query = """query($p: String!, $t: ID!) {
             getProjectByName(name: $p) { trace(traceId: $t) { session { sessionId } } } }"""
@@ -125,6 +135,9 @@ class Mlflow:
     def tokens(self, project: str, trace_id: str) -> int:
         usage = self._metadata(trace_id).get("mlflow.trace.tokenUsage", '{"total_tokens": 0}')
         return int(json.loads(usage)["total_tokens"])
+
+    def cost(self, project: str, trace_id: str) -> float:
+        return float(json.loads(self._metadata(trace_id).get("mlflow.trace.cost", "{}")).get("total_cost", 0))
 
     def sessions(self, project: str, trace_ids: list[str]) -> set[str]:
         return {self._metadata(trace_id)["mlflow.trace.session"] for trace_id in trace_ids}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.backend_runs import TOKENS, WORD
+from tests.backend_runs import PRICE, TOKENS, WORD
 from tests.backends import Backend, Seen, eventually, mlflow, phoenix, send
 
 SERVERS: dict[str, Callable[[Path, Path], AbstractContextManager[Backend]]] = {"PHOENIX": phoenix, "MLFLOW": mlflow}
@@ -71,9 +71,9 @@ TREES = {
           invoke_agent planner AGENT
             plan planner CHAIN
               chat scripted LLM
-            plan.step CHAIN
+            plan.step a CHAIN
               execute_tool work TOOL
-            plan.step CHAIN
+            plan.step b CHAIN
               invoke_agent planner AGENT
                 agent.step 1 CHAIN
                   chat scripted LLM
@@ -100,9 +100,17 @@ TREES = {
           invoke_agent failing AGENT !
             agent.step 1 CHAIN
               chat scripted LLM !""",
+    "flaky": """\
+        invoke_workflow flaky CHAIN
+          agent.route CHAIN
+          invoke_agent flaky AGENT
+            agent.step 1 CHAIN
+              chat house-1 LLM
+                chat.attempt 1 CHAIN !
+                chat.attempt 2 CHAIN""",
 }
 """Names, kinds and errors, the same whether content is told or not."""
-MODEL_CALLS = {"react": 2, "planner": 3, "careful": 1, "resumed": 1, "failing": 0}
+MODEL_CALLS = {"react": 2, "planner": 3, "careful": 1, "resumed": 1, "failing": 0, "flaky": 1}
 
 
 @pytest.mark.parametrize("content", ["none", "full"])
@@ -122,6 +130,19 @@ def test_it_counts_tokens_once(sent: Sent, run: str) -> None:
         return sent.backend.tokens(sent.project, trace_id) == wanted
 
     assert eventually(counted, f"{sent.which} does not count {wanted} tokens")
+
+
+def test_it_shows_the_cost_of_a_model_with_a_price_of_our_own(sent: Sent) -> None:
+    trace_id = sent.runs["none"]["flaky"]["trace_id"]
+    # Phoenix multiplies tokens with its own price list, whatever the span says.
+    wanted = 0 if sent.which == "PHOENIX" else TOKENS * PRICE
+    assert sent.spans("none", "flaky", 7)
+    assert sent.backend.cost(sent.project, trace_id) == pytest.approx(wanted)
+
+
+def test_it_says_what_waits_for_a_human(sent: Sent) -> None:
+    texts = [span.text for span in sent.spans("none", "careful", 6) if "waits for approval: erase" in span.text]
+    assert len(texts) == 4, "the run, its agent, the turn and the call"
 
 
 def test_the_parts_of_a_paused_run_are_one_session(sent: Sent) -> None:
