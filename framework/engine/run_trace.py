@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from time import perf_counter
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, SecretStr
@@ -27,6 +27,8 @@ from framework.types.state import Confirmation, RunState
 if TYPE_CHECKING:
     from framework.engine.run import Run
 
+_WAITS = MappingProxyType({"question": "waits for an answer", "step": "waits for a choice"})
+"""By kind of question; any other one waits for approval."""
 SECRET_CHARS = 8
 """A shorter one is no secret, and taking it out would garble every text."""
 
@@ -93,11 +95,13 @@ def waits_for(span: OpenSpan, asked: Sequence[Confirmation]) -> None:
     """Say on a span which tools wait for a human. These are names, no content, so every mode records them."""
     if not asked or not span.is_recording():
         return
-    approvals = [question.tool or "plan" for question in asked if question.kind != "question"]
-    answers = [question.tool for question in asked if question.kind == "question"]
-    parts = [("waits for approval", approvals), ("waits for an answer", answers)]
-    text = "; ".join(f"{what}: {', '.join(dict.fromkeys(tools))}" for what, tools in parts if tools)
-    tools = tuple(dict.fromkeys((*approvals, *answers)))
+    waiting: dict[str, list[str]] = {}
+    for question in asked:
+        named = waiting.setdefault(_WAITS.get(question.kind, "waits for approval"), [])
+        if (tool := question.tool or "plan") not in named:
+            named.append(tool)
+    text = "; ".join(f"{what}: {', '.join(tools)}" for what, tools in waiting.items())
+    tools = tuple(dict.fromkeys(tool for named in waiting.values() for tool in named))
     span.set_attributes({names.WAITING_FOR: tools, names.OUTPUT: text, names.OUTPUT_MIME: TEXT})
 
 

@@ -40,13 +40,11 @@ REQUEST_TEMPERATURE = "gen_ai.request.temperature"
 REQUEST_TOP_P = "gen_ai.request.top_p"
 REQUEST_MAX_TOKENS = "gen_ai.request.max_tokens"
 REQUEST_SEED = "gen_ai.request.seed"
-REQUEST_STOP = "gen_ai.request.stop_sequences"
 OUTPUT_TYPE = "gen_ai.output.type"
 FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
 PROMPT_NAME = "gen_ai.prompt.name"
 TOKEN_TYPE = "gen_ai.token.type"
 MCP_METHOD = "mcp.method.name"
-TRANSPORT = "network.transport"
 
 # Content: only where `Content` lets it through.
 INPUT = "input.value"
