@@ -13,9 +13,11 @@ from framework.engine import hooks
 from framework.engine.context import context_of
 from framework.engine.failures import is_failure, questions_in
 from framework.engine.results import finish, plain, why_unfinished
+from framework.engine.todo import report_changes
 from framework.telemetry import names
 from framework.telemetry.redact import places
 from framework.telemetry.span import current
+from framework.tools.builtin.notes import TODO
 from framework.tools.conditions import views
 from framework.tools.failure import raised_at
 from framework.tools.tool import Tool
@@ -52,9 +54,12 @@ async def execute(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -
     await run.save()
     started = perf_counter()
     perform = _delegate if tool.source == "agent" else _try
+    todo_before = run.services.root.session.get(TODO) if call.tool == TODO else None
     asked, result = await perform(run, call, tool, bound)
     if asked:
         return asked
+    if call.tool == TODO:
+        await report_changes(run, todo_before)
     elapsed = (perf_counter() - started) * 1000
     timed = result.model_copy(update={"elapsed_ms": elapsed})
     changed = await hooks.after_tool(run, call, timed)

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from framework.tools.builtin.notes import MARKS, TODO, Item
+from framework.tools.builtin.notes import MARKS, TODO
 from framework.types.messages import Message
+from framework.types.todo import read_items
 
 if TYPE_CHECKING:
     from framework.engine.run import Run
@@ -39,13 +38,9 @@ def _plan(run: Run) -> str:
 
 
 def _list(run: Run) -> str:
-    kept = run.services.root.session.get(TODO)
-    if TODO not in run.agent.toolset.offered or not kept:
+    if TODO not in run.agent.toolset.offered:
         return ""
-    try:
-        items = [Item.model_validate(item) for item in kept]
-    except (TypeError, ValidationError):  # a plugin keeps something else under this name
-        return ""
+    items = read_items(run.services.root.session.get(TODO))
     if all(item.status == "done" for item in items):
         return ""
     lines = [f"{MARKS[item.status]} {_line(item.task)}" for item in items]

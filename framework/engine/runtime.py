@@ -17,6 +17,7 @@ from framework.config.catalog import Catalog
 from framework.config.generation import Generation
 from framework.config.settings import Settings
 from framework.config.watch import Watcher, watching
+from framework.engine import todo
 from framework.engine.cases import cases_pass
 from framework.engine.ending import limit_error
 from framework.engine.executors import EXECUTORS
@@ -37,6 +38,7 @@ from framework.tools.tool import Tool
 from framework.types.errors import ApprovalRequired, RequestError
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.state import Confirmation, Decision, RunResult
+from framework.types.todo import TodoItem
 
 GRACE = 2.0
 """Seconds."""
@@ -202,6 +204,34 @@ class Runtime:
     ) -> tuple[Confirmation, ...]:
         """What a paused run waits for; raises RunNotFound."""
         return tuple((await self._resumption.load(run_id, Asker(user, tenant))).pending)
+
+    async def todo(
+        self, conversation: str, *, user: str | None = None, tenant: str | None = None
+    ) -> tuple[TodoItem, ...]:
+        """The to-do list of a conversation; raises RequestError for one that is unknown, or somebody else's."""
+        return await todo.load_items(self.store, conversation, Asker(user, tenant))
+
+    async def update_todo(
+        self,
+        conversation: str,
+        items: Iterable[TodoItem | Mapping[str, Any]],
+        *,
+        user: str | None = None,
+        tenant: str | None = None,
+    ) -> tuple[TodoItem, ...]:
+        """Replace the to-do list of a conversation, and return it with ids and times.
+
+        Args:
+            conversation: its id.
+            items: the whole list. An item with the id, or else the task, of a known one is that item.
+            user: if given, the conversation must be theirs.
+            tenant: if given, the conversation must be theirs.
+
+        Raises:
+            RequestError: the conversation is unknown, or an item is not one.
+            ConversationBusy: a run of it is in progress or waits; it will write the list itself.
+        """
+        return await todo.replace_items(self.store, conversation, items, Asker(user, tenant))
 
     async def cancel(self, run_id: str, *, user: str | None = None, tenant: str | None = None) -> None:
         """Stop a run that goes on, in whatever process, or that waits; one that has ended stays as it is.

@@ -174,6 +174,13 @@ class MemoryStore:
         ]
         return sorted(found, key=lambda info: -info.updated_at)[: query.limit]
 
+    async def replace_session(self, conversation: Conversation) -> None:
+        """Keep the values; raises ConversationBusy."""
+        current = await self.conversation(conversation.id)
+        if current.open_run is not None or current.turns != conversation.turns:
+            raise ConversationBusy(f"conversation {conversation.id!r} is busy: another run of it began first")
+        self._conversations[current.id] = replace(current, session=dict(conversation.session))
+
     async def delete_conversation(self, conversation_id: str) -> int:
         """Forget it with its runs."""
         if conversation_id not in self._conversations:

@@ -173,6 +173,10 @@ class SqlStore:
         wanted = query or ConversationQuery()
         return await self._database.read(lambda connection: sql_conversations.infos(connection, wanted))
 
+    async def replace_session(self, conversation: Conversation) -> None:
+        """Compare-and-set on the number of turns."""
+        await self._database.write(lambda connection: sql_conversations.replace_session(connection, conversation))
+
     async def delete_conversation(self, conversation_id: str) -> int:
         """One transaction: the conversation, its runs, and all that is on record of them."""
         return await self._database.write(

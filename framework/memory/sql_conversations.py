@@ -77,6 +77,14 @@ def infos(connection: sa.Connection, query: ConversationQuery) -> list[Conversat
     ]
 
 
+def replace_session(connection: sa.Connection, conversation: Conversation) -> None:
+    """Keep a conversation's session values; raises ConversationBusy if a run is open, or began since it was loaded."""
+    unchanged = (conversations.c.open_run.is_(None), conversations.c.turns == conversation.turns)
+    which = sa.update(conversations).where(conversations.c.id == conversation.id, *unchanged)
+    if not connection.execute(which.values(session=json.dumps(conversation.session))).rowcount:
+        raise ConversationBusy(f"conversation {conversation.id!r} is busy: another run of it began first")
+
+
 def delete(connection: sa.Connection, database: Database, holds: Holds, conversation_id: str) -> int:
     """Delete a conversation and its runs; returns how many those were. Raises RequestError, ConversationBusy."""
     whose = runs.c.conversation_id == conversation_id

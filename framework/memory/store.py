@@ -265,6 +265,14 @@ class Store(Protocol):
         """All conversations, or some."""
         ...
 
+    async def replace_session(self, conversation: Conversation) -> None:
+        """Keep a conversation's session values, exactly as it was loaded otherwise.
+
+        Raises:
+            ConversationBusy: a run of it is open, or began since it was loaded.
+        """
+        ...
+
     async def delete_conversation(self, conversation_id: str) -> int:
         """Delete a conversation with all its runs, and whatever is on record of them; says how many runs it had.
 

@@ -18,6 +18,7 @@ from framework.types.plan import Plan, PlanChange, PlanStep, StepStatus
 from framework.types.preflight import Preflight
 from framework.types.problem import Problem
 from framework.types.spec import ConfirmationKind, OnExpiry, Risk
+from framework.types.todo import TodoItem
 
 
 class RunEvent(Frozen):
@@ -114,6 +115,13 @@ class PlanStepChanged(RunEvent):
     result: str | None = None
 
 
+class TodoChanged(RunEvent):
+    """The conversation's to-do list has changed."""
+
+    items: tuple[TodoItem, ...]
+    """The whole list."""
+
+
 class ConfirmationRequested(RunEvent):
     """A human is asked; the run ends as paused."""
 
@@ -181,7 +189,7 @@ class ConfigRejected(Frozen):
 
 Event = (
     Routed | Thought | ContentReceived | ToolRequested | ToolStarted | ToolFinished | Warned | PlanProposed
-    | PlanStepChanged | ConfirmationRequested | RunFailed | RunFinished
+    | PlanStepChanged | TodoChanged | ConfirmationRequested | RunFailed | RunFinished
 )  # fmt: skip
 
 WIRE_NAMES: dict[type[Frozen], str] = {
@@ -194,6 +202,7 @@ WIRE_NAMES: dict[type[Frozen], str] = {
     Warned: "warning",
     PlanProposed: "plan",
     PlanStepChanged: "plan_step",
+    TodoChanged: "todo",
     ConfirmationRequested: "confirm_required",
     RunFailed: "error",
     RunFinished: "done",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from datetime import UTC, datetime
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
+from framework.types.todo import TodoItem, TodoStatus, merged, read_items
 
 TODO = "todo"
 """The session's key for the list."""
@@ -21,7 +23,7 @@ class Item(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     task: str
-    status: Literal["open", "doing", "done"] = "open"
+    status: TodoStatus = "open"
 
 
 @tool(risk="low", idempotent=True)
@@ -69,6 +71,8 @@ def todo(items: list[Item] | None = None, *, context: ToolContext) -> str:
     if items is not None:
         if len(items) > MAX_ITEMS:
             raise ToolError(f"at most {MAX_ITEMS} tasks can be kept: put some together")
-        context.session.set(TODO, [item.model_dump() for item in items])
-    kept = context.session.get(TODO, [])
-    return "\n".join(f"{MARKS[item['status']]} {item['task']}" for item in kept) or "(nothing to do)"
+        given = [TodoItem(task=item.task, status=item.status) for item in items]
+        changed = merged(read_items(context.session.get(TODO)), given, datetime.now(UTC))
+        context.session.set(TODO, [item.model_dump(mode="json") for item in changed])
+    kept = read_items(context.session.get(TODO))
+    return "\n".join(f"{MARKS[item.status]} {item.task}" for item in kept) or "(nothing to do)"
