@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework import LimitExceeded, RequestError, RunResult, Runtime, Tool, tool
+from framework import LimitExceeded, RequestError, RunResult, Runtime, Tool, ToolContext, tool
 from framework.llm.capabilities import Capabilities, Prices
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
@@ -520,3 +520,24 @@ def test_whatever_the_model_wants_no_limit_is_overstepped(
     assert len(made) == sum(call.status == "success" for call in result.tool_calls)
     if result.status == "completed":
         assert len(made) == min(sum(turns), allowed)
+
+
+def test_the_time_of_a_run_is_stored_while_it_runs_so_that_a_crash_gives_none_back(tmp_path: Path) -> None:
+    store, stored = JsonStore(), []
+
+    @tool(risk="low")
+    async def peek(n: int, context: ToolContext) -> str:
+        """Look at the record of the run."""
+        stored.append((await store.load_run(context.run_id)).elapsed_ms)
+        return f"looked {n}"
+
+    async def main() -> RunResult:
+        model = ScriptedModel(calls(("peek", {"n": 1})), calls(("peek", {"n": 2})), "done")
+        root, models = project(tmp_path, "{timeout: 60s}"), {"scripted": model}
+        async with Runtime.open(root, models=models, tools=[peek], store=store, watch=False) as runtime:
+            return await runtime.run("go")
+
+    result = asyncio.run(main())
+    assert result.output == "done"
+    first, second = stored
+    assert 0 < first < second < result.elapsed_ms

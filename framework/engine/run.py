@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=BaseModel)
 Confirmations = tuple[Confirmation, ...]
+CLOCK_DRIFT = 0.001
+"""Seconds by which two readings of the same deadline may differ."""
 
 
 class Run:
@@ -68,7 +70,8 @@ class Run:
         """The end of the run's time, while it goes on."""
         self.attempt = 0
         """Of the last turn: how often a model was asked for it."""
-        self._began = 0.0
+        self._counted_at = 0.0
+        """When the run's time was last counted, by `perf_counter`."""
 
     # --- the executor's side
 
@@ -196,14 +199,20 @@ class Run:
         return numbered(self.services.root, event, path=self.state.path, **payload)
 
     def keep_time(self) -> None:
-        """Bring the end of the run, and of those it is part of, forward where a timeout was tightened meanwhile."""
+        """Count the time of the run and of those it is part of, and keep to a timeout that was tightened meanwhile.
+
+        What is counted is stored with the next step, so that a crash gives a run no time back.
+        """
         if self.parent is not None:
             self.parent.keep_time()
-        left = self.budget.time_left()
-        if left is None or self.deadline is None or self.deadline.expired():
+        if self.deadline is None:
             return
-        due, now_due = self.deadline.when(), self._began + left
-        if due is None or now_due < due:
+        self._count_time()
+        left = self.budget.time_left()
+        if left is None or self.deadline.expired():
+            return
+        due, now_due = self.deadline.when(), asyncio.get_running_loop().time() + left
+        if due is None or now_due < due - CLOCK_DRIFT:
             self.deadline.reschedule(now_due)
 
     async def save(self) -> None:
@@ -225,7 +234,7 @@ class Run:
         if self.parent is not None and self.state.status not in ("running", "paused"):
             return ()  # it ended before a crash: only its caller had not put that down yet
         executor = executor or self.agent.executor or self.services.executors[self.agent.spec.executor]
-        started = perf_counter()
+        self._counted_at = perf_counter()
         self.state.status = "running"
         with AgentTrace(self) as trace:
             try:
@@ -234,7 +243,7 @@ class Run:
                 if not asked and self.is_guarded:
                     await guard_output(self)
             finally:
-                self.state.elapsed_ms += (perf_counter() - started) * 1000
+                self._count_time()
                 if self.state.status in ("stopped", "cancelled", "failed"):
                     results.close_turn(self)
                 self._end_step()
@@ -257,7 +266,6 @@ class Run:
     async def _carry_out(self, executor: Executor) -> Confirmations:
         try:
             async with asyncio.timeout(self.budget.time_left()) as self.deadline:
-                self._began = asyncio.get_running_loop().time()
                 self.services.journal.check()
                 await hooks.before_run(self)
                 await read_background(self)
@@ -304,6 +312,11 @@ class Run:
     def earlier(self) -> tuple[Message, ...]:
         """What stands for the beginning of the conversation, the same in every request of this run."""
         return turns.earlier(self)
+
+    def _count_time(self) -> None:
+        now = perf_counter()
+        self.state.elapsed_ms += (now - self._counted_at) * 1000
+        self._counted_at = now
 
     def _begin_step(self, index: int) -> None:
         self._end_step()
