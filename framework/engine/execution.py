@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from concurrent.futures import Executor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -89,8 +91,11 @@ async def _try(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> t
 async def _invoke(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> ToolResult:
     limits = [limit for limit in (tool.timeout, run.budget.limits.tool_timeout) if limit is not None]
     try:
-        async with asyncio.timeout(min(limits, default=None)) as deadline:
-            output = plain(await tool.invoke(bound, context_of(run, call), run.services.threads))
+        async with (
+            _thread(run, tool) as thread,
+            asyncio.timeout(min(limits, default=None)) as deadline,
+        ):
+            output = plain(await tool.invoke(bound, context_of(run, call), thread))
     except ToolError as error:
         return ToolResult(status="error", error=error.message, metadata={"error_type": error.code})
     except TimeoutError as error:
@@ -106,6 +111,11 @@ async def _invoke(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -
             raise
         return _failed(run, tool, error)
     return ToolResult(status="success", output=output)
+
+
+def _thread(run: Run, tool: Tool) -> AbstractAsyncContextManager[Executor | None]:
+    """A thread of the run's quota, for a tool that is no coroutine."""
+    return run.services.threads.turn(run.services.root.run_id, tool.name) if tool.needs_thread else nullcontext()
 
 
 async def _delegate(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> tuple[Confirmations, ToolResult]:
@@ -132,7 +142,7 @@ def _failed(run: Run, tool: Tool, error: BaseException) -> ToolResult:
         log.info("run %s: the tool %s raised %s", run.state.run_id, tool.name, places(error))
     try:
         text = f"{kind}: {error}"
-    except Exception:  # noqa: BLE001 - an exception that cannot even say what it is
+    except BaseException:  # noqa: BLE001 - an exception that cannot even say what it is; __str__ may raise anything
         text = kind
     told = {"error_type": kind, RETRYABLE: True, **({RAISED_AT: place} if place else {})}
     return ToolResult(status="error", error=text, metadata=told)

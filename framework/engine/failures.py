@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dis
 from collections.abc import Iterator
 
 from framework.types.errors import Paused
 from framework.types.state import Confirmation
+
+_RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def is_failure(error: BaseException) -> bool:
@@ -18,7 +21,23 @@ def is_failure(error: BaseException) -> bool:
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is not None and not task.cancelling()
-    return not isinstance(error, (Paused, KeyboardInterrupt, GeneratorExit))
+    if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+        return _is_raised_by_statement(error)
+    return not isinstance(error, Paused)
+
+
+def _is_raised_by_statement(error: BaseException) -> bool:
+    """Whether a `raise` of the plugin's is where it comes from.
+
+    A user's Ctrl-C and the closing of a coroutine appear between any two instructions, or inside asyncio, which raises
+    KeyboardInterrupt at the second Ctrl-C: both must end what they are meant to end.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] in ("asyncio", "signal"):
+        return False
+    return trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
 
 
 def questions_in(error: BaseException) -> Iterator[Confirmation]:

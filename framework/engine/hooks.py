@@ -93,11 +93,15 @@ async def _call(run: Run, hook: Extension, call: ToolCall, *arguments: Any) -> A
     """Call a hook in its time; raises Refused, for whatever reason."""
     context = replace(context_of(run, call), ask_human=_ask_nobody)
     try:
-        async with asyncio.timeout(HOOK_SECONDS):
-            if inspect.iscoroutinefunction(hook.function):
+        if inspect.iscoroutinefunction(hook.function):
+            async with asyncio.timeout(HOOK_SECONDS):
                 return await hook.function(context, *arguments)
+        async with (
+            run.services.threads.turn(run.services.root.run_id, f"hook {hook.name}") as thread,
+            asyncio.timeout(HOOK_SECONDS),
+        ):
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(run.services.threads, hook.function, context, *arguments)
+            return await loop.run_in_executor(thread, hook.function, context, *arguments)
     except Refused:
         raise
     except BaseException as error:  # whatever it is, it is a refusal

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +27,7 @@ from framework.engine.run_trace import process_content, spans_of
 from framework.engine.services import Services
 from framework.engine.stream import Channel, RunStream
 from framework.engine.throttle import Throttle
+from framework.engine.tool_threads import ToolThreads
 from framework.llm.client import ModelClient
 from framework.llm.prepared import Toolsets
 from framework.memory.store import NoRecord, RunRecord, Store
@@ -35,8 +35,6 @@ from framework.memory.store_files import files_of
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
 from framework.types.state import RunResult, RunState
-
-TOOL_THREADS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +76,10 @@ class Launcher:
         self.pinned: dict[str, Generation] = {}
         """By run, also of those that wait, where the store does not keep what their agents are made of."""
         self._root, self._catalog, self._deps = project.root, project.catalog, deps
-        self._threads = ThreadPoolExecutor(TOOL_THREADS, thread_name_prefix="agentsd-tool")
         self._throttle = Throttle()
         self._tool_tokens = Toolsets(tool_tokens)
         self._meters = RunMetrics()
+        self._threads = ToolThreads(self._meters.abandoned)
         self._running: dict[str, _Ongoing] = {}
         self._reserved = (*store.files, *files_of(project.settings.store.url.get_secret_value(), project.root))
         self._closing = False
@@ -187,7 +185,7 @@ class Launcher:
             await self._stop(list(self._running.values()))
         await self._keeper.close()
         await self.models.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     async def _stop(self, runs: Sequence[_Ongoing]) -> None:
         for ongoing in runs:

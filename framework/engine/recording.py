@@ -161,7 +161,7 @@ class Recording:
 class _Recorded(Tool):
     recording: Recording
 
-    async def invoke(self, bound: Mapping[str, Any], context: ToolContext, threads: Executor) -> Any:  # noqa: ARG002 - the signature is Tool's
+    async def invoke(self, bound: Mapping[str, Any], context: ToolContext, threads: Executor | None) -> Any:  # noqa: ARG002 - the signature is Tool's
         match self.recording.result(context.call_id):
             case Confirmation() as question:
                 raise Paused([question])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from concurrent.futures import Executor as Threads
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,6 +16,7 @@ from framework.engine.health import Health
 from framework.engine.journal import Journal
 from framework.engine.stream import Channel
 from framework.engine.throttle import Throttle
+from framework.engine.tool_threads import ToolThreads
 from framework.llm.client import ModelClient
 from framework.llm.prepared import Toolsets
 from framework.telemetry.content import Content
@@ -55,7 +55,7 @@ class Services:
     channel: Channel
     """For what is told without being on record: pieces of an answer."""
     spans: Spans
-    threads: Threads
+    threads: ToolThreads
     """Where tools that are not coroutines run."""
     throttle: Throttle
     tool_tokens: Toolsets[int]

@@ -34,7 +34,7 @@ class StandIn(Tool):
 
     answers: Iterator[str | Failure]
 
-    async def invoke(self, bound: Mapping[str, Any], context: ToolContext, threads: Executor) -> Any:  # noqa: ARG002 - the signature is Tool's
+    async def invoke(self, bound: Mapping[str, Any], context: ToolContext, threads: Executor | None) -> Any:  # noqa: ARG002 - the signature is Tool's
         """The next answer; raises ToolError where it is a failure."""
         answer = next(self.answers)
         if isinstance(answer, Failure):

@@ -66,6 +66,9 @@ class RunMetrics:
         self._attempts = meter.create_counter("agentsd.model.attempts", description="Attempts of model calls.")
         self._cost = meter.create_counter("agentsd.cost", unit="USD", description="What model calls cost.")
         self._tool_seconds = _seconds(meter, "gen_ai.execute_tool.duration", "One tool call.")
+        self._abandoned = meter.create_up_down_counter(
+            "agentsd.tool.threads.abandoned", description="Threads still busy with tool calls that timed out."
+        )
         self._denied = meter.create_counter("agentsd.tool.denied", description="Calls that the policy forbade.")
         self._confirm_seconds = meter.create_histogram(
             "agentsd.confirm.duration", unit="s", description="From a run's pause to a human's answer.",
@@ -140,6 +143,10 @@ class RunMetrics:
         self._tool_seconds.record(seconds, _with_error(attributes, error_type))
         if error_type == "policy_denied":
             self._denied.add(1, {names.TOOL_NAME: name, "reason": error_type})
+
+    def abandoned(self, change: int) -> None:
+        """A call that was given up keeps its thread (1), or has ended after all (-1)."""
+        self._abandoned.add(change)
 
     def confirmed(self, decision: str, asked_at: float | None) -> None:
         """A human has answered; `asked_at` is Unix time."""

@@ -163,14 +163,19 @@ class Tool:
         """Check arguments strictly; raises ArgumentsError with one line a field."""
         return self.arguments.bind(arguments)
 
-    async def invoke(self, bound: Mapping[str, Any], context: ToolContext, threads: Executor) -> Any:
-        """Call the function: a coroutine in the loop, anything else in a thread of the pool.
+    @property
+    def needs_thread(self) -> bool:
+        """Whether the function blocks: it is no coroutine."""
+        return not inspect.iscoroutinefunction(self.function)
+
+    async def invoke(self, bound: Mapping[str, Any], context: ToolContext, threads: Executor | None) -> Any:
+        """Call the function: a coroutine in the loop, anything else in a thread.
 
         Raises:
             ReturnError: what it returned does not fit the annotation.
         """
         kwargs = {**bound, self.context_parameter: context} if self.context_parameter else dict(bound)
-        if inspect.iscoroutinefunction(self.function):
+        if not self.needs_thread:
             return self._checked(await self.function(**kwargs))
         call = contextvars.copy_context().run
         run = asyncio.get_running_loop().run_in_executor
