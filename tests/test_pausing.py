@@ -183,6 +183,45 @@ def test_a_run_that_is_held_elsewhere_stops_working_and_is_not_cancelled(
     asyncio.run(main())
 
 
+def test_a_cancel_request_for_a_run_that_is_held_elsewhere_reaches_that_process(
+    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "EVERY", 0.001)
+    began, stopping, may_stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @tool(risk="low", idempotent=True)
+    async def hang() -> str:
+        """Wait for ever, and stop late."""
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopping.set()
+            await may_stop.wait()
+        return ""
+
+    async def main() -> None:
+        mine = await SqlStore.open(store_url, tmp_path, lease=0)
+        other = await SqlStore.open(store_url, tmp_path)
+        given = {**options(calls(("hang", {}))), "tools": [hang, *tools()[:1]]}
+        async with Runtime.open(project(tmp_path), store=mine, **given) as runtime:
+            async with runtime.stream("go") as stream:
+                running = asyncio.create_task(stream.result())
+                await began.wait()
+                record = await taken(other, stream.run_id)
+                await stopping.wait()
+                await runtime.cancel(stream.run_id)
+                may_stop.set()
+                with pytest.raises(RunTaken):
+                    await running
+            await record.write(await other.load_run(stream.run_id))
+            assert record.cancel_requested
+        await other.close()
+        await mine.close()
+
+    asyncio.run(main())
+
+
 async def taken(store: SqlStore, run_id: str) -> RunRecord:
     """Take a run over from a process that keeps writing."""
     async with asyncio.timeout(PATIENCE):

@@ -122,10 +122,14 @@ class Launcher:
         """Does it go on in this process?"""
         return run_id in self._running
 
-    def cancel(self, run_id: str) -> None:
-        """Stop a run that goes on in this process."""
-        self._running[run_id].journal.unwanted = True
-        self._running[run_id].cancel()
+    def cancel(self, run_id: str) -> bool:
+        """Stop a run that is in progress in this process, and held by it; returns whether there is one."""
+        ongoing = self._running.get(run_id)
+        if ongoing is None or ongoing.journal.lost:
+            return False
+        ongoing.journal.unwanted = True
+        ongoing.cancel()
+        return True
 
     def services(self, start: Start, channel: Channel, journal: Journal, *, listening: bool) -> Services:
         """What a run and its sub-runs use."""

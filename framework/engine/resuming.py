@@ -81,8 +81,7 @@ class Resumption:
         """End a run that goes on, here or elsewhere, or that waits, or was left behind; see `Runtime.cancel`."""
         while True:
             state = await self.load(run_id, asker)
-            if self._launcher.is_running(run_id):
-                self._launcher.cancel(run_id)
+            if self._launcher.cancel(run_id):
                 return
             if state.status not in ("running", "paused") or await self._store.request_cancel(run_id):
                 return

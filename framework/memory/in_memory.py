@@ -144,7 +144,7 @@ class MemoryStore:
     async def request_cancel(self, run_id: str) -> bool:
         """Whoever holds the run is in this process."""
         record = self._record(run_id)
-        record.cancel_requested = record.held
+        record.cancel_requested = record.cancel_requested or record.held
         return record.held
 
     async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
