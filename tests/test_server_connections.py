@@ -112,3 +112,16 @@ def few_files() -> Iterator[None]:
 def test_the_limit_of_open_files_lowers_the_number_of_connections() -> None:
     limits = ConnectionLimits.of(ServerSettings(max_connections=500, max_connections_per_address=300))
     assert (limits.total, limits.per_address) == (FILES - 256, FILES - 256)
+
+
+def test_a_lack_of_open_files_is_reported_once_and_passes(server: Served) -> None:
+    open_now = len([*Path(f"/proc/{server.process.pid}/fd").iterdir()])
+    with ExitStack() as stack:
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (open_now + 5, FILES))
+        waiting = [half_open(stack, server.port) for _ in range(30)]
+        assert is_closed(waiting[0]), "those that were accepted time out"
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (FILES, FILES))
+    assert server.get("/health") == {"status": "ok"}
+    assert server.stop() == 0
+    told = [line for line in server.said if "no connection can be accepted: Too many open files" in line]
+    assert (len(told), len(server.said) < 20) == (1, True), server.said

@@ -11,7 +11,7 @@ from typing import TextIO
 import click
 
 from framework.cli.confirm import decided
-from framework.cli.screen import raw_stderr, say
+from framework.cli.screen import prints_on_stderr, raw_stderr, say
 from framework.cli.show import Lines, View, ending, how_to_decide
 from framework.cli.terminal import is_terminal, on_interrupt
 from framework.engine.runtime import Runtime
@@ -79,7 +79,7 @@ async def _watch(started: AbstractAsyncContextManager[RunStream], view: View | N
     """Show one stretch of a run; Ctrl-C cancels the run, which still ends in order."""
     async with started as stream:
         try:
-            with on_interrupt(stream.cancel):
+            with on_interrupt(stream.cancel), prints_on_stderr():
                 async for event in stream:
                     if view is not None and (isinstance(view, JsonLines) or not isinstance(event, _SHOWN_OTHERWISE)):
                         view.show(event)
