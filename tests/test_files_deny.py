@@ -146,6 +146,18 @@ def test_a_pattern_that_is_added_binds_a_run_in_progress(tmp_path: Path) -> None
     assert result.trace[1].tool_output == f"No files match '{SECRET}'."
 
 
+def test_a_pattern_in_a_file_that_is_broken_elsewhere_applies(tmp_path: Path) -> None:
+    async def run() -> ToolResult:
+        models = {"scripted": ScriptedModel()}
+        root = project(tmp_path, '{allow: ["*"]}')
+        async with Runtime.open(root, models=models, watch=False) as runtime:
+            project(tmp_path, POLICY, routng="{}")
+            await runtime.reload()
+            return await runtime.call_tool("one", "search_files", {"query": SECRET})
+
+    assert asyncio.run(run()).output == f"No files match '{SECRET}'."
+
+
 def test_a_pattern_more_tightens_and_one_less_widens() -> None:
     more, less = (
         parse_agent("a.yaml", agent("a", skill_policy=text).encode())[0] for text in (POLICY, "{allow: ['*']}")

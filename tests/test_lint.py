@@ -205,3 +205,27 @@ def test_twice_as_many_rules_take_about_twice_as_long(kind: str, rule: str) -> N
 
     small, large = steps(500), steps(1000)
     assert large < 2.6 * small
+
+
+@tool(risk="low", paths="path")
+def fetch(path: str, folder: str, filters: dict[str, int], items: list[dict[str, str]]) -> str:
+    """Fetch something."""
+    return f"{path} {folder} {filters} {items}"
+
+
+@pytest.mark.parametrize(
+    ("when", "told"),
+    [
+        ('{path: "a/*"}', ""),
+        ('{filters.amount: "> 5"}', ""),
+        ('{items.name: "x"}', ""),
+        ('{filters: "> 5"}', "applies whatever 'filters' is: it is an object; name a part of it"),
+        ('{items: "x"}', "applies whatever 'items' is: it is an object; name a part of it"),
+        ('{folder: "a/*"}', "takes 'folder' of fetch as plain text, so other spellings of the same place step over it"),
+    ],
+)
+def test_a_condition_that_does_not_do_what_it_seems_to_is_told(tmp_path: Path, when: str, told: str) -> None:
+    policy = f"{{deny: [{{tool: fetch, when: {when}}}], allow: [fetch]}}"
+    found = warnings(tmp_path, {"agents.d/a.yaml": agent("a", model="offline", skill_policy=policy)}, [fetch])
+    assert len(found) == bool(told)
+    assert all(told in message for _, message in found)
