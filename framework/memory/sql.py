@@ -15,6 +15,7 @@ from pydantic_core import PydanticSerializationError
 from framework.memory import sql_conversations, sql_runs
 from framework.memory.database import PATIENCE_SECONDS, Database, Work
 from framework.memory.holds import Hold, Holds
+from framework.memory.owners import owner_of
 from framework.memory.parts import Differ, head_of, history_of
 from framework.memory.schema import blueprints, runs
 from framework.memory.shrinking import shrink
@@ -134,7 +135,7 @@ class SqlStore:
         """Put the request on record, for the process that holds the run."""
 
         def work(connection: sa.Connection) -> bool:
-            holder = sql_runs.owner_of(connection, self._database, self._holds, run_id)
+            holder = owner_of(connection, self._database, self._holds, run_id)
             if holder is None and not connection.execute(sa.select(runs.c.no).where(runs.c.id == run_id)).one_or_none():
                 raise RunNotFound(f"there is no run {run_id!r}")
             if holder is None or not holder.is_held:

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from framework.memory import sql_runs
 from framework.memory.database import Database
 from framework.memory.holds import Holds
+from framework.memory.owners import owner_of
 from framework.memory.schema import blueprints, conversations, decisions, events, messages, packed, parts, runs, spans
 from framework.memory.store import Conversation, ConversationInfo, ConversationQuery, Pruned
 from framework.types.errors import ConversationBusy, RequestError
@@ -89,7 +90,7 @@ def delete(connection: sa.Connection, database: Database, holds: Holds, conversa
     """Delete a conversation and its runs; returns how many those were. Raises RequestError, ConversationBusy."""
     whose = runs.c.conversation_id == conversation_id
     owned = sa.select(runs.c.id).where(whose, runs.c.owner.is_not(None))
-    owners = [sql_runs.owner_of(connection, database, holds, run_id) for run_id in connection.execute(owned).scalars()]
+    owners = [owner_of(connection, database, holds, run_id) for run_id in connection.execute(owned).scalars()]
     if any(owner.is_held for owner in owners if owner is not None):
         raise ConversationBusy(f"conversation {conversation_id!r} is busy: a run of it is in progress")
     gone = connection.execute(sa.delete(conversations).where(conversations.c.id == conversation_id))

@@ -16,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from framework.memory.database import Database
 from framework.memory.holds import Hold, Holds
+from framework.memory.owners import is_leased, owner_of
 from framework.memory.packing import Packed, unpacked
 from framework.memory.parts import Kind, whole
 from framework.memory.schema import blueprints, conversations, decisions, events, messages, parts, runs, spans
@@ -97,30 +98,6 @@ def insert_blueprint(connection: sa.Connection, blueprint: Blueprint) -> None:
     row = insert(blueprints).values(digest=blueprint.digest, files=files, created_at=time.time())
     kept = row.on_conflict_do_update(index_elements=["digest"], set_={"created_at": row.excluded.created_at})
     connection.execute(kept)
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Who has a run, by its row."""
-
-    name: str
-    lease_until: float | None
-    is_held: bool
-    """Its process works on the run, as far as can be known."""
-
-
-def owner_of(connection: sa.Connection, database: Database, holds: Holds, run_id: str) -> Owner | None:
-    """The owner of a run; None if it has none, or there is no such run."""
-    columns = (runs.c.owner, runs.c.lease_until, runs.c.lease_boot, is_leased(database))
-    row = connection.execute(sa.select(*columns).where(runs.c.id == run_id)).one_or_none()
-    if row is None or row.owner is None:
-        return None
-    return Owner(row.owner, row.lease_until, holds.is_held(row.owner, row.lease_boot, leased=bool(row.leased)))
-
-
-def is_leased(database: Database) -> sa.ColumnElement[bool]:
-    """Whether the lease of a run has not expired, by the database's clock."""
-    return sa.and_(runs.c.owner.is_not(None), runs.c.lease_until > database.now).label("leased")
 
 
 @dataclass(frozen=True, slots=True)
