@@ -304,6 +304,15 @@ def test_everything_that_is_wrong_with_a_file_is_told_at_once(tmp_path: Path) ->
     assert [error.split(":")[1] for error in project.errors] == ["4", "6", "6", "7", "8"]
 
 
+def test_a_type_error_hides_no_reference_that_leads_nowhere(tmp_path: Path) -> None:
+    keys = {"executor": "plam", "skill_policy": "{allow: [read_fiel]}", "runtime_policy": "{max_steps: ten}"}
+    text = one("b", **keys, max_stepz="1")
+    project = Project(tmp_path, {"agents.d/b.yaml": text})
+    found = "\n".join(project.errors)
+    for told in ("unknown key 'max_stepz'", "must be a whole number", "no tool 'read_fiel'", "no executor 'plam'"):
+        assert found.count(told) == 1, told
+
+
 def test_references_work_in_any_order_of_writing(tmp_path: Path) -> None:
     project = Project(tmp_path, {"agents.d/a.yaml": one("a", sub_agents="[z]", instructions="{template: x.j2}")})
     assert not project.live

@@ -66,6 +66,16 @@ def test_history_is_a_table_with_the_live_generation_marked(server: Served, tmp_
     assert [entry["generation"] for entry in as_json["generations"]] == [3, 2, 1]
 
 
+def test_event_and_history_agree_about_an_edit_that_cannot_be_used(server: Served, tmp_path: Path) -> None:
+    with server.listening() as events:
+        write(tmp_path, {ONE: one(description="v3", max_stepz="1")})
+        event = next(events)
+    assert (event["event"], event["generation"]) == ("config_rejected", 4)
+    live = agentsd("config", "history", "--url", server.url, cwd=tmp_path).stdout.splitlines()[0]
+    assert live.startswith("* 4 ")
+    assert live.endswith(f"last good versions stay live: {ONE} cannot be used")
+
+
 def test_rollback_makes_an_old_generation_live_and_says_what_holds(server: Served, tmp_path: Path) -> None:
     done = agentsd("config", "rollback", "1", "--url", server.url, cwd=tmp_path)
     assert done.returncode == 0

@@ -17,7 +17,6 @@ from framework.config.generation import Generation
 from framework.config.settings import API_KEY
 from framework.engine.project import Project
 from framework.server.replies import ConfigHistory, LiveConfig, PastConfig
-from framework.types.change import Change
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -101,7 +100,7 @@ def _show_history(found: ConfigHistory) -> None:
     for entry, row in zip(found.generations, rows, strict=True):
         head = "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))
         click.secho(("* " if entry.live else "  ") + head, bold=entry.live, nl=False)
-        for number, (text, style) in enumerate(_changes(entry.changes)):
+        for number, (text, style) in enumerate(_changes(entry)):
             click.echo(" " * (len(head) + 2) if number else "", nl=False)
             click.secho(f"  {visible(text)}", fg=style)
 
@@ -111,10 +110,13 @@ def _row(entry: PastConfig) -> tuple[str, str, str, str]:
     return str(entry.generation), when, visible(entry.digest), entry.trigger
 
 
-def _changes(changes: tuple[Change, ...]) -> Iterator[tuple[str, str | None]]:
+def _changes(entry: PastConfig) -> Iterator[tuple[str, str | None]]:
+    changes = entry.changes
     for change in changes[:SHOWN_CHANGES]:
         yield str(change), STYLES[change.effect]
     if len(changes) > SHOWN_CHANGES:
         yield f"and {len(changes) - SHOWN_CHANGES} more", None
-    if not changes:
+    if entry.unusable:
+        yield f"last good versions stay live: {', '.join(entry.unusable)} cannot be used", "red"
+    elif not changes:
         yield "nothing that an agent's file says", None

@@ -289,8 +289,7 @@ class Catalog:
         for problem in self.current.errors:
             if problem not in before.errors:
                 log.error("%s", problem)
-        live = self.current
-        log.info("generation %d is live: %d agents, %d tools", live.number, len(live.agents), len(live.tools))
+        log.info("%s", self.current.summary)
         self._tell(candidate.event())
 
     def _sources_changed(self) -> None:

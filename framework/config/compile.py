@@ -9,12 +9,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from framework.config.document import Document, Path
+from framework.config.document import Document, DocumentError, Path, read_document
 from framework.config.extensions import extension_problems, hooks_of
 from framework.config.inputs import input_fields, input_problems, inputs_model, output_problems
 from framework.config.lint import lint
 from framework.config.models import model_problems
 from framework.config.parse import MAX_PROBLEMS, ParseError, in_order
+from framework.config.partial import readable
 from framework.config.prompt_check import prompt_problems, runtime_templates
 from framework.config.prompts import Prompts
 from framework.config.toolbox import Toolbox
@@ -171,6 +172,18 @@ def reference_problems(spec: AgentSpec, document: Document, world: World) -> lis
         extension_problems(spec, document, world.toolbox.extensions, world.executors),
     )
     return list(islice(found, MAX_PROBLEMS))
+
+
+def problems_beside(path: str, source: bytes, world: World) -> list[Problem]:
+    """What a file that cannot be parsed refers to in its valid parts: all its problems show at once."""
+    try:
+        document = read_document(path, source)
+    except DocumentError:
+        return []
+    empty = AgentSpec(version=1, name="x", description="x", instructions="x").model_dump(mode="json", by_alias=True)
+    known = {key: value for key, value in document.data.items() if key in AgentSpec.model_fields}
+    data, _ = readable(AgentSpec, empty, known)
+    return reference_problems(AgentSpec.model_validate(data), document, world)
 
 
 def assemble(spec: AgentSpec, document: Document, digest: str, world: World) -> Agent:

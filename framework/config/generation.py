@@ -64,6 +64,17 @@ class Generation:
         """What keeps files and tool servers from being used, for whoever runs an agent."""
         return (*self.errors, *self.outside.problems)
 
+    @property
+    def unusable(self) -> tuple[str, ...]:
+        """The files with errors: of those that were usable before, the last good version is live."""
+        return tuple(dict.fromkeys(problem.path for problem in self.errors))
+
+    @property
+    def summary(self) -> str:
+        """One line for the log."""
+        text = f"generation {self.number} is live: {len(self.agents)} agents, {len(self.tools)} tools"
+        return f"{text}; last good versions instead of {', '.join(self.unusable)}" if self.unusable else text
+
     def problems_with(self, outside: Outside) -> tuple[Problem, ...]:
         """The problems, with those of tool servers as they are now: they come and go without a new generation."""
         own = [problem for problem in self.problems if problem not in self.outside.problems]

@@ -45,6 +45,11 @@ class Entry:
         return self.kept.bare.problems
 
     @property
+    def unusable(self) -> tuple[str, ...]:
+        """The files that could not be used."""
+        return self.kept.bare.unusable
+
+    @property
     def agents(self) -> tuple[str, ...]:
         """The names of its agents."""
         return tuple(self.kept.paths)

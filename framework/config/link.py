@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from framework.config.compile import Agent, World, circle_problems, compile_agent, templates_of
+from framework.config.compile import Agent, World, circle_problems, compile_agent, problems_beside, templates_of
 from framework.config.document import Document
 from framework.config.extensions import extensions_of
 from framework.config.models import knows_models
@@ -96,10 +96,13 @@ class Linker:
         self._stale_notes: list[Problem] = []
         self._saved: dict[str, Saved] = {}
         """What refused files say about rights."""
+        self._unparsed: dict[str, bytes] = {}
 
     def refuse(self, path: str, problems: Iterable[Problem], source: bytes | None = None) -> None:
         """Keep the last good version of a file, if there is one; `source`: the file, where it cannot be parsed."""
         self._refused.setdefault(path, []).extend(problems)
+        if source is not None:
+            self._unparsed[path] = source
         own = self._parsed.pop(path, None)
         last_good = self._last_good.get(path) or (self._moved(own.spec.name) if own else None)
         if last_good is None:
@@ -115,6 +118,8 @@ class Linker:
         while findings := self._clashes() or self._circles() or self._failures() or self._costs():
             for path, problems in findings.items():
                 self.refuse(path, problems)
+        for path, source in self._unparsed.items():
+            self._refused[path].extend(_beside(path, source, self._world()))
         stale = [self._stale(path, agent) for path, agent in self._kept.items()]
         fresh = (self._compiled[path] for path in self._parsed)
         return {agent.name: agent for agent in sorted((*fresh, *stale), key=lambda agent: agent.path)}
@@ -147,6 +152,10 @@ class Linker:
         kept = {agent.name: agent.spec for agent in self._kept.values()}
         return kept | {own.spec.name: own.spec for own in self._parsed.values()}
 
+    def _world(self) -> World:
+        around = self._around
+        return World(around.toolbox, around.prompts, self._specs(), around.executors, around.models)
+
     def _clashes(self) -> Findings:
         """One file a name: of those that claim it, the one that served before goes on; at a first start none does."""
         claims: dict[str, list[str]] = {}
@@ -174,8 +183,7 @@ class Linker:
 
     def _failures(self) -> Findings:
         """Compile what changed; what it is compiled from is all in its digest."""
-        around = self._around
-        world = World(around.toolbox, around.prompts, self._specs(), around.executors, around.models)
+        world = self._world()
         alone = world.with_only(())
         found: dict[str, Iterable[Problem]] = {}
         for path, own in self._parsed.items():
@@ -219,6 +227,13 @@ class Linker:
             specs[name].model_dump_json(include=seen) if name in specs else "" for name in own.spec.sub_agents
         )
         return digest_of(digest, *sub_agents)
+
+
+def _beside(path: str, source: bytes, world: World) -> list[Problem]:
+    try:
+        return problems_beside(path, source, world)
+    except Exception as error:  # noqa: BLE001 - what is wrong with the file is known already
+        return [unexpected(path, error)]
 
 
 def _saved(own: Parsed, last_good: Agent) -> Saved:

@@ -68,6 +68,8 @@ class PastConfig(Reply):
     live: bool
     changes: tuple[Change, ...]
     """What it changed when it went live."""
+    unusable: tuple[str, ...] = ()
+    """The files that could not be used; where there was one, their last good version was live."""
 
     @classmethod
     def of(cls, entry: Entry, live: int) -> PastConfig:
@@ -79,6 +81,7 @@ class PastConfig(Reply):
             trigger=entry.trigger,
             live=entry.number == live,
             changes=masked_changes(entry.changes),
+            unusable=entry.unusable,
         )
 
 

@@ -183,7 +183,8 @@ class ConfigRejected(Frozen):
     """Changed files could not be used; what served before still serves."""
 
     generation: int
-    """The one that still serves."""
+    """The one that serves. Where single files are broken, it is a new one with their last good versions; where the edit
+    was refused as a whole (strict mode, the gate, agentsd.yaml), it is the same as before."""
     problems: tuple[Problem, ...]
 
 
