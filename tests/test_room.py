@@ -35,7 +35,7 @@ def test_a_message_that_does_not_fit_into_the_window_is_not_sent(tmp_path: Path)
     result, server, warned = run(tmp_path, [says("never")], window=2000, message="word " * 3000)
     assert (result.status, result.finish_reason) == ("stopped", "context_full")
     assert [event.code for event in warned] == ["context_full"]
-    assert "lower runtime_policy.max_observation_chars (agents.d/a.yaml" in warned[0].message
+    assert "lower runtime_policy.max_observation_chars (default)" in warned[0].message
     assert server.requests == []
     assert result.stopped_by is not None
     assert result.stopped_by.place == "the context window of openai/test"
