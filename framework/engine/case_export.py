@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from framework.engine.failed_steps import is_about_step
+from framework.tools.builtin.asking import ASK_USER
 from framework.types.errors import RequestError
 from framework.types.messages import REFUSED, Message, ToolResult
 from framework.types.plan import PlanDraft
@@ -109,7 +110,8 @@ def _results(record: RunState) -> dict[str, Any]:
     """What tools answered, by name, one answer or several in order; not of those that were never called."""
     answers: dict[str, list[Any]] = {}
     for _, call in _calls(record):
-        if call.started and call.result and not call.call.tool.startswith(SUB_AGENT):
+        named = call.call.tool
+        if call.started and call.result and not named.startswith(SUB_AGENT) and named != ASK_USER:
             answers.setdefault(call.call.tool, []).append(_result(call.result))
     return {tool: given[0] if all(one == given[0] for one in given) else given for tool, given in answers.items()}
 
@@ -169,7 +171,7 @@ def _expected(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[str
                 started.setdefault((*event.get("path", ()), call), tool)
             case {"event": "tool_result", "status": status, "tool": tool} if status in REFUSED:
                 denied[tool] = None
-            case {"event": "confirm_required", "kind": kind}:
+            case {"event": "confirm_required", "kind": kind} if kind != "question":  # a stand-in asks nothing
                 asked[subject_of(kind, event["tool"])] = None
     expected: dict[str, Any] = {"called_exactly": list(started.values())}
     expected |= {key: list(found) for key, found in (("asked", asked), ("denied", denied)) if found}

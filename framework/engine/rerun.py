@@ -28,9 +28,11 @@ from framework.tools.toolset import Toolset
 from framework.types.errors import AgentNotFound, ConfigError, ToolError
 from framework.types.messages import ToolDefinition
 from framework.types.spec import Limits
-from framework.types.state import Approve, RunState
+from framework.types.state import Approve, Confirmation, Decision, RunState
 
 OPEN_OBJECT = {"type": "object", "properties": {}, "additionalProperties": True}
+BY_TOOLS = ("question", "ask_user")
+"""Kinds of questions that a tool asks while it runs."""
 MAX_ROUNDS = 50
 """Of questions: a plan that is asked about again and again must not go on for ever."""
 
@@ -53,8 +55,10 @@ async def replay(root: Path, store: Store, record: RunState, current: Generation
     policy: Limits = began.agents[record.agent].spec.runtime_policy if began else record.limits
     before = await _carry_out(root, record, began, record.limits) if began else None
     now = await _carry_out(root, record, current, _limits(record.limits, policy, current.agents[record.agent]))
-    questions = [event["id"] for event in await store.events(record.run_id) if event["event"] == "confirm_required"]
-    return tuple(differences(record, list(dict.fromkeys(questions)), before, now))
+    asked = [event for event in await store.events(record.run_id) if event["event"] == "confirm_required"]
+    # A recorded tool repeats its result: it does not ask again what was answered.
+    open_ones = [one["id"] for one in asked if one["kind"] not in BY_TOOLS or one["id"] not in record.decisions]
+    return tuple(differences(record, list(dict.fromkeys(open_ones)), before, now))
 
 
 async def _as_it_began(store: Store, record: RunState, current: Generation) -> Generation | None:
@@ -89,10 +93,10 @@ async def _carry_out(root: Path, record: RunState, generation: Generation, limit
             result = await stream.result()
         for _ in range(MAX_ROUNDS):
             questions |= dict.fromkeys(asked.id for asked in result.pending)
-            wanted = [asked.id for asked in result.pending if asked.id not in open_still]
-            if not wanted:
+            wanted = [asked for asked in result.pending if asked.id not in open_still]
+            decisions = {asked.id: found for asked in wanted if (found := _decision(record, asked)) is not None}
+            if not decisions:
                 break
-            decisions = {key: record.decisions.get(key, Approve()) for key in wanted}
             async with resumption.stream(state.run_id, decisions, Asker()) as stream:
                 result = await stream.result()
     finally:
@@ -100,6 +104,12 @@ async def _carry_out(root: Path, record: RunState, generation: Generation, limit
         await resumption.close()
         await catalog.close()
     return Seen(state, recording.asked, list(questions), recording.beyond)
+
+
+def _decision(record: RunState, asked: Confirmation) -> Decision | None:
+    """What was decided, or else an approval; a question that was never asked has no answer."""
+    unanswerable = asked.kind in ("ask_user", "step")
+    return record.decisions.get(asked.id) or (None if unanswerable else Approve())
 
 
 def _first_state(record: RunState, limits: Limits) -> RunState:
