@@ -12,7 +12,7 @@ from opentelemetry import context, trace
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
-from framework import Approve, RunResult, Runtime, ToolContext, events, tool
+from framework import Approve, ModelError, RunResult, Runtime, ToolContext, events, tool
 from framework.cli.waterfall import waterfall
 from framework.memory.in_memory import MemoryStore
 from framework.memory.sql import SqlStore
@@ -276,3 +276,23 @@ def test_a_trace_as_otlp_json(tmp_path: Path, no_provider: None) -> None:
         assert reasons == {"arrayValue": {"values": [{"stringValue": "tool_calls"}]}}
 
     asyncio.run(main())
+
+
+def test_the_waterfall_shows_the_attempts_of_a_call(tmp_path: Path, no_provider: None) -> None:
+    model = ScriptedModel(ModelError("busy", retryable=True), "ok")
+
+    async def main() -> str:
+        root = write(tmp_path, {"agents.d/one.yaml": agent("one"), "agentsd.yaml": "model_calls: {backoff: 0.001}\n"})
+        _, spans = await with_store(root, MemoryStore(keep_spans=True), model)
+        return "\n".join(waterfall(spans))
+
+    lines = [line.split() for line in asyncio.run(main()).splitlines()]
+    calls_ = [line for line in lines if line[0].startswith("chat")]
+    assert [line[:2] for line in calls_] == [["chat", "scripted"], ["chat.attempt", "1"], ["chat.attempt", "2"]]
+    assert [" ".join(line[-2:]) for line in calls_[:2]] == ["2 attempts", "✗ model_error"]
+
+
+def test_the_waterfall_of_an_earlier_version_shows_its_attempts() -> None:
+    about = {"agentsd.model.attempt": 2, "gen_ai.usage.input_tokens": 1}
+    stored = SpanRecord("chat scripted", "1" * 32, "2" * 16, None, "client", 1, 2, about)
+    assert "attempt 2" in "\n".join(waterfall([stored]))
