@@ -79,7 +79,7 @@ def _left_open(
         ]
         if others:
             advice = "give them the same condition"
-            if not condition.startswith("!="):
+            if writers == {False} and not condition.startswith("!="):
                 advice = f"deny the files for all tools: files: {{deny: [{condition!r}]}}"
             yield f"leaves the same files to {', '.join(sorted(others))}; {advice}"
 

@@ -75,10 +75,8 @@ def bind(run: Run, tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
         ArgumentsError: they do not fit its schema.
         ToolError: a path or URL among them has no canonical form, such as one with `..`.
     """
-    base = run.services.base_path
-    require_canonical(tool, arguments, base)
     bound = tool.bind(arguments)
-    require_canonical(tool, bound, base)
+    require_canonical(tool, bound, run.services.base_path)
     return bound
 
 

@@ -70,10 +70,10 @@ def plain_parts(path: str) -> tuple[str, ...]:
         raise ToolError("a path must not contain a backslash: write / between folders")
     if path.startswith("~"):
         raise ToolError("the home folder is out of reach: give a path from the base folder, like 'docs/notes.txt'")
-    parts = PurePosixPath(path).parts
+    parts = tuple([part for part in path.split("/") if part not in ("", ".")])
     if ".." in parts:
         raise ToolError("a path must not contain '..': give it from the base folder, like 'docs/notes.txt'")
-    return ("/", *parts[1:]) if parts and parts[0] == "//" else parts
+    return ("/", *parts) if path.startswith("/") else parts
 
 
 def below_base(base: Path, path: PurePosixPath) -> PurePosixPath | None:
@@ -92,7 +92,7 @@ def is_below(parts: Sequence[str], folder: str) -> bool:
 
 def is_plain(text: str) -> bool:
     """Whether a text has neither control characters nor line separators nor broken Unicode."""
-    return not any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in text)
+    return text.isprintable() or not any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in text)
 
 
 def _ancestry(parts: Sequence[str]) -> Iterator[str]:

@@ -32,20 +32,20 @@ def parts_below(base: Path, path: str) -> tuple[str, ...]:
     Raises:
         ToolError: the path leads outside, or has characters that no path of ours has.
     """
-    relative = PurePosixPath(*plain_parts(path))
-    if relative.is_absolute():
-        inside = below_base(base, relative)
-        if inside is None:
-            raise ToolError("the path lies outside the base folder: give one that starts in it, like 'docs/notes.txt'")
-        relative = inside
-    return relative.parts
+    parts = plain_parts(path)
+    if parts[:1] != ("/",):
+        return parts
+    inside = below_base(base, PurePosixPath(*parts))
+    if inside is None:
+        raise ToolError("the path lies outside the base folder: give one that starts in it, like 'docs/notes.txt'")
+    return inside.parts
 
 
 def refuse_links(base: Path, parts: Sequence[str]) -> None:
     """Raise ToolError if a part of the path is a symbolic link: the path would be another spelling of its target."""
-    here = base
+    here = str(base)
     for depth, name in enumerate(parts, start=1):
-        here /= name
+        here = f"{here}/{name}"
         try:
             mode = os.lstat(here).st_mode
         except OSError:

@@ -179,7 +179,7 @@ def _canonical(tool: Tool, kind: Kind | None, base: Path, text: str) -> str:
     if kind == "url":
         return text if tool.is_outside and not _is_http(text) else str(read_one_spelling(text))
     if tool.is_outside:  # its folders are not ours: an absolute path stays one
-        return str(PurePosixPath(*plain_parts(text)))
+        return _joined(plain_parts(text))
     parts = parts_below(base, text)
     refuse_links(base, parts)
     return "/".join(parts) or "."
@@ -187,8 +187,13 @@ def _canonical(tool: Tool, kind: Kind | None, base: Path, text: str) -> str:
 
 def _judged_path(text: str, base: BaseFolder) -> str:
     """A path as rules see it: relative to the base folder where it lies below it."""
-    path = PurePosixPath(*plain_parts(text))
-    return str(below_base(base.path, path) or path)
+    parts = plain_parts(text)
+    inside = below_base(base.path, PurePosixPath(*parts)) if parts[:1] == ("/",) else None
+    return _joined(parts) if inside is None else str(inside)
+
+
+def _joined(parts: tuple[str, ...]) -> str:
+    return f"/{'/'.join(parts[1:])}" if parts[:1] == ("/",) else "/".join(parts) or "."
 
 
 def _url_pattern(pattern: str) -> str:
