@@ -250,11 +250,12 @@ def test_a_run_whose_guard_is_gone_does_not_go_on_without_it(tmp_path: Path, sto
 
 def test_a_decision_counts_once_and_only_for_what_is_asked_of_those_it_concerns(tmp_path: Path, store_url: str) -> None:
     root, shop = project(tmp_path), Shop()
-    first = paused(root, store_url, shop, user="ann", tenant="a")
+    own = {"user": "ann", "tenant": "a"}
+    first = paused(root, store_url, shop, **own)
     asked = first.pending[0].id
 
     async def body(runtime: Runtime) -> None:
-        for wrong in ({"user": "bob"}, {"tenant": "b"}):
+        for wrong in ({"user": "bob", "tenant": "a"}, {"user": "ann", "tenant": "b"}, {"user": "ann"}, {}):
             with pytest.raises(RunNotFound):
                 await runtime.resume(first.run_id, {asked: Approve()}, **wrong)
             with pytest.raises(RunNotFound):
@@ -264,13 +265,13 @@ def test_a_decision_counts_once_and_only_for_what_is_asked_of_those_it_concerns(
         with pytest.raises(RunNotFound):
             await runtime.resume("run_unknown", {asked: Approve()})
         with pytest.raises(RequestError, match="nothing named x is asked"):
-            await runtime.resume(first.run_id, {"x": Approve()})
-        async with runtime.resume_stream(first.run_id, {asked: Approve()}) as stream:
+            await runtime.resume(first.run_id, {"x": Approve()}, **own)
+        async with runtime.resume_stream(first.run_id, {asked: Approve()}, **own) as stream:
             with pytest.raises(RunBusy):
-                await runtime.resume(first.run_id, {asked: Reject()})
+                await runtime.resume(first.run_id, {asked: Reject()}, **own)
             assert (await stream.result()).status == "completed"
         with pytest.raises(RequestError, match="is completed"):
-            await runtime.resume(first.run_id, {asked: Approve()})
+            await runtime.resume(first.run_id, {asked: Approve()}, **own)
 
     life(root, store_url, shop, body, "ok")
     assert shop.did == ["pay 20"]

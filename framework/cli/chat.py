@@ -50,7 +50,7 @@ def command(path: str, agent: str | None, conversation: str | None, model: str |
 
 async def _chat(location: Location, options: RunOptions) -> int:
     conversation = options["conversation"] or new_conversation()
-    async with Runtime.open(location.root, store=store_url(location)) as runtime:
+    async with Runtime.open(location.root, store=store_url(location), single_user=True) as runtime:
         for problem in runtime.catalog.current.obstacles:
             show_problem(problem)
         if not runtime.catalog.current.agents:

@@ -17,7 +17,7 @@ from framework.types.state import Confirmation, Decision, RunResult
 async def opened(location: Location, *, quiet: bool = True) -> AsyncIterator[Runtime]:
     """The project's runtime, on the store that its settings name; files that cannot be used are told unless `quiet`."""
     with exporting(location.settings()):
-        async with Runtime.open(location.root, store=store_url(location), watch=False) as runtime:
+        async with Runtime.open(location.root, store=store_url(location), watch=False, single_user=True) as runtime:
             for problem in () if quiet else runtime.catalog.current.obstacles:
                 show_problem(problem)
             yield runtime

@@ -84,7 +84,7 @@ async def _answer(
     location: Location, settings: Settings, message: str, given: Mapping[str, Any], *, quiet: bool
 ) -> Traced:
     url = settings.store.url.get_secret_value()
-    async with Runtime.open(location.root, settings=settings, store=url, watch=False) as runtime:
+    async with Runtime.open(location.root, settings=settings, store=url, watch=False, single_user=True) as runtime:
         refresh_schemas(runtime)
         generation = runtime.catalog.current
         if not quiet and generation.agents:

@@ -32,14 +32,23 @@ WRITTEN = ("inputs", "metadata", "model_settings", "locale")
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks for a run; what is given must be the run's own."""
+    """Who asks for a run, a conversation or what is kept with it."""
 
     user: str | None = None
     tenant: str | None = None
+    single_user: bool = False
+    """Whoever gives no user, or no tenant, may see what belongs to any: the host has one user only."""
 
     def may_see(self, user: str | None, tenant: str | None) -> bool:
-        """Is what belongs to these theirs?"""
-        return self.user in (None, user) and self.tenant in (None, tenant)
+        """Whether what belongs to this user and this tenant is theirs; None belongs to whoever gives none either."""
+        return self._is_own(self.user, user) and self._is_own(self.tenant, tenant)
+
+    def _is_own(self, given: str | None, owner: str | None) -> bool:
+        return given == owner or (given is None and self.single_user)
+
+
+HOST = Asker(single_user=True)
+"""The runtime itself, when it resumes runs that were left or whose questions have expired."""
 
 
 def first_state(message: str, agent: Agent, generation: Generation, locale: str, options: RunOptions) -> RunState:

@@ -16,7 +16,7 @@ from framework.engine.models import on_model
 from framework.engine.project import Project
 from framework.engine.recording import RECORDED, RecordedModel, Recording, calls_of
 from framework.engine.replay import Difference, Seen, differences
-from framework.engine.request import Asker
+from framework.engine.request import HOST
 from framework.engine.resuming import Resumption
 from framework.engine.standins import reached, unrouted
 from framework.memory.in_memory import MemoryStore
@@ -97,7 +97,7 @@ async def _carry_out(root: Path, record: RunState, generation: Generation, limit
             decisions = {asked.id: found for asked in wanted if (found := _decision(record, asked)) is not None}
             if not decisions:
                 break
-            async with resumption.stream(state.run_id, decisions, Asker()) as stream:
+            async with resumption.stream(state.run_id, decisions, HOST) as stream:
                 result = await stream.result()
     finally:
         await launcher.close(0)

@@ -17,7 +17,7 @@ from framework.engine.ending import last_events
 from framework.engine.expiry import expired
 from framework.engine.journal import Journal
 from framework.engine.launcher import Launcher, Start
-from framework.engine.request import Asker, check_answers, kept_decisions
+from framework.engine.request import HOST, Asker, check_answers, kept_decisions
 from framework.engine.router import route
 from framework.engine.stream import Channel, RunStream
 from framework.memory.store import RunInfo, RunQuery, RunRecord
@@ -162,7 +162,7 @@ class Resumption:
         A run that somebody wanted to end while its pause was put on record does not wait.
         """
         if unwanted:
-            self._in_background(state.run_id, self.cancel(state.run_id, Asker()))
+            self._in_background(state.run_id, self.cancel(state.run_id, HOST))
             return
         expiries = [asked.expires_at for asked in state.pending if asked.expires_at is not None]
         if expiries:
@@ -173,7 +173,7 @@ class Resumption:
         self._timers.pop(run_id, None)
 
         async def go_on() -> None:
-            async with self.stream(run_id, {}, Asker()) as stream:
+            async with self.stream(run_id, {}, HOST) as stream:
                 await stream.result()
 
         self._in_background(run_id, go_on())

@@ -47,15 +47,18 @@ GRACE = 2.0
 class Runtime:
     """Agents that are files, ready to be run. Make one with `Runtime.open`."""
 
-    def __init__(self, project: Project, store: Store, models: Mapping[str, ModelClient], deps: Any) -> None:
+    def __init__(
+        self, project: Project, store: Store, models: Mapping[str, ModelClient], deps: Any, *, single_user: bool = False
+    ) -> None:
         self.root, self.catalog, self.store = project.root, project.catalog, store
         self.watcher: Watcher | None = None
         """What keeps the catalog at what the files say, if anything does."""
         self.context: object = None  # what `open` gave this from
+        self._asker = partial(Asker, single_user=single_user)
         blueprints = Blueprints(EXECUTORS)
         self._launcher = Launcher(project, store, models, deps)
         self._starter = Starter(
-            store, blueprints, self._launcher.models, partial(self._launcher.off_the_record, traced=False)
+            store, blueprints, self._launcher.models, partial(self._launcher.off_the_record, traced=False), self._asker
         )
         self._resumption = Resumption(project.catalog, self._launcher, blueprints)
 
@@ -78,6 +81,7 @@ class Runtime:
         deps: Any = None,
         watch: bool = True,
         grace: float = GRACE,
+        single_user: bool = False,
     ) -> AsyncIterator[Runtime]:
         """Load a project folder, or a single agent file, and watch it while the context is open.
 
@@ -91,6 +95,7 @@ class Runtime:
             watch: reload when files change.
             grace: seconds that tool calls get to end when the context is left; runs in a durable store are left there
                 as they are then, for `resume`.
+            single_user: calls without `user` and `tenant` may see what belongs to any; otherwise only what has none.
 
         Raises:
             RequestError: an argument has the wrong type, or there is nothing at `root`.
@@ -105,7 +110,7 @@ class Runtime:
         )
         opened = isinstance(store, str)
         kept = await open_store(store, project.root) if isinstance(store, str) else store or MemoryStore()
-        runtime = cls(project, kept, clients, deps)
+        runtime = cls(project, kept, clients, deps, single_user=single_user)
         try:
             async with (
                 watching(project.catalog, project.settings.reload) if watch else nullcontext() as runtime.watcher
@@ -178,8 +183,8 @@ class Runtime:
         Args:
             run_id: the run.
             decisions: by the id of the confirmation.
-            user: who decides; if given, the run must be theirs.
-            tenant: if given, the run must be theirs.
+            user: who decides: the run's own user.
+            tenant: the run's own.
 
         Raises:
             RunNotFound: there is no such run.
@@ -196,20 +201,20 @@ class Runtime:
         self, run_id: str, decisions: Mapping[str, Decision], *, user: str | None = None, tenant: str | None = None
     ) -> AsyncIterator[RunStream]:
         """As `resume`, with the events as they happen."""
-        async with self._resumption.stream(run_id, decisions, Asker(user, tenant)) as stream:
+        async with self._resumption.stream(run_id, decisions, self._asker(user, tenant)) as stream:
             yield stream
 
     async def pending(
         self, run_id: str, *, user: str | None = None, tenant: str | None = None
     ) -> tuple[Confirmation, ...]:
         """What a paused run waits for; raises RunNotFound."""
-        return tuple((await self._resumption.load(run_id, Asker(user, tenant))).pending)
+        return tuple((await self._resumption.load(run_id, self._asker(user, tenant))).pending)
 
     async def todo(
         self, conversation: str, *, user: str | None = None, tenant: str | None = None
     ) -> tuple[TodoItem, ...]:
         """The to-do list of a conversation; raises RequestError for one that is unknown, or somebody else's."""
-        return await todo.load_items(self.store, conversation, Asker(user, tenant))
+        return await todo.load_items(self.store, conversation, self._asker(user, tenant))
 
     async def update_todo(
         self,
@@ -224,14 +229,14 @@ class Runtime:
         Args:
             conversation: its id.
             items: the whole list. An item with the id, or else the task, of a known one is that item.
-            user: if given, the conversation must be theirs.
-            tenant: if given, the conversation must be theirs.
+            user: the conversation's own.
+            tenant: the conversation's own.
 
         Raises:
             RequestError: the conversation is unknown, or an item is not one.
             ConversationBusy: a run of it is in progress or waits; it will write the list itself.
         """
-        return await todo.replace_items(self.store, conversation, items, Asker(user, tenant))
+        return await todo.replace_items(self.store, conversation, items, self._asker(user, tenant))
 
     async def cancel(self, run_id: str, *, user: str | None = None, tenant: str | None = None) -> None:
         """Stop a run that goes on, in whatever process, or that waits; one that has ended stays as it is.
@@ -239,7 +244,7 @@ class Runtime:
         Raises:
             RunNotFound: there is no such run.
         """
-        await self._resumption.cancel(run_id, Asker(user, tenant))
+        await self._resumption.cancel(run_id, self._asker(user, tenant))
 
     async def orphans(self) -> Sequence[RunInfo]:
         """The runs in the store that were under way when their process ended, and that nobody has resumed."""

@@ -39,8 +39,11 @@ Aside = Callable[[RunState, Agent, Generation], Run]
 class Starter:
     """Puts new runs on record."""
 
-    def __init__(self, store: Store, blueprints: Blueprints, models: Models, aside: Aside) -> None:
+    def __init__(
+        self, store: Store, blueprints: Blueprints, models: Models, aside: Aside, asker: Callable[..., Asker]
+    ) -> None:
         self._store, self._blueprints, self._models, self._aside = store, blueprints, models, aside
+        self._asker = asker
 
     async def begin(self, message: str, options: RunOptions, generation: Generation) -> Start:
         """Put a run on record, before anything of it is done.
@@ -103,9 +106,10 @@ class Starter:
         if not (conversation_id := options.get("conversation")):
             return None
         conversation = await self._store.conversation(conversation_id)
-        asker = Asker(options.get("user"), options.get("tenant"))
+        asker = self._asker(options.get("user"), options.get("tenant"))
         if conversation.turns and not asker.may_see(conversation.user, conversation.tenant):
-            raise RequestError(f"there is no conversation {conversation_id!r} of this user")
+            unknown = f"there is no conversation {conversation_id!r} of this user"
+            raise RequestError(f"{unknown}: give the user and tenant that it began with")
         if conversation.open_run:
             raise await self._busy(conversation_id, conversation.open_run)
         return conversation
