@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -12,6 +11,7 @@ from typing import Any
 from framework.types import events
 from framework.types.case import Expect
 from framework.types.events import Event
+from framework.types.linear_pattern import LinearPattern
 from framework.types.messages import REFUSED
 from framework.types.plan import PlanStep
 from framework.types.state import RunResult, subject_of
@@ -116,7 +116,7 @@ def _ending_checks(expect: Expect, evidence: Evidence, result: RunResult) -> Ite
         )
     if (pattern := expect.output_matches) is not None:
         message = f"expected output_matches {_shown(pattern)}, got {_shown(result.output)}"
-        yield Check("output_matches", re.search(pattern, result.output) is not None, message)
+        yield Check("output_matches", LinearPattern(pattern).is_in(result.output), message)
     why = f" ({_shorten(result.error.message)})" if result.error else ""
     for key, wanted, got in (
         ("status", expect.status, result.status),

@@ -120,7 +120,7 @@ def _hits(message: str, rules: Routing) -> list[str]:
     text = message.casefold().strip()
     hits = [f"example {example!r}" for example in rules.examples if example.casefold().strip() == text]
     hits += [f"keyword {word!r}" for word in rules.keywords if _contains(text, word.casefold().strip())]
-    hits += [f"pattern {pattern!r}" for pattern in rules.patterns if re.search(pattern, message)]
+    hits += [f"pattern {pattern!r}" for pattern, compiled in rules.compiled if compiled.is_in(message)]
     return hits
 
 

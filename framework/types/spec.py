@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag, field_validator
 
 from framework.types.frozen import Duration, Frozen, known_version
+from framework.types.linear_pattern import LinearPattern
 from framework.types.mcp import McpPolicy
 
 AgentName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
@@ -29,9 +30,9 @@ PositiveInt = Annotated[int, Field(gt=0, strict=True)]
 
 def _is_regex(pattern: str) -> str:
     try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"not a regular expression: {error}") from None
+        LinearPattern(pattern)
+    except ValueError as error:
+        raise ValueError(f"not a regular expression that takes linear time: {error}") from None
     return pattern
 
 
@@ -84,6 +85,11 @@ class Routing(Frozen):
     """Regular expressions searched for in the message."""
     examples: tuple[str, ...] = ()
     """Messages this agent is meant for, matched whole and without regard to case."""
+
+    @cached_property
+    def compiled(self) -> tuple[tuple[str, LinearPattern], ...]:
+        """The patterns as written, and ready to be searched for."""
+        return tuple((pattern, LinearPattern(pattern)) for pattern in self.patterns)
 
 
 class ModelSettings(Frozen):
