@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
+from contextlib import suppress
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
+from subprocess import PIPE
+from threading import Thread
 
 import click
 import pytest
@@ -15,8 +19,9 @@ from hypothesis import strategies as st
 
 from framework.cli.screen import Screen
 from tests.cases import cases
+from tests.forks import Fork
 from tests.projects import agent, write
-from tests.test_cli import agentsd, terminal
+from tests.test_cli import ENVIRONMENT, agentsd, terminal
 
 EVIL = "\x1b[2Jgone\x1b]52;c;ZXZpbA==\x07\x1b[8mhidden\x9b2J\u202edrow\rover\x08"
 ACTED_ON = re.compile(
@@ -63,6 +68,14 @@ def on_a_terminal(*words: str, cwd: Path) -> str:
         except OSError:  # the command has ended
             return shown.decode()
     raise AssertionError("a terminal ends with an error")
+
+
+def drained(master: int) -> None:
+    """Read a terminal until its program ends."""
+    with suppress(OSError):
+        while os.read(master, 65536):
+            pass
+    os.close(master)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +130,21 @@ def test_what_a_plugin_prints_is_no_part_of_json(project: Path, words: tuple[str
 def test_what_a_plugin_prints_is_no_part_of_an_answer(project: Path) -> None:
     done = agentsd("run", "-a", "one", "hello", cwd=project)
     assert ("loaded" in done.stdout, "loaded" in done.stderr) == (False, True)
+
+
+def test_answers_of_a_chat_go_to_standard_output_although_the_tree_is_on_a_terminal(project: Path) -> None:
+    master, slave = pty.openpty()
+    with Fork(("chat", "-a", "one"), cwd=project, env=ENVIRONMENT, stdin=PIPE, stdout=PIPE, stderr=slave) as process:
+        os.close(slave)
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(b"echo hello\n\n")
+        process.stdin.close()
+        drawn = Thread(target=drained, args=(master,))
+        drawn.start()
+        assert process.stdout.read().splitlines() == [b"hello"]
+        assert process.wait(10) == 0
+    drawn.join()
 
 
 @cases(300)

@@ -229,3 +229,20 @@ def test_a_condition_that_does_not_do_what_it_seems_to_is_told(tmp_path: Path, w
     found = warnings(tmp_path, {"agents.d/a.yaml": agent("a", model="offline", skill_policy=policy)}, [fetch])
     assert len(found) == bool(told)
     assert all(told in message for _, message in found)
+
+
+def test_more_tools_than_providers_accept_are_told_where_they_are_allowed(tmp_path: Path) -> None:
+    async def one() -> str:
+        """Do something."""
+        return ""
+
+    tools = [
+        replace(tool(risk="low")(one), definition=tool(risk="low", name=f"t.n{n}")(one).definition) for n in range(130)
+    ]
+    files = {"agents.d/a.yaml": agent("a", model="offline", skill_policy='{allow: ["t.*"]}')}
+    told = warnings(tmp_path / "a", files, tools)
+    assert told == [
+        ("agents.d/a.yaml:6:16", "the model is offered 130 tools, and several providers accept at most 128")
+    ]
+    files = {"agents.d/a.yaml": agent("a", model="offline", skill_policy='{allow: ["t.n1*"]}')}
+    assert warnings(tmp_path / "b", files, tools) == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
+from typing import TextIO
 
 import click
 
@@ -13,7 +15,7 @@ from framework.cli.conversations.show import lines
 from framework.cli.exporting import exporting
 from framework.cli.location import Location, locate, show_problem, store_url
 from framework.cli.records import new_conversation
-from framework.cli.screen import say
+from framework.cli.screen import prints_on_stderr, say
 from framework.cli.session import answer, print_result
 from framework.cli.terminal import is_terminal, typed
 from framework.engine.options import RunOptions
@@ -22,7 +24,7 @@ from framework.engine.runtime import Runtime
 from framework.memory.store import RunInfo, RunQuery
 from framework.types.errors import AgentsdError, ConfigError, RequestError
 from framework.types.events import ConfigRejected, ConfigReloaded
-from framework.types.state import RunState
+from framework.types.state import RunResult, RunState
 
 SHOWN_TURNS = 10
 """Of a conversation that is gone on with."""
@@ -43,12 +45,12 @@ def command(path: str, agent: str | None, conversation: str | None, model: str |
     Exit codes: 0 ended so, 3 a message waits for approval, 130 ended with Ctrl-C.
     """
     location = locate(path)
-    with exporting(location.settings()):
+    with exporting(location.settings()), prints_on_stderr() as output:
         options = RunOptions(agent=agent, conversation=conversation, model=model, locale=locale)
-        return asyncio.run(_chat(location, options))
+        return asyncio.run(_chat(location, options, output))
 
 
-async def _chat(location: Location, options: RunOptions) -> int:
+async def _chat(location: Location, options: RunOptions, output: TextIO) -> int:
     conversation = options["conversation"] or new_conversation()
     async with Runtime.open(location.root, store=store_url(location), single_user=True) as runtime:
         for problem in runtime.catalog.current.obstacles:
@@ -60,14 +62,14 @@ async def _chat(location: Location, options: RunOptions) -> int:
         options["agent"] = options["agent"] or location.agent(runtime.catalog.current)
         click.secho(f"agents: {', '.join(sorted(runtime.catalog.current.agents))}", dim=True, err=True)
         try:
-            await _tell_earlier(runtime, conversation)
-            return await _talk(runtime, prompt, {**options, "conversation": conversation})
+            await _tell_earlier(runtime, conversation, output)
+            return await _talk(runtime, prompt, {**options, "conversation": conversation}, output)
         finally:
             if (await runtime.store.conversation(conversation)).turns:
                 click.secho(f"go on with it: agentsd chat --conversation {conversation}", dim=True, err=True)
 
 
-async def _talk(runtime: Runtime, prompt: _Prompt, options: RunOptions) -> int:
+async def _talk(runtime: Runtime, prompt: _Prompt, options: RunOptions, output: TextIO) -> int:
     """One message after the other, until there is none, or one of them waits to be decided; returns the exit code."""
     while message := await typed(prompt.read):
         # An edit saved before this message counts for it, even if the watcher has not come round to it yet.
@@ -79,13 +81,13 @@ async def _talk(runtime: Runtime, prompt: _Prompt, options: RunOptions) -> int:
         except AgentsdError as error:
             say(str(error), fg="red", err=True)
             continue
-        code = print_result(result, as_json=False)
+        code = _print(result, output)
         if result.status == "paused":
             return code
     return 0
 
 
-async def _tell_earlier(runtime: Runtime, conversation: str) -> None:
+async def _tell_earlier(runtime: Runtime, conversation: str, output: TextIO) -> None:
     """Show what was said, and have decided what the conversation waits for."""
     found = await runtime.store.conversation(conversation)
     turns = await runtime.store.runs(RunQuery(conversation_id=conversation))
@@ -97,7 +99,7 @@ async def _tell_earlier(runtime: Runtime, conversation: str) -> None:
     if state.pending and is_terminal():
         going_on = runtime.resume_stream(state.run_id, await decided(state.pending))
         result = await answer(runtime, going_on, quiet=False, title=f"● {state.agent} (goes on)")
-        print_result(result, as_json=False)
+        _print(result, output)
         if result.status == "paused":
             raise click.Abort
     else:
@@ -112,6 +114,11 @@ def _open(turns: Sequence[RunInfo], state: RunState) -> str:
     if any(info.run_id == run_id and info.orphaned for info in turns):
         return f"its last run was interrupted when its process ended; resume it: agentsd runs resume {run_id}"
     return f"its last run is in progress in another process; wait for it, or cancel it: agentsd runs cancel {run_id}"
+
+
+def _print(result: RunResult, output: TextIO) -> int:
+    with redirect_stdout(output):
+        return print_result(result, as_json=False)
 
 
 class _Prompt:

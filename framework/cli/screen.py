@@ -60,10 +60,11 @@ def raw_stderr() -> TextIO:
 
 
 @contextmanager
-def prints_on_stderr() -> Iterator[None]:
-    """Let what plugins print appear on standard error: a command's standard output is its result alone."""
+def prints_on_stderr() -> Iterator[TextIO]:
+    """Let what plugins print appear on standard error; yields standard output, which is for a command's result."""
+    output = sys.stdout
     with redirect_stdout(sys.stderr):
-        yield
+        yield output
 
 
 def _written_out(found: re.Match[str]) -> str:

@@ -78,15 +78,20 @@ async def answer(
 async def _watch(started: AbstractAsyncContextManager[RunStream], view: View | None) -> RunResult:
     """Show one stretch of a run; Ctrl-C cancels the run, which still ends in order."""
     async with started as stream:
-        try:
-            with on_interrupt(stream.cancel), prints_on_stderr():
-                async for event in stream:
-                    if view is not None and (isinstance(view, JsonLines) or not isinstance(event, _SHOWN_OTHERWISE)):
-                        view.show(event)
-        finally:
-            if view is not None:
-                view.close()
+        with prints_on_stderr():  # around the view, which restores what it has found when it closes
+            await _show(stream, view)
         return await stream.result()
+
+
+async def _show(stream: RunStream, view: View | None) -> None:
+    try:
+        with on_interrupt(stream.cancel):
+            async for event in stream:
+                if view is not None and (isinstance(view, JsonLines) or not isinstance(event, _SHOWN_OTHERWISE)):
+                    view.show(event)
+    finally:
+        if view is not None:
+            view.close()
 
 
 def print_result(result: RunResult, *, as_json: bool) -> int:

@@ -11,6 +11,8 @@ from framework.tools.toolset import Toolset
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, TemplateRef
 
+MOST_TOOLS = 128
+"""Offered to a model: the limit of OpenAI and of servers that follow it."""
 ONLY_TEMPLATES = "only a template can say it: instructions: {template: …}"
 
 
@@ -19,6 +21,7 @@ def lint(
 ) -> Iterator[Problem]:
     """Warnings about an agent that can be used as it is; nothing is said about tools of `silent` sources."""
     yield from _empty_allow(spec, document)
+    yield from _many_tools(toolset, document)
     yield from rule_warnings(spec, toolset, silent)
     yield from _unused_variables(spec, document, prompts)
 
@@ -29,6 +32,15 @@ def _empty_allow(spec: AgentSpec, document: Document) -> Iterator[Problem]:
     if policy.deny and not policy.allow and not policy.ask and not spec.sub_agents:
         message = "`allow` is empty, so no tool is offered: deny rules take away, they allow nothing"
         hint = 'for all tools but the denied ones write `allow: ["*"]`'
+        problem = document.problem(("skill_policy", "allow"), message, hint=hint, at_key=True)
+        yield problem.model_copy(update={"severity": "warning"})
+
+
+def _many_tools(toolset: Toolset, document: Document) -> Iterator[Problem]:
+    """What counts is what a model is offered, not what a server lists."""
+    if (count := len(toolset.offered)) > MOST_TOOLS:
+        message = f"the model is offered {count} tools, and several providers accept at most {MOST_TOOLS}"
+        hint = "allow fewer, or leave tools of a server out with `tools: [GLOB]` at its entry"
         problem = document.problem(("skill_policy", "allow"), message, hint=hint, at_key=True)
         yield problem.model_copy(update={"severity": "warning"})
 
