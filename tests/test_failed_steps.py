@@ -194,6 +194,7 @@ def test_a_failed_step_is_decided_by_another_process_from_the_command_line(tmp_p
     task = "read nowhere.md then calculate 2 + 3"
     done = agentsd("run", "-a", "planner", task, cwd=tmp_path)
     assert done.returncode == 3
+    assert "waits for an answer: read_file (failed-1-s1): step s1 failed" in done.stderr
     assert "--answer 'retry|skip|stop'" in done.stderr
     assert "asks: failed-1-s1" in agentsd("runs", "show", "last", cwd=tmp_path).stdout
     wrong = agentsd("runs", "decide", "last", "--answer", "perhaps", cwd=tmp_path)

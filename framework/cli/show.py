@@ -141,7 +141,8 @@ def ending(result: RunResult) -> str | None:
         case "stopped":
             return f"stopped by {result.finish_reason} after {result.steps} steps"
         case "paused":
-            return f"waits for approval: {', '.join(map(_waiting, result.pending))}"
+            what = "an answer" if all(asked.kind in QUESTIONS for asked in result.pending) else "approval"
+            return f"waits for {what}: {', '.join(map(_waiting, result.pending))}"
         case "failed":
             return f"failed: {result.error.message if result.error else result.finish_reason}"
         case _:
