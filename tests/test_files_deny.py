@@ -194,5 +194,5 @@ def test_check_warns_of_a_rule_that_leaves_the_files_to_other_tools(tmp_path: Pa
         "the deny rule 'read_file' leaves the same files to search_files; "
         "deny the files for all tools: files: {deny: ['*secret*']}"
     )
-    assert warnings(f"{{deny: [{rule}], allow: [read_file, write_file]}}") == []
+    assert warnings(f"{{deny: [{rule}], allow: [read_file, write_file, list_dir]}}") == []
     assert warnings(f'{{deny: [{rule}], files: {{deny: ["*secret*"]}}, allow: [read_file, search_files]}}') == []

@@ -19,6 +19,8 @@ PLACES = frozenset(
     ("path", "file", "filename", "file_path", "filepath", "folder", "directory", "dir", "root_dir", "url", "uri")
 )
 """Names of arguments that are probably paths or URLs."""
+LISTING = "list_dir"
+"""Shows names, not what is in files."""
 
 
 def rule_warnings(spec: AgentSpec, toolset: Toolset, silent: Collection[str]) -> Iterator[Problem]:
@@ -74,7 +76,7 @@ def _left_open(
         others = [
             tool.name
             for tool in toolset.offered.values()
-            if tool.paths and tool.name not in named and (tool.risk != "low") in writers
+            if tool.paths and tool.name not in {*named, LISTING} and (tool.risk != "low") in writers
             if condition not in denied[tool.name]
         ]
         if others:
