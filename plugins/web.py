@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,6 +21,22 @@ HTML_TYPES = ("", "text/html", "application/xhtml+xml")
 _STYLE = "translate(@style, 'ABCDEFGHIJKLMNOPQRSTUVWXYZ ', 'abcdefghijklmnopqrstuvwxyz')"
 HIDDEN = f"//*[@hidden or contains({_STYLE}, 'display:none') or contains({_STYLE}, 'visibility:hidden')]"
 """What people do not see, models should not read."""
+
+
+EXTRACT_SECONDS = 10
+EXTRACT = """
+import resource, sys
+url, hidden, seconds = sys.argv[1:]
+resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
+if sys.platform == "linux":
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+from trafilatura import extract
+html = sys.stdin.buffer.read().decode()
+options = {"include_comments": False, "include_links": True, "prune_xpath": hidden}
+text = extract(html, url=url, output_format="markdown", **options)
+sys.stdout.buffer.write((text or "").encode("utf-8", "replace"))
+"""
+"""Runs in a process with limits: a hostile page keeps the library busy for long, and a thread cannot be ended."""
 
 
 class SearchNotSetUp(ToolError):
@@ -66,16 +85,23 @@ async def web_search(query: str, limit: int = 5) -> list[dict[str, str]]:
 
 
 def _readable(html: str, url: str) -> str:
+    if find_spec("trafilatura") is None:
+        raise ToolError("reading web pages needs a package: pip install 'agentsd[web]'")
     try:
-        from trafilatura import extract  # heavy, and only needed here
-    except ImportError:
-        raise ToolError("reading web pages needs a package: pip install 'agentsd[web]'") from None
-    text = extract(
-        html, url=url, output_format="markdown", include_comments=False, include_links=True, prune_xpath=HIDDEN
-    )
-    if not text:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", EXTRACT, url, HIDDEN, str(EXTRACT_SECONDS)],
+            input=html.encode("utf-8", "replace"),
+            capture_output=True,
+            timeout=2 * EXTRACT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ToolError(f"{url} is too complicated to be read") from None
+    if done.returncode != 0:  # killed by its limits, or out of memory
+        raise ToolError(f"{url} is too complicated to be read")
+    if not (text := done.stdout.decode("utf-8", "replace")):
         raise ToolError(f"{url} has no readable text")
-    return str(text)
+    return text
 
 
 async def _tavily(server: str, key: str, query: str, limit: int) -> list[Any]:

@@ -17,6 +17,7 @@ from framework.tools.builtin.search import search_files
 from framework.tools.builtin.writing import edit_file
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
+from plugins import web
 from tests.cases import cases
 from tests.growth import assert_linear
 
@@ -120,3 +121,9 @@ def test_searching_takes_time_in_proportion_to_the_file(tmp_path: Path, text: st
         assert search_files(query, context=context) == f"No files match '{query}'."
 
     assert_linear(search, lambda size: size, largest=128_000)
+
+
+def test_asi08_a_page_that_takes_long_to_extract_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "EXTRACT_SECONDS", 3)
+    with pytest.raises(ToolError, match="https://h/ is too complicated to be read"):
+        web._readable("<html><body><article><p>" + "a<br>" * 1_000_000 + "</p></article></body></html>", "https://h/")
