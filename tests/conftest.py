@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -27,6 +28,16 @@ def pytest_collection_finish() -> None:
     """What is there by now stays: no later search has to look at it."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def log_levels() -> Iterator[None]:
+    """Restore the levels of loggers: the `agentsd` command, called within a test, sets them for its process."""
+    loggers = [logging.getLogger(name) for name in ("agentsd.runs", "framework.config.catalog", "framework.server")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

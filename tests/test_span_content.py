@@ -186,7 +186,7 @@ def test_content_is_in_no_span_number_or_log_unless_it_is_wanted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     fixture = FIXTURES[name]
-    with caplog.at_level(logging.INFO), caplog.at_level(logging.INFO, "agentsd.runs"):
+    with caplog.at_level(logging.INFO):
         store = play(tmp_path, fixture, None)
     finished = spans.get_finished_spans()
     assert fixture.spans in {span.name for span in finished}

@@ -208,7 +208,7 @@ def test_a_validation_error_of_the_gateways_own_is_not_taken_for_the_models() ->
         PlanDraft.model_validate({})
         raise AssertionError
 
-    with pytest.raises(ValueError, match="goal"):
+    with pytest.raises(ValueError, match="steps"):
         ask_with(ask, PlanDraft)
 
     assert len(asked) == 1
