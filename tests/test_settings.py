@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from framework.config.settings import PREFIX, Settings
+from framework.config.effect import leaves
+from framework.config.settings import PREFIX, Settings, variable_of
 from framework.engine.project import Project
 from framework.types.errors import ConfigError
 from framework.types.problem import Problem
@@ -298,3 +299,14 @@ def test_lines_are_shown_when_the_file_names_only_variables(tmp_path: Path, monk
     monkeypatch.setenv("SOME_KEY", SECRET)
     error = refused(tmp_path, "models: {fast: {modle: x, api_key: '${SOME_KEY}'}}\n")
     assert all(problem.excerpt == "models: {fast: {modle: x, api_key: '${SOME_KEY}'}}" for problem in error.problems)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(key, value) for key, value in leaves(Settings.model_construct()) if isinstance(value, bool | int | str)],
+)
+def test_every_setting_can_come_from_its_variable(key: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        variable_of(tuple(key.split("."))), str(value).lower() if isinstance(value, bool) else str(value)
+    )
+    assert dict(leaves(Settings.parse(b"{}")))[key] == value

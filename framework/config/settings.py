@@ -22,7 +22,7 @@ from framework.types.errors import ConfigError, ToolError, did_you_mean
 from framework.types.frozen import Duration, Frozen, known_version
 from framework.types.http import HttpLimits
 from framework.types.problem import Problem
-from framework.types.spec import AgentName, ContentMode, PositiveInt
+from framework.types.spec import AgentName, ContentMode
 from framework.types.trace import Inbound
 
 FILE = "agentsd.yaml"
@@ -50,13 +50,13 @@ class ModelAlias(Frozen):
 class ModelCallSettings(Frozen):
     """How a model is asked that does not answer as it should."""
 
-    max_retries: Annotated[int, Field(ge=0, le=20, strict=True)] = 3
+    max_retries: Annotated[int, Field(ge=0, le=20)] = 3
     """Attempts after the first one, for each model."""
     backoff: Duration = Field(default=0.5, validate_default=False)
     """The longest pause before the second attempt; it doubles with each attempt, and its length is up to chance."""
     max_backoff: Duration = Field(default=10.0, validate_default=False)
     """The longest pause of all; what a provider asks for (`Retry-After`) may be longer."""
-    cooldown_after: PositiveInt = 5
+    cooldown_after: Annotated[int, Field(gt=0)] = 5
     """Failures of one model in a row, whatever run they happen in, after which it is left alone for a while."""
     cooldown: Duration = Field(default=5.0, validate_default=False)
     """How long, at first: it doubles with each failure after that, up to a minute."""
