@@ -21,7 +21,7 @@ from tests.test_cli import agentsd
 @pytest.fixture(scope="module")
 def hashing() -> ModuleType:
     """The script that writes the hashes."""
-    spec = importlib.util.spec_from_file_location("hash_requirements", ROOT / "scripts/hash_requirements.py")
+    spec = importlib.util.spec_from_file_location("hash_requirements", ROOT / ".ci/hash_requirements.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -37,7 +37,7 @@ def test_the_hashed_versions_are_those_of_the_constraints(hashing: ModuleType) -
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     pinned = {normal(name): version for name, _, version in (line.partition("==") for line in lines) if version}
     hashed = dict(hashing.read(hashing.FILE.read_text("utf-8")).keys())
-    assert hashed == {name: pinned.get(name) for name in hashed}, "run scripts/hash_requirements.py"
+    assert hashed == {name: pinned.get(name) for name in hashed}, "run .ci/hash_requirements.py"
 
 
 def test_every_dependency_is_hashed_and_the_file_is_as_it_is_written(hashing: ModuleType) -> None:

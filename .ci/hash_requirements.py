@@ -1,6 +1,6 @@
 """Writes `requirements-hashed.txt`: the dependencies of agentsd with all its extras, pinned by version and SHA-256.
 
-`python scripts/hash_requirements.py` asks pip, which asks the index it is set up for; nothing is installed. It lists
+`python .ci/hash_requirements.py` asks pip, which asks the index it is set up for; nothing is installed. It lists
 the files that pip chooses for this machine. Run it on other platforms, or for other versions of Python, to add theirs.
 """
 
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-FILE = ROOT / "requirements-hashed.txt"
+FILE = ROOT / ".ci/requirements-hashed.txt"
 HEAD = """\
 # The versions of constraints.txt with the hashes of their files, for `pip install --require-hashes -r`.
-# Written by scripts/hash_requirements.py; each run adds the files of the platform it runs on.
+# Written by .ci/hash_requirements.py; each run adds the files of the platform it runs on.
 """
 _LINE = re.compile(r"^([a-z0-9.-]+)==(\S+)((?: --hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
 
