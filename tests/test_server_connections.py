@@ -76,6 +76,18 @@ def test_a_body_that_does_not_arrive_in_time_loses_its_connection(server: Served
         assert is_closed(connection)
 
 
+def test_a_client_that_reads_no_answers_loses_its_connection(server: Served) -> None:
+    """Without a deadline its request is in progress for ever, so that nothing replaces the connection."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(3 * PATIENCE)
+        connection.connect(("127.0.0.1", server.port))
+        requests = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 1_000_000
+        with pytest.raises(ConnectionError):
+            connection.sendall(requests)
+    assert server.get("/health") == {"status": "ok"}
+
+
 def test_one_address_cannot_take_the_connections_of_another(server: Served) -> None:
     with ExitStack() as stack:
         other = half_open(stack, server.port, "127.0.0.2")

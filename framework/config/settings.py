@@ -182,7 +182,8 @@ class ServerSettings(Frozen):
     max_connections_per_address: Annotated[int, Field(ge=1)] = 200
     """Of one client address, likewise. Clients behind one proxy share its address."""
     request_timeout: Duration = Field(default=10.0, validate_default=False)
-    """How long a request may take to arrive, headers and body; then its connection is closed."""
+    """How long a request may take to arrive, headers and body, and a client may leave an answer unread; then its
+    connection is closed."""
 
 
 class Settings(BaseSettings):

@@ -1,4 +1,4 @@
-"""Limits on connections: how many there are, how many one address has, and how long a request may take to arrive."""
+"""Limits on connections: how many there are, how many one address has, and how long each may wait for its client."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ConnectionLimits:
     total: int
     per_address: int
     request_seconds: float
-    """Within which a request must arrive, headers and body."""
+    """Within which a request must arrive, headers and body; and how long a client may leave a full buffer unread."""
 
     @classmethod
     def of(cls, settings: ServerSettings) -> ConnectionLimits:
@@ -97,12 +97,13 @@ class Connections:
 
 
 class LimitedProtocol(H11Protocol):
-    """uvicorn's protocol, within limits: it has none for connections that never finish a request."""
+    """uvicorn's protocol with deadlines: it has none for clients that neither finish a request nor read answers."""
 
     def __init__(self, connections: Connections, **options: Any) -> None:
         super().__init__(**options)
         self._counted = connections
         self._deadline: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
 
     @property
     def waits(self) -> bool:
@@ -125,12 +126,22 @@ class LimitedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
+        self._end_unread()
         self._counted.forget(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._watch()
+
+    def pause_writing(self) -> None:
+        """The client leaves more unread than is buffered for it: its request stays unanswered, and keeps its place."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self._counted.limits.request_seconds, self.give_up)
+
+    def resume_writing(self) -> None:
+        self._end_unread()
+        super().resume_writing()
 
     def on_response_complete(self) -> None:
         self._unwatch()
@@ -149,6 +160,11 @@ class LimitedProtocol(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _end_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
 
 def protocol_of(limits: ConnectionLimits) -> type[asyncio.Protocol]:
