@@ -81,7 +81,7 @@ def test_a_program_reads_and_changes_the_list_of_a_conversation(tmp_path: Path, 
     recited: list[str] = []
 
     async def read(runtime: Runtime) -> None:
-        recited.extend(f"{item.status} {item.task}" for item in await runtime.todo("c"))
+        recited.extend(f"{item.status} {item.task}" for item in await runtime.todo("c", user="ann"))
 
     talk(tmp_path, store_url, then=read)
     assert recited == ["done look", "done write", "open send"]
@@ -91,13 +91,13 @@ def test_the_next_run_sees_what_the_program_changed(tmp_path: Path) -> None:
     store = JsonStore()
 
     async def change(runtime: Runtime) -> None:
-        await runtime.update_todo("c", [{"task": "send"}])
+        await runtime.update_todo("c", [{"task": "send"}], user="ann")
 
     talk(tmp_path, store, keep(LIST), "ok", then=change)
     assert talk(tmp_path, store, calls(("todo", {}), prefix="d"), "ok") == [], "it was read, not changed"
 
     async def read(runtime: Runtime) -> None:
-        (item,) = await runtime.todo("c")
+        (item,) = await runtime.todo("c", user="ann")
         assert (item.task, item.created_at is not None) == ("send", True)
 
     talk(tmp_path, store, then=read)
