@@ -349,6 +349,15 @@ def test_a_tool_that_was_loaded_anew_is_judged_by_what_it_was_and_what_it_is(
     assert Policy(before, having(now).get).judge(began, {}).rule == expected
 
 
+def test_a_lowered_ceiling_applies_to_the_tool_as_it_was_although_its_risk_was_lowered_too() -> None:
+    began, live = shaped("t", "high"), shaped("t", "low")
+    before = clerk("{allow: ['*']}", "{risk_level: high, confirm: {from: never}}", tools=[began])
+    now = clerk("{allow: ['*']}", "{risk_level: medium}", tools=[live])
+
+    assert Policy(before, having(before).get).judge(began, {}).kind == "allow"
+    assert Policy(before, having(now).get).judge(began, {}).rule == "risk_level medium"
+
+
 def test_a_sub_agent_that_was_taken_away_is_not_called_any_more() -> None:
     before, now = clerk("{allow: []}", sub_agents="[helper]"), clerk("{allow: []}")
     helper = before.toolset.tools["agent.helper"]
