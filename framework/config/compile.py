@@ -129,11 +129,12 @@ class Agent:
         if self.prompts.own and not OF_CONVERSATION.isdisjoint(self.prompts.used_by("react.j2", locale)):
             return self.render("react.j2", locale, **run.data(), limits=limits.model_dump())
         key = (locale, limits, run.http)
-        if key not in self._guidance:
+        if (text := self._guidance.get(key)) is None:  # one look-up: the hash of limits takes long
             while len(self._guidance) >= MAX_GUIDANCE:
                 del self._guidance[next(iter(self._guidance))]
-            self._guidance[key] = self.render("react.j2", locale, **run.limits(), limits=limits.model_dump())
-        return self._guidance[key]
+            text = self.render("react.j2", locale, **run.limits(), limits=limits.model_dump())
+            self._guidance[key] = text
+        return text
 
     def instructions(self, locale: str, inputs: Mapping[str, Any], user: str | None, run: RunVariables = NO_RUN) -> str:
         """The system prompt: the file's text as it is, or its template rendered; raises PromptError."""

@@ -98,11 +98,10 @@ def _client(run: Run, name: str, request: ModelRequest, *, fallback: bool) -> Mo
         if not fallback:
             raise
         raise ModelError(error.message, unavailable=True) from None
-    if not fallback and (unknown := unknown_settings(client.info.provider, request.settings)):
-        raise ConfigError(
-            f"{name}: {client.info.provider} knows no {', '.join(unknown)}: take it out of model_settings"
-        )
-    if request.output is not None and not client.info.typed:
+    info = client.info
+    if not fallback and (unknown := unknown_settings(info.provider, request.settings)):
+        raise ConfigError(f"{name}: {info.provider} knows no {', '.join(unknown)}: take it out of model_settings")
+    if request.output is not None and not info.typed:
         raise ModelError(f"{name} cannot give the typed answer that was asked for", unavailable=True)
     return client
 

@@ -40,11 +40,12 @@ async def attempt(
     Raises:
         ModelError: the attempt failed or its answer is empty; carries the usage, where known.
     """
-    incoming = _Incoming(client.info)
-    with call.attempt(client.info, fallback=fallback) as trace:
+    info = client.info
+    incoming = _Incoming(info)
+    with call.attempt(info, fallback=fallback) as trace:
         try:
-            reply = _counted(run, request, await _in_time(run, client, request, incoming), client.info)
-            require_answer(reply, client.info)
+            reply = _counted(run, request, await _in_time(run, client, request, incoming), info)
+            require_answer(reply, info)
         except ModelError as error:
             error.usage = incoming.cost(run, request, error.usage)
             trace.failed("timeout" if incoming.late else error.code, error.usage)
@@ -133,7 +134,7 @@ async def _receive(
     idle: asyncio.Timeout,
 ) -> ModelReply:
     """Read the answer. Each piece of a streamed one extends the deadline `idle`, and the first one ends `first`."""
-    loop, pause = asyncio.get_running_loop(), run.budget.limits.model_timeout
+    pause = run.budget.limits.model_timeout if request.stream else None
     root = run.services.root
     head = {"run_id": root.run_id, "seq": 0, "generation": root.generation, "path": run.state.path}
     deltas = client.stream(request)
@@ -143,8 +144,8 @@ async def _receive(
                 return delta.reply
             incoming.first_at = incoming.first_at or perf_counter()
             first.reschedule(None)
-            if request.stream and pause is not None:
-                idle.reschedule(loop.time() + pause)
+            if pause is not None:
+                idle.reschedule(asyncio.get_running_loop().time() + pause)
             incoming.texts += (delta.text, delta.reasoning)
             if delta.text and request.stream and not run.is_guarded:  # a guard may have come since it was asked
                 await run.services.channel.put(ContentReceived(**head, message_id=message_id(run), text=delta.text))

@@ -37,8 +37,10 @@ class Budget:
     @property
     def cost_limit(self) -> str | None:
         """Where the first cost limit in force is set; None without one."""
-        limited = (budget for budget in self._chain() if budget.limits.max_cost_usd is not None)
-        return next((budget._place("max_cost_usd") for budget in limited), None)
+        for budget in self._chain():
+            if budget.limits.max_cost_usd is not None:
+                return budget._place("max_cost_usd")
+        return None
 
     def check_steps(self) -> None:
         """Before a model call; raises LimitExceeded for what is already used up."""

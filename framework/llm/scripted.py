@@ -33,12 +33,13 @@ class ScriptedModel:
         self._turns = list(turns)
         self._script = script
         self._tokens = tokens
+        self._info = ModelInfo(provider="scripted", model="", typed=True, stand_in=True)
         self.requests: list[ModelRequest] = []
 
     @property
     def info(self) -> ModelInfo:
         """It answers typed requests by itself."""
-        return ModelInfo(provider="scripted", model="", typed=True, stand_in=True)
+        return self._info
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         """The next turn; raises AssertionError when the script has ended."""

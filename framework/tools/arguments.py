@@ -59,6 +59,7 @@ class ModelArguments:
         self.model = model
         self.schema = _schema_of(model)
         self._work = ValidationWork(self.schema, tagged=True)
+        self._defaults = {name: field.default for name, field in model.model_fields.items() if not field.is_required()}
 
     def spellings(self, name: str) -> tuple[str, ...]:
         """The names by which a call may give a parameter: its own and its aliases; none if there is no such one."""
@@ -70,8 +71,7 @@ class ModelArguments:
         return (name, *(choice for choice in (field.alias, *choices) if isinstance(choice, str) and choice != name))
 
     def with_defaults(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        fields = self.model.model_fields.items()
-        return {name: field.default for name, field in fields if not field.is_required()} | dict(arguments)
+        return {**self._defaults, **arguments}
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         text = _json(arguments)

@@ -26,6 +26,8 @@ from framework.types.spec import Rule
 Match = Callable[[str, str], bool | None]
 """Whether a text matches a pattern; None: it cannot be judged."""
 HERE = BaseFolder(Path())
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+"""Types whose values are JSON data already; their subclasses are not, such as an enumeration of texts."""
 COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -94,12 +96,14 @@ def plain_values(value: Any) -> Any:
 
     Fields of models come under their names and their aliases, for rules may use either.
     """
+    if type(value) in _SCALARS:
+        return value
+    if isinstance(value, (dict, Mapping)):  # dict first: asking an abstract class takes long
+        return {str(plain_values(key)): plain_values(item) for key, item in value.items()}
     if isinstance(value, BaseModel):
         return _of_model(value)
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain_values(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(plain_values(key)): plain_values(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain_values(item) for item in value]
     if isinstance(value, Enum):

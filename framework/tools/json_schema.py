@@ -46,6 +46,8 @@ class JsonSchema:
 
     def branches(self, node: Any) -> list[Mapping[str, Any]]:
         """The schemas a value may choose from, each with its `type`; none where anything else may be allowed too."""
+        if isinstance(node, dict) and "type" in node:  # nearly always, and asked for each argument
+            return [node]
         found: list[Mapping[str, Any]] = []
         pending = [(node, 0)]
         for _ in range(MAX_VISITED):
