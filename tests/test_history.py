@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from framework import Runtime
@@ -78,12 +79,18 @@ def test_agents_that_are_the_same_now_as_then_are_the_very_same(tmp_path: Path) 
 
 def test_what_is_kept_of_a_generation_are_no_agents(tmp_path: Path) -> None:
     async def body(runtime: Runtime) -> None:
-        for version in range(5):
-            changed = {
-                path: f"{text}# history {version}\n" for path, text in FILES.items() if path.startswith("agents.d")
-            }
-            write(tmp_path, changed)
-            await runtime.reload()
+        loop = asyncio.get_running_loop()
+        # a worker thread refers to the generation it has built until it drops its work item, which is after the
+        # reload returns: leaving the executor joins its threads
+        with ThreadPoolExecutor() as workers:
+            loop.set_default_executor(workers)
+            for version in range(5):
+                changed = {
+                    path: f"{text}# history {version}\n" for path, text in FILES.items() if path.startswith("agents.d")
+                }
+                write(tmp_path, changed)
+                await runtime.reload()
+        loop.set_default_executor(ThreadPoolExecutor())
         assert [len(entry.changes) for entry in runtime.catalog.history] == [4, 0, 0, 0, 0, 0]
         gc.collect()
         left = {id(o) for o in gc.get_objects() if isinstance(o, Agent) and b"# history" in o.document.source}
