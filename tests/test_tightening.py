@@ -187,6 +187,20 @@ def test_what_cannot_be_read_of_that_ceiling_is_named(tmp_path: Path) -> None:
     assert any("tools.http.domains are NOT live" in problem.message for problem in after.problems)
 
 
+def test_a_restriction_in_a_file_that_was_moved_and_broken_at_once_names_the_new_file(tmp_path: Path) -> None:
+    async def main() -> None:
+        root = project(tmp_path, skill_policy="{deny: [write_file], allow: ['*']}")
+        async with Runtime.open(root, watch=False) as runtime:
+            (root / FILE).unlink()
+            moved = one(skill_policy="{deny: [write_file, echo], allow: ['*']}")
+            write(root, {"agents.d/moved.yaml": "# moved\n" + moved, "prompts/_c.j2": "{{ nothing"})
+            generation = await runtime.reload()
+            assert verdict(generation, "echo", text="x") == ("deny", "agents.d/moved.yaml:7")
+            assert verdict(generation, "write_file")[1] == f"{FILE}:6", "unchanged: the place in the last good version"
+
+    asyncio.run(main())
+
+
 def test_a_run_in_progress_is_denied_its_next_call(tmp_path: Path) -> None:
     root = project(tmp_path)
 

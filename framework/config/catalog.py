@@ -267,6 +267,7 @@ class Catalog:
                 with (lease := await self._leases.begin(held)):
                     self._swap(Candidate.of(held, self.current, candidate.snapshot), lease, trigger)
                 return
+            problems = held.refusal
         elif restricted := candidate.restricts:
             message = f"what this edit restricts is NOT live for {', '.join(restricted)}: cases fail (reload.gate)"
             problems = (*problems, Problem(path=SETTINGS, message=message, severity="warning"))

@@ -97,6 +97,8 @@ class Document:
     data: dict[str, Any]
     marks: Mapping[Path, Marks]
     """Where everything in it begins."""
+    elsewhere: Mapping[Path, str] = field(default_factory=dict)
+    """The file of what another version of the document added, where that is not `path`: the file was moved."""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -111,7 +113,7 @@ class Document:
         """`file:line` of a key, or `default` if the file does not have it."""
         while path and path not in self.marks and isinstance(path[-1], int):  # one value in the place of a list
             path = path[:-1]
-        return f"{self.path}:{self.marks[path][0][0]}" if path in self.marks else DEFAULT
+        return f"{self.elsewhere.get(path, self.path)}:{self.marks[path][0][0]}" if path in self.marks else DEFAULT
 
     def problem(
         self, path: Path, message: str, *, hint: str | None = None, at_key: bool = False, fix: Fix | None = None

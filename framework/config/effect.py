@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from pydantic import BaseModel
 
-from framework.config.document import DocumentError, read_document
-from framework.config.environment import expand
-from framework.config.partial import readable
-from framework.config.settings import NO_FILE, Settings, ToolSettings, variable_of
+from framework.config.document import read_document
+from framework.config.narrowing import narrowed, notes, read_saved, unreadable
+from framework.config.settings import NO_FILE, Settings
 from framework.config.snapshot import SETTINGS, Snapshot
 from framework.types.errors import ConfigError
 from framework.types.problem import Problem
@@ -46,8 +44,6 @@ EFFECTS: Mapping[str, Effect] = {
 tools, and a run that goes on may do only what was permitted when it began and still is; or it says
 who may ask, or what a request's trace context is for."""
 
-_NOT_LIVE = "are NOT live: they cannot be read; what is in force stays in force"
-
 
 def effect_of(key: str) -> Effect:
     """Of a setting by its dotted key."""
@@ -74,33 +70,19 @@ class SettingsFile:
         return self._read[1].model_copy(update={"reload": self._started.reload})
 
     def held(self, snapshot: Snapshot, live: Settings) -> tuple[Settings, list[Problem]]:
-        """The live settings with the ceiling for tools that a file lowers which cannot be used as a whole.
+        """The live settings with what the file restricts, for an edit that cannot be used as a whole.
 
-        The problems say what of that ceiling cannot be read. What a variable of the environment sets stays as it is.
+        The problems say what of the file is not live.
         """
-        source = snapshot.files.get(SETTINGS)
-        if self._fixed or source is None or (self._read and self._read[0] == source):
+        if self._fixed:
             return live, []
-        try:
-            document = read_document(SETTINGS, source)
-        except DocumentError:
-            message = f"the ceilings for tools in this file {_NOT_LIVE}"
-            return live, [Problem(path=SETTINGS, message=message, severity="warning")]
-        tools = expand(document, os.environ)[0].get("tools")
-        given = [name.upper() for name in os.environ]
-        data = {
-            key: value
-            for key, value in (tools.items() if isinstance(tools, dict) else ())
-            if not any(name.startswith(variable_of(("tools", key))) for name in given)
-        }
-        saved, unread = readable(ToolSettings, live.tools.model_dump(mode="json"), data)
-        narrowed = live.tools.narrowed_by(ToolSettings.model_validate(saved))
-        problems = [
-            document.problem(("tools", *path), f"tools.{'.'.join(map(str, path))} {_NOT_LIVE}", at_key=True)
-            for path in unread
-        ]
-        warnings = [problem.model_copy(update={"severity": "warning", "excerpt": None}) for problem in problems]
-        return (live if narrowed == live.tools else live.model_copy(update={"tools": narrowed})), warnings
+        source = snapshot.files.get(SETTINGS, NO_FILE)
+        if any(problem.path == SETTINGS for problem in snapshot.problems):
+            return live, [unreadable()]
+        known = self._read[1] if self._read and self._read[0] == source else None
+        saved, problems = (known, []) if known else read_saved(source, live)
+        found = narrowed(live, saved)
+        return found, [*problems, *notes(live, saved, found, source)]
 
     def notices(self) -> Iterator[Problem]:
         """Warnings of what the file, as it was read last, changes that only a new start will bring into effect."""

@@ -140,11 +140,11 @@ class Builder:
         parsed |= {path: ParseError([problem]) for path, problem in unreadable.items()}
         agents, notes = hold(previous.agents, parsed, files, why)
         settings, unread = self._settings.held(snapshot, previous.settings)
-        refused = _refused(snapshot, previous, outside, why)
+        problems = tuple(dict.fromkeys(in_order([*why, *notes, *unread])))
+        refused = _refused(snapshot, previous, outside, problems)
         same = agents.keys() == previous.agents.keys() and all(agents[name] is previous.agents[name] for name in agents)
         if same and settings == previous.settings:
             return refused
-        problems = tuple(in_order([*why, *notes, *unread]))
         return replace(refused, agents=agents, settings=settings, problems=problems, refusal=())
 
     def _build(self, snapshot: Snapshot, previous: Generation, outside: Outside) -> Generation:

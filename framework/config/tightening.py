@@ -163,7 +163,8 @@ def _placed(last_good: Document, saved: Document, origins: Mapping[Path, Path]) 
     marks = dict(last_good.marks)
     for path, origin in origins.items():
         marks[path] = saved.marks[next(p for p in (origin[:n] for n in range(len(origin), -1, -1)) if p in saved.marks)]
-    return replace(last_good, marks=PackedMarks(marks))
+    elsewhere = {} if saved.path == last_good.path else dict.fromkeys(origins, saved.path)
+    return replace(last_good, marks=PackedMarks(marks), elsewhere=elsewhere)
 
 
 def _put(data: Data, key: str, value: Any) -> None:
