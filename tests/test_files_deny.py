@@ -10,7 +10,7 @@ import pytest
 
 from framework import RunResult, Runtime, ToolContext, ToolResult, tool
 from framework.config.diff import agent_diff
-from framework.config.parse import parse_agent
+from framework.config.parse import ParseError, parse_agent
 from framework.testing import ScriptedModel, Turn, calls
 from framework.tools.base_folder import BaseFolder
 from framework.tools.beneath import open_file
@@ -73,6 +73,30 @@ def test_searches_listings_and_suggestions_leave_denied_files_out(
     assert SECRET not in shown
     assert "secret.json" not in shown
     assert "private" not in shown
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "is_denied"),
+    [
+        ("**/*.key", "id.key", True),
+        ("**/*.key", "a/b/id.key", True),
+        ("a/**/id.key", "a/id.key", True),
+        ("a/**/id.key", "a/b/c/id.key", True),
+        ("a/**/id.key", "b/id.key", False),
+        ("a**/id.key", "id.key", False),
+        ("secrets/**", "secrets/id.key", True),
+        ("secrets/**", "id.key", False),
+    ],
+)
+def test_two_stars_stand_for_any_number_of_folders(pattern: str, path: str, is_denied: bool) -> None:
+    assert (BaseFolder(Path("/base"), (pattern,)).denied_by(path.split("/")) is not None) == is_denied
+
+
+@pytest.mark.parametrize("pattern", ["../secret", "data/../secret", "data\\\\secret", "~/.ssh/*"])
+def test_a_pattern_that_matches_no_file_is_an_error(pattern: str) -> None:
+    text = agent("a", skill_policy=f'{{files: {{deny: ["{pattern}"]}}, allow: []}}')
+    with pytest.raises(ParseError, match=r"it matches no file: write it from tools\.base_path"):
+        parse_agent("agents.d/a.yaml", text.encode())
 
 
 def test_plugins_that_open_files_the_same_way_obey(tmp_path: Path) -> None:

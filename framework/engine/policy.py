@@ -137,9 +137,9 @@ def _denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFo
 
 
 def _file_denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Verdict | None:
-    """A path among the arguments that `files.deny` covers."""
+    """A path or `file:` URL among the arguments that `files.deny` covers."""
     denied = agent.spec.skill_policy.files.deny
-    if not denied or not tool.paths:
+    if not denied or not (tool.paths or tool.urls):
         return None
     files = replace(base, denied=denied)
     for parts in paths_in(tool, arguments, base):

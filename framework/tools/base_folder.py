@@ -30,12 +30,12 @@ class BaseFolder:
     def matches(self, path: str, pattern: str) -> bool:
         """Whether a canonical path matches a pattern, whatever the spelling of the pattern.
 
-        A pattern that ends in `/` stands for a folder and everything in it.
+        A pattern that ends in `/` stands for a folder and everything in it. `**/` stands for any number of folders.
         """
-        wanted = _canonical_pattern(pattern, self.path)
-        if _matches(path, wanted):
+        forms = [*_forms(_canonical_pattern(pattern, self.path))]
+        if any(_matches(path, form) for form in forms):
             return True
-        return _matches(_folded(path), _folded(wanted)) and self.folds_case()
+        return any(_matches(_folded(path), _folded(form)) for form in forms) and self.folds_case()
 
     def denied_by(self, parts: Sequence[str]) -> str | None:
         """The pattern that denies a file or one of the folders it lies in."""
@@ -110,6 +110,15 @@ def _canonical_pattern(pattern: str, base: Path) -> str:
                 path = path[len(root) :].lstrip("/")
                 break
     return f"{path or '.'}{'/' if pattern.endswith('/') and kept else ''}"
+
+
+def _forms(pattern: str) -> Iterator[str]:
+    """A pattern, and its readings with fewer folders: `fnmatch` demands one for each `**/`."""
+    yield pattern
+    parts = pattern.split("/")
+    while "**" in parts[:-1]:
+        parts.remove("**")
+        yield "/".join(parts)
 
 
 def _matches(path: str, pattern: str) -> bool:

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePosixPath
+from posixpath import normpath
 from typing import Any, Literal
+from urllib.parse import unquote
 
 from framework.tools.base_folder import BaseFolder, below_base, plain_parts
 from framework.tools.beneath import parts_below, refuse_links
@@ -61,14 +63,18 @@ def require_canonical(tool: Tool, arguments: Mapping[str, Any], base: Path) -> N
 
 
 def paths_in(tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Iterator[tuple[str, ...]]:
-    """The declared paths of a call, as parts below the base folder; those outside of it are left out."""
-    for name in tool.paths:
+    """The declared paths of a call and its `file:` URLs, as parts below the base folder; others are left out."""
+    for name in (*tool.paths, *tool.urls):
         for value in values_at(arguments, name):
+            text = str(value) if isinstance(value, (str, Path)) else None
+            given = text and (_path_of_url(text) or (text if name in tool.paths else None))
+            if given is None:
+                continue
             try:
-                path = PurePosixPath(_judged_path(str(value), base)) if isinstance(value, (str, Path)) else None
+                path = PurePosixPath(_judged_path(given, base))
             except ToolError:
                 continue  # refused before the call
-            if path is not None and not path.is_absolute():
+            if not path.is_absolute():
                 yield path.parts
 
 
@@ -194,6 +200,15 @@ def _judged_path(text: str, base: BaseFolder) -> str:
 
 def _joined(parts: tuple[str, ...]) -> str:
     return f"/{'/'.join(parts[1:])}" if parts[:1] == ("/",) else "/".join(parts) or "."
+
+
+def _path_of_url(text: str) -> str | None:
+    """The path that a `file:` URL leads to, whatever its spelling; None for any other text."""
+    scheme, mark, rest = text.strip().partition(":")
+    if not mark or scheme.lower() != "file":
+        return None
+    path = unquote(rest.partition("#")[0].partition("?")[0])
+    return normpath(f"/{path[2:].partition('/')[2]}" if path.startswith("//") else path)
 
 
 def _url_pattern(pattern: str) -> str:

@@ -14,7 +14,6 @@ from framework.types.mcp import McpPolicy
 AgentName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 ToolPattern = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-FilePattern = Annotated[str, StringConstraints(min_length=1, max_length=500)]
 Risk = Literal["low", "medium", "high", "critical"]
 RISKS: tuple[Risk, ...] = ("low", "medium", "high", "critical")
 """From harmless to harmful; the order is what `risk_level` and `confirm.from` compare by."""
@@ -37,6 +36,15 @@ def _is_regex(pattern: str) -> str:
 
 
 Regex = Annotated[str, AfterValidator(_is_regex)]
+
+
+def _is_below_base(pattern: str) -> str:
+    if ".." in pattern.split("/") or "\\" in pattern or pattern.startswith("~"):
+        raise ValueError("it matches no file: write it from tools.base_path, without '..', a backslash or '~'")
+    return pattern
+
+
+FilePattern = Annotated[str, StringConstraints(min_length=1, max_length=500), AfterValidator(_is_below_base)]
 
 
 def _text_or(tag: str) -> Discriminator:
@@ -136,7 +144,8 @@ class FilePolicy(Frozen):
 
     deny: tuple[FilePattern, ...] = ()
     """Globs below `tools.base_path`, such as `data/*secret*` or `private/`: neither read, searched, listed nor
-    written. `*` stands for anything, slashes too; what lies in a folder that is denied is denied as well."""
+    written. `*` stands for anything, slashes too, and `**/` for any number of folders; what lies in a denied folder
+    is denied as well."""
 
 
 class SkillPolicy(Frozen):
