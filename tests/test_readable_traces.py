@@ -161,6 +161,13 @@ def test_a_plan_that_waits_says_so(tmp_path: Path, spans: InMemorySpanExporter) 
     assert attributes(spans, "invoke_workflow one")["output.value"] == "waits for approval: plan"
 
 
+def test_a_question_of_the_model_waits_for_an_answer_not_for_approval(
+    tmp_path: Path, spans: InMemorySpanExporter
+) -> None:
+    run(tmp_path, calls(("ask_user", {"question": "Where to?"})), skill_policy="{allow: [ask_user]}")
+    assert attributes(spans, "execute_tool ask_user")["output.value"] == "waits for an answer: ask_user"
+
+
 def test_a_step_that_waits_says_so(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     step = {"id": "s1", "description": "write", "tool": "write_file", "parameters": {"path": "a"}}
     run(tmp_path, draft(step, goal="know"), "the end", executor="plan", skill_policy=ASKING)

@@ -10,10 +10,12 @@ from pydantic import ValidationError
 
 from framework.engine.failed_steps import is_about_step
 from framework.tools.builtin.asking import ASK_USER
+from framework.types.confirmation_kinds import subject_of
 from framework.types.errors import RequestError
 from framework.types.messages import REFUSED, Message, ToolResult
 from framework.types.plan import PlanDraft
-from framework.types.state import Approve, CallRecord, Decision, Edit, Reject, Respond, RunState, subject_of
+from framework.types.shorten import one_line
+from framework.types.state import Approve, CallRecord, Decision, Edit, Reject, Respond, RunState
 
 NAME_CHARS = 60
 """Of the message, as the case's name."""
@@ -40,7 +42,7 @@ def case_of(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[str, 
     script = list(_script(record, numbers))
     if record.status == "failed" and not script:
         raise RequestError(f"run {record.run_id} failed before a model answered: there is no answer to test with")
-    case: dict[str, Any] = {"name": _name(message), "agent": record.agent, "message": message}
+    case: dict[str, Any] = {"name": one_line(message, NAME_CHARS), "agent": record.agent, "message": message}
     if record.inputs:
         case["inputs"] = record.inputs
     case["model"] = script
@@ -52,11 +54,6 @@ def case_of(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[str, 
         case["decisions"] = decisions
     case["expect"] = _expected(record, events)
     return case
-
-
-def _name(message: str) -> str:
-    line = " ".join(message.split())
-    return line if len(line) <= NAME_CHARS else line[: NAME_CHARS - 1] + "…"
 
 
 # --- the script

@@ -19,11 +19,12 @@ from framework.llm.client import ModelClient, ModelRequest
 from framework.llm.providers import OFFLINE
 from framework.llm.scripted import ScriptedModel, Turn
 from framework.types.case import Case, ScriptedAnswer, decision_of
+from framework.types.confirmation_kinds import subject_of
 from framework.types.errors import AgentsdError, ModelError
 from framework.types.messages import ToolCall
 from framework.types.plan import PlanDraft
 from framework.types.problem import Problem
-from framework.types.state import Confirmation, Decision, RunResult, subject_of
+from framework.types.state import Confirmation, Decision, RunResult
 
 if TYPE_CHECKING:
     from framework.engine.runtime import Runtime

@@ -22,6 +22,7 @@ from framework.llm.structured import Ask
 from framework.types.errors import AgentsdError, ModelError, did_you_mean
 from framework.types.events import Routed
 from framework.types.messages import Message
+from framework.types.shorten import shorten
 
 AUTO = "auto"
 MAX_AGENTS = 200
@@ -108,7 +109,7 @@ async def _choice(
 def _described(agent: Agent) -> str:
     examples = "; ".join(_examples(agent))
     text = f"{agent.spec.description}{f' For instance: {examples}' if examples else ''}"
-    return f"- {agent.name}: {text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + '…'}"
+    return f"- {agent.name}: {shorten(text, MAX_CHARS)}"
 
 
 def _examples(agent: Agent) -> Iterator[str]:

@@ -15,6 +15,7 @@ from framework.llm.protocol import ask_valid
 from framework.memory.compression import beginning, summed_up
 from framework.types.errors import LimitExceeded, ModelError
 from framework.types.messages import Message
+from framework.types.shorten import shorten
 
 if TYPE_CHECKING:
     from framework.engine.run import Run
@@ -79,7 +80,7 @@ async def _summary_text(run: Run, gone: Sequence[Message]) -> str:
     before = run.state.summary.text.splitlines() if run.state.summary else ()
     said = [line.removeprefix("- ") for line in before if line.startswith("- ")]
     said += [" ".join(message.content.split()) for message in gone if message.role == "user"]
-    requests = [text if len(text) <= REQUEST_CHARS else text[: REQUEST_CHARS - 1] + "…" for text in said]
+    requests = [shorten(text, REQUEST_CHARS) for text in said]
     text = turns.render(run, "compress.j2", requests=requests)
     messages = (*turns.preamble(run), *turns.earlier(run), *gone, Message(role="user", content=text))
     settings = run.state.model_settings.model_copy(update={"tool_choice": None})

@@ -10,13 +10,14 @@ from typing import Any
 
 from framework.types import events
 from framework.types.case import Expect
+from framework.types.confirmation_kinds import subject_of
 from framework.types.events import Event
 from framework.types.linear_pattern import LinearPattern
 from framework.types.messages import REFUSED
 from framework.types.plan import PlanStep
-from framework.types.state import RunResult, subject_of
+from framework.types.shorten import one_line
+from framework.types.state import RunResult
 
-"""Stands for the plan itself where a tool is named."""
 SHOWN_CHARS = 160
 
 
@@ -117,7 +118,7 @@ def _ending_checks(expect: Expect, evidence: Evidence, result: RunResult) -> Ite
     if (pattern := expect.output_matches) is not None:
         message = f"expected output_matches {_shown(pattern)}, got {_shown(result.output)}"
         yield Check("output_matches", LinearPattern(pattern).is_in(result.output), message)
-    why = f" ({_shorten(result.error.message)})" if result.error else ""
+    why = f" ({one_line(result.error.message, SHOWN_CHARS)})" if result.error else ""
     for key, wanted, got in (
         ("status", expect.status, result.status),
         ("finish_reason", expect.finish_reason, result.finish_reason),
@@ -131,7 +132,7 @@ def _ending_checks(expect: Expect, evidence: Evidence, result: RunResult) -> Ite
 
 
 def _list_check(key: str, passed: bool, patterns: Sequence[str], got: Sequence[str]) -> Check:
-    return Check(key, passed, f"expected {key} [{', '.join(patterns)}], got [{_shorten(', '.join(got))}]")
+    return Check(key, passed, f"expected {key} [{', '.join(patterns)}], got [{one_line(', '.join(got), SHOWN_CHARS)}]")
 
 
 def _arguments_check(tool: str, wanted: Mapping[str, Any], evidence: Evidence) -> Check:
@@ -164,9 +165,4 @@ def _exactly(patterns: Sequence[str], names: Sequence[str]) -> bool:
 
 
 def _shown(value: Any) -> str:
-    return _shorten(json.dumps(value, ensure_ascii=False, default=str))
-
-
-def _shorten(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= SHOWN_CHARS else line[: SHOWN_CHARS - 1] + "…"
+    return one_line(json.dumps(value, ensure_ascii=False, default=str), SHOWN_CHARS)

@@ -17,6 +17,7 @@ from framework.types.events import PlanProposed
 from framework.types.messages import Message
 from framework.types.plan import Plan, PlanDraft, PlanStep
 from framework.types.preflight import Preflight
+from framework.types.shorten import one_line
 from framework.types.spec import RISKS, ApprovalFrom, PlanSettings
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 SHOWN_FINDINGS = 20
 GOAL_CHARS = 200
-"""Characters of the request that stand for a plan's goal."""
+"""Length of the goal, in characters, where the request is taken for it."""
 
 
 def settings_of(run: Run) -> PlanSettings:
@@ -163,8 +164,7 @@ def _question(
 
 def _request(run: Run) -> str:
     """The user's message in one line: the goal of a plan that names none."""
-    line = " ".join(run.state.messages[0].content.split())
-    return line if len(line) <= GOAL_CHARS else f"{line[: GOAL_CHARS - 1]}…"
+    return one_line(run.state.messages[0].content, GOAL_CHARS)
 
 
 def _shown(draft: PlanDraft) -> str:

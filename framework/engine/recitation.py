@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from framework.tools.builtin.notes import MARKS, TODO
 from framework.types.messages import Message
+from framework.types.shorten import one_line
 from framework.types.todo import read_items
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ def _plan(run: Run) -> str:
     plan = run.parent.state.plan if run.parent and run.state.path[-1].startswith("step-") else None
     if plan is None or len(plan.steps) < 2:
         return ""
-    lines = [f"{_STEP_MARKS[step.status]} {step.id}: {_line(step.description)}" for step in plan.steps]
-    return "\n".join((f"The plan, of which you do the step that you were given ([>]): {_line(plan.goal)}", *lines))
+    lines = [f"{_STEP_MARKS[step.status]} {step.id}: {one_line(step.description, MAX_CHARS)}" for step in plan.steps]
+    return "\n".join(
+        (f"The plan, of which you do the step that you were given ([>]): {one_line(plan.goal, MAX_CHARS)}", *lines)
+    )
 
 
 def _list(run: Run) -> str:
@@ -43,10 +46,5 @@ def _list(run: Run) -> str:
     items = read_items(run.services.root.session.get(TODO))
     if all(item.status == "done" for item in items):
         return ""
-    lines = [f"{MARKS[item.status]} {_line(item.task)}" for item in items]
+    lines = [f"{MARKS[item.status]} {one_line(item.task, MAX_CHARS)}" for item in items]
     return "\n".join((f"Your list of things to do (keep it up to date with {TODO}):", *lines))
-
-
-def _line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_CHARS else line[: MAX_CHARS - 1] + "…"

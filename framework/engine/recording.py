@@ -13,6 +13,7 @@ from framework.engine.choosing import RouteChoice
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
 from framework.tools.extension import Extension
 from framework.tools.tool import Tool, ToolContext
+from framework.types.confirmation_kinds import KINDS
 from framework.types.errors import ModelError, Paused, Refused, ToolError
 from framework.types.messages import Message, ToolCall, ToolResult, Usage
 from framework.types.spec import HookPlace
@@ -44,9 +45,7 @@ class Recording:
         self._records = {state.path: state for state in record.with_sub_runs()}
         self._live, self._record = live, record
         self._given: Counter[tuple[Path, str]] = Counter()
-        self._questions = {
-            asked.id.partition("?")[0]: asked for asked in record.pending if asked.kind in ("question", "ask_user")
-        }
+        self._questions = {asked.id.partition("?")[0]: asked for asked in record.pending if KINDS[asked.kind].by_tool}
         self.asked: dict[str, Asked] = {}
         """By agent."""
         self.beyond: list[str] = []

@@ -16,6 +16,7 @@ from framework.tools.json_schema import JsonSchema, fits, types_of
 from framework.tools.repairs import UNREADABLE, read_as
 from framework.types.errors import ToolError
 from framework.types.plan import PlanStep
+from framework.types.shorten import shorten
 
 _REFERENCE = re.compile(r"\{\{\s*steps\.([a-zA-Z0-9][a-zA-Z0-9_-]*)\.output((?:\.[A-Za-z0-9_-]+)*)\s*\}\}")
 _SHOWN_CHARS = 60
@@ -43,8 +44,7 @@ def faults(value: Any) -> Iterator[str]:
         rest = _REFERENCE.sub("", text)
         if "{{" in rest:
             wrong = rest[rest.index("{{") :]
-            shown = wrong if len(wrong) <= _SHOWN_CHARS else wrong[:_SHOWN_CHARS] + "…"
-            yield f"{shown!r} refers to nothing: {SYNTAX}"
+            yield f"{shorten(wrong, _SHOWN_CHARS)!r} refers to nothing: {SYNTAX}"
 
 
 def resolve(value: Any, output_of: Callable[[str], Any], schema: Mapping[str, Any] | None = None) -> Any:

@@ -15,6 +15,7 @@ from framework.config.generation import Generation
 from framework.engine.options import RunOptions, expect_type
 from framework.llm.chat import read_again, repair
 from framework.llm.forms import Form, imported
+from framework.types.confirmation_kinds import KINDS
 from framework.types.errors import RequestError, did_you_mean
 from framework.types.messages import Message, ToolCall
 from framework.types.spec import Limits, ModelSettings
@@ -157,7 +158,7 @@ def check_answers(pending: Sequence[Confirmation], decisions: Mapping[str, Decis
                 raise RequestError(f"{asked.id}: not one of its choices ({', '.join(asked.choices)}): {text!r}")
             case Respond(text=text) if asked.kind == "ask_user" and not text.strip():
                 raise RequestError(f"{asked.id}: the answer is empty")
-            case Approve() | Edit() if asked.kind in ("ask_user", "step"):
+            case Approve() | Edit() if not KINDS[asked.kind].may_approve:
                 raise RequestError(f"{asked.id}: it is a question: respond with an answer, or reject it")
 
 

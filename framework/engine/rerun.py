@@ -25,14 +25,13 @@ from framework.tools.arguments import SchemaArguments
 from framework.tools.source import source_of
 from framework.tools.tool import Tool
 from framework.tools.toolset import Toolset
+from framework.types.confirmation_kinds import KINDS
 from framework.types.errors import AgentNotFound, ConfigError, ToolError
 from framework.types.messages import ToolDefinition
 from framework.types.spec import Limits
 from framework.types.state import Approve, Confirmation, Decision, RunState
 
 OPEN_OBJECT = {"type": "object", "properties": {}, "additionalProperties": True}
-BY_TOOLS = ("question", "ask_user")
-"""Kinds of questions that a tool asks while it runs."""
 MAX_ROUNDS = 50
 """Of questions: a plan that is asked about again and again must not go on for ever."""
 
@@ -57,7 +56,7 @@ async def replay(root: Path, store: Store, record: RunState, current: Generation
     now = await _carry_out(root, record, current, _limits(record.limits, policy, current.agents[record.agent]))
     asked = [event for event in await store.events(record.run_id) if event["event"] == "confirm_required"]
     # A recorded tool repeats its result: it does not ask again what was answered.
-    open_ones = [one["id"] for one in asked if one["kind"] not in BY_TOOLS or one["id"] not in record.decisions]
+    open_ones = [one["id"] for one in asked if not KINDS[one["kind"]].by_tool or one["id"] not in record.decisions]
     return tuple(differences(record, list(dict.fromkeys(open_ones)), before, now))
 
 
@@ -108,8 +107,7 @@ async def _carry_out(root: Path, record: RunState, generation: Generation, limit
 
 def _decision(record: RunState, asked: Confirmation) -> Decision | None:
     """What was decided, or else an approval; a question that was never asked has no answer."""
-    unanswerable = asked.kind in ("ask_user", "step")
-    return record.decisions.get(asked.id) or (None if unanswerable else Approve())
+    return record.decisions.get(asked.id) or (Approve() if KINDS[asked.kind].may_approve else None)
 
 
 def _first_state(record: RunState, limits: Limits) -> RunState:

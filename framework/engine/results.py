@@ -13,7 +13,7 @@ from framework.config.prompts import PromptError
 from framework.engine.warning import warn
 from framework.llm.chat import repair
 from framework.types.events import ToolFinished
-from framework.types.messages import Message, ToolCall, ToolResult
+from framework.types.messages import REFUSED, Message, ToolCall, ToolResult
 from framework.types.redact import redact
 from framework.types.report import Action, ToolStat, TraceEntry
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
@@ -122,7 +122,7 @@ def decision_text(decisions: Mapping[str, Decision], key: str) -> str | None:
 
 def observation(run: Run, tool: str, result: ToolResult) -> str:
     """A result as the model sees it: text, or JSON; cut at `max_observation_chars`."""
-    if result.status in ("denied", "cancelled"):
+    if result.status in REFUSED:
         text = f"{result.status.capitalize()}: {result.error}"
     elif result.status != "success":
         text = _error_text(run, tool, result)

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from time import perf_counter
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, SecretStr
@@ -19,6 +19,7 @@ from framework.telemetry import inbound, names
 from framework.telemetry.content import TEXT, Content, mode_of
 from framework.telemetry.span import NO_SPAN, Given, OpenSpan
 from framework.telemetry.spans import Spans
+from framework.types.confirmation_kinds import KINDS
 from framework.types.errors import AgentsdError, RunSuspended
 from framework.types.messages import Usage
 from framework.types.outcome import outcome
@@ -27,8 +28,6 @@ from framework.types.state import Confirmation, RunState
 if TYPE_CHECKING:
     from framework.engine.run import Run
 
-_WAITS = MappingProxyType({"question": "waits for an answer", "step": "waits for a choice"})
-"""By kind of question; any other one waits for approval."""
 SECRET_CHARS = 8
 """A shorter one is no secret, and taking it out would garble every text."""
 
@@ -97,7 +96,7 @@ def waits_for(span: OpenSpan, asked: Sequence[Confirmation]) -> None:
         return
     waiting: dict[str, list[str]] = {}
     for question in asked:
-        named = waiting.setdefault(_WAITS.get(question.kind, "waits for approval"), [])
+        named = waiting.setdefault(f"waits for {KINDS[question.kind].wanted}", [])
         if (tool := question.tool or "plan") not in named:
             named.append(tool)
     text = "; ".join(f"{what}: {', '.join(tools)}" for what, tools in waiting.items())

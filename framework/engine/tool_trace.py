@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 UNKNOWN = "unknown"
 """Stands for a tool that is not there: its name is a word of the model's."""
 
-DESCRIPTION_CHARS = 200
-
 
 class ToolTrace(Untold):
     """A call of which nothing is told."""
@@ -110,7 +108,7 @@ class _Told(ToolTrace):
         if tool := self._tool:
             attributes[names.TOOL_RISK] = tool.risk
             attributes[names.TOOL_TYPE] = "function"
-            attributes[names.TOOL_DESCRIPTION] = _summary(tool.definition.description)
+            attributes[names.TOOL_DESCRIPTION] = tool.definition.summary
             if tool.source in ("mcp", "skill"):
                 attributes[names.TOOL_SERVER] = tool.name.split(".")[1]
             if tool.source == "mcp":
@@ -144,12 +142,6 @@ def error_type_of(result: ToolResult) -> str | None:
     if result.status == "success" or result.metadata.get("decision") == "reject":
         return None
     return str(result.metadata.get("error_type", "policy_denied" if result.status == "denied" else "tool_error"))
-
-
-def _summary(description: str) -> str:
-    """First line of a tool's description: a server may describe a tool in many kilobytes."""
-    first = description.strip().partition("\n")[0]
-    return first if len(first) <= DESCRIPTION_CHARS else first[: DESCRIPTION_CHARS - 1] + "…"
 
 
 def _size(result: ToolResult) -> int | None:

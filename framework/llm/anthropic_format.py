@@ -12,7 +12,7 @@ from typing import Any
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.chat import count_of, outgoing_name, read_call, repair, wire_names
 from framework.llm.client import ModelInfo, ModelRequest
-from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
+from framework.types.messages import REFUSED, Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
 
 MAX_TOKENS = 4096
@@ -154,7 +154,7 @@ def turns_of(
             blocks = _assistant(message, names, partial(thinks, place))
         elif message.role == "tool":
             result = {"type": "tool_result", "tool_use_id": _call_id(message.tool_call_id or "")}
-            failed = {"is_error": True} if message.status in ("error", "denied", "cancelled") else {}
+            failed = {"is_error": True} if message.status in ("error", *REFUSED) else {}
             blocks = [{**result, "content": message.content, **failed}]
         else:
             blocks = [{"type": "text", "text": message.content if message.content.strip() else _NOTHING}]

@@ -15,6 +15,7 @@ from urllib.request import getproxies
 from framework.llm.chat import repair
 from framework.types.errors import ModelError, ModelRefused
 from framework.types.redact import MASK, redact
+from framework.types.shorten import shorten
 
 T = TypeVar("T")
 QUOTED_CHARS = 300
@@ -170,7 +171,7 @@ class Failures:
     def _line(self, problem: str, quoted: str) -> str:
         words = " ".join(_UNSEEN.sub(" ", repair(quoted)).split())
         words = redact(self._key.sub(MASK, words) if self._key else words)
-        cut = words if len(words) <= QUOTED_CHARS else words[: QUOTED_CHARS - 1] + "…"
+        cut = shorten(words, QUOTED_CHARS)
         before = " " if problem.endswith("?") else ": "
         return f"{self._name}: {problem}{before}{cut}" if cut else f"{self._name}: {problem}"
 

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from framework.types.messages import Message, ToolCall, ToolDefinition
+from framework.types.shorten import shorten
 
 _ACTION = """\
 # How to answer
@@ -81,8 +82,7 @@ def conversation(messages: Iterable[Message], told: str) -> tuple[Message, ...]:
 
 def rejection(answer: str, reason: str) -> Message:
     """The re-ask: what was wrong with an answer, and where."""
-    shown = answer if len(answer) <= REJECTED_CHARS else f"{answer[:REJECTED_CHARS]}…"
-    told = _compact({"type": "rejected", "reason": reason, "your_answer": shown})
+    told = _compact({"type": "rejected", "reason": reason, "your_answer": shorten(answer, REJECTED_CHARS)})
     return Message(role="user", content=f"{told}\nNothing was done. Answer again, with exactly one JSON object.")
 
 

@@ -16,6 +16,7 @@ from framework.llm.chat import chat_to_message, chat_to_tool, message_to_chat, t
 from framework.llm.client import ModelReply, ModelRequest
 from framework.types.errors import ModelError
 from framework.types.messages import Message
+from framework.types.shorten import shorten
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
@@ -119,7 +120,7 @@ def _explain(error: Exception, output: type[BaseModel]) -> Exception:
     if isinstance(cause, ValidationError):
         problems = "; ".join(_problem(list(detail["loc"]), detail["msg"]) for detail in cause.errors(include_url=False))
         text = f"the answer still does not fit {output.__name__}: {problems}"
-        return ModelError(text if len(text) <= PROBLEM_CHARS else text[: PROBLEM_CHARS - 1] + "…")
+        return ModelError(shorten(text, PROBLEM_CHARS))
     if isinstance(cause, ResponseParsingError):
         return ModelError(f"the model did not call {output.__name__}, it answered in text")
     return cause if isinstance(cause, Exception) else error

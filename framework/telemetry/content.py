@@ -13,6 +13,7 @@ from typing import Any
 from framework.telemetry import names
 from framework.types.messages import Message, ToolDefinition
 from framework.types.redact import MASK, redact, redact_data
+from framework.types.shorten import shorten
 from framework.types.spec import CONTENTS, ContentMode
 from framework.types.trace import AttributeValue
 
@@ -105,9 +106,9 @@ class Content:
         calls = [f"{call.tool}({self._data(call.arguments)})" for call in reply.tool_calls]
         said = "\n".join([*filter(None, [self._text(reply.content)]), *calls])
         return {
-            names.INPUT: _cut(read),
+            names.INPUT: shorten(read, PART_CHARS),
             names.INPUT_TYPE: TEXT,
-            names.OUTPUT: _cut(said),
+            names.OUTPUT: shorten(said, PART_CHARS),
             names.OUTPUT_MIME: TEXT,
         }
 
@@ -152,12 +153,12 @@ class Content:
     def _text(self, text: str) -> str:
         """Cut; first to twice the length, so that no half of a secret stands at the end."""
         shown = redact(text[: 2 * PART_CHARS]) if self.mode == "redacted" else text
-        return self._safe(_cut(shown))
+        return self._safe(shorten(shown, PART_CHARS))
 
     def _data(self, value: Any) -> str:
         text = _dumps(redact_data(value) if self.mode == "redacted" else value)
         if len(text) > PART_CHARS:
-            text = _dumps({"truncated": text[: PART_CHARS - 1] + "…"})
+            text = _dumps({"truncated": shorten(text, PART_CHARS)})
         return self._safe(text)
 
     def _safe(self, text: str) -> str:
@@ -165,10 +166,6 @@ class Content:
         for secret in self.secrets:
             text = text.replace(secret, MASK)
         return text.encode("utf-8", "replace").decode()
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= PART_CHARS else text[: PART_CHARS - 1] + "…"
 
 
 def _fitted(message: dict[str, Any]) -> dict[str, Any]:

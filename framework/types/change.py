@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from framework.types.frozen import Frozen
+from framework.types.shorten import shorten
 
 Effect = Literal["widens", "tightens", "neutral"]
+SHOWN_CHARS = 60
+"""Length of a shown value."""
 
 
 class Change(Frozen):
@@ -29,5 +32,4 @@ class Change(Frozen):
 
 
 def _text(value: Any) -> str:
-    text = "none" if value is None else str(value)
-    return text if len(text) <= 60 else text[:59] + "…"
+    return shorten("none" if value is None else str(value), SHOWN_CHARS)

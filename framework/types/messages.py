@@ -11,6 +11,7 @@ from pydantic import Field
 
 from framework.types.digest import content_digest
 from framework.types.frozen import Frozen
+from framework.types.shorten import one_line
 
 WIRE_NAME_LENGTH = 64
 
@@ -58,6 +59,7 @@ class Message(Frozen):
 
 
 SUMMARY_CHARS = 200
+"""Length of a tool's summary."""
 REFUSED = ("denied", "cancelled")
 """Statuses of calls that a rule or a human has refused."""
 
@@ -112,8 +114,7 @@ class ToolDefinition(Frozen):
     @property
     def summary(self) -> str:
         """The first paragraph of the description in one line of at most 200 characters."""
-        line = " ".join(self.description.strip().split("\n\n")[0].split())
-        return line if len(line) <= SUMMARY_CHARS else f"{line[: SUMMARY_CHARS - 1]}…"
+        return one_line(self.description.strip().split("\n\n")[0], SUMMARY_CHARS)
 
     @property
     def wire_name(self) -> str:

@@ -219,11 +219,6 @@ class ApprovalFrom(Frozen):
     """The lowest such risk."""
 
 
-ConfirmationKind = Literal["tool", "plan", "question", "ask_user", "step"]
-"""May a tool be called, may a plan be carried out, what does a tool ask, what does the model ask, and what to do about
-a failed step of a plan."""
-
-
 class PlanSettings(Frozen):
     """How `executor: plan` works."""
 

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from framework.types.confirmation_kinds import ConfirmationKind
 from framework.types.digest import content_digest
 from framework.types.frozen import Frozen
 from framework.types.messages import Message, ToolCall, ToolResult, Usage
@@ -17,7 +18,7 @@ from framework.types.outcome import Status
 from framework.types.plan import Plan
 from framework.types.preflight import Preflight
 from framework.types.report import CallSummary, ErrorInfo, LimitUse, ToolStat, TraceEntry
-from framework.types.spec import ConfirmationKind, Limits, ModelSettings, OnExpiry, Risk
+from framework.types.spec import Limits, ModelSettings, OnExpiry, Risk
 from framework.types.transcript import Summary
 from framework.types.warnings import RunWarning
 
@@ -58,11 +59,6 @@ class Confirmation(Frozen):
     expires_at: datetime | None = None
     """After this nobody can decide it any more: what the agent's file says happens (`confirm.on_expiry`)."""
     on_expiry: OnExpiry = "reject"
-
-
-def subject_of(kind: str, tool: str) -> str:
-    """What a confirmation is about, as test cases name it: the tool, `plan`, or `step` for a failed step."""
-    return kind if kind in ("plan", "step") else tool
 
 
 class Approve(Frozen):

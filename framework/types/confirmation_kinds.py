@@ -1,0 +1,40 @@
+"""The kinds of confirmations: what a person is asked for, and which decisions answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+ConfirmationKind = Literal["tool", "plan", "question", "ask_user", "step"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is the same for all confirmations of a kind."""
+
+    wanted: Literal["approval", "an answer", "a choice"]
+    """What the run waits for."""
+    by_tool: bool = False
+    """A tool asks it while it runs, and gets the answer."""
+    may_approve: bool = True
+    """Approving or editing it means something; otherwise it is answered or rejected."""
+
+    @property
+    def is_question(self) -> bool:
+        """Whether it wants an answer rather than an approval."""
+        return self.wanted != "approval"
+
+
+KINDS: Mapping[ConfirmationKind, Kind] = {
+    "tool": Kind("approval"),  # may a tool be called
+    "plan": Kind("approval"),  # may a plan be executed
+    "question": Kind("an answer", by_tool=True),  # what a tool asks
+    "ask_user": Kind("an answer", by_tool=True, may_approve=False),  # what the model asks
+    "step": Kind("a choice", may_approve=False),  # what to do about a failed step of a plan
+}
+
+
+def subject_of(kind: ConfirmationKind, tool: str) -> str:
+    """What a confirmation is about, as test cases name it: the tool, `plan`, or `step` for a failed step."""
+    return kind if kind in ("plan", "step") else tool
