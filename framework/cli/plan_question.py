@@ -85,7 +85,7 @@ def _dropped(draft: PlanDraft, plan: Plan) -> Edit | None:
 
 
 def _is_meant(left: PlanDraft, plan: Plan) -> bool:
-    """Show what is left of a plan, and ask whether to go on with that."""
+    """Show what is left of a plan, and ask whether to continue with it."""
     click.echo("what is left:" if left.steps else "no steps are left", err=True)
     for step in left.steps:
         click.echo(f"  {MARKS['open']} {step.id}  {visible(step.description)}", err=True)

@@ -1,4 +1,4 @@
-"""What reaches a terminal: text of models, tools and files without control sequences, colours of ours as they are."""
+"""Terminal output: escapes control sequences in text of models, tools and files, and keeps the styles used here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def harmless(text: str) -> str:
 
 
 def say(text: str, *, err: bool = False, fg: str | None = None, nl: bool = True) -> None:
-    """Print text that is not ours: harmless on a terminal, byte for byte elsewhere."""
+    """Print untrusted text: harmless on a terminal, byte for byte elsewhere."""
     stream = sys.stderr if err else sys.stdout
     if stream.isatty():
         text = harmless(text)
@@ -33,10 +33,10 @@ def say(text: str, *, err: bool = False, fg: str | None = None, nl: bool = True)
 
 
 class Screen(TextIOWrapper):
-    """A standard stream on a terminal. Writes out every control sequence but our styles, whoever prints it."""
+    """A standard stream on a terminal. Escapes every control sequence except the styles used here."""
 
     def __init__(self, covered: TextIOWrapper) -> None:
-        """Stand in for a stream, which stays open."""
+        """Replace a stream, which stays open."""
         covered.flush()
         super().__init__(covered.buffer, encoding=covered.encoding, errors=covered.errors, line_buffering=True)
         self.covered = covered

@@ -61,7 +61,7 @@ class Generation:
 
     @property
     def obstacles(self) -> tuple[Problem, ...]:
-        """What keeps files and tool servers from being used, for whoever runs an agent."""
+        """Errors of files and of tool servers, to show before a run."""
         return (*self.errors, *self.outside.problems)
 
     @property

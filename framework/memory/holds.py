@@ -1,4 +1,4 @@
-"""Which process holds a run, as named in a database's rows: one name per hold, so that each is told from the next."""
+"""Which process holds a run, as named in a database's rows: one name per hold, so that they can be distinguished."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMESPACES = (Path("/proc/self/ns/pid"), Path("/proc/self/ns/time"))
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 LIVING_LEASES = 6
 """A process that is seen to be alive keeps its runs this many times longer without a heartbeat: it may be stopped, or
-waiting for a locked file. Of other processes only the lease tells whether they are alive."""
+waiting for a locked file. For other processes only the lease shows whether they are alive."""
 
 
 class Hold:
@@ -59,7 +59,7 @@ class Holds:
         return time.monotonic() + lease * LIVING_LEASES if self._boot else None
 
     def is_over(self, name: str | None) -> bool:
-        """Whether it is known that nobody works with a hold any more."""
+        """Whether a hold is known to have ended."""
         if name is None:
             return False
         if name.startswith(f"{self.name}."):

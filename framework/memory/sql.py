@@ -132,7 +132,7 @@ class SqlStore:
         return spans_from_json(pieces)
 
     async def request_cancel(self, run_id: str) -> bool:
-        """Put the request on record, for the process that holds the run."""
+        """Persist the request for the process that holds the run."""
 
         def work(connection: sa.Connection) -> bool:
             holder = owner_of(connection, self._database, self._holds, run_id)

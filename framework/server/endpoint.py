@@ -34,7 +34,7 @@ def endpoint(admit: Admit, trace_context: Callable[[], Inbound]) -> type[APIRout
 
     Args:
         admit: who may ask.
-        trace_context: what is made of a request's `traceparent`, looked up at each request.
+        trace_context: how a request's `traceparent` is used; called for each request.
     """
 
     class Endpoint(APIRoute):

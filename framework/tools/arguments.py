@@ -44,7 +44,7 @@ class Arguments(Protocol):
         ...
 
     def with_defaults(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as the tool will get them: what a policy must judge."""
+        """The arguments as the tool will get them: what a policy must evaluate."""
         ...
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:

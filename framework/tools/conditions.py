@@ -24,7 +24,7 @@ from framework.tools.tool import Tool
 from framework.types.spec import Rule
 
 Match = Callable[[str, str], bool | None]
-"""Whether a text matches a pattern; None: it cannot be judged."""
+"""Whether a text matches a pattern; None: unknown."""
 HERE = BaseFolder(Path())
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 """Types whose values are JSON data already; their subclasses are not, such as an enumeration of texts."""

@@ -1,4 +1,4 @@
-"""Remembers what tools of servers said of themselves when they were accepted: a later change waits for an operator.
+"""Pins the definitions of server tools as they were accepted: a later change waits for an operator.
 
 The first look at a server accepts its tools. After that, a tool whose description or schema changes, and a tool that
 appears, wait for `agentsd tools accept`; so does a lower risk. A higher risk takes effect at once.

@@ -125,9 +125,9 @@ def _is_positive(number: object) -> bool:
 
 
 def shown(value: object) -> str:
-    """A value as an error message quotes it; whatever its own `repr` does."""
+    """A value as an error message quotes it; never raises."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - the value is anybody's, and it is only quoted
+    except Exception:  # noqa: BLE001 - a plugin's `repr` may raise anything, and the value is only quoted
         text = f"a {type(value).__name__}"
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"

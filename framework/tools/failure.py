@@ -60,7 +60,7 @@ def problems_of(
 
 
 def _printable(text: str) -> str:
-    """Text of anybody's exception, as a Problem can hold it."""
+    """The text of an exception, cut and encodable, as a Problem can contain it."""
     text = text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"
     return text.encode("utf-8", "backslashreplace").decode()
 

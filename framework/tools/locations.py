@@ -79,7 +79,7 @@ def paths_in(tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Iter
 
 
 def same_place(kind: Kind, value: str, pattern: str, base: BaseFolder) -> bool | None:
-    """Whether a path or URL matches a rule's pattern, whatever the spelling of either; None: it cannot be judged."""
+    """Whether a path or URL matches a rule's pattern, whatever the spelling of either; None: unknown."""
     try:
         judged = _judged_path(value, base) if kind == "path" else str(read_one_spelling(value))
     except ToolError:

@@ -34,7 +34,7 @@ def outside_runs(span: str, name: str, server: McpServer) -> Iterator[None]:
     try:
         yield
     except asyncio.CancelledError as error:
-        if (error_type := error_type_of(error)) == "timeout":  # otherwise nobody wants the connection any more
+        if (error_type := error_type_of(error)) == "timeout":  # any other cancellation is intended
             _emit(span, name, server, began, error_type)
         raise
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Loads a plugin file in a child process first, to see whether it ends.
+"""Loads a plugin file in a child process first, to detect code that never returns.
 
 Code that holds the interpreter's lock while a module is loaded, such as a catastrophic regular expression, stops every
 thread of its process, the event loop included, and nothing inside that process can end it.

@@ -70,8 +70,8 @@ async def _decided(pending: Iterable[Confirmation], given: dict[str, Any]) -> di
 def matching(given: str, pending: Iterable[Confirmation]) -> str:
     """The id of the question that is meant by its id, by what it is about (a tool, `plan`), or by how its id begins.
 
-    What matches nothing is returned as it is. A question that is asked again has the id of the first one, `~` and more:
-    the first one's id is not the beginning of it, for what is asked may be different.
+    What matches nothing is returned as it is. A repeated question has the id of the first one, `~` and a suffix. The
+    first one's id does not select it, because what is asked may be different.
 
     Raises:
         RequestError: several questions match.
