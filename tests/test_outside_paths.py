@@ -10,6 +10,7 @@ import pytest
 
 from framework import Runtime, ToolResult
 from framework.testing import ScriptedModel
+from framework.tools.locations import hinted
 from tests.mcp_worlds import tell
 from tests.projects import agent, write
 from tests.test_sources import said, servers
@@ -73,3 +74,25 @@ def test_a_file_url_reaches_no_denied_file(tmp_path: Path, form: str) -> None:
 
     assert (denied.status, denied.metadata["rule"]) == ("denied", "files.deny *secret*")
     assert taken.status == "success"
+
+
+@pytest.mark.parametrize(
+    ("reference", "names"),
+    [
+        ("#/$defs/a%20path", ["p"]),
+        ("#/$defs/a~1path", ["p"]),
+        ("#/oneOf/0", ["p"]),
+        ("#a", []),
+        ("#/oneOf/" + "9" * 5000, []),
+        ("other#/$defs/x", []),
+    ],
+)
+def test_references_of_a_schema_are_followed_as_they_are_written(reference: str, names: list[str]) -> None:
+    hint = {"type": "string", "format": "path"}
+    schema = {
+        "type": "object",
+        "properties": {"p": {"$ref": reference}},
+        "$defs": {"a path": hint, "a/path": hint},
+        "oneOf": [hint],
+    }
+    assert [name for name, _ in hinted(schema)] == names

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 MAX_HOPS = 16
 """How many references and choices are followed without getting any deeper into a value."""
 MAX_VISITED = 200
 """How many schemas are visited for one place: choices of choices multiply."""
 MAX_CHOICES = 12
+MAX_DIGITS = 10
+"""Of an index in a reference: Python refuses to read very long numbers."""
 MAX_DESCRIBED_CHARS = 160
 _SIGNS = {
     "minimum": ">= {}",
@@ -67,7 +70,7 @@ class JsonSchema:
     def _choices(self, node: Mapping[str, Any]) -> list[Any]:
         """What takes the place of a schema without a type: the target of its reference, or its choices."""
         if "$ref" in node:
-            return [self._referred(node["$ref"])]
+            return [referred(self.root, node["$ref"])]
         for keyword in ("anyOf", "oneOf", "allOf"):
             choices = node.get(keyword)
             if isinstance(choices, list) and choices and (keyword != "allOf" or len(choices) == 1):
@@ -122,15 +125,19 @@ class JsonSchema:
             kind = f"array of {inner}" if inner else kind
         return ", ".join([kind, *(sign.format(branch[key]) for key, sign in _SIGNS.items() if key in branch)])
 
-    def _referred(self, reference: Any) -> Any:
-        """What a reference inside the schema leads to; nothing for any other."""
-        if not isinstance(reference, str) or not reference.startswith("#"):
-            return None
-        node: Any = self.root
-        for part in reference.removeprefix("#").split("/")[1:]:
-            key = part.replace("~1", "/").replace("~0", "~")
+
+def referred(root: Any, reference: Any) -> Any:
+    """The subschema that a reference such as `#/$defs/filter` leads to; None if that is nothing in the schema."""
+    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+        return None
+    node = root
+    for part in reference.split("/")[1:]:
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(node, list):
+            node = node[int(key)] if key.isdecimal() and len(key) < MAX_DIGITS and int(key) < len(node) else None
+        else:
             node = node.get(key) if isinstance(node, Mapping) else None
-        return node
+    return node
 
 
 def types_of(branches: Iterable[Mapping[str, Any]]) -> set[str]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
-from urllib.parse import unquote
 
+from framework.tools.json_schema import referred
 from framework.types.errors import ConfigError
 
 MAX_WORK = 20_000
@@ -59,7 +59,7 @@ class ValidationWork:
 
     def _check_references(self, node: Any) -> None:
         for schema in _all(node):
-            if isinstance(reference := schema.get("$ref"), str) and resolve(self._root, reference) is None:
+            if isinstance(reference := schema.get("$ref"), str) and referred(self._root, reference) is None:
                 raise ConfigError(f"its schema cannot be used: the reference {reference!r} leads nowhere inside it")
             if schema is not self._root and (
                 found := next((key for key in _DYNAMIC if isinstance(schema.get(key), (str, bool))), None)
@@ -93,7 +93,7 @@ class _Walk:
 
     def _inner(self, schema: Mapping[str, Any], value: Any) -> Iterator[tuple[Any, Any]]:
         if isinstance(reference := schema.get("$ref"), str):
-            yield resolve(self._root, reference), value
+            yield referred(self._root, reference), value
         yield from ((inner, value) for inner in schema.get("allOf") or ())
         yield from ((schema[name], value) for name in _SAME_VALUE if name in schema)
         if isinstance(value, dict):
@@ -120,20 +120,6 @@ def _of_list(schema: Mapping[str, Any], value: list[Any]) -> Iterator[tuple[Any,
     for keyword in ("prefixItems", "items"):
         if isinstance(schema.get(keyword), Sequence):
             yield from zip(schema[keyword], value, strict=False)
-
-
-def resolve(root: Any, reference: str) -> Any:
-    """The subschema that a reference such as `#/$defs/filter` leads to, or None."""
-    if not reference.startswith("#") or (reference != "#" and not reference.startswith("#/")):
-        return None
-    node = root
-    for part in reference.removeprefix("#").split("/")[1:]:
-        key = unquote(part).replace("~1", "/").replace("~0", "~")
-        if isinstance(node, list) and key.isdecimal() and int(key) < len(node):
-            node = node[int(key)]
-        else:
-            node = node.get(key) if isinstance(node, Mapping) else None
-    return node
 
 
 def _branches(root: Mapping[str, Any]) -> bool:
