@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from framework.config.settings import ServerSettings
-from framework.server.connections import ConnectionLimits
+from framework.server.connections import ConnectionLimits, client_of
 from tests.projects import agent, write
 from tests.served import PATIENCE, Served, served
 
@@ -97,6 +97,21 @@ def test_one_address_cannot_take_the_connections_of_another(server: Served) -> N
         assert is_closed(first)
         other.sendall(b"\r\nConnection: close\r\n\r\n")
         assert other.recv(15) == b"HTTP/1.1 200 OK"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", True),
+        ("2001:db8:1:2::1", "2001:db8:1:3::1", False),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
+        ("192.0.2.1", "192.0.2.2", False),
+    ],
+)
+def test_addresses_of_one_ipv6_network_share_their_limit(one: str, other: str, is_same: bool) -> None:
+    assert (client_of(one) == client_of(other)) == is_same
 
 
 def test_where_every_connection_is_busy_a_new_one_gets_503(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ class ServerSettings(Frozen):
     max_connections: Annotated[int, Field(ge=1)] = 500
     """Open connections. At the limit, a new one replaces the oldest that has no request in progress."""
     max_connections_per_address: Annotated[int, Field(ge=1)] = 200
-    """Of one client address, likewise. Clients behind one proxy share its address."""
+    """Of one client address (of IPv6, of one /64 network), likewise. Clients behind one proxy share its address."""
     request_timeout: Duration = Field(default=10.0, validate_default=False)
     """How long a request may take to arrive, headers and body, and a client may leave an answer unread; then its
     connection is closed."""

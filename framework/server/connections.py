@@ -9,6 +9,7 @@ import resource
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Any, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
@@ -118,7 +119,7 @@ class LimitedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
-        if not self._counted.admit(self, self.client[0] if self.client else ""):
+        if not self._counted.admit(self, client_of(self.client[0]) if self.client else ""):
             transport.write(BUSY)
             transport.close()
             return
@@ -165,6 +166,17 @@ class LimitedProtocol(H11Protocol):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
+
+
+def client_of(address: str) -> str:
+    """What counts as one client: an IPv4 address, or the /64 network of an IPv6 address, which one client may own."""
+    try:
+        known = ip_address(address)
+    except ValueError:
+        return address
+    if not isinstance(known, IPv6Address):
+        return address
+    return str(known.ipv4_mapped or IPv6Network((int(known), 64), strict=False))
 
 
 def protocol_of(limits: ConnectionLimits) -> type[asyncio.Protocol]:
