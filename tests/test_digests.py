@@ -51,7 +51,7 @@ def project(root: Path, **keys: str) -> Path:
 def stored(pay: Tool) -> EarlierStore:
     plan = Plan.from_draft(PlanDraft.model_validate(DRAFT))
     told = paying([], "Pay. Now with receipts.").definition.told
-    return EarlierStore(pay.definition.told, told, arguments_text("pay", {"amount": 5}), plan.told)
+    return EarlierStore(pay.definition.told, told, arguments_text("pay", {"amount": 5}), plan.approval_text)
 
 
 async def continued(

@@ -137,7 +137,7 @@ def test_threads_that_go_on_are_counted_reported_and_bound_their_own_tool_only(
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
     assert (
-        f"slow goes on in its thread after it was given up ({MAX_ABANDONED} such threads in this process)"
+        f"an abandoned call of slow still occupies its thread ({MAX_ABANDONED} such threads in this process)"
         in caplog.text
     )
     assert (sum(changes), changes.count(1)) == (0, MAX_ABANDONED)

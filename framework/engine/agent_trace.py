@@ -48,7 +48,7 @@ class AgentTrace:
             calls = {"steps": state.steps - self._steps, "tool_calls": state.tool_calls - self._calls}
             self._meters.agent(self._run.agent.name, perf_counter() - self._began, error_type, **calls)
         if self._span is not NO_SPAN:
-            self._tell(error_type)
+            self._set_results(error_type)
             self._span.__exit__(kind, error, traceback)
 
     def waits(self, asked: Sequence[Confirmation], step: OpenSpan) -> None:
@@ -56,7 +56,7 @@ class AgentTrace:
         waits_for(step, asked)
         waits_for(self._span, asked)
 
-    def _tell(self, error_type: str | None) -> None:
+    def _set_results(self, error_type: str | None) -> None:
         run, usage, before = self._run, self._run.state.usage, self._usage
         self._span.set_attributes(
             {
@@ -90,8 +90,8 @@ def note_reply(run: Run, span: OpenSpan, reply: Message) -> None:
 
 
 def _prompt_attributes(run: Run) -> dict[str, Any]:
-    """Which prompt was used, and which text of it: two runs with the same digest were told the same."""
-    if "preamble" not in vars(run):  # it was not asked for yet, or cannot be rendered
+    """Name of the prompt template, and a digest of the rendered text: equal digests mean equal text."""
+    if "preamble" not in vars(run):  # not rendered yet, or it cannot be
         return {}
     source = run.agent.spec.instructions
     digest = blake2b(run.preamble[0].content.encode("utf-8", "replace"), digest_size=8).hexdigest()
@@ -115,6 +115,6 @@ def _agent_attributes(run: Run) -> dict[str, Any]:
     }
     try:
         info = run.services.model(run.agent).info
-    except AgentsdError:  # told where it is asked
+    except AgentsdError:  # the model call reports it
         return attributes
     return {**attributes, **model_attributes(info)}

@@ -44,7 +44,7 @@ def answer_form(run: Run) -> Mapping[str, Any] | None:
 
 
 def answer_instruction(run: Run) -> Iterator[str]:
-    """Yield what the system message says of the answer's form, unless the provider holds the model to it."""
+    """Yield the system message's lines about the answer's form, unless the provider enforces it."""
     form = answer_form(run)
     with_tools = bool(run.agent.toolset.definitions)
     if form is None or (form and first_model(run).info.holds_schema(with_tools=with_tools)):

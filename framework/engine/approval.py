@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ASKED = "the agent's file wants plans approved"
 NOTHING_LEFT = "No steps are left in the plan; nothing was done."
-"""The answer where a human has removed all steps before any was done."""
+"""The answer if a human has removed all steps before any was executed."""
 AGAIN = "you asked for another plan"
 BEYOND = "it goes beyond the plan that was approved"
 
@@ -169,7 +169,7 @@ def _question(run: Run, plan: Plan, reason: str) -> Confirmation:
     """Bound to the plan's revision and content: another plan is another question."""
     risk = highest([tool for step in _left(plan) for tool in tools_of(run, step)])
     return Confirmation(
-        id=question_id(run, "/".join((*run.state.path, f"plan-{plan.revision}-")), [plan.told], mark=""),
+        id=question_id(run, "/".join((*run.state.path, f"plan-{plan.revision}-")), [plan.approval_text], mark=""),
         kind="plan",
         agent=run.agent.name,
         plan=plan,

@@ -202,7 +202,7 @@ def _time_left(run: Run | None) -> float:
 
 
 async def _warn(run: Run, code: WarningCode, text: str) -> None:
-    """Tell of an attempt that failed, and that what was shown of its message is void."""
+    """Report a failed attempt; the text of its message that was already shown is void."""
     await warn(run, code, text, message_id=message_id(run) if run.attempt else None)
 
 

@@ -66,7 +66,7 @@ def _counted(run: Run, request: ModelRequest, reply: ModelReply, info: ModelInfo
 
 
 def _estimated(run: Run, request: ModelRequest, completion: int, info: ModelInfo) -> Usage:
-    """What a call has taken of which nobody tells: a budget that counts nothing would never be used up."""
+    """Estimated usage when the provider reports none, so that budgets still advance."""
     prompt = request_tokens(run, request)
     usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
     return priced(usage, info.capabilities)
@@ -86,9 +86,9 @@ class _Incoming:
         """The error of a deadline that has passed.
 
         Args:
-            what: what did not come.
-            limit: the limit's key and place.
-            seconds: the limit; none if the deadline was another one.
+            what: what the model did not do, such as `did not answer`.
+            limit: key and place of the limit.
+            seconds: value of the limit; None if only the client's own deadline has passed.
         """
         self.late = True
         within = "in time" if seconds is None else f"within {seconds:g}s ({limit})"

@@ -140,7 +140,7 @@ async def _judge(run: Run, call: ToolCall, tool: Tool, record: CallRecord) -> tu
     if verdict.kind == "deny":
         return await finish(run, call, _denied(verdict))
     try:
-        bound = corrections.bind(run, tool, call.arguments)
+        bound = corrections.bind(tool, call.arguments, run.services.base_path)
     except ArgumentsError as error:
         return await finish(run, call, _wrong(error.message, findings=corrections.findings_of(error)))
     except ToolError as error:
@@ -234,7 +234,7 @@ async def _execute_edited(run: Run, call: ToolCall, tool: Tool, arguments: dict[
     edited = read_again(call.model_copy(update={"arguments": canonical}))
     seen = views(tool, edited.arguments)
     try:
-        bound = corrections.bind(run, tool, edited.arguments)
+        bound = corrections.bind(tool, edited.arguments, run.services.base_path)
         problem, seen = "", views(tool, edited.arguments, bound)
     except ToolError as error:
         problem = edited.invalid or error.message

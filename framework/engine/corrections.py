@@ -68,15 +68,15 @@ def put_right(tool: Tool, arguments: Mapping[str, Any], base: Path, *agents: Age
     return Repaired(canonical.arguments, (*repaired.notes, *canonical.notes))
 
 
-def bind(run: Run, tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments as the tool gets them.
+def bind(tool: Tool, arguments: Mapping[str, Any], base: Path) -> dict[str, Any]:
+    """The arguments as the tool gets them; relative paths are below the folder `base`.
 
     Raises:
         ArgumentsError: they do not fit its schema.
         ToolError: a path or URL among them has no canonical form, such as one with `..`.
     """
     bound = tool.bind(arguments)
-    require_canonical(tool, bound, run.services.base_path)
+    require_canonical(tool, bound, base)
     return bound
 
 

@@ -114,7 +114,7 @@ async def _invoke(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -
 
 
 def _thread(run: Run, tool: Tool) -> AbstractAsyncContextManager[Executor | None]:
-    """A thread of the run's quota, for a tool that is no coroutine."""
+    """A thread of the run's quota if the tool blocks; none for a coroutine."""
     return run.services.threads.turn(run.services.root.run_id, tool.name) if tool.needs_thread else nullcontext()
 
 

@@ -11,12 +11,11 @@ from typing import Any
 from framework.config.compile import Agent
 from framework.config.samples import placeholders
 from framework.config.variables import HTTP_TOOL, RunVariables
-from framework.engine.corrections import put_right
+from framework.engine.corrections import bind, put_right
 from framework.engine.policy import Policy, Verdict, VerdictKind, judge
 from framework.llm.tokens import estimate_tokens
 from framework.tools.base_folder import BaseFolder
-from framework.tools.conditions import plain_values
-from framework.tools.locations import require_canonical
+from framework.tools.conditions import views
 from framework.tools.tool import Tool
 from framework.types.errors import ToolError
 from framework.types.http import HttpLimits
@@ -63,13 +62,12 @@ def judged(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: Path) -
     """
     policy = Policy(agent, lambda _: agent, base=BaseFolder(base))
     repaired = put_right(tool, arguments, base, agent).arguments
-    views, wrong = [tool.with_defaults(repaired)], None
+    seen, wrong = views(tool, repaired), None
     try:
-        require_canonical(tool, repaired, base)
-        views.append(plain_values(tool.bind(repaired)))
+        seen = views(tool, repaired, bind(tool, repaired, base))
     except ToolError as error:
         wrong = error.message
-    verdict = policy.judge(tool, *views)
+    verdict = policy.judge(tool, *seen)
     return Standing(tool, tool.name in agent.toolset.offered, verdict), wrong
 
 

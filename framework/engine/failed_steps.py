@@ -1,7 +1,7 @@
 """What follows a failed step of a plan: a new plan, skipping, the end of the run, or what the user chooses.
 
 With `plan.on_failure: ask` the run pauses with a question for each failed step: retry it, skip it with all that
-depends on it, or stop the run. A retried step is a new revision of the plan, so its earlier attempts stay on record.
+depends on it, or stop the run. A retried step is a new revision of the plan, so its earlier attempts remain recorded.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def must_react(run: Run) -> bool:
 
 
 async def react_to_failures(run: Run) -> None:
-    """Do what the agent's file says about failed steps.
+    """Apply `plan.on_failure` to failed steps.
 
     Raises:
-        StepFailed: the file, or the user, wants the run to end.
+        StepFailed: the setting, or the user, ends the run.
         Paused: the user is asked.
-        LimitExceeded, ModelError: of making another plan.
+        LimitExceeded, ModelError: another plan could not be made.
     """
     match settings_of(run).on_failure:
         case "fail":

@@ -45,7 +45,7 @@ class Journal:
         self.on_cancel: Callable[[], object] = lambda: None
         """Called when somebody, in whatever process, wants the run to end: once, for its tools may be cleaning up."""
         self.unwanted = False
-        """A cancel request is on record, or was made in this process."""
+        """A cancel request was recorded, or made in this process."""
         self.lost = False
         """The lease could not be renewed because this process no longer holds the run."""
         self.take_spans: TakeSpans = _no_spans
@@ -76,7 +76,7 @@ class Journal:
             raise self._failure
 
     def abandon(self) -> None:
-        """Cancel the run, unless that was done before: a cancel request is on record."""
+        """Cancel the run, unless that was done before: a cancel request was recorded."""
         if not self.unwanted:
             self.unwanted = True
             self.on_cancel()

@@ -21,7 +21,7 @@ class Stoppable(Protocol):
     """The part of a run's journal that the heartbeat uses."""
 
     def abandon(self) -> None:
-        """Cancel the run: a cancel request is on record."""
+        """Cancel the run: a cancel request was recorded."""
         ...
 
     def lose(self) -> None:

@@ -59,7 +59,7 @@ def model_trace(run: Run, request: ModelRequest) -> ModelTrace:
 class _Call(ModelTrace):
     """The span opens with the first attempt: there is none for a model that is not asked."""
 
-    __slots__ = ("_attempts", "_began", "_first", "_held", "_info", "_request", "_run", "_span", "_usage", "error")
+    __slots__ = ("_attempts", "_began", "_error", "_first", "_held", "_info", "_request", "_run", "_span", "_usage")
 
     def __init__(self, run: Run, request: ModelRequest) -> None:
         self._run, self._request = run, request
@@ -70,7 +70,7 @@ class _Call(ModelTrace):
         self._attempts = 0
         self._held: _Ended | None = None
         """The first attempt, which failed: it gets a span if there is another one."""
-        self.error: str | None = None
+        self._error: str | None = None
         """`error.type` of the last attempt."""
 
     def __exit__(
@@ -79,15 +79,15 @@ class _Call(ModelTrace):
         if self._info is None:
             return
         if isinstance(error, asyncio.CancelledError):
-            self.error = "cancelled"
+            self._error = "cancelled"
         if self._span is not NO_SPAN:
             self._span.set_attributes({names.MODEL_ATTEMPTS: self._attempts, **usage_attributes(self._usage)})
-            if self.error:
-                self._span.fail(self.error)
+            if self._error:
+                self._span.fail(self._error)
             self._span.__exit__(kind, error, traceback)
         if meters := self._run.services.meters:
             seconds = perf_counter() - self._began
-            meters.model_call(self._info.provider, self._info.wire_name, seconds, self._first, self.error)
+            meters.model_call(self._info.provider, self._info.wire_name, seconds, self._first, self._error)
 
     def attempt(self, info: ModelInfo, *, fallback: bool) -> AttemptTrace:
         self._attempts += 1
@@ -100,7 +100,7 @@ class _Call(ModelTrace):
 
     def replied(self, info: ModelInfo, reply: ModelReply, first: float | None, *, fallback: bool) -> None:
         """An attempt succeeded."""
-        self.error, self._first = None, first
+        self._first = first
         if self._span is NO_SPAN:
             return
         self._span.set_attributes(
@@ -119,6 +119,7 @@ class _Call(ModelTrace):
 
     def ended(self, attempt: _Ended, usage: Usage | None) -> None:
         """An attempt ended, either way."""
+        self._error = attempt.error
         if usage:
             self._usage = self._usage + usage if self._usage else usage
         if meters := self._run.services.meters:
@@ -206,4 +207,3 @@ class _Attempt(AttemptTrace):
 
     def failed(self, error_type: str, usage: Usage | None) -> None:
         self._error, self._usage = error_type, usage
-        self._call.error = error_type

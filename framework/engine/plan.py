@@ -94,10 +94,10 @@ async def _leave_out(run: Run, why: str) -> None:
 
 
 async def _conclude(run: Run) -> str:
-    """The answer, unless a step has failed and nothing was planned in its place.
+    """The answer from the results of the steps.
 
     Raises:
-        StepFailed: that; what the model says of the results is the run's output all the same.
+        StepFailed: a step failed and nothing replaced it. The run's output is the answer nevertheless.
     """
     finished = plan_of(run)
     if finished.undone and not finished.abandoned and run.state.last_reply is None:

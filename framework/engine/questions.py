@@ -17,10 +17,10 @@ def question_id(run: Run, start: str, texts: Sequence[str], *, mark: str = "~", 
     Args:
         run: the run that asks it.
         start: what the id begins with.
-        texts: what it is bound to: their digests follow. An answer given under the id that an earlier version made,
-            with shorter digests, counts as well: the content is the same.
-        mark: stands before each digest.
-        end: what it ends with.
+        texts: what the answer is bound to; their digests follow `start`. An answer under the same id with digests of
+            64 bits, as older stores have them, counts as well: the content is the same.
+        mark: put before each digest.
+        end: what the id ends with.
     """
     earlier, now = (
         f"{start}{''.join(mark + digest(text) for text in texts)}{end}" for digest in (earlier_digest, content_digest)

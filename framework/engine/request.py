@@ -33,15 +33,15 @@ WRITTEN = ("inputs", "metadata", "model_settings", "locale")
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks for a run, a conversation or what is kept with it."""
+    """Who asks for a run, a conversation, or the data stored with it."""
 
     user: str | None = None
     tenant: str | None = None
     single_user: bool = False
-    """Whoever gives no user, or no tenant, may see what belongs to any: the host has one user only."""
+    """The host has one user only: without a user, or tenant, what belongs to any of them may be seen."""
 
     def may_see(self, user: str | None, tenant: str | None) -> bool:
-        """Whether what belongs to this user and this tenant is theirs; None belongs to whoever gives none either."""
+        """Whether data of this user and tenant may be seen; data without an owner needs an asker without one."""
         return self._is_own(self.user, user) and self._is_own(self.tenant, tenant)
 
     def _is_own(self, given: str | None, owner: str | None) -> bool:
@@ -49,7 +49,7 @@ class Asker:
 
 
 HOST = Asker(single_user=True)
-"""The runtime itself, when it resumes runs that were left or whose questions have expired."""
+"""The runtime itself, when it resumes interrupted runs and those whose questions have expired."""
 
 
 def first_state(message: str, agent: Agent, generation: Generation, locale: str, options: RunOptions) -> RunState:

@@ -55,7 +55,7 @@ async def replay(root: Path, store: Store, record: RunState, current: Generation
     before = await _carry_out(root, record, began, record.limits) if began else None
     now = await _carry_out(root, record, current, _limits(record.limits, policy, current.agents[record.agent]))
     asked = [event for event in await store.events(record.run_id) if event["event"] == "confirm_required"]
-    # A recorded tool repeats its result: it does not ask again what was answered.
+    # A recorded tool repeats its result without the questions that were answered.
     open_ones = [one["id"] for one in asked if not KINDS[one["kind"]].by_tool or one["id"] not in record.decisions]
     return tuple(differences(record, list(dict.fromkeys(open_ones)), before, now))
 

@@ -50,9 +50,9 @@ class Route:
     """How it works, where its file leaves that open and a model has chosen that, too."""
     asked: Asked | None = None
     usage: Usage = field(default_factory=Usage)
-    """What asking a model has cost, whether or not it chose."""
+    """Usage of the model call that routes, whether or not its choice is used."""
     warnings: tuple[RunWarning, ...] = ()
-    """What went wrong meanwhile."""
+    """Warnings of the model call that routes."""
 
 
 def route(

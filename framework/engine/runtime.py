@@ -213,7 +213,7 @@ class Runtime:
     async def todo(
         self, conversation: str, *, user: str | None = None, tenant: str | None = None
     ) -> tuple[TodoItem, ...]:
-        """The to-do list of a conversation; raises RequestError for one that is unknown, or somebody else's."""
+        """The to-do list of a conversation; raises RequestError if it is unknown or another user's."""
         return await todo.load_items(self.store, conversation, self._asker(user, tenant))
 
     async def update_todo(
@@ -228,13 +228,13 @@ class Runtime:
 
         Args:
             conversation: its id.
-            items: the whole list. An item with the id, or else the task, of a known one is that item.
+            items: the whole list. An item with the id, or else the task, of an existing one keeps its id and times.
             user: the conversation's own.
             tenant: the conversation's own.
 
         Raises:
             RequestError: the conversation is unknown, or an item is not one.
-            ConversationBusy: a run of it is in progress or waits; it will write the list itself.
+            ConversationBusy: a run of it is in progress or paused, and will write the list itself.
         """
         return await todo.replace_items(self.store, conversation, items, self._asker(user, tenant))
 

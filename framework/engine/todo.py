@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 async def report_changes(run: Run, before: Any) -> None:
-    """Emit the list if it is not what it was; `before` is what the session kept."""
+    """Emit the list if it differs from `before`, the session's value before the call."""
     kept = run.services.root.session.get(TODO)
     if kept != before:
         await run.emit(TodoChanged, items=read_items(kept))
@@ -39,7 +39,7 @@ async def load_items(store: Store, conversation_id: str, asker: Asker) -> tuple[
 async def replace_items(
     store: Store, conversation_id: str, items: Iterable[TodoItem | Mapping[str, Any]], asker: Asker
 ) -> tuple[TodoItem, ...]:
-    """Replace the list of a conversation that no run of is open; raises RequestError, ConversationBusy."""
+    """Replace the list of a conversation without an open run; raises RequestError, ConversationBusy."""
     conversation = await _conversation(store, conversation_id, asker)
     if conversation.open_run is not None:
         raise ConversationBusy(f"conversation {conversation_id!r} is busy: run {conversation.open_run} has its list")

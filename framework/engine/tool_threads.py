@@ -1,8 +1,8 @@
-"""The threads in which tools and hooks run that are no coroutines.
+"""Threads for blocking tools and hooks: those that are not coroutines.
 
-Nothing can stop a thread. A call that has timed out may therefore keep its thread for ever, and the design keeps that
-from hurting anybody else: each run has a quota of threads, the wait for one is not part of a tool's timeout, a tool of
-which too many calls have not ended is not called any more, and the interpreter does not wait for threads when it exits.
+A thread cannot be stopped, so a call that has timed out may occupy its thread forever. Four rules keep such calls from
+affecting others: each run has a quota of threads, waiting for a thread does not count towards a tool's timeout, a tool
+with too many abandoned calls is refused, and the interpreter does not wait for these threads when it exits.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 
 THREADS_PER_RUN = 16
 MAX_ABANDONED = 32
-"""Calls of one tool, in all runs, that have timed out and still occupy a thread."""
+"""Limit per tool, over all runs, of timed-out calls that still occupy a thread."""
 MAX_IDLE = 32
-"""Threads that are kept for the next call."""
+"""Limit of idle threads kept for later calls."""
 
 Abandoned = Callable[[int], None]
-"""Called with 1 when a call is given up while its thread goes on, and with -1 when that thread ends."""
+"""Called with 1 when a call is abandoned while its thread is busy, and with -1 when that thread is free again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +41,7 @@ class _Quota:
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
     def wake(self) -> None:
-        """Let those who wait look again."""
+        """Wake all waiters, to check the quota again."""
         while self.waiting:
             waiter = self.waiting.popleft()
             if not waiter.done():
@@ -60,19 +60,19 @@ class ToolThreads:
 
     @property
     def abandoned(self) -> int:
-        """Threads that are still busy with calls that were given up."""
+        """Number of threads that are busy with abandoned calls."""
         return self._abandoned.total()
 
     @asynccontextmanager
     async def turn(self, run_id: str, name: str) -> AsyncIterator[Executor]:
-        """Wait for a thread of a run's quota; the executor takes one call, which keeps the thread until it ends.
+        """Wait for a thread of a run's quota; the executor accepts one call, which occupies the thread until it ends.
 
         Args:
             run_id: the root run.
-            name: of the tool or hook, for the log.
+            name: the tool or hook; its abandoned calls are counted.
 
         Raises:
-            ToolError: all threads of the run, or too many calls of the tool, are busy with calls that were given up.
+            ToolError: all threads of the run, or too many calls of the tool, are busy with abandoned calls.
         """
         if self._abandoned[name] >= MAX_ABANDONED:
             raise ToolError(f"not called: {MAX_ABANDONED} earlier calls of {name} have timed out and are still running")
@@ -102,18 +102,18 @@ class ToolThreads:
             call.quota.abandoned -= 1
             self._abandoned[call.name] -= 1
             self._on_abandoned(-1)
-            log.info("run %s: a call of %s has ended after it was given up", call.run_id, call.name)
+            log.info("run %s: an abandoned call of %s has ended", call.run_id, call.name)
         call.quota.wake()
         self._forget(call.run_id, call.quota)
 
     def abandon(self, call: _Call) -> None:
-        """Note that nobody waits for a call any more, and that its thread goes on."""
+        """Count a call as abandoned: it was given up, and its thread is still busy."""
         call.quota.abandoned += 1
         self._abandoned[call.name] += 1
         self._on_abandoned(1)
         call.quota.wake()
         log.warning(
-            "run %s: %s goes on in its thread after it was given up (%d such threads in this process)",
+            "run %s: an abandoned call of %s still occupies its thread (%d such threads in this process)",
             call.run_id,
             call.name,
             self.abandoned,
@@ -128,7 +128,7 @@ class ToolThreads:
         worker.jobs.put(job)
 
     def keep(self, worker: _Worker) -> bool:
-        """Keep an idle thread for the next call, if it is wanted."""
+        """Keep an idle thread for a later call; returns False if the thread is to end."""
         if self._is_closed or len(self._idle) >= MAX_IDLE:
             return False
         self._idle.append(worker)
@@ -163,7 +163,7 @@ class _Call(Executor):
         def job() -> None:
             if future.set_running_or_notify_cancel():
                 _settle(future, function, args, kwargs)
-            with suppress(RuntimeError):  # the loop is closed: nobody counts any more
+            with suppress(RuntimeError):  # the loop is closed, and its counts are gone
                 self._loop.call_soon_threadsafe(self._end)
 
         self._threads.start(job)
@@ -171,7 +171,7 @@ class _Call(Executor):
         return future
 
     def leave(self) -> None:
-        """Nobody waits for the call any more: it has its result, was given up, or needed no thread."""
+        """The caller has the result, has given the call up, or did not need the thread."""
         if self._future is None:
             self._end()
         elif not self._is_over and not self._future.done():
@@ -206,5 +206,5 @@ def _settle(future: Future[Any], function: Callable[..., Any], args: Any, kwargs
     except (KeyboardInterrupt, GeneratorExit, StopIteration) as error:
         # Signals reach the main thread only, so this is the function's own. In the loop it would end the process.
         future.set_exception(RuntimeError(f"it raised {type(error).__name__}"))
-    except BaseException as error:  # noqa: BLE001 - whoever waits for the call gets what it raised
+    except BaseException as error:  # noqa: BLE001 - the caller gets what the function raised
         future.set_exception(error)

@@ -23,7 +23,7 @@ UNKNOWN = "unknown"
 
 
 class ToolTrace(Untold):
-    """A call of which nothing is told."""
+    """No-op trace, used when nothing is recording."""
 
     __slots__ = ()
 

@@ -32,8 +32,8 @@ def preamble(run: Run) -> tuple[Message, ...]:
     variables = _variables(run)
     instructions = run.agent.instructions(state.locale, state.inputs, state.user, variables)
     guidance = run.agent.guidance(state.locale, run.budget.limits, variables)
-    told = (instructions, guidance, *answer_instruction(run), *(state.background or ()))
-    system = Message(role="system", content="\n\n".join(told))
+    parts = (instructions, guidance, *answer_instruction(run), *(state.background or ()))
+    system = Message(role="system", content="\n\n".join(parts))
     turns = [(("user", example.user), ("assistant", example.assistant)) for example in spec.examples]
     return system, *(Message(role=role, content=text) for turn in turns for role, text in turn)
 
@@ -80,7 +80,8 @@ def _hurry(run: Run) -> Iterator[Message]:
         yield Message(role="system", content=text)
 
 
-def _cut(run: Run) -> str:
+def _truncated(run: Run) -> str:
+    """What to do about an answer that the output limit has cut."""
     if run.state.model_settings.max_tokens is None:
         return "the answer was cut at the model's own output limit: raise it with model_settings.max_tokens"
     place = run.agent.place("model_settings", "max_tokens")
@@ -108,7 +109,7 @@ async def ask(run: Run, request: ModelRequest, *, model: str | None = None) -> M
     for code, message in run.budget.near():
         await warn(run, code, message)
     if reply.finish_reason == "length" and reply.unusable is None:
-        await warn(run, "truncated", _cut(run))
+        await warn(run, "truncated", _truncated(run))
     return reply
 
 

@@ -25,7 +25,7 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "to
 
 
 def without_doubles(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
-    """The calls of one answer without those that are given twice: with the same id, tool and arguments."""
+    """The calls of one answer, each once: repeats have the same id, tool and arguments."""
     kept: list[ToolCall] = []
     for call in calls:
         same_id = (other for other in kept if call.id and other.id == call.id)

@@ -46,7 +46,7 @@ class ModelInfo:
         return self.stand_in or self.capabilities.prices is not None
 
     def holds_schema(self, *, with_tools: bool) -> bool:
-        """Return whether an answer is held to a schema by the provider, so that the prompt need not tell it."""
+        """Return whether an answer is held to a schema by the provider, so that the prompt need not contain it."""
         can = self.capabilities
         return self.answer_tool or bool(can.json_schema and (can.json_with_tools or not with_tools))
 

@@ -1,7 +1,7 @@
-"""Digests of content that a human or an operator has agreed to: arguments, plans, and what tools say of themselves.
+"""Digests of content that a human or an operator has approved: arguments, plans and tool definitions.
 
-They are 256 bits long, because whoever writes the content (a model, a server) can look for two texts with one digest,
-which takes minutes for 64 bits. Earlier versions recorded 64 bits in stores and files; such digests are recognised.
+They have 256 bits, because the author of the content (a model, a server) can search for two texts with one digest,
+which takes minutes for 64 bits. Stores and files may still contain digests of 64 bits; these are recognised.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ def content_digest(text: str) -> str:
 
 
 def earlier_digest(text: str) -> str:
-    """The digest that earlier versions recorded, as 16 digits: only to find again what they have stored."""
+    """The digest of 64 bits, as 16 hexadecimal digits: only to compare with stored ones."""
     return _digest(text, EARLIER_BYTES)
 
 
 def is_digest_of(recorded: str, text: str) -> bool:
-    """Whether a recorded digest is that of a text, in today's form or in that of earlier versions."""
+    """Whether a recorded digest, of either length, is that of a text."""
     return recorded == (earlier_digest(text) if len(recorded) == 2 * EARLIER_BYTES else content_digest(text))
 
 

@@ -1,4 +1,4 @@
-"""Regular expressions of files that are matched against what users and models say: in linear time, whatever that is."""
+"""Regular expressions from configuration files, matched in linear time against the text of users and models."""
 
 from __future__ import annotations
 

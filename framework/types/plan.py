@@ -142,11 +142,11 @@ class Plan(Frozen):
     @property
     def hash(self) -> str:
         """Content hash of what a human approves: goal and steps, not their progress."""
-        return content_digest(self.told)
+        return content_digest(self.approval_text)
 
     @property
-    def told(self) -> str:
-        """What a human approves, as one text."""
+    def approval_text(self) -> str:
+        """What a human approves, as JSON text: goal and steps."""
         return json.dumps([self.goal, [step.content for step in self.steps]], sort_keys=True, ensure_ascii=False)
 
     @property
