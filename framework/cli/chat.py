@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from shlex import quote
 from typing import TextIO
 
 import click
@@ -66,7 +67,7 @@ async def _chat(location: Location, options: RunOptions, output: TextIO) -> int:
             return await _talk(runtime, prompt, {**options, "conversation": conversation}, output)
         finally:
             if (await runtime.store.conversation(conversation)).turns:
-                click.secho(f"go on with it: agentsd chat --conversation {conversation}", dim=True, err=True)
+                click.secho(f"go on with it: agentsd chat --conversation {quote(conversation)}", dim=True, err=True)
 
 
 async def _talk(runtime: Runtime, prompt: _Prompt, options: RunOptions, output: TextIO) -> int:

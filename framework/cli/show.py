@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
+from shlex import quote
 from shutil import get_terminal_size
 from typing import Any, Protocol
 
@@ -163,11 +164,12 @@ def _waiting(asked: Confirmation) -> str:
 
 
 def how_to_decide(result: RunResult) -> str:
-    """The command that answers the first of what a run asks."""
+    """The command that answers the first of what a run asks, quoted for a shell: models choose ids and choices."""
     first = result.pending[0]
-    handle = "plan" if [asked.kind for asked in result.pending] == ["plan"] else short_id(first.id)
+    key = short_id(first.id)
+    handle = "plan" if [asked.kind for asked in result.pending] == ["plan"] else quote(key)
     option = f"--approve {handle} (or --reject {handle}; without either, on a terminal, you are asked)"
     if first.kind in QUESTIONS:
         answer = "|".join(first.choices) or "TEXT"
-        option = f"--answer '{answer}'" if len(result.pending) == 1 else f"--respond '{short_id(first.id)}={answer}'"
+        option = f"--answer {quote(answer)}" if len(result.pending) == 1 else f"--respond {quote(f'{key}={answer}')}"
     return f"decide: agentsd runs decide {result.run_id} {option}"
