@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from framework.types.messages import Message, ToolCall
+from framework.types.shorten import one_line
 from framework.types.transcript import Summary
 
 EVENT_CHARS = 300
@@ -86,11 +87,6 @@ def _facts(text: str) -> Iterator[str]:
 
 
 def _event(call: ToolCall | None, message: Message) -> str:
-    asked = f"{call.tool} {_shortened(json.dumps(call.arguments, ensure_ascii=False))}" if call else "a call"
-    decided = f"; a human said {_shortened(message.decision)}" if message.decision else ""
-    return f"{asked}: {message.status or 'answered'}: {_shortened(message.content)}{decided}"
-
-
-def _shortened(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= EVENT_CHARS else line[: EVENT_CHARS - 1] + "…"
+    asked = f"{call.tool} {one_line(json.dumps(call.arguments, ensure_ascii=False), EVENT_CHARS)}" if call else "a call"
+    decided = f"; a human said {one_line(message.decision, EVENT_CHARS)}" if message.decision else ""
+    return f"{asked}: {message.status or 'answered'}: {one_line(message.content, EVENT_CHARS)}{decided}"

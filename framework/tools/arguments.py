@@ -11,6 +11,7 @@ from pydantic import AliasChoices, BaseModel, ValidationError
 from framework.tools.findings import Finding, pydantic_findings, schema_findings
 from framework.tools.validation_work import ValidationWork, is_bounded
 from framework.types.errors import ConfigError, ToolError
+from framework.types.shorten import shorten
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -21,6 +22,8 @@ MAX_ERRORS = 10_000
 """Errors that are made into findings: Pydantic only gives all of them or none."""
 MAX_EXPLAINED_WORK = 3_000
 """Evaluations: to name a mistake takes jsonschema-rs 100 times as long as to find that there is one."""
+REASON_CHARS = 200
+"""Length of the reason why a schema cannot be used."""
 MAX_EXPLAINED_CHARS = 100_000
 """JSON of arguments: in longer ones only the first error is looked for, because each error copies its value."""
 
@@ -157,7 +160,9 @@ def _validator(schema: dict[str, Any]) -> jsonschema_rs.Validator:
     try:
         return jsonschema_rs.validator_for(schema, retriever=_refuse, pattern_options=jsonschema_rs.RegexOptions())
     except (jsonschema_rs.ValidationError, ValueError) as error:
-        raise ConfigError(f"its schema cannot be used: {_shorten_text(str(error).partition(chr(10))[0])}") from None
+        raise ConfigError(
+            f"its schema cannot be used: {shorten(str(error).partition(chr(10))[0], REASON_CHARS)}"
+        ) from None
 
 
 def _refuse(uri: str) -> NoReturn:
@@ -184,7 +189,3 @@ def _json(arguments: Mapping[str, Any]) -> str:
         return json.dumps(dict(arguments), allow_nan=False)
     except (ValueError, TypeError, RecursionError) as error:
         raise ArgumentsError(f"the arguments are not JSON data: {error}") from None
-
-
-def _shorten_text(text: str, length: int = 200) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"

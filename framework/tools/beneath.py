@@ -16,6 +16,7 @@ from typing import BinaryIO, Literal
 
 from framework.tools.base_folder import BaseFolder, below_base, is_plain, plain_parts
 from framework.types.errors import ToolError, did_you_mean
+from framework.types.shorten import shorten
 
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a named pipe waits for a writer before it can be seen to be no file.
@@ -118,7 +119,7 @@ def shown(name: str) -> str:
 def quoted(parts: Sequence[str]) -> str:
     """A path as it stands in a message: escaped, and not too long."""
     text = shown("/".join(parts))
-    return f"'{text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + '…'}'"
+    return f"'{shorten(text, MAX_SHOWN)}'"
 
 
 def is_hidden(name: str) -> bool:

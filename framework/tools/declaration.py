@@ -8,6 +8,7 @@ from math import isfinite
 
 from framework.types.errors import ConfigError, did_you_mean
 from framework.types.frozen import seconds
+from framework.types.shorten import shorten
 from framework.types.spec import RISKS
 
 Rate = tuple[float, float]
@@ -130,4 +131,4 @@ def shown(value: object) -> str:
         text = repr(value)
     except Exception:  # noqa: BLE001 - a plugin's `repr` may raise anything, and the value is only quoted
         text = f"a {type(value).__name__}"
-    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+    return shorten(text, _SHOWN_CHARS)

@@ -13,6 +13,7 @@ from framework.tools.relative import is_helper, is_plugin
 from framework.types.errors import ConfigError, did_you_mean
 from framework.types.problem import Problem
 from framework.types.redact import redact_problem
+from framework.types.shorten import shorten
 
 HELPERS = "helpers are files and folders beside a plugin whose names begin with `_`: `from ._name import …`"
 _PACKAGE = re.compile(rf"{PLUGIN_PACKAGE}_\d+")
@@ -61,7 +62,7 @@ def problems_of(
 
 def _printable(text: str) -> str:
     """The text of an exception, cut and encodable, as a Problem can contain it."""
-    text = text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"
+    text = shorten(text, MAX_MESSAGE_CHARS)
     return text.encode("utf-8", "backslashreplace").decode()
 
 

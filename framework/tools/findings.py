@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from framework.tools.json_schema import JsonSchema
+from framework.types.shorten import shorten
 
 if TYPE_CHECKING:
     import jsonschema_rs
@@ -105,7 +106,7 @@ def _finding(kind: Kind, path: Path, message: str, schema: JsonSchema, arguments
     return Finding(
         field=".".join(str(part) for part in path) or "arguments",
         kind=kind,
-        problem=problems.get(kind) or _cut(message, PROBLEM_CHARS),
+        problem=problems.get(kind) or shorten(message, PROBLEM_CHARS),
         value=None if kind == "missing" else _shown(path, arguments),
         expected="" if kind == "unknown" else schema.described(schema.at(path, arguments)),
     )
@@ -126,8 +127,4 @@ def _existing(path: Path, value: Any, *, beyond: bool) -> Path:
 def _shown(path: Path, value: Any) -> str:
     for part in path:
         value = value[part]
-    return _cut(json.dumps(value, ensure_ascii=False, default=str), SHOWN_CHARS)
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
+    return shorten(json.dumps(value, ensure_ascii=False, default=str), SHOWN_CHARS)

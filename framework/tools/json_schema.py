@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from framework.types.shorten import shorten
+
 MAX_HOPS = 16
 """How many references and choices are followed without getting any deeper into a value."""
 MAX_VISITED = 200
@@ -114,7 +116,7 @@ class JsonSchema:
             told = _choices(node)
         else:
             told = " | ".join(dict.fromkeys(self._told(branch) for branch in self.branches(node)))
-        return told if len(told) <= MAX_DESCRIBED_CHARS else told[: MAX_DESCRIBED_CHARS - 1] + "…"
+        return shorten(told, MAX_DESCRIBED_CHARS)
 
     def _told(self, branch: Mapping[str, Any]) -> str:
         if "enum" in branch or "const" in branch:

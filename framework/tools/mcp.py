@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from framework.tools.source import Call, Changed, outside_tool
 from framework.tools.tool import Tool, ToolContext
 from framework.types.errors import ConfigError, ToolError
+from framework.types.shorten import shorten
 from framework.types.source import McpServer
 from framework.types.spec import Risk
 
@@ -220,7 +221,7 @@ def _list_faults(source: str, count: int, twice: Iterable[str], idle: Iterable[s
 
 
 def _shown(name: str) -> str:
-    return repr(name if len(name) <= 80 else name[:79] + "…")
+    return repr(shorten(name, 80))
 
 
 def _import_client() -> tuple[type[McpClient], type[Notices]]:

@@ -6,6 +6,7 @@ import httpx2
 from mcp import MCPError
 from pydantic import ValidationError
 
+from framework.types.shorten import one_line
 from framework.types.source import McpServer
 
 MAX_CHARS = 300
@@ -38,8 +39,7 @@ def masked(text: str, server: McpServer) -> str:
     for secret in (*server.env.values(), *server.headers.values()):
         for part in {secret.get_secret_value(), *secret.get_secret_value().split()}:
             text = text.replace(part, "***") if len(part) >= MIN_SECRET else text
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_CHARS else line[: MAX_CHARS - 1] + "…"
+    return one_line(text, MAX_CHARS)
 
 
 def _words(error: BaseException, server: McpServer, status: int | None) -> str:

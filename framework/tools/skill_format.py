@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from framework.tools.network import HttpFailed
 from framework.tools.web import HttpReply
 from framework.types.errors import ToolError
+from framework.types.shorten import shorten
 from framework.types.source import Skill
 
 MAX_SKILLS = 200
@@ -59,7 +60,7 @@ class Offered(BaseModel):
         texts = (self.manifest.get("description"), self.description, self.docstring, self.document)
         best = next((text.strip() for text in texts if isinstance(text, str) and text.strip()), "")
         paragraph = " ".join(best.split("\n\n")[0].split()).lstrip("# ")
-        return paragraph if len(paragraph) <= MAX_DESCRIPTION_CHARS else paragraph[: MAX_DESCRIPTION_CHARS - 1] + "…"
+        return shorten(paragraph, MAX_DESCRIPTION_CHARS)
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from framework.tools.locations import Kind, hinted
 from framework.tools.tool import Tool, ToolContext
 from framework.types.errors import ConfigError
 from framework.types.messages import ToolDefinition
+from framework.types.shorten import shorten
 from framework.types.spec import Risk
 
 MAX_DESCRIPTION_CHARS = 4096
@@ -118,4 +119,4 @@ def _declared(kind: Kind, given: Iterable[str], schema: Mapping[str, Any]) -> tu
 def _readable(text: str) -> str:
     """Text without control, format and private characters: what people cannot see, models should not read."""
     seen = "".join(char for char in text if char in "\n\t" or unicodedata.category(char)[0] != "C")
-    return seen if len(seen) <= MAX_DESCRIPTION_CHARS else seen[: MAX_DESCRIPTION_CHARS - 1] + "…"
+    return shorten(seen, MAX_DESCRIPTION_CHARS)

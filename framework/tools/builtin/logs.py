@@ -16,6 +16,7 @@ from framework.tools.builtin.files import BINARY_CHECK, is_binary, size_text
 from framework.tools.protection import parts_to_read
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
+from framework.types.shorten import shorten
 
 MAX_BYTES = 50 * 1024 * 1024
 MAX_LINE = 64 * 1024
@@ -269,7 +270,7 @@ def _is_error(level: str | None) -> bool:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= SHOWN_LINE else text[: SHOWN_LINE - 1] + "…"
+    return shorten(text, SHOWN_LINE)
 
 
 def _cut_note(size: int) -> str:
