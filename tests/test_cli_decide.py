@@ -49,6 +49,12 @@ def test_what_several_questions_match_is_refused_with_their_ids(given: str) -> N
         matching(given, QUESTIONS)
 
 
+@pytest.mark.hostile(7)
+def test_asi09_an_id_that_is_another_calls_tool_is_ambiguous() -> None:
+    with pytest.raises(RequestError, match="write_file, call_1"):
+        matching("write_file", [asked("write_file", tool="send_email"), asked("call_1", tool="write_file")])
+
+
 @pytest.mark.parametrize("given", ["call_3", "", "plans", "lan"])
 def test_what_nothing_matches_stays_as_it_is(given: str) -> None:
     assert matching(given, QUESTIONS) == given

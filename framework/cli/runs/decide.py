@@ -74,12 +74,10 @@ def matching(given: str, pending: Iterable[Confirmation]) -> str:
     first one's id does not select it, because what is asked may be different.
 
     Raises:
-        RequestError: several questions match.
+        RequestError: several questions match. An id takes no precedence over a tool's name: models choose ids.
     """
     asked = {one.id: subject_of(one.kind, one.tool) for one in pending}
-    if given in asked:
-        return given
-    found = [key for key, subject in asked.items() if subject == given] or [
+    found = [key for key, subject in asked.items() if given in (key, subject)] or [
         key for key in asked if given and key.startswith(given) and not key.startswith(f"{given}~")
     ]
     if len(found) > 1:
