@@ -73,7 +73,7 @@ async def look_outside(files: SourceFiles, pool: SourcePool | None, contracts: C
         declared,
         {one.name: one for one in opened},
         tuple(tools),
-        {**_digests(opened, held)},
+        _digests(opened, held),
         frozenset({*pool.refused, *faulty, *(one.name for one in opened if not _has_said(one))}),
         frozenset(name for name, change in waiting.items() if change != "lower risk"),
         (*files.problems, *_problems(files.declared, opened, pool.refused, waiting)),
