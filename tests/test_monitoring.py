@@ -12,32 +12,19 @@ import pytest
 import yaml
 from opentelemetry.sdk.metrics.export import Gauge, Histogram, InMemoryMetricReader, Sum
 
-from framework import Approve, ModelError, Runtime, tool
+from framework import Approve, ModelError, Runtime
 from framework.telemetry.metrics import RunMetrics
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import ToolError
 from framework.types.messages import Usage
 from tests.mcp_worlds import opened, raw
 from tests.projects import agent, write
+from tests.test_run_metrics import erase, work
 
 FOLDER = Path(__file__).parent.parent / "examples/monitoring"
 UNITS = {"s": "_seconds", "USD": "_USD", "{token}": ""}
 SCRAPED = {"job", "instance", "le"}
 """Labels that Prometheus adds."""
-
-
-@tool(risk="low")
-async def work(n: str) -> str:
-    """Works."""
-    if n == "fail":
-        raise ValueError(n)
-    return n
-
-
-@tool(risk="high")
-async def erase(n: str) -> str:
-    """Erases."""
-    return n
 
 
 def prometheus(reader: InMemoryMetricReader) -> dict[str, set[str]]:

@@ -51,11 +51,6 @@ class Recording:
         self.beyond: list[str] = []
         """What was wanted that the record does not have."""
 
-    @property
-    def ends_early(self) -> bool:
-        """The run was cut off, by whatever the record cannot repeat: it has no answer after its last one."""
-        return self._record.status not in ("completed", "paused")
-
     # --- the model
 
     def reply(self, request: ModelRequest) -> ModelReply:
