@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import FunctionLoader, StrictUndefined, TemplateNotFound, TemplateSyntaxError, UndefinedError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from framework.config import template_work
+from framework.config.bounded_templates import BoundedEnvironment
 from framework.config.bytecode import Bytecode
 from framework.config.document import problem_at
 from framework.config.needs import DECLARE, Fault, Library, Needs, read_needs
@@ -56,7 +57,7 @@ class Prompts:
         self._needs: dict[str, Needs] = earlier._needs_of(self._sources) if earlier else {}
         self._used: dict[str, frozenset[str]] = {}
         self._checked: dict[tuple[str, frozenset[str]], tuple[Problem, ...]] = {}
-        self._environment = ImmutableSandboxedEnvironment(
+        self._environment = BoundedEnvironment(
             loader=FunctionLoader(self._load),
             undefined=StrictUndefined,
             auto_reload=False,
@@ -163,6 +164,7 @@ class Prompts:
     def _rendered(self, name: str, variables: Mapping[str, Any]) -> str:
         parts: list[str] = []
         length = 0
+        template_work.begin()
         try:
             for part in self._environment.get_template(name).generate(variables):
                 parts.append(part)
