@@ -75,13 +75,17 @@ def test_only_what_was_seen_can_be_accepted(tmp_path: Path) -> None:
         b'{"version": 2, "contracts": {"a": "b"}}',
     ],
 )
-def test_a_file_that_cannot_be_read_is_a_warning_and_mended(
+def test_while_the_file_cannot_be_read_nothing_is_accepted_until_an_operator_does(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "contracts.json"
     path.write_bytes(content)
-    assert changed(Contracts(path), [made("a")]) == []
+    contracts, tool = Contracts(path), made("a")
+    assert changed(contracts, [tool]) == [tool]
     assert "contracts.json cannot be read" in caplog.text
+    assert path.read_bytes() == content
+    contracts.accept(["a"])
+    assert changed(contracts, [tool]) == []
     entry = {"contract": made("a").contract, "risk": "medium", "idempotent": False}
     assert json.loads(path.read_bytes()) == {"version": 2, "contracts": {"a": entry}}
 

@@ -54,6 +54,8 @@ class Contracts:
     def compare(self, tools: Iterable[Tool], rated: Collection[str] = ()) -> list[tuple[Tool, Change | None]]:
         """Compare tools with what was accepted; the tools of a server that was never seen are accepted.
 
+        While the file cannot be read, nobody knows which servers were seen: then nothing is accepted.
+
         Args:
             tools: as their servers describe them now.
             rated: sources whose risk the project states, so that their own claims do not count.
@@ -62,16 +64,18 @@ class Contracts:
             Each tool with no lower risk than the accepted one, and repeatable only if that was accepted; and what of it
             waits for an operator.
         """
-        self._read()
+        is_readable = self._read()
         now = {tool.name: (tool, _claims(tool, rated)) for tool in tools}
         known = {source_of(name) for name in self._accepted}
         news: dict[str, Accepted] = {}
         for name, (tool, claims) in now.items():
             accepted = self._accepted.get(name)
-            if source_of(name) not in known or (accepted is not None and _is_earlier(accepted, claims, tool)):
+            if (is_readable and source_of(name) not in known) or (
+                accepted is not None and _is_earlier(accepted, claims, tool)
+            ):
                 news[name] = claims
         self._seen |= {name: claims for name, (_, claims) in now.items()}
-        if news:
+        if news and is_readable:
             self._write(news)
         return [_compared(tool, claims, self._accepted.get(name)) for name, (tool, claims) in now.items()]
 
@@ -92,15 +96,19 @@ class Contracts:
         self._write({name: self._seen[name] for name in chosen})
         return list(dict.fromkeys(chosen))
 
-    def _read(self) -> None:
-        """What another process accepted in the meantime counts too."""
+    def _read(self) -> bool:
+        """Add what another process has accepted in the meantime; returns False if the file is there but unreadable."""
         try:
             self._accepted |= dict(_entries(json.loads(self._path.read_bytes())))
-        except FileNotFoundError:
-            return
+        except (FileNotFoundError, NotADirectoryError):
+            return True
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            told = "%s cannot be read (%s): tools of servers are accepted as they are now; delete it if this persists"
-            _log.warning(told, self._path, error)
+            waiting = (
+                "tools of servers wait for `agentsd tools accept`; restore the file, or delete it to accept them all"
+            )
+            _log.warning("%s cannot be read (%s): %s", self._path, error, waiting)
+            return False
+        return True
 
     def _write(self, more: Mapping[str, Accepted]) -> None:
         self._accepted |= more
