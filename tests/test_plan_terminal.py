@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -205,3 +207,35 @@ def test_steps_that_need_a_dropped_one_go_with_it() -> None:
     plan = draft(step("a"), step("b", "a"), step("c", "b"), step("d"))
     assert [one.id for one in without(plan, ["a"]).steps] == ["d"]
     assert [one.id for one in without(plan, ["c"]).steps] == ["a", "b", "d"]
+
+
+DOCS = Path(__file__).parents[1] / "docs/plans.md"
+
+
+@pytest.mark.parametrize(
+    ("you", "keys"),
+    [
+        ("`r` (reject), with or without a reason", b"r\nno\n"),
+        ("Ctrl-D", b"\x04"),
+        ("Ctrl-C", None),
+        ("nothing: standard input or output is not a terminal", b""),
+    ],
+)
+def test_the_table_of_a_plan_that_is_not_approved_is_true(project: Path, you: str, keys: bytes | None) -> None:
+    if keys == b"":
+        code: int | None = agentsd("run", "-a", "planner", TASK, cwd=project).returncode
+    else:
+        with terminal("run", "-a", "planner", TASK, cwd=project) as (process, master):
+            read_until(master, "[r]eject")
+            if keys is None:
+                process.send_signal(signal.SIGINT)
+            else:
+                os.write(master, keys)
+            code = process.wait(20)
+    (info,) = json.loads(agentsd("runs", "list", "--json", cwd=project).stdout)
+    row = f"| {you} | `{info['status']}` (`{info['finish_reason']}`) | {code} |"
+    assert row in DOCS.read_text("utf-8"), row
+    assert not (project / "notes.md").exists()
+    if info["status"] == "paused":
+        decided = agentsd("runs", "decide", "last", "--reject", "plan", cwd=project)
+        assert (decided.returncode, (project / "notes.md").exists()) == (0, False)
