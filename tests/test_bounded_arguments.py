@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from framework import tool
+from framework import RunResult, Runtime, tool
 from framework.llm.chat import chat_to_call, read_again
-from framework.tools.arguments import ArgumentsError, SchemaArguments
+from framework.testing import ScriptedModel
+from framework.tools.arguments import ArgumentsError, SchemaArguments, bounded_model
 from framework.tools.repairs import repair_arguments
 from framework.types.errors import ConfigError
 from framework.types.messages import ToolCall
 from framework.types.strict_json import MAX_CHARS, MAX_VALUES
 from tests.cases import cases
 from tests.growth import assert_alike, assert_linear
+from tests.projects import agent, write
 
 
 class All(BaseModel):
@@ -83,6 +87,57 @@ def test_asi08_deeper_arguments_do_not_multiply_the_work_of_recursive_choices(le
     arguments = query.arguments if keyword == "python" else SchemaArguments(schema)
     for depth in (8, 16, 32):
         assert_alike(partial(bind, arguments), nested(depth, leaf), nested(2 * depth, leaf), told=f"depth {2 * depth}")
+
+
+class Query(BaseModel):
+    """What is looked for."""
+
+    filter: All | Any_ | Leaf
+
+
+def typed_run(root: Path, value: dict[str, Any], output: type[BaseModel]) -> RunResult:
+    """A run whose model gives the same answer however often it is asked."""
+    write(root, {"agents.d/a.yaml": agent("a")})
+    model = ScriptedModel(script=lambda _: json.dumps(value))
+
+    async def main() -> RunResult:
+        async with Runtime.open(root, models={"scripted": model}, watch=False) as runtime:
+            return await runtime.run("go", output_type=output)
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("leaf", [{"field": "x"}, {"field": 1}])
+def test_asi08_deeper_answers_do_not_multiply_the_work_of_a_recursive_output_type(leaf: Any, tmp_path: Path) -> None:
+    for depth in (7, 14, 40):
+        small, large = (partial(typed_run, tmp_path, nested(size, leaf)) for size in (depth // 2, depth))
+        assert_alike(lambda work: work(Query), small, large, noticeable=0.5, told=f"depth {depth}")
+
+
+def test_an_answer_that_nests_too_deep_fails_the_run_and_says_so(tmp_path: Path) -> None:
+    result = typed_run(tmp_path, nested(40, {"field": 1}), Query)
+    assert result.error is not None
+    assert (result.status, result.error.code) == ("failed", "model_error")
+    assert "they nest too deep for a schema with recursive choices" in result.error.message
+
+
+@cases(30)
+@given(st.integers(0, 8), st.sampled_from([{"field": "x"}, {"field": 1}, {}, {"field": "x", "more": 1}]))
+def test_ordinary_answers_of_a_recursive_type_validate_as_its_own_model_does(depth: int, leaf: Any) -> None:
+    bounded, text = bounded_model(Query), json.dumps(nested(depth, leaf))
+    assert (bounded.__name__, bounded.model_json_schema()) == ("Query", Query.model_json_schema())
+    assert validated(bounded, text) == validated(Query, text)
+
+
+def validated(model: type[BaseModel], text: str) -> Any:
+    try:
+        return model.model_validate_json(text).model_dump()
+    except ValidationError as error:
+        return error.errors()
+
+
+def test_a_type_without_recursive_choices_is_used_as_it_is() -> None:
+    assert bounded_model(Leaf) is Leaf
 
 
 @pytest.mark.parametrize("depth", [1, 4, 8])

@@ -20,12 +20,11 @@ import framework
 from tests.cases import FACTOR
 from tests.growth import assert_linear, repeated
 
+PLUGINS = Path(framework.__file__).parents[1] / "plugins"
 MOST_CHARACTERS = 8_000
 MOST_WORDS = 30
 TEXTS = 12 * FACTOR
 """Generated texts for each pattern."""
-FROM_THE_OPERATOR = ("framework.types.frozen", "framework.config", "framework.cli.tree")
-"""Modules whose patterns only meet what the operator writes, or ids of steps."""
 ANCHORED = {"match", "fullmatch"}
 BOUNDED = {"framework.memory.compression": 80, "framework.llm.offline_arguments: (?:[\\s:": 40}
 """Characters at most that reach some patterns, by the beginning of their names below."""
@@ -56,7 +55,8 @@ def _in(value: Any) -> Iterator[re.Pattern[str]]:
 def _used(module: ModuleType) -> Iterator[Used]:
     source = Path(str(module.__file__)).read_text("utf-8")
     for name, value in list(vars(module).items()):
-        methods = frozenset(re.findall(rf"\b{name}\.(\w+)\(", source))
+        names = "|".join([name, *re.findall(rf"for (\w+),[^\n]* in {name}\b", source)])
+        methods = frozenset(re.findall(rf"\b(?:{names})\.(\w+)\(", source))
         yield from (Used(pattern, methods) for pattern in _in(value))
     for node in ast.walk(ast.parse(source)):
         match node:
@@ -68,13 +68,15 @@ def _used(module: ModuleType) -> Iterator[Used]:
 
 
 def patterns() -> dict[str, Used]:
-    """All patterns of the package by module and text."""
+    """All patterns of the package and of the shipped plugins, by module and text."""
     found: dict[str, Used] = {}
-    for info in pkgutil.walk_packages(framework.__path__, "framework."):
-        if info.name.startswith(FROM_THE_OPERATOR) or info.name.endswith(("__main__", "_process")):
+    package = (info.name for info in pkgutil.walk_packages(framework.__path__, "framework."))
+    shipped = (f"plugins.{path.stem}" for path in sorted(PLUGINS.glob("*.py")))
+    for name in (*package, *shipped):
+        if name.endswith(("__main__", "_process")):
             continue
-        for used in _used(importlib.import_module(info.name)):
-            found.setdefault(f"{info.name}: {' '.join(used.pattern.pattern.split())[:60]}", used)
+        for used in _used(importlib.import_module(name)):
+            found.setdefault(f"{name}: {' '.join(used.pattern.pattern.split())[:60]}", used)
     return found
 
 

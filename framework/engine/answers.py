@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from framework.engine.asking import first_model
 from framework.llm.chat import repair
 from framework.llm.protocol_answer import unfenced
-from framework.tools.arguments import ArgumentsError, SchemaArguments
+from framework.tools.arguments import ArgumentsError, SchemaArguments, bounded_model
 from framework.types.errors import ConfigError
 from framework.types.messages import Message
 
@@ -75,7 +75,7 @@ async def typed_answer(run: Run, text: str) -> Any:
 def _wanted(run: Run) -> type[BaseModel] | None:
     asked_for = run.services.output_type
     if asked_for is not None and run.parent is None:
-        return asked_for
+        return bounded_model(asked_for)
     schema = run.state.output_schema
     return None if schema is None else model_of(schema)
 

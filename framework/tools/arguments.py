@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
-from pydantic import AliasChoices, BaseModel, ValidationError
+from pydantic import AliasChoices, BaseModel, ValidationError, create_model
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from framework.tools.findings import Finding, pydantic_findings, schema_findings
 from framework.tools.validation_work import ValidationWork, is_bounded
 from framework.types.errors import ConfigError, ToolError
 from framework.types.shorten import shorten
+from framework.types.strict_json import read_json
 
 if TYPE_CHECKING:
     import jsonschema_rs
+
+M = TypeVar("M", bound=BaseModel)
 
 MAX_SCHEMA_CHARS = 64 * 1024
 MAX_SCHEMA_DEPTH = 32
@@ -126,6 +130,31 @@ class SchemaArguments:
         except jsonschema_rs.ValidationError as error:
             return [error]
         return []
+
+
+def bounded_model(model: type[M]) -> type[M]:
+    """A model that refuses JSON whose validation would take too much work; the model itself where none can.
+
+    Its `model_validate_json` raises a ValidationError for such a text, as for any other that does not fit.
+    """
+    work = ValidationWork(model.model_json_schema(), tagged=True)
+    if not work.is_needed:
+        return model
+
+    class Bounded(model):  # type: ignore[valid-type,misc]  # the base is known when it runs
+        @classmethod
+        def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Any:
+            try:
+                _admit(work, read_json(bytes(json_data).decode() if not isinstance(json_data, str) else json_data))
+            except (ArgumentsError, ValueError) as error:
+                told = error.message if isinstance(error, ArgumentsError) else str(error)
+                found = InitErrorDetails(
+                    type=PydanticCustomError("too_much_work", "{told}", {"told": told}), input=None
+                )
+                raise ValidationError.from_exception_data(model.__name__, [found]) from None
+            return super().model_validate_json(json_data, **options)
+
+    return create_model(model.__name__, __base__=Bounded, __doc__=model.__doc__)
 
 
 def _admit(work: ValidationWork, value: Any) -> int:
