@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from framework import RunResult, Runtime, tool
+from framework.engine.corrections import call_apart
 from framework.llm.chat import chat_to_call, read_again
-from framework.testing import ScriptedModel
+from framework.testing import ScriptedModel, calls
 from framework.tools.arguments import ArgumentsError, SchemaArguments, bounded_model
 from framework.tools.repairs import repair_arguments
 from framework.types.errors import ConfigError
@@ -260,3 +262,32 @@ def test_asi08_many_mistakes_in_long_arguments_are_not_all_collected() -> None:
 
     with pytest.raises(ArgumentsError, match="50000 values in the arguments do not fit"):
         insert.bind({"rows": [1] * 50_000})
+
+
+@pytest.mark.parametrize(("size", "apart"), [(10, False), (20_000, True)])
+def test_large_arguments_are_repaired_in_another_thread(size: int, apart: bool) -> None:
+    value = {"rows": ["5"] * size}
+    thread = asyncio.run(call_apart(value, threading.get_ident))
+    assert (thread != threading.get_ident()) is apart
+
+
+def test_large_arguments_are_repaired_as_small_ones_are(tmp_path: Path) -> None:
+    @tool
+    def total(rows: list[int]) -> int:
+        """Total.
+
+        Args:
+            rows: Numbers.
+        """
+        return sum(rows)
+
+    write(tmp_path, {"agents.d/a.yaml": agent("a")})
+    model = ScriptedModel(calls(("total", {"rows": ["5"] * 20_000})), "done")
+
+    async def main() -> RunResult:
+        async with Runtime.open(tmp_path, models={"scripted": model}, tools=[total], watch=False) as runtime:
+            return await runtime.run("go")
+
+    result = asyncio.run(main())
+    assert [warning.code for warning in result.warnings] == ["arguments_repaired"]
+    assert model.requests[-1].messages[-1].content == "100000"

@@ -72,6 +72,16 @@ def _finite(text: str) -> float:
     return number
 
 
+def has_more_values(value: object, most: int) -> bool:
+    """Whether a value contains more values than that; it stops counting there."""
+    count, pending = 1, [value]
+    while pending and count <= most:
+        inner = list(_children(pending.pop()))
+        count += len(inner)
+        pending += inner
+    return count > most
+
+
 def depth_of(value: object) -> int:
     """How deep data nests; a plain value is 1."""
     level, depth = [value], 0
