@@ -95,7 +95,8 @@ class Fork:
     def send_signal(self, number: int) -> None:
         """A signal, if it has not ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # its parent may have reaped it, and report its exit code only then
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Ask it to end."""
