@@ -147,7 +147,9 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, file: str, named: str) -> 
     assert ONE not in "".join(warnings), "what is written is not shown"
 
 
-def test_when_all_keys_are_replaced_in_a_broken_file_no_key_is_accepted(tmp_path: Path) -> None:
+def test_when_all_keys_are_replaced_in_a_broken_file_no_key_is_accepted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     edit = {FILE: text("server.api_keys", [TWO, THREE], "in the same file")}
     live, problems = edited(tmp_path, text("server.api_keys", [ONE]), edit)
 
@@ -156,6 +158,7 @@ def test_when_all_keys_are_replaced_in_a_broken_file_no_key_is_accepted(tmp_path
         with pytest.raises(Unauthenticated):
             admit({"authorization": authorization}, "127.0.0.1")
     assert "until then the server accepts no key at all" in problems
+    assert "until then the server accepts no key at all" in caplog.text
 
 
 def test_keys_that_are_added_where_there_were_none_are_needed_at_once(tmp_path: Path) -> None:

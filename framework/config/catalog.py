@@ -287,9 +287,9 @@ class Catalog:
         self.history.add(self.current, trigger, candidate.changes)
         published, self._published = self._published, asyncio.Event()
         published.set()
-        for problem in self.current.errors:
-            if problem not in before.errors:
-                log.error("%s", problem)
+        for problem in self.current.problems if before.number else self.current.errors:
+            if problem not in before.problems:
+                log.log(logging.ERROR if problem.severity == "error" else logging.WARNING, "%s", problem)
         log.info("%s", self.current.summary)
         self._tell(candidate.event())
 
