@@ -283,6 +283,26 @@ def test_no_error_shows_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert SECRET not in shown
 
 
+LONG_SECRET = "9f86d081884c7d659a2feaa0c55ad015"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"server: {{api_kyes: [{LONG_SECRET}]}}\n",
+        f"server: [{LONG_SECRET}]\n",
+        f"sevrer:\n  '{LONG_SECRET}'\n",
+        f'models: {{fast: {{modle: openai/x, apikye: "{LONG_SECRET}"}}}}\n',
+    ],
+)
+def test_no_error_shows_a_key_whose_own_name_is_misspelt(tmp_path: Path, text: str) -> None:
+    error = refused(tmp_path, text)
+    assert error.problems
+    shown = str(error) + repr(error) + "".join(problem.model_dump_json() for problem in error.problems)
+    assert LONG_SECRET not in shown
+    assert all(problem.excerpt is not None for problem in error.problems)
+
+
 @pytest.mark.parametrize(
     "name", ["AGENTSD_MODELS", "AGENTSD_RELOAD__QUIET", "AGENTSD_MODELS__FAST", "AGENTSD_ROUTING", "AGENTSD_VERSION"]
 )

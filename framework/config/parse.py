@@ -42,6 +42,10 @@ _WRITTEN_SECRET = re.compile(
 )
 
 
+_LIKE_A_KEY = re.compile(r"(?<![\w./$+=-])(?=[\w+=-]*[A-Za-z])(?=[\w+=-]*[0-9])[\w+=-]{16,}(?![\w./:])")
+"""A value that may be a key although its own key is misspelt: letters and digits, and no path or model name."""
+
+
 class ParseError(Exception):
     """A file that is not what it should be; `problems` lists everything found."""
 
@@ -73,10 +77,20 @@ def in_order(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def without_secrets(problems: Iterable[Problem], source: bytes) -> list[Problem]:
-    """The same problems, without any line of a file in which a secret stands itself, not the name of its variable."""
-    if not _WRITTEN_SECRET.search(source.decode("utf-8", "replace")):
-        return list(problems)
-    return [problem.model_copy(update={"excerpt": None}) for problem in problems]
+    """Return the problems without the secrets that a file holds itself, instead of the names of their variables.
+
+    Lines are left out if a key of the file names a secret; otherwise values that look like keys are masked in them.
+    """
+    if _WRITTEN_SECRET.search(source.decode("utf-8", "replace")):
+        return [problem.model_copy(update={"excerpt": None}) for problem in problems]
+    return [_masked(problem) for problem in problems]
+
+
+def _masked(problem: Problem) -> Problem:
+    if problem.excerpt is None or not _LIKE_A_KEY.search(problem.excerpt):
+        return problem
+    excerpt = _LIKE_A_KEY.sub(lambda found: "*" * len(found[0]), problem.excerpt)  # the caret keeps its place
+    return problem.model_copy(update={"excerpt": excerpt})
 
 
 def spec_problems(details: Sequence[ErrorDetails], document: Document, model: type[BaseModel]) -> Iterator[Problem]:
