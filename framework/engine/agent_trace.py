@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from framework.engine.run_context import RunContext
 from framework.engine.run_trace import content_of, model_attributes, waits_for
 from framework.telemetry import names
 from framework.telemetry.span import NO_SPAN, OpenSpan
@@ -17,14 +18,11 @@ from framework.types.outcome import outcome
 from framework.types.spec import TemplateRef
 from framework.types.state import Confirmation
 
-if TYPE_CHECKING:
-    from framework.engine.run import Run
-
 
 class AgentTrace:
     """The span of one agent's work, in a root run or a sub-run."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunContext) -> None:
         self._run, self._meters = run, run.services.meters
         self._span = NO_SPAN
 
@@ -73,7 +71,7 @@ class AgentTrace:
             self._span.fail(error_type)
 
 
-def step_span(run: Run, index: int) -> OpenSpan:
+def step_span(run: RunContext, index: int) -> OpenSpan:
     """A model turn with the calls it leads to; open until the next one begins."""
     spans = run.services.spans
     if not spans.recording:
@@ -81,7 +79,7 @@ def step_span(run: Run, index: int) -> OpenSpan:
     return spans.span(f"agent.step {index}", "CHAIN", {names.AGENT: run.agent.name, names.STEP_INDEX: index})
 
 
-def note_reply(run: Run, span: OpenSpan, reply: Message) -> None:
+def note_reply(run: RunContext, span: OpenSpan, reply: Message) -> None:
     """Record a turn's reply on its step; call it before the reply is part of the state."""
     span.set_attribute(names.STEP_KIND, "action" if reply.tool_calls else "final")
     if span.is_recording() and (content := content_of(run)):
@@ -89,19 +87,19 @@ def note_reply(run: Run, span: OpenSpan, reply: Message) -> None:
         span.set_attributes(content.turn(run.state.messages[first:], reply))
 
 
-def _prompt_attributes(run: Run) -> dict[str, Any]:
+def _prompt_attributes(run: RunContext) -> dict[str, Any]:
     """Name of the prompt template, and a digest of the rendered text: equal digests mean equal text."""
-    if "preamble" not in vars(run):  # not rendered yet, or it cannot be
+    if (prompt := run.system_prompt) is None:
         return {}
     source = run.agent.spec.instructions
-    digest = blake2b(run.preamble[0].content.encode("utf-8", "replace"), digest_size=8).hexdigest()
+    digest = blake2b(prompt.encode("utf-8", "replace"), digest_size=8).hexdigest()
     return {
         names.PROMPT_NAME: source.template if isinstance(source, TemplateRef) else None,
         names.PROMPT_DIGEST: digest,
     }
 
 
-def _agent_attributes(run: Run) -> dict[str, Any]:
+def _agent_attributes(run: RunContext) -> dict[str, Any]:
     spec = run.agent.spec
     attributes = {
         names.OPERATION: "invoke_agent",

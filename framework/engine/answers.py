@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from framework.engine.asking import first_model
+from framework.engine.run_context import RunContext
 from framework.llm.chat import repair
 from framework.llm.protocol_answer import unfenced
 from framework.tools.arguments import ArgumentsError, SchemaArguments, bounded_model
 from framework.types.errors import ConfigError
 from framework.types.messages import Message
 
-if TYPE_CHECKING:
-    from framework.engine.run import Run
-
+AskTyped = Callable[[type[BaseModel], Message], Awaitable[BaseModel]]
+"""Asks the model for an answer of a type, with an instruction at the end of the request."""
 FORM = "Your final answer is one JSON object and nothing else: no other text and no code fence."
 SCHEMA = "It fits this JSON Schema:"
 INSTRUCTION = "Give your answer once more, complete, as the arguments of {name}. Take everything from what was said."
@@ -33,7 +33,7 @@ def answer_text(output: object, executor: str) -> str:
     return repair(output)
 
 
-def answer_form(run: Run) -> Mapping[str, Any] | None:
+def answer_form(run: RunContext) -> Mapping[str, Any] | None:
     """Return the JSON Schema that the final answer is to fit, `{}` for any JSON object, or None for text."""
     wanted, schema = run.state.model_settings.response_format, run.state.output_schema
     if wanted == "text" or (schema is None and wanted is None) or first_model(run).info.typed:
@@ -43,7 +43,7 @@ def answer_form(run: Run) -> Mapping[str, Any] | None:
     return schema if schema.get("type") == "object" else None
 
 
-def answer_instruction(run: Run) -> Iterator[str]:
+def answer_instruction(run: RunContext) -> Iterator[str]:
     """Yield the system message's lines about the answer's form, unless the provider enforces it."""
     form = answer_form(run)
     with_tools = bool(run.agent.toolset.definitions)
@@ -54,8 +54,13 @@ def answer_instruction(run: Run) -> Iterator[str]:
         yield f"{SCHEMA}\n{json.dumps(form, ensure_ascii=False, separators=(',', ':'))}"
 
 
-async def typed_answer(run: Run, text: str) -> Any:
-    """The answer as JSON data of the type that is wanted; None if none is.
+async def typed_answer(run: RunContext, text: str, ask: AskTyped) -> Any:
+    """Return the answer as JSON data of the requested type, or None if no type is requested.
+
+    Args:
+        run: the run that ends with the answer.
+        text: the answer.
+        ask: asks the model for the answer once more, if the text is not such data.
 
     Raises:
         ModelError: the model could not be brought to give it.
@@ -68,11 +73,11 @@ async def typed_answer(run: Run, text: str) -> Any:
         answer = output.model_validate_json(unfenced(text.strip()))
     except ValidationError:
         instruction = Message(role="system", content=INSTRUCTION.format(name=output.__name__))
-        answer = await run.ask_typed(output, instruction)
+        answer = await ask(output, instruction)
     return answer.model_dump(mode="json")
 
 
-def _wanted(run: Run) -> type[BaseModel] | None:
+def _wanted(run: RunContext) -> type[BaseModel] | None:
     asked_for = run.services.output_type
     if asked_for is not None and run.parent is None:
         return bounded_model(asked_for)

@@ -14,7 +14,7 @@ An approval covers later revisions that stay within it: no other tool, no higher
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -22,6 +22,7 @@ from framework.engine.plan_trace import approval_span
 from framework.engine.planning import adopt, bound, is_bound, plan_of, propose, settings_of
 from framework.engine.preflight import highest, preflight, tools_of
 from framework.engine.questions import question_id
+from framework.engine.run import Run
 from framework.engine.run_trace import waits_for
 from framework.engine.tool_trace import decided
 from framework.tools.tool import Tool
@@ -30,9 +31,6 @@ from framework.types.plan import Envelope, Plan, PlanDraft, PlanStep
 from framework.types.preflight import Preflight
 from framework.types.spec import RISKS
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, arguments_text
-
-if TYPE_CHECKING:
-    from framework.engine.run import Run
 
 ASKED = "the agent's file wants plans approved"
 NOTHING_LEFT = "No steps are left in the plan; nothing was done."

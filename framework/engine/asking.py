@@ -20,27 +20,24 @@ import math
 import random
 from collections.abc import Sequence
 from itertools import count
-from typing import TYPE_CHECKING
 
 from framework.config.prices import price_hint
 from framework.config.settings import ModelCallSettings
 from framework.engine.attempt import attempt, message_id
 from framework.engine.health import Permit
 from framework.engine.model_trace import ModelTrace, model_trace
+from framework.engine.run_context import RunContext
 from framework.engine.warning import warn
 from framework.llm.capabilities import unknown_settings
 from framework.llm.client import ModelClient, ModelReply, ModelRequest
 from framework.types.errors import ConfigError, ModelError
-from framework.types.warnings import WarningCode
-
-if TYPE_CHECKING:
-    from framework.engine.run import Run
+from framework.types.state import RunState
 
 LOOK_AGAIN = 0.5
 """Seconds: a run that waits for a model looks so often whether another run has found it well again."""
 
 
-async def ask(run: Run, request: ModelRequest, model: str | None = None) -> ModelReply:
+async def ask(run: RunContext, request: ModelRequest, model: str | None = None) -> ModelReply:
     """Ask the agent's model, or the one that is named instead, as often as it makes sense, then the agent's fallbacks.
 
     Raises:
@@ -48,28 +45,30 @@ async def ask(run: Run, request: ModelRequest, model: str | None = None) -> Mode
         LimitExceeded: attempts that failed have used up what there was.
         ConfigError: the agent's own model has no key, or a cost limit is in force and a model has no price.
     """
-    run.attempt = 0
     spec = run.agent.spec
     models = (model or spec.model or run.services.generation.settings.model, *spec.fallback_models)
     _check_prices(run, models)
     failures: list[ModelError] = []
+    attempts = _Attempts(run.state)
     with model_trace(run, request) as trace:
         for place, name in enumerate(models):
             instead = models[place + 1] if place + 1 < len(models) else None
             try:
                 client = _client(run, name, request, fallback=place > 0)
-                asked = _Asked(run, name, client, request, trace, fallback=place > 0, alone=instead is None)
+                asked = _Asked(run, name, client, request, trace, attempts, fallback=place > 0, alone=instead is None)
                 return await asked.reply()
             except ModelError as error:
                 if not error.unavailable:
                     raise
                 failures.append(error)
             if instead is not None:
-                await _warn(run, "model_fallback", f"{failures[-1].message}; asking {instead} instead")
-    raise _gave_up(failures, run.attempt)
+                await warn(
+                    run, "model_fallback", f"{failures[-1].message}; asking {instead} instead", message_id=attempts.last
+                )
+    raise _gave_up(failures, attempts)
 
 
-def _check_prices(run: Run, models: Sequence[str]) -> None:
+def _check_prices(run: RunContext, models: Sequence[str]) -> None:
     """Raise ConfigError if a cost limit is in force and a model's price is unknown: it would never reach the limit."""
     if (limit := run.budget.cost_limit) is None:
         return
@@ -85,12 +84,12 @@ def _check_prices(run: Run, models: Sequence[str]) -> None:
             raise ConfigError(f"max_cost_usd ({limit}) cannot be enforced: the price of {name} is unknown; {hint}")
 
 
-def first_model(run: Run, model: str | None = None) -> ModelClient:
+def first_model(run: RunContext, model: str | None = None) -> ModelClient:
     """The model that is asked first; raises ConfigError when it has no key."""
     return run.services.model(run.agent, model or run.agent.spec.model or run.services.generation.settings.model)
 
 
-def _client(run: Run, name: str, request: ModelRequest, *, fallback: bool) -> ModelClient:
+def _client(run: RunContext, name: str, request: ModelRequest, *, fallback: bool) -> ModelClient:
     """The client of that name; a fallback that cannot be used is one model less, not the end."""
     try:
         client = run.services.model(run.agent, name)
@@ -106,22 +105,39 @@ def _client(run: Run, name: str, request: ModelRequest, *, fallback: bool) -> Mo
     return client
 
 
+class _Attempts:
+    """Numbers the attempts of one model call, over all models that it goes to."""
+
+    def __init__(self, state: RunState) -> None:
+        self.count = 0
+        self.last: str | None = None
+        """Message id of the last attempt; a warning that carries it voids what was shown of that message."""
+        self._state = state
+
+    def begin(self) -> str:
+        """Return the message id of the next attempt."""
+        self.count += 1
+        self.last = message_id(self._state, self.count)
+        return self.last
+
+
 class _Asked:
     """One model that is asked until it answers or there is no point in it any more."""
 
     def __init__(
         self,
-        run: Run,
+        run: RunContext,
         name: str,
         client: ModelClient,
         request: ModelRequest,
         trace: ModelTrace,
+        attempts: _Attempts,
         *,
         fallback: bool,
         alone: bool,
     ) -> None:
         self._run, self._name, self._client, self._request, self._trace = run, name, client, request, trace
-        self._fallback, self._alone = fallback, alone
+        self._attempts, self._fallback, self._alone = attempts, fallback, alone
         self._rules = run.services.generation.settings.model_calls
         self._health = run.services.health
 
@@ -130,9 +146,9 @@ class _Asked:
         for tried in count():
             permit = await self._permit()
             run.keep_time()
-            run.attempt += 1
+            message = self._attempts.begin()
             try:
-                reply = await attempt(run, self._client, self._request, self._trace, fallback=self._fallback)
+                reply = await attempt(run, self._client, self._request, self._trace, message, fallback=self._fallback)
             except ModelError as error:
                 if error.usage:
                     run.budget.spend_tokens(error.usage)
@@ -141,7 +157,7 @@ class _Asked:
                 if not self._is_worth_it(error, tried, wait):
                     raise
                 run.budget.check_spent()
-                await _warn(run, "model_retry", f"{error.message}; asking again in {wait:.1f}s")
+                await warn(run, "model_retry", f"{error.message}; asking again in {wait:.1f}s", message_id=message)
                 await asyncio.sleep(wait)
             else:
                 self._health.succeeded(self._name)
@@ -190,7 +206,7 @@ def pause(error: ModelError, tried: int, rules: ModelCallSettings) -> float:
     return jitter if error.retry_after is None else error.retry_after + jitter
 
 
-def _time_left(run: Run | None) -> float:
+def _time_left(run: RunContext | None) -> float:
     """Seconds until the run, or a run that it is part of, must end."""
     left = math.inf
     now = asyncio.get_running_loop().time()
@@ -201,18 +217,15 @@ def _time_left(run: Run | None) -> float:
     return left
 
 
-async def _warn(run: Run, code: WarningCode, text: str) -> None:
-    """Report a failed attempt; the text of its message that was already shown is void."""
-    await warn(run, code, text, message_id=message_id(run) if run.attempt else None)
-
-
-def _gave_up(failures: list[ModelError], attempts: int) -> ModelError:
-    """What the caller is told: every model's last word, each once."""
+def _gave_up(failures: list[ModelError], attempts: _Attempts) -> ModelError:
+    """Return the error for the caller: every model's last message, each once."""
     said = "; ".join(dict.fromkeys(error.message for error in failures))
-    often = f" ({attempts} attempts)" if attempts > 1 else ""
-    return ModelError(
+    often = f" ({attempts.count} attempts)" if attempts.count > 1 else ""
+    error = ModelError(
         said + often,
         retryable=any(error.retryable for error in failures),
         retry_after=failures[-1].retry_after,
         unavailable=True,
     )
+    error.message_id = attempts.last
+    return error

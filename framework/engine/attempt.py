@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from framework.engine.model_trace import ModelTrace
 from framework.engine.room import request_tokens, size_of
+from framework.engine.run_context import RunContext
 from framework.llm.answers import require_answer
 from framework.llm.capabilities import priced
 from framework.llm.client import ModelClient, ModelInfo, ModelReply, ModelRequest
@@ -17,44 +17,54 @@ from framework.llm.tokens import estimate_tokens
 from framework.types.errors import ModelError
 from framework.types.events import ContentReceived
 from framework.types.messages import Usage
-
-if TYPE_CHECKING:
-    from framework.engine.run import Run
-
+from framework.types.state import RunState
 
 SUBSTANTIAL_CHARS = 1000
 """Text of an answer, about 200 words, after which a deadline ends the call instead of paying for it again."""
 
 
-def message_id(run: Run) -> str:
-    """Names an attempt at a model turn within its run: the message it would become."""
-    again = f"-{run.attempt}" if run.attempt > 1 else ""
-    return ".".join(("msg", *run.state.path, str(run.state.steps))) + again
+def message_id(state: RunState, attempt: int = 1) -> str:
+    """Return the id, in events, of the message that an attempt at the current model turn produces.
+
+    Args:
+        state: of the run or sub-run.
+        attempt: its number within the turn, from 1.
+    """
+    again = f"-{attempt}" if attempt > 1 else ""
+    return ".".join(("msg", *state.path, str(state.steps))) + again
 
 
 async def attempt(
-    run: Run, client: ModelClient, request: ModelRequest, call: ModelTrace, *, fallback: bool
+    run: RunContext, client: ModelClient, request: ModelRequest, call: ModelTrace, message: str, *, fallback: bool
 ) -> ModelReply:
-    """Ask a model once, within its time; the number of the attempt is `run.attempt`.
+    """Call a model once, within its timeouts.
+
+    Args:
+        run: the run that the call is part of.
+        client: the model's client.
+        request: the request.
+        call: trace of the model call that this is an attempt of.
+        message: id, in events, of the message that this attempt produces.
+        fallback: whether the model is a fallback.
 
     Raises:
         ModelError: the attempt failed or its answer is empty; carries the usage, where known.
     """
     info = client.info
-    incoming = _Incoming(info)
+    incoming = _Incoming(info, message)
     with call.attempt(info, fallback=fallback) as trace:
         try:
             reply = _counted(run, request, await _in_time(run, client, request, incoming), info)
             require_answer(reply, info)
         except ModelError as error:
-            error.usage = incoming.cost(run, request, error.usage)
+            error.usage, error.message_id = incoming.cost(run, request, error.usage), message
             trace.failed("timeout" if incoming.late else error.code, error.usage)
             raise
         trace.replied(reply, incoming.first_at)
-    return reply
+    return replace(reply, message_id=message)
 
 
-def _counted(run: Run, request: ModelRequest, reply: ModelReply, info: ModelInfo) -> ModelReply:
+def _counted(run: RunContext, request: ModelRequest, reply: ModelReply, info: ModelInfo) -> ModelReply:
     """The reply with tokens and cost: estimated or computed, each where the client reports none."""
     usage = reply.usage
     if info.stand_in or (usage.total_tokens and usage.cost_usd):
@@ -65,7 +75,7 @@ def _counted(run: Run, request: ModelRequest, reply: ModelReply, info: ModelInfo
     return replace(reply, usage=usage.model_copy(update={"cost_usd": cost}))
 
 
-def _estimated(run: Run, request: ModelRequest, completion: int, info: ModelInfo) -> Usage:
+def _estimated(run: RunContext, request: ModelRequest, completion: int, info: ModelInfo) -> Usage:
     """Estimated usage when the provider reports none, so that budgets still advance."""
     prompt = request_tokens(run, request)
     usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
@@ -77,6 +87,7 @@ class _Incoming:
     """What of an answer has come in so far."""
 
     info: ModelInfo
+    message_id: str
     first_at: float | None = None
     """When the first piece came in, by `perf_counter`."""
     late: bool = False
@@ -97,7 +108,7 @@ class _Incoming:
             return ModelError(f"{self.info.name} {what} {within}", retryable=True)
         return ModelError(f"{self.info.name} {what} {within}; not retried after {chars} characters of answer")
 
-    def cost(self, run: Run, request: ModelRequest, told: Usage | None) -> Usage | None:
+    def cost(self, run: RunContext, request: ModelRequest, told: Usage | None) -> Usage | None:
         """What an attempt that failed has cost; an estimate where none is reported and the provider was at work."""
         begun = self.late or self.first_at is not None
         if not begun or (told and told.total_tokens):
@@ -105,7 +116,7 @@ class _Incoming:
         return _estimated(run, request, estimate_tokens("".join(self.texts)), self.info)
 
 
-async def _in_time(run: Run, client: ModelClient, request: ModelRequest, incoming: _Incoming) -> ModelReply:
+async def _in_time(run: RunContext, client: ModelClient, request: ModelRequest, incoming: _Incoming) -> ModelReply:
     limits = run.budget.limits
     first_limit = limits.first_token_timeout if request.stream else None
     try:
@@ -119,14 +130,14 @@ async def _in_time(run: Run, client: ModelClient, request: ModelRequest, incomin
         raise incoming.too_late(what, _limit(run, "model_timeout"), limits.model_timeout) from None
 
 
-def _limit(run: Run, key: str) -> str:
+def _limit(run: RunContext, key: str) -> str:
     """A limit as messages name it: its key, and where it is set."""
     own = getattr(run.agent.spec.runtime_policy, key) == getattr(run.budget.limits, key)
     return f"runtime_policy.{key}, {run.agent.place('runtime_policy', key) if own else 'set by the caller'}"
 
 
 async def _receive(
-    run: Run,
+    run: RunContext,
     client: ModelClient,
     request: ModelRequest,
     incoming: _Incoming,
@@ -148,7 +159,7 @@ async def _receive(
                 idle.reschedule(asyncio.get_running_loop().time() + pause)
             incoming.texts += (delta.text, delta.reasoning)
             if delta.text and request.stream and not run.is_guarded:  # a guard may have come since it was asked
-                await run.services.channel.put(ContentReceived(**head, message_id=message_id(run), text=delta.text))
+                await run.services.channel.put(ContentReceived(**head, message_id=incoming.message_id, text=delta.text))
     finally:
         # Left to the garbage collector, the connection would stay open, and the provider would go on writing.
         if isinstance(deltas, AsyncGenerator):

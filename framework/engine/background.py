@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from framework.engine.run_context import RunContext
 from framework.engine.warning import warn
 from framework.tools.mcp import McpSource
 from framework.types.errors import ToolError
 from framework.types.mcp import McpPolicy, PromptRef
 
-if TYPE_CHECKING:
-    from framework.engine.run import Run
-
 MAX_CHARS = 64 * 1024
 """Of all texts together."""
 
 
-async def read_background(run: Run) -> None:
+async def read_background(run: RunContext) -> None:
     """Read what the agent's `mcp_policy` names. What cannot be read is left out, with a warning."""
     if run.state.background is not None:
         return
@@ -40,7 +37,7 @@ def _wanted(policy: McpPolicy) -> Iterator[tuple[str, str | PromptRef]]:
     yield from ((prompt.name, prompt) for prompt in policy.prompts)
 
 
-async def _read(run: Run, server: str, wanted: str | PromptRef) -> str:
+async def _read(run: RunContext, server: str, wanted: str | PromptRef) -> str:
     opened = run.services.generation.outside.sources.get(f"mcp.{server}")
     if opened is None or not isinstance(opened.source, McpSource):
         raise ToolError("the server is not connected here")

@@ -7,13 +7,14 @@ that was in flight is repeated only if its tool is idempotent; otherwise a human
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from framework.engine import corrections, hooks
 from framework.engine.execution import execute
 from framework.engine.policy import Verdict
 from framework.engine.questions import question_id
 from framework.engine.results import WRONG_CALL, finish
+from framework.engine.run_context import RunContext
 from framework.engine.tool_trace import decided, tool_trace
 from framework.llm.chat import read_again, repair, without_doubles
 from framework.tools.arguments import ArgumentsError
@@ -38,10 +39,6 @@ from framework.types.state import (
     arguments_hash,
     arguments_text,
 )
-
-if TYPE_CHECKING:
-    from framework.engine.run import Run
-
 
 REJECTED = "User cancelled the operation"
 """The error of a call that a human rejects."""
@@ -81,7 +78,7 @@ def _named(call: ToolCall, toolset: Toolset) -> ToolCall:
     return call.model_copy(update={"tool": tool.name}) if tool else call
 
 
-def admit(run: Run, requested: Sequence[ToolCall], *, again: bool = False) -> list[ToolCall]:
+def admit(run: RunContext, requested: Sequence[ToolCall], *, again: bool = False) -> list[ToolCall]:
     """Count calls against the limits, before any of them is made. Calls that do not fit are answered so.
 
     Args:
@@ -110,7 +107,7 @@ def admit(run: Run, requested: Sequence[ToolCall], *, again: bool = False) -> li
     return requested
 
 
-async def perform(run: Run, call: ToolCall) -> tuple[Confirmation, ...]:
+async def perform(run: RunContext, call: ToolCall) -> tuple[Confirmation, ...]:
     """Make an admitted call, unless it has its result already.
 
     Returns:
@@ -126,7 +123,7 @@ async def perform(run: Run, call: ToolCall) -> tuple[Confirmation, ...]:
     return asked
 
 
-async def _answer(run: Run, call: ToolCall, tool: Tool | None, record: CallRecord) -> tuple[Confirmation, ...]:
+async def _answer(run: RunContext, call: ToolCall, tool: Tool | None, record: CallRecord) -> tuple[Confirmation, ...]:
     if tool is None:
         known = sorted(run.agent.toolset.offered)
         return await finish(run, call, _wrong(f"there is no tool {call.tool!r}{did_you_mean(call.tool, known)}"))
@@ -135,7 +132,7 @@ async def _answer(run: Run, call: ToolCall, tool: Tool | None, record: CallRecor
     return await _judge(run, await corrections.repaired_call(run, call, tool), tool, record)
 
 
-async def _judge(run: Run, call: ToolCall, tool: Tool, record: CallRecord) -> tuple[Confirmation, ...]:
+async def _judge(run: RunContext, call: ToolCall, tool: Tool, record: CallRecord) -> tuple[Confirmation, ...]:
     verdict = run.policy.judge(tool, *views(tool, call.arguments))
     if verdict.kind == "deny":
         return await finish(run, call, _denied(verdict))
@@ -158,7 +155,7 @@ async def _judge(run: Run, call: ToolCall, tool: Tool, record: CallRecord) -> tu
 
 
 async def _execute_in_turn(
-    run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any], *, asked: bool
+    run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any], *, asked: bool
 ) -> tuple[Confirmation, ...]:
     """Make a call once its tool's rate allows it, if the rules of then do, too; `asked`: a human has approved it."""
     run.keep_time()
@@ -172,7 +169,7 @@ async def _execute_in_turn(
     return await execute(run, call, tool, bound)
 
 
-def _question(run: Run, call: ToolCall, tool: Tool, verdict: Verdict, record: CallRecord) -> Confirmation | None:
+def _question(run: RunContext, call: ToolCall, tool: Tool, verdict: Verdict, record: CallRecord) -> Confirmation | None:
     """What a human must be asked before the call is made, if anything."""
     in_doubt = record.started > 0 and not tool.idempotent
     if verdict.kind != "ask" and not in_doubt:
@@ -204,7 +201,7 @@ def _question(run: Run, call: ToolCall, tool: Tool, verdict: Verdict, record: Ca
 
 
 async def _decide(
-    run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any], question: Confirmation
+    run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any], question: Confirmation
 ) -> tuple[Confirmation, ...]:
     decision: Decision | None = run.decision(question.id)
     if decision is not None:
@@ -228,7 +225,9 @@ async def _decide(
             return await _execute_edited(run, call, tool, arguments)
 
 
-async def _execute_edited(run: Run, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> tuple[Confirmation, ...]:
+async def _execute_edited(
+    run: RunContext, call: ToolCall, tool: Tool, arguments: dict[str, Any]
+) -> tuple[Confirmation, ...]:
     """A human's arguments instead of the model's: judged as any other call, but not asked about again."""
     canonical = canonical_arguments(tool, arguments, run.services.base_path).arguments
     edited = read_again(call.model_copy(update={"arguments": canonical}))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from framework.config.prompts import PromptError
 from framework.engine import asking, turns
 from framework.engine.room import size_of
+from framework.engine.run_context import RunContext
 from framework.engine.warning import warn
 from framework.llm.client import ModelRequest
 from framework.llm.protocol import ask_valid
@@ -16,9 +16,6 @@ from framework.memory.compression import beginning, summed_up
 from framework.types.errors import LimitExceeded, ModelError
 from framework.types.messages import Message
 from framework.types.shorten import shorten
-
-if TYPE_CHECKING:
-    from framework.engine.run import Run
 
 KEPT = 0.5
 """Of what a history may come to: so much of its end stays word for word."""
@@ -29,7 +26,7 @@ STEPS_NEEDED = 2
 REQUEST_CHARS = 200
 
 
-async def fit_history(run: Run) -> None:
+async def fit_history(run: RunContext) -> None:
     """Sum the conversation's beginning up if it is too long; warn of what the model will not see.
 
     A summary that cannot be had does not end the run: it goes on with the messages that its window holds.
@@ -46,7 +43,7 @@ async def fit_history(run: Run) -> None:
         await warn(run, "window", text)
 
 
-def _allowed(run: Run) -> int | None:
+def _allowed(run: RunContext) -> int | None:
     """How many tokens a history may come to; none: as many as there are."""
     allowed = run.agent.spec.conversation.compress_at_tokens
     window = asking.first_model(run).info.capabilities.context_window
@@ -55,7 +52,7 @@ def _allowed(run: Run) -> int | None:
     return min(allowed, int(OF_WINDOW * window))
 
 
-async def _compress(run: Run, keep: int) -> None:
+async def _compress(run: RunContext, keep: int) -> None:
     state = run.state
     count = beginning(state.history, keep, size_of)
     steps = run.budget.limits.max_steps
@@ -75,7 +72,7 @@ async def _compress(run: Run, keep: int) -> None:
     await warn(run, "compressed", told)
 
 
-async def _summary_text(run: Run, gone: Sequence[Message]) -> str:
+async def _summary_text(run: RunContext, gone: Sequence[Message]) -> str:
     """Ask the agent's model, behind the messages as it knows them: most of that it has in its cache."""
     before = run.state.summary.text.splitlines() if run.state.summary else ()
     said = [line.removeprefix("- ") for line in before if line.startswith("- ")]

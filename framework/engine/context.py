@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from framework.engine.run_context import RunContext
 from framework.telemetry import names, plugin_span
 from framework.telemetry.plugin_span import PluginSpan
 from framework.tools.builtin.asking import ASK_USER
@@ -19,11 +20,8 @@ from framework.types.messages import ToolCall
 from framework.types.redact import redact_data
 from framework.types.state import Approve, Confirmation, Edit, Reject, Respond, arguments_hash
 
-if TYPE_CHECKING:
-    from framework.engine.run import Run
 
-
-def context_of(run: Run, call: ToolCall) -> ToolContext:
+def context_of(run: RunContext, call: ToolCall) -> ToolContext:
     """What a tool may know of its run, and do in it; a hook gets the same."""
 
     async def progress(fraction: float, message: str) -> None:
@@ -64,7 +62,7 @@ def context_of(run: Run, call: ToolCall) -> ToolContext:
     )
 
 
-def _question(run: Run, call: ToolCall, question: str, choices: Sequence[str], number: int) -> Confirmation:
+def _question(run: RunContext, call: ToolCall, question: str, choices: Sequence[str], number: int) -> Confirmation:
     return Confirmation(
         id=f"{'/'.join((*run.state.path, call.id))}?{number}",
         kind="ask_user" if call.tool == ASK_USER else "question",
@@ -78,7 +76,7 @@ def _question(run: Run, call: ToolCall, question: str, choices: Sequence[str], n
     )
 
 
-def _answer(run: Run, question: Confirmation) -> str:
+def _answer(run: RunContext, question: Confirmation) -> str:
     """What a human said; raises Paused while nothing was said, ToolError if nothing will be."""
     match run.decision(question.id):
         case None:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from framework.config.compile import Agent
+from framework.engine.run_context import RunContext
 from framework.engine.warning import warn
 from framework.tools.arguments import ArgumentsError
 from framework.tools.locations import canonical_arguments, require_canonical
@@ -19,16 +20,13 @@ from framework.types.messages import ToolCall
 from framework.types.plan import PlanDraft
 from framework.types.strict_json import has_more_values
 
-if TYPE_CHECKING:
-    from framework.engine.run import Run
-
 T = TypeVar("T")
 
 MAX_VALUES_IN_LOOP = 5_000
 """Values in arguments that are repaired in the event loop: about 15 ms."""
 
 
-async def repaired_call(run: Run, call: ToolCall, tool: Tool) -> ToolCall:
+async def repaired_call(run: RunContext, call: ToolCall, tool: Tool) -> ToolCall:
     """The call as it is judged, shown and made; told once, also where it is looked at again after a pause."""
     repaired = await _repaired(run, tool, call.arguments)
     if not (notes := repaired.notes):
@@ -40,7 +38,7 @@ async def repaired_call(run: Run, call: ToolCall, tool: Tool) -> ToolCall:
     return call.model_copy(update={"arguments": repaired.arguments})
 
 
-async def repaired_plan(run: Run, draft: PlanDraft) -> PlanDraft:
+async def repaired_plan(run: RunContext, draft: PlanDraft) -> PlanDraft:
     """A plan as it is checked, shown and worked off."""
     steps = []
     for step in draft.steps:
@@ -93,12 +91,12 @@ async def call_apart(value: Any, function: Callable[[], T]) -> T:
     return await asyncio.to_thread(function) if has_more_values(value, MAX_VALUES_IN_LOOP) else function()
 
 
-async def _repaired(run: Run, tool: Tool, arguments: Mapping[str, Any]) -> Repaired:
+async def _repaired(run: RunContext, tool: Tool, arguments: Mapping[str, Any]) -> Repaired:
     """By the version that the run is pinned to and the one that is live: strictness holds at once."""
     agents = (run.agent, run.services.current_agent(run.agent.name))
     return await call_apart(arguments, partial(put_right, tool, arguments, run.services.base_path, *agents))
 
 
-async def _tell(run: Run, tool: Tool, notes: Sequence[str]) -> None:
+async def _tell(run: RunContext, tool: Tool, notes: Sequence[str]) -> None:
     message = f"the arguments of {tool.name} were put right: {'; '.join(notes)}"
     await warn(run, "arguments_repaired", message)

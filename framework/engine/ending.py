@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from time import time
 from typing import NoReturn
 
-from framework.engine.attempt import message_id
 from framework.engine.expiry import with_expiry
 from framework.engine.journal import numbered
 from framework.engine.run import Run
@@ -30,7 +29,7 @@ async def conclude(run: Run, asked: tuple[Confirmation, ...], trace: RunTrace) -
         state.status, state.finish_reason = "cancelled", "cancelled"
     state.paused_at = time() if asked else None
     trace.ended()
-    await run.services.journal.end([*last_events(state, message_id(run))])
+    await run.services.journal.end([*last_events(state, run.message_id)])
     result = result_of(state)
     _log(result)
     return result

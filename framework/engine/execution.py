@@ -9,12 +9,13 @@ from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, nullcontext
 from itertools import count
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from framework.engine import hooks
 from framework.engine.context import context_of
 from framework.engine.failures import is_failure, questions_in
 from framework.engine.results import finish, plain, why_unfinished
+from framework.engine.run_context import RunContext
 from framework.engine.todo import report_changes
 from framework.telemetry import names
 from framework.telemetry.redact import places
@@ -29,9 +30,6 @@ from framework.types.messages import ToolCall, ToolResult
 from framework.types.redact import redact_data
 from framework.types.state import Confirmation
 
-if TYPE_CHECKING:
-    from framework.engine.run import Run
-
 log = logging.getLogger(__name__)
 
 Confirmations = tuple[Confirmation, ...]
@@ -42,7 +40,7 @@ RETRYABLE = "retryable"
 """In a result's metadata: the tool did not say why it failed, so trying again may help."""
 
 
-async def execute(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> Confirmations:
+async def execute(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> Confirmations:
     """Make the call, and put down its result; its tool's rate allows it.
 
     Returns:
@@ -68,7 +66,7 @@ async def execute(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -
     return await finish(run, call, timed if changed is timed else changed.model_copy(update={"elapsed_ms": elapsed}))
 
 
-async def _try(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> tuple[Confirmations, ToolResult]:
+async def _try(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> tuple[Confirmations, ToolResult]:
     """Call the tool, again if it may be and that may help."""
     for attempt in count(1):
         try:
@@ -88,7 +86,7 @@ async def _try(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> t
     return (), result
 
 
-async def _invoke(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> ToolResult:
+async def _invoke(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> ToolResult:
     limits = [limit for limit in (tool.timeout, run.budget.limits.tool_timeout) if limit is not None]
     try:
         async with (
@@ -113,28 +111,29 @@ async def _invoke(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -
     return ToolResult(status="success", output=output)
 
 
-def _thread(run: Run, tool: Tool) -> AbstractAsyncContextManager[Executor | None]:
+def _thread(run: RunContext, tool: Tool) -> AbstractAsyncContextManager[Executor | None]:
     """A thread of the run's quota if the tool blocks; none for a coroutine."""
     return run.services.threads.turn(run.services.root.run_id, tool.name) if tool.needs_thread else nullcontext()
 
 
-async def _delegate(run: Run, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> tuple[Confirmations, ToolResult]:
+async def _delegate(
+    run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any]
+) -> tuple[Confirmations, ToolResult]:
     """Run a sub-agent: the call's arguments are its message and inputs, its answer is the result."""
     name = tool.name.removeprefix("agent.")
     agent = run.services.generation.agents.get(name)
     if agent is None:
         return (), ToolResult(status="error", error=f"the agent {name!r} is not there any more")
     inputs = {key: value for key, value in bound.items() if key != "message"}
-    child = run.child(call.id, agent, bound["message"], inputs)
-    asked = await child.drive()
-    if asked or child.state.status == "completed":
-        said = child.state.output if child.state.data is None else child.state.data
+    asked, state = await run.delegate(call.id, agent, bound["message"], inputs)
+    if asked or state.status == "completed":
+        said = state.output if state.data is None else state.data
         return asked, ToolResult(status="success", output=said)
-    told = {"error_type": child.state.finish_reason}
-    return (), ToolResult(status="error", error=why_unfinished(child.state), metadata=told)
+    told = {"error_type": state.finish_reason}
+    return (), ToolResult(status="error", error=why_unfinished(state), metadata=told)
 
 
-def _failed(run: Run, tool: Tool, error: BaseException) -> ToolResult:
+def _failed(run: RunContext, tool: Tool, error: BaseException) -> ToolResult:
     """The result of a tool that raised: its text for the model, its place for the tool's author."""
     kind = type(error).__name__
     place = raised_at(error, tool.function)

@@ -8,6 +8,6 @@ from framework.engine.choosing import auto
 from framework.engine.plan import plan
 from framework.engine.project import EXECUTORS as NAMES
 from framework.engine.react import react
-from framework.engine.services import Executor
+from framework.engine.run import Executor
 
 EXECUTORS: Mapping[str, Executor] = dict(zip(NAMES, (react, plan, auto), strict=True))

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
+from framework.engine.run_context import RunContext
 from framework.types.state import Confirmation
 
-if TYPE_CHECKING:
-    from framework.engine.run import Run
 
-
-def with_expiry(run: Run, asked: Confirmation) -> Confirmation:
+def with_expiry(run: RunContext, asked: Confirmation) -> Confirmation:
     """A confirmation with the time its agent's file leaves for it, counted from when it was first asked.
 
     Where the file was edited since the run began, the shorter time counts.

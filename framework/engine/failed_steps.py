@@ -7,19 +7,16 @@ depends on it, or stop the run. A retried step is a new revision of the plan, so
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 from framework.engine.plan_trace import failure_span
 from framework.engine.planning import adopt, plan_of, replan, settings_of
 from framework.engine.preflight import highest, preflight, tools_of
+from framework.engine.run import Run
 from framework.engine.steps import mark
 from framework.engine.tool_trace import decided
 from framework.types.errors import Paused, StepFailed
 from framework.types.plan import PlanStep
 from framework.types.state import Confirmation, Decision, Reject, Respond, arguments_hash
-
-if TYPE_CHECKING:
-    from framework.engine.run import Run
 
 RETRY, SKIP, STOP = "retry", "skip", "stop"
 _ID = "failed-"

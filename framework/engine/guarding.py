@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from framework.engine import hooks, results
-from framework.engine.attempt import message_id
+from framework.engine.run_context import RunContext
 from framework.types.errors import Refused
 from framework.types.events import ContentReceived
 
-if TYPE_CHECKING:
-    from framework.engine.run import Run
 
-
-async def guard_output(run: Run) -> None:
+async def guard_output(run: RunContext, message_id: str) -> None:
     """Have the hooks look at the output, and put what they leave of it in its place.
+
+    Args:
+        run: a run that has just ended.
+        message_id: id, in events, of the message that the output is emitted as.
 
     While they look, the state is that of a run that goes on: a checkpoint has no answer that nobody has looked at, and
     a run that is suspended is guarded where it goes on.
@@ -39,10 +39,10 @@ async def guard_output(run: Run) -> None:
         state.output, state.data = shown, data if shown == output else None
     results.replace_answer(run, state.output)
     if output:
-        await run.emit(ContentReceived, message_id=message_id(run), text=state.output)
+        await run.emit(ContentReceived, message_id=message_id, text=state.output)
 
 
-def withhold(run: Run) -> None:
+def withhold(run: RunContext) -> None:
     """Take back what a run has to show that ended before its hooks could look at it."""
     if run.is_guarded:
         run.state.output, run.state.data = "", None

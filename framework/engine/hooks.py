@@ -8,22 +8,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from framework.engine.context import context_of
 from framework.engine.failures import is_failure
 from framework.engine.results import plain
+from framework.engine.run_context import RunContext
 from framework.llm.chat import repair
 from framework.telemetry.redact import places
 from framework.tools.extension import Extension
 from framework.types.errors import Refused
 from framework.types.messages import ToolCall, ToolResult
-from framework.types.spec import HookPlace
-
-if TYPE_CHECKING:
-    from framework.engine.run import Run
 
 log = logging.getLogger(__name__)
 
@@ -31,36 +28,26 @@ HOOK_SECONDS = 10.0
 _NO_CALL = ToolCall(id="", tool="")
 
 
-def hooks_of(run: Run, place: HookPlace) -> Iterator[Extension]:
-    """The hooks of the version that the run is pinned to, and those that came since: they hold at once."""
-    pinned = run.agent.hooks.get(place, ())
-    yield from pinned
-    current = run.services.current_agent(run.agent.name)
-    if current is not None and current is not run.agent:
-        names = {hook.name for hook in pinned}
-        yield from (hook for hook in current.hooks.get(place, ()) if hook.name not in names)
-
-
-async def before_run(run: Run) -> None:
+async def before_run(run: RunContext) -> None:
     """Once for each run, before its executor begins; raises Refused."""
     if run.state.admitted:
         return
-    for hook in hooks_of(run, "before_run"):
+    for hook in run.hooks("before_run"):
         await _call(run, hook, _NO_CALL, run.state.messages[0].content)
     run.state.admitted = True
 
 
-async def after_run(run: Run, output: str) -> str:
+async def after_run(run: RunContext, output: str) -> str:
     """What the caller gets to see of an output; raises Refused."""
-    for hook in hooks_of(run, "after_run"):
+    for hook in run.hooks("after_run"):
         changed = await _call(run, hook, _NO_CALL, output)
         output = output if changed is None else repair(str(changed))
     return output
 
 
-async def before_tool(run: Run, call: ToolCall) -> ToolResult | None:
+async def before_tool(run: RunContext, call: ToolCall) -> ToolResult | None:
     """The answer to a call that a hook refuses."""
-    for hook in hooks_of(run, "before_tool"):
+    for hook in run.hooks("before_tool"):
         try:
             await _call(run, hook, call, call)
         except Refused as refusal:
@@ -69,9 +56,9 @@ async def before_tool(run: Run, call: ToolCall) -> ToolResult | None:
     return None
 
 
-async def after_tool(run: Run, call: ToolCall, result: ToolResult) -> ToolResult:
+async def after_tool(run: RunContext, call: ToolCall, result: ToolResult) -> ToolResult:
     """What is recorded, and told to the model, of a call that was made."""
-    for hook in hooks_of(run, "after_tool"):
+    for hook in run.hooks("after_tool"):
         try:
             result = _instead(hook, result, await _call(run, hook, call, call, result))
         except Refused as refusal:
@@ -89,7 +76,7 @@ def _instead(hook: Extension, result: ToolResult, given: Any) -> ToolResult:
     return given.model_copy(update={"output": plain(given.output)})
 
 
-async def _call(run: Run, hook: Extension, call: ToolCall, *arguments: Any) -> Any:
+async def _call(run: RunContext, hook: Extension, call: ToolCall, *arguments: Any) -> Any:
     """Call a hook in its time; raises Refused, for whatever reason."""
     context = replace(context_of(run, call), ask_human=_ask_nobody)
     try:

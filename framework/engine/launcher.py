@@ -99,7 +99,7 @@ class Launcher:
         run_id, channel = start.state.run_id, Channel()
         journal = Journal(start.state, start.record, channel, durable=self.store.durable)
         services = self.services(start, channel, journal, listening=listening)
-        run = Run(start.state, start.agent, services)
+        run = Run(start.state, start.agent, services, EXECUTORS)
         if not self.store.durable:
             self.pinned[run_id] = start.generation
         stream = RunStream(run_id, channel, asyncio.create_task(self._drive(run, start.chosen), name=run_id))
@@ -116,7 +116,7 @@ class Launcher:
         journal = Journal(state, start.record, channel, durable=False)
         services = self.services(start, channel, journal, listening=False)
         services.spans.recording = services.spans.recording and traced
-        return Run(state, agent, services)
+        return Run(state, agent, services, EXECUTORS)
 
     def is_running(self, run_id: str) -> bool:
         """Does it go on in this process?"""
@@ -142,7 +142,6 @@ class Launcher:
             root=state,
             generation=generation,
             current_agent=partial(self._current_agent, generation),
-            executors=EXECUTORS,
             model=partial(self.models.of, settings),
             health=self.models.health,
             journal=journal,

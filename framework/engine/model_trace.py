@@ -10,17 +10,15 @@ import asyncio
 from dataclasses import dataclass
 from time import perf_counter, time_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from framework.engine.run_context import RunContext
 from framework.engine.run_trace import content_of, model_attributes, usage_attributes
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.telemetry import names
 from framework.telemetry.span import NO_SPAN
 from framework.telemetry.untold import Untold
 from framework.types.messages import Usage
-
-if TYPE_CHECKING:
-    from framework.engine.run import Run
 
 
 class AttemptTrace(Untold):
@@ -41,14 +39,14 @@ class ModelTrace(Untold):
     __slots__ = ()
 
     def attempt(self, info: ModelInfo, *, fallback: bool) -> AttemptTrace:  # noqa: ARG002 - a no-op
-        """Trace of the next attempt; its number is `run.attempt`."""
+        """Trace of the next attempt."""
         return _UNTRACED_ATTEMPT
 
 
 _UNTRACED_ATTEMPT, _UNTRACED = AttemptTrace(), ModelTrace()
 
 
-def model_trace(run: Run, request: ModelRequest) -> ModelTrace:
+def model_trace(run: RunContext, request: ModelRequest) -> ModelTrace:
     """Trace of a model call with all its attempts."""
     services = run.services
     if not services.spans.recording and services.meters is None:
@@ -61,7 +59,7 @@ class _Call(ModelTrace):
 
     __slots__ = ("_attempts", "_began", "_error", "_first", "_held", "_info", "_request", "_run", "_span", "_usage")
 
-    def __init__(self, run: Run, request: ModelRequest) -> None:
+    def __init__(self, run: RunContext, request: ModelRequest) -> None:
         self._run, self._request = run, request
         self._span = NO_SPAN
         self._info: ModelInfo | None = None
@@ -96,7 +94,7 @@ class _Call(ModelTrace):
         elif self._held is not None:
             self._emit(self._held)
             self._held = None
-        return _Attempt(self, info, self._run.attempt, fallback=fallback)
+        return _Attempt(self, info, self._attempts, fallback=fallback)
 
     def replied(self, info: ModelInfo, reply: ModelReply, first: float | None, *, fallback: bool) -> None:
         """An attempt succeeded."""

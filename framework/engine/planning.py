@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from framework.engine.corrections import repaired_plan
 from framework.engine.plan_trace import drafted, plan_span
 from framework.engine.preflight import preflight
+from framework.engine.run import Run
 from framework.engine.transcript import tried_before, work_done
 from framework.engine.turns import render
 from framework.types.digest import is_digest_of
@@ -19,9 +19,6 @@ from framework.types.plan import Plan, PlanDraft, PlanStep
 from framework.types.preflight import Preflight
 from framework.types.shorten import one_line
 from framework.types.spec import RISKS, ApprovalFrom, PlanSettings
-
-if TYPE_CHECKING:
-    from framework.engine.run import Run
 
 SHOWN_FINDINGS = 20
 GOAL_CHARS = 200

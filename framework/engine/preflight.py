@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from framework.engine.estimate import estimate
 from framework.engine.references import expected_types, faults, references, referring
+from framework.engine.run_context import RunContext
 from framework.llm.chat import read_again
 from framework.tools.arguments import ArgumentsError
 from framework.tools.tool import Tool
@@ -17,16 +17,13 @@ from framework.types.plan import Plan, PlanStep
 from framework.types.preflight import Estimate, Preflight, StepCheck
 from framework.types.spec import RISKS, PlanSettings, Risk
 
-if TYPE_CHECKING:
-    from framework.engine.run import Run
-
 MAX_CHARS = 64 * 1024
 """Of a whole plan, as JSON."""
 MAX_TEXT = 4000
 """Characters of a goal or a description."""
 
 
-def preflight(run: Run, plan: Plan, settings: PlanSettings) -> Preflight:
+def preflight(run: RunContext, plan: Plan, settings: PlanSettings) -> Preflight:
     """Check what of a plan is still to be done. Nothing is called, nobody is asked."""
     left = [step for step in plan.steps if step.status == "open"]
     if findings := tuple(_size_findings(plan, left, settings)):  # its steps are not even looked at
@@ -36,7 +33,7 @@ def preflight(run: Run, plan: Plan, settings: PlanSettings) -> Preflight:
     return Preflight(steps=tuple(_check(run, plan, step) for step in left), findings=findings, estimate=expected)
 
 
-def tools_of(run: Run, step: PlanStep) -> list[Tool]:
+def tools_of(run: RunContext, step: PlanStep) -> list[Tool]:
     """The tools that a step may call: the one it names, those it is free to use, or all that are offered."""
     toolset = run.agent.toolset
     names = [step.tool] if step.tool is not None else step.tools
@@ -99,7 +96,7 @@ def _circle(steps: list[PlanStep]) -> list[str]:
     return way[way.index(way[-1]) :]
 
 
-def _budget_findings(run: Run, expected: Estimate) -> Iterator[str]:
+def _budget_findings(run: RunContext, expected: Estimate) -> Iterator[str]:
     """Only what is certain: a plan that needs more than is left although everything goes well."""
     limits, state = run.budget.limits, run.state
     if limits.max_tool_calls is not None and expected.tool_calls > limits.max_tool_calls - state.tool_calls:
@@ -109,7 +106,7 @@ def _budget_findings(run: Run, expected: Estimate) -> Iterator[str]:
         yield f"{free} steps without a tool; {max(0, limits.max_steps - state.steps)} model calls are left of max_steps"
 
 
-def _check(run: Run, plan: Plan, step: PlanStep) -> StepCheck:
+def _check(run: RunContext, plan: Plan, step: PlanStep) -> StepCheck:
     findings = list(_reference_findings(plan, step))
     waits_for = tuple(dict.fromkeys(reference.step for reference in references(step.parameters)))
     if step.tool is None:
@@ -159,7 +156,7 @@ def _reference_findings(plan: Plan, step: PlanStep) -> Iterator[str]:
             yield f"its parameters refer to step {name}: add {name} to its depends_on"
 
 
-def _free_findings(run: Run, step: PlanStep) -> Iterator[str]:
+def _free_findings(run: RunContext, step: PlanStep) -> Iterator[str]:
     offered = run.agent.toolset.offered
     if step.parameters:
         yield "it has parameters, but no tool"

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from framework.engine.run_context import RunContext
 from framework.types.digest import content_digest, earlier_digest
 
-if TYPE_CHECKING:
-    from framework.engine.run import Run
 
-
-def question_id(run: Run, start: str, texts: Sequence[str], *, mark: str = "~", end: str = "") -> str:
+def question_id(run: RunContext, start: str, texts: Sequence[str], *, mark: str = "~", end: str = "") -> str:
     """The id of a question.
 
     Args:

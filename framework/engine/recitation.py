@@ -7,22 +7,19 @@ Only the model's own words are in it: steps and tasks with their marks, one line
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from framework.engine.run_context import RunContext
 from framework.tools.builtin.notes import MARKS, TODO
 from framework.types.messages import Message
 from framework.types.shorten import one_line
 from framework.types.todo import read_items
-
-if TYPE_CHECKING:
-    from framework.engine.run import Run
 
 MAX_CHARS = 200
 """Of one line."""
 _STEP_MARKS = {"open": "[ ]", "running": "[>]", "done": "[x]", "failed": "[!]", "skipped": "[-]"}
 
 
-def recitation(run: Run) -> Iterator[Message]:
+def recitation(run: RunContext) -> Iterator[Message]:
     """The plan whose step the run works off, or the conversation's list; nothing where all of it is done."""
     if not run.agent.spec.plan.recite:
         return
@@ -30,7 +27,7 @@ def recitation(run: Run) -> Iterator[Message]:
         yield Message(role="system", content=text)
 
 
-def _plan(run: Run) -> str:
+def _plan(run: RunContext) -> str:
     plan = run.parent.state.plan if run.parent and run.state.path[-1].startswith("step-") else None
     if plan is None or len(plan.steps) < 2:
         return ""
@@ -40,7 +37,7 @@ def _plan(run: Run) -> str:
     )
 
 
-def _list(run: Run) -> str:
+def _list(run: RunContext) -> str:
     if TODO not in run.agent.toolset.offered:
         return ""
     items = read_items(run.services.root.session.get(TODO))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel
 
 from framework.config.prompts import PromptError
+from framework.engine.run_context import RunContext
 from framework.engine.warning import warn
 from framework.llm.chat import repair
 from framework.types.events import ToolFinished
@@ -19,15 +20,12 @@ from framework.types.report import Action, ToolStat, TraceEntry
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
 from framework.types.strict_json import MAX_DEPTH, depth_of
 
-if TYPE_CHECKING:
-    from framework.engine.run import Run
-
 OUTPUT_DEPTH = MAX_DEPTH
 WRONG_CALL = "wrong_call"
 """In a result's metadata: the model named a tool that is not there, or gave arguments that do not fit."""
 
 
-async def finish(run: Run, call: ToolCall, result: ToolResult) -> tuple[Confirmation, ...]:
+async def finish(run: RunContext, call: ToolCall, result: ToolResult) -> tuple[Confirmation, ...]:
     """Record a call's result: from here on it is never made again."""
     state = run.state
     record = state.calls[call.id]
@@ -48,7 +46,7 @@ async def finish(run: Run, call: ToolCall, result: ToolResult) -> tuple[Confirma
     return ()
 
 
-def answer(run: Run, requested: Sequence[ToolCall]) -> None:
+def answer(run: RunContext, requested: Sequence[ToolCall]) -> None:
     """Put the results of a turn into the conversation, in the order they were asked for.
 
     Raises:
@@ -84,7 +82,7 @@ def why_unfinished(state: RunState) -> str:
     return f"{why}; what it has so far: {state.output}" if state.output else why
 
 
-def close_turn(run: Run) -> None:
+def close_turn(run: RunContext) -> None:
     """Answer what the last turn asked for before its run ended, for providers refuse a call without an answer.
 
     The steps of a plan get their end, too.
@@ -99,7 +97,7 @@ def close_turn(run: Run) -> None:
         run.state.plan = run.state.plan.ended(f"not finished: the run was ended by {run.state.finish_reason}")
 
 
-def tool_message(run: Run, call: ToolCall, result: ToolResult, text: str) -> Message:
+def tool_message(run: RunContext, call: ToolCall, result: ToolResult, text: str) -> Message:
     """The answer to a call as the conversation keeps it: with how the call ended, and what a human said about it."""
     key = "/".join((*run.state.path, call.id))
     said = decision_text(run.services.root.decisions, key)
@@ -120,7 +118,7 @@ def decision_text(decisions: Mapping[str, Decision], key: str) -> str | None:
             return "approve"
 
 
-def observation(run: Run, tool: str, result: ToolResult) -> str:
+def observation(run: RunContext, tool: str, result: ToolResult) -> str:
     """A result as the model sees it: text, or JSON; cut at `max_observation_chars`."""
     if result.status in REFUSED:
         text = f"{result.status.capitalize()}: {result.error}"
@@ -134,7 +132,7 @@ def observation(run: Run, tool: str, result: ToolResult) -> str:
     return text if len(text) <= limit else f"{text[:limit]}\n… ({len(text) - limit} more characters)"
 
 
-def _error_text(run: Run, tool: str, result: ToolResult) -> str:
+def _error_text(run: RunContext, tool: str, result: ToolResult) -> str:
     message, told = result.error or "", result.metadata
     variables = {"tool": tool, "message": message, "hint": told.get("hint"), "findings": told.get("findings", [])}
     try:
@@ -143,7 +141,7 @@ def _error_text(run: Run, tool: str, result: ToolResult) -> str:
         return f"Error: {tool} failed: {message}"
 
 
-def trace_answer(run: Run, message: Message) -> None:
+def trace_answer(run: RunContext, message: Message) -> None:
     """The trace's line for a turn that called no tool."""
     run.state.trace.append(
         TraceEntry(
@@ -156,7 +154,7 @@ def trace_answer(run: Run, message: Message) -> None:
     )
 
 
-def replace_answer(run: Run, text: str) -> None:
+def replace_answer(run: RunContext, text: str) -> None:
     """Put what a hook made of the answer in its place: nobody sees what was there, not in later turns either."""
     messages, trace = run.state.messages, run.state.trace
     if messages[-1].role == "assistant" and not messages[-1].tool_calls:
@@ -165,7 +163,7 @@ def replace_answer(run: Run, text: str) -> None:
         trace[-1] = trace[-1].model_copy(update={"thought": text})
 
 
-def _trace_entry(run: Run, call: ToolCall, result: ToolResult, text: str) -> TraceEntry:
+def _trace_entry(run: RunContext, call: ToolCall, result: ToolResult, text: str) -> TraceEntry:
     said = next((m.content for m in reversed(run.state.messages) if m.role == "assistant"), "")
     return TraceEntry(
         step=run.state.steps,

@@ -6,17 +6,14 @@ What the provider counted is the truth; only what came since the last answer is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from framework.engine.run_context import RunContext
 from framework.engine.warning import warn
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.llm.prepared import as_json
 from framework.llm.tokens import estimate_tokens
 from framework.types.errors import LimitExceeded
 from framework.types.messages import Message, ToolDefinition
-
-if TYPE_CHECKING:
-    from framework.engine.run import Run
 
 CEILING = 0.95
 """How much of a context window is used: estimates may be wrong, and providers add something of their own."""
@@ -26,7 +23,7 @@ MESSAGE_TOKENS = 4
 """What a message takes besides its text."""
 
 
-async def check_room(run: Run, request: ModelRequest, info: ModelInfo) -> None:
+async def check_room(run: RunContext, request: ModelRequest, info: ModelInfo) -> None:
     """Warn when the context window fills.
 
     Raises:
@@ -50,7 +47,7 @@ async def check_room(run: Run, request: ModelRequest, info: ModelInfo) -> None:
         await warn(run, "context", f"{used}; when it is full: {_advice(run)}")
 
 
-def expected_tokens(run: Run, request: ModelRequest) -> int:
+def expected_tokens(run: RunContext, request: ModelRequest) -> int:
     """About how many input tokens a request has."""
     counted, tokens = run.state.counted
     own = run.state.messages
@@ -60,7 +57,7 @@ def expected_tokens(run: Run, request: ModelRequest) -> int:
     return request_tokens(run, request)
 
 
-def request_tokens(run: Run, request: ModelRequest) -> int:
+def request_tokens(run: RunContext, request: ModelRequest) -> int:
     """About how many tokens a whole request has, with its tools."""
     return _estimate(request.messages) + run.services.tool_tokens.of(request.tools)
 
@@ -70,14 +67,14 @@ def tool_tokens(tools: Sequence[ToolDefinition]) -> int:
     return estimate_tokens("".join(tool.told for tool in tools))
 
 
-def note_size(run: Run, reply: ModelReply) -> None:
+def note_size(run: RunContext, reply: ModelReply) -> None:
     """Remember what the provider counted: the conversation up to and with this answer, which is recorded next."""
     if reply.usage.prompt_tokens:
         size = reply.usage.prompt_tokens + reply.usage.completion_tokens
         run.state.counted = len(run.state.messages) + 1, size
 
 
-def _added(run: Run, request: ModelRequest) -> int:
+def _added(run: RunContext, request: ModelRequest) -> int:
     """How many messages of a request stand behind the run's own: instructions that are never stored."""
     last = run.state.messages[-1]
     behind = (place for place, message in enumerate(reversed(request.messages)) if message is last)
@@ -93,7 +90,7 @@ def _estimate(messages: Iterable[Message]) -> int:
     return sum(map(size_of, messages))
 
 
-def _advice(run: Run) -> str:
+def _advice(run: RunContext) -> str:
     if run.state.history or run.state.summary:
         return "begin a new conversation"
     place = run.agent.place("runtime_policy", "max_observation_chars")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -21,57 +21,45 @@ from framework.config.prompts import PromptError
 from framework.engine import calls, hooks, results, turns, typed
 from framework.engine.agent_trace import AgentTrace, note_reply, step_span
 from framework.engine.answers import answer_text, typed_answer
+from framework.engine.attempt import message_id
 from framework.engine.background import read_background
-from framework.engine.budget import Budget
 from framework.engine.compression import fit_history
 from framework.engine.guarding import guard_output, withhold
-from framework.engine.journal import numbered
-from framework.engine.models import on_model
-from framework.engine.policy import Policy
 from framework.engine.room import note_size
-from framework.engine.services import Executor, Services
+from framework.engine.run_context import RunContext
+from framework.engine.services import Services
 from framework.engine.together import together
-from framework.llm.prepared import Scratch
+from framework.llm.client import ModelReply, ModelRequest
 from framework.llm.protocol import ask_valid
-from framework.telemetry import names
 from framework.telemetry.redact import places
 from framework.telemetry.span import NO_SPAN, OpenSpan
-from framework.telemetry.spans import Kind
-from framework.tools.base_folder import BaseFolder
-from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, Paused, Refused
-from framework.types.events import Event, RunEvent
+from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, ModelError, Paused, Refused
 from framework.types.messages import Message, ToolCall
-from framework.types.outcome import outcome
-from framework.types.redact import redact
-from framework.types.report import ErrorInfo, LimitUse
-from framework.types.state import Confirmation, Decision, RunState
+from framework.types.report import LimitUse
+from framework.types.state import Confirmation, RunState
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=BaseModel)
 Confirmations = tuple[Confirmation, ...]
-CLOCK_DRIFT = 0.001
-"""Seconds by which two readings of the same deadline may differ."""
 
 
-class Run:
+class Run(RunContext):
     """A root run or a sub-run: an agent, its state, and everything it may do."""
 
-    def __init__(self, state: RunState, agent: Agent, services: Services, parent: Run | None = None) -> None:
-        agent = on_model(agent, services.root.model) if services.root.model else agent
-        self.state, self.agent, self.services, self.parent = state, agent, services, parent
-        self.budget: Budget = Budget(state, agent, services.current_agent, parent.budget if parent else None)
-        parents = (*parent.policy.parents, parent.agent) if parent else ()
-        self.policy: Policy = Policy(agent, services.current_agent, parents, BaseFolder(services.base_path))
-        self.scratch = Scratch()
-        """What model clients keep from one request to the next."""
+    def __init__(
+        self,
+        state: RunState,
+        agent: Agent,
+        services: Services,
+        executors: Mapping[str, Executor],
+        parent: RunContext | None = None,
+    ) -> None:
+        super().__init__(state, agent, services, parent)
+        self._executors = executors
         self._step_span: OpenSpan = NO_SPAN
-        self.deadline: asyncio.Timeout | None = None
-        """The end of the run's time, while it goes on."""
-        self.attempt = 0
-        """Of the last turn: how often a model was asked for it."""
-        self._counted_at = 0.0
-        """When the run's time was last counted, by `perf_counter`."""
+        self._message_id = ""
+        """Of the last model call in this process."""
 
     # --- the executor's side
 
@@ -90,7 +78,7 @@ class Run:
         self._begin_step(len(self.state.replies) + 1)
         with self._step_span.inside():
             request = turns.turn_of(self, instructions, definitions)
-            reply = await ask_valid(partial(turns.ask, self), request)
+            reply = await ask_valid(self._ask, request)
         note_size(self, reply)
         self.state.truncated = reply.finish_reason == "length"
         message = calls.taken_in(reply.message, self.state, self.agent.toolset)
@@ -98,7 +86,7 @@ class Run:
         self.state.replies.append(len(self.state.messages))
         self.state.messages.append(message)
         self.services.journal.save_soon()  # with the beginning of the calls that it asks for, if they begin at once
-        await turns.tell(self, message)
+        await turns.tell(self, message, reply.message_id)
         return message
 
     async def ask_typed(self, output: type[T], *instructions: Message, model: str | None = None) -> T:
@@ -114,7 +102,7 @@ class Run:
             LimitExceeded: a limit is used up.
         """
         request = turns.request_of(self, instructions, tools=self.agent.toolset.definitions, output=output)
-        answer = await typed.answer(self, partial(turns.ask, self, model=model), request, output, model)
+        answer = await typed.answer(self, partial(self._ask, model=model), request, output, model)
         self.state.typed.append(answer.model_dump_json(by_alias=True))
         return answer
 
@@ -175,54 +163,14 @@ class Run:
                 model_settings=agent.spec.model_settings,
                 messages=[Message(role="user", content=message)],
             )
-        return Run(self.state.children[key], agent, self.services, parent=self)
+        return Run(self.state.children[key], agent, self.services, self._executors, parent=self)
 
-    def decision(self, confirmation_id: str) -> Decision | None:
-        """What a human answered, if anything."""
-        return self.services.root.decisions.get(confirmation_id)
-
-    def span(self, name: str, kind: Kind, attributes: Mapping[str, Any], *, client: bool = False) -> OpenSpan:
-        """A span around a part of the executor's work; `client`: of another service's."""
-        if not self.services.spans.recording:
-            return NO_SPAN
-        return self.services.spans.span(name, kind, {names.AGENT: self.agent.name, **attributes}, client=client)
-
-    async def emit(self, event: type[RunEvent], **payload: Any) -> None:
-        """Tell whoever listens, once it is on record."""
-        if self.services.journal.is_unread:
-            self.services.root.seq += 1
-            return
-        await self.services.journal.tell(self.event(event, **payload))
-
-    def event(self, event: type[RunEvent], **payload: Any) -> Event:
-        """The run's next event, numbered."""
-        return numbered(self.services.root, event, path=self.state.path, **payload)
-
-    def keep_time(self) -> None:
-        """Count the time of the run and of those it is part of, and keep to a timeout that was tightened meanwhile.
-
-        What is counted is stored with the next step, so that a crash gives a run at most `CLOCK_DRIFT` back.
-        """
-        if self.parent is not None:
-            self.parent.keep_time()
-        if self.deadline is None:
-            return
-        if perf_counter() - self._counted_at > CLOCK_DRIFT:
-            self._count_time()
-        left = self.budget.time_left()
-        if left is None or self.deadline.expired():
-            return
-        due, now_due = self.deadline.when(), asyncio.get_running_loop().time() + left
-        if due is None or now_due < due - CLOCK_DRIFT:
-            self.deadline.reschedule(now_due)
-
-    async def save(self) -> None:
-        """Checkpoint: the store has the whole run as it is now; raises StoreError."""
-        await self.services.journal.save()
-
-    def record(self, messages: Iterable[Message]) -> None:
-        """Add messages that no model turn made."""
-        self.state.messages.extend(messages)
+    async def delegate(
+        self, key: str, agent: Agent, message: str, inputs: Mapping[str, Any]
+    ) -> tuple[Confirmations, RunState]:
+        """Run a sub-agent, or continue its run: see `RunContext.delegate`."""
+        child = self.child(key, agent, message, inputs)
+        return await child.drive(), child.state
 
     # --- the runtime's side
 
@@ -234,7 +182,7 @@ class Run:
         """
         if self.parent is not None and self.state.status not in ("running", "paused"):
             return ()  # it ended before a crash: only its caller had not put that down yet
-        executor = executor or self.agent.executor or self.services.executors[self.agent.spec.executor]
+        executor = executor or self.agent.executor or self._executors[self.agent.spec.executor]
         self._counted_at = perf_counter()
         self.state.status = "running"
         with AgentTrace(self) as trace:
@@ -242,7 +190,7 @@ class Run:
                 asked = await self._carry_out(executor)
                 trace.waits(asked, self._step_span)
                 if not asked and self.is_guarded:
-                    await guard_output(self)
+                    await guard_output(self, self.message_id)
             finally:
                 self._count_time()
                 if self.state.status in ("stopped", "cancelled", "failed"):
@@ -250,19 +198,21 @@ class Run:
                 self._end_step()
         return asked
 
-    def end(self, finish_reason: str, output: str = "", error: BaseException | None = None) -> None:
-        """Put down in the state how the run ends."""
-        state = self.state
-        state.finish_reason, state.output = finish_reason, output
-        status = getattr(error, "http_status", 500)
-        state.status = outcome(finish_reason, status).status
-        state.error = state.stopped_by = None
-        if error is not None:
-            ours = isinstance(error, (AgentsdError, PromptError))
-            message = redact(str(error)) if ours else "an internal error; the log has it"
-            state.error = ErrorInfo(code=finish_reason, message=message, retryable=getattr(error, "retryable", False))
+    @property
+    def message_id(self) -> str:
+        """Id, in events, of the message that the run's output is: the last model call's."""
+        return self._message_id or message_id(self.state)
 
     # --- inside
+
+    async def _ask(self, request: ModelRequest, *, model: str | None = None) -> ModelReply:
+        try:
+            reply = await turns.ask(self, request, model=model)
+        except ModelError as error:
+            self._message_id = error.message_id or self._message_id
+            raise
+        self._message_id = reply.message_id
+        return reply
 
     async def _carry_out(self, executor: Executor) -> Confirmations:
         try:
@@ -272,7 +222,7 @@ class Run:
                 await read_background(self)
                 await fit_history(self)
                 output = answer_text(await executor(self), self.agent.spec.executor)
-                self.state.data = await typed_answer(self, output)
+                self.state.data = await typed_answer(self, output, self.ask_typed)
                 self.end("final", output)
         except Paused as paused:
             self.end("confirmation")
@@ -299,26 +249,6 @@ class Run:
             self.end("internal_error", results.partial_output(self.state), error)
         return ()
 
-    @property
-    def is_guarded(self) -> bool:
-        """Hooks look at the output before anybody else does: nothing of it is told until then."""
-        return any(True for _ in hooks.hooks_of(self, "after_run"))
-
-    @cached_property
-    def preamble(self) -> tuple[Message, ...]:
-        """What stands before the conversation, the same in every request of this run."""
-        return turns.preamble(self)
-
-    @cached_property
-    def earlier(self) -> tuple[Message, ...]:
-        """What stands for the beginning of the conversation, the same in every request of this run."""
-        return turns.earlier(self)
-
-    def _count_time(self) -> None:
-        now = perf_counter()
-        self.state.elapsed_ms += (now - self._counted_at) * 1000
-        self._counted_at = now
-
     def _begin_step(self, index: int) -> None:
         self._end_step()
         self._step_span = step_span(self, index)
@@ -330,3 +260,7 @@ class Run:
     def _stop(self, limit: LimitExceeded) -> None:
         self.end(limit.limit, results.partial_output(self.state))
         self.state.stopped_by = LimitUse(limit=limit.limit, used=limit.used, allowed=limit.allowed, place=limit.place)
+
+
+Executor = Callable[[Run], Awaitable[str]]
+"""A coroutine function over a run that returns the answer's text; all its work goes through the run."""

@@ -7,13 +7,14 @@ import os
 from collections.abc import Iterator, Sequence
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from pydantic import BaseModel, SecretStr
 
 from framework.config.generation import Generation
 from framework.config.settings import Settings
 from framework.engine.router import Route
+from framework.engine.run_context import RunContext
 from framework.llm.client import ModelInfo
 from framework.telemetry import inbound, names
 from framework.telemetry.content import TEXT, Content, mode_of
@@ -24,9 +25,6 @@ from framework.types.errors import AgentsdError, RunSuspended
 from framework.types.messages import Usage
 from framework.types.outcome import outcome
 from framework.types.state import Confirmation, RunState
-
-if TYPE_CHECKING:
-    from framework.engine.run import Run
 
 SECRET_CHARS = 8
 """A shorter one is no secret, and taking it out would garble every text."""
@@ -55,7 +53,7 @@ def process_content(settings: Settings) -> Content:
     return Content(mode, tuple(secrets))
 
 
-def content_of(run: Run) -> Content:
+def content_of(run: RunContext) -> Content:
     """What a run lets stand in traces: a sub-agent's caller has a say, for its words are in there."""
     content, above = run.services.content, run
     while content:
@@ -107,7 +105,7 @@ def waits_for(span: OpenSpan, asked: Sequence[Confirmation]) -> None:
 class RunTrace:
     """The root span of a run, or of one part of it: from its beginning, or from a resume, to an end or a pause."""
 
-    def __init__(self, run: Run, chosen: Route | None) -> None:
+    def __init__(self, run: RunContext, chosen: Route | None) -> None:
         self._run, self._chosen = run, chosen
         self.span = NO_SPAN
         self._meters = run.services.meters

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pydantic import BaseModel
 
@@ -23,12 +23,6 @@ from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
 from framework.types.state import RunState
-
-if TYPE_CHECKING:
-    from framework.engine.run import Run
-
-Executor = Callable[["Run"], Awaitable[str]]
-"""A plain coroutine over a run; everything it does goes through the run."""
 
 
 class ModelOf(Protocol):
@@ -48,7 +42,6 @@ class Services:
     generation: Generation
     current_agent: Callable[[str], Agent | None]
     """The agent of that name that is live now."""
-    executors: Mapping[str, Executor]
     model: ModelOf
     health: Health
     journal: Journal

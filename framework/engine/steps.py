@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from framework.config.compile import Agent
 from framework.engine.execution import BACKOFF_SECONDS, MOST_BACKOFF_SECONDS, RETRYABLE
@@ -15,15 +15,13 @@ from framework.engine.planning import plan_of, settings_of
 from framework.engine.react import react
 from framework.engine.references import referring, resolve
 from framework.engine.results import finish, observation
+from framework.engine.run import Run
 from framework.engine.transcript import attempt_id, call_id, calls_made, child_key, last_attempt, pursued
 from framework.types.errors import ToolError
 from framework.types.events import PlanStepChanged
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.plan import PlanStep, StepStatus
 from framework.types.state import Approve, CallRecord, Confirmation
-
-if TYPE_CHECKING:
-    from framework.engine.run import Run
 
 Confirmations = tuple[Confirmation, ...]
 MAX_RESOLVED_CHARS = 256 * 1024

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
 from framework.engine.request import Asker
+from framework.engine.run_context import RunContext
 from framework.memory.store import Conversation, Store
 from framework.tools.builtin.notes import MAX_ITEMS, TODO
 from framework.tools.session import Session
@@ -17,11 +18,8 @@ from framework.types.errors import ConversationBusy, RequestError, ToolError
 from framework.types.events import TodoChanged
 from framework.types.todo import TodoItem, merged, read_items
 
-if TYPE_CHECKING:
-    from framework.engine.run import Run
 
-
-async def report_changes(run: Run, before: Any) -> None:
+async def report_changes(run: RunContext, before: Any) -> None:
     """Emit the list if it differs from `before`, the session's value before the call."""
     kept = run.services.root.session.get(TODO)
     if kept != before:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from framework.engine.run_context import RunContext
 from framework.engine.run_trace import content_of, waits_for
 from framework.telemetry import names
 from framework.telemetry.span import NO_SPAN, current
@@ -14,9 +15,6 @@ from framework.telemetry.untold import Untold
 from framework.tools.tool import Tool
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.state import Confirmation, Decision
-
-if TYPE_CHECKING:
-    from framework.engine.run import Run
 
 UNKNOWN = "unknown"
 """Stands for a tool that is not there: its name is a word of the model's."""
@@ -34,7 +32,7 @@ class ToolTrace(Untold):
 _UNTOLD = ToolTrace()
 
 
-def tool_trace(run: Run, call: ToolCall, tool: Tool | None) -> ToolTrace:
+def tool_trace(run: RunContext, call: ToolCall, tool: Tool | None) -> ToolTrace:
     """Tell of an admitted call; none of it, its name included, is the model's own word."""
     services = run.services
     if not services.spans.recording and services.meters is None:
@@ -45,7 +43,7 @@ def tool_trace(run: Run, call: ToolCall, tool: Tool | None) -> ToolTrace:
 class _Told(ToolTrace):
     __slots__ = ("_asked", "_began", "_call", "_name", "_run", "_source", "_span", "_tool")
 
-    def __init__(self, run: Run, call: ToolCall, tool: Tool | None) -> None:
+    def __init__(self, run: RunContext, call: ToolCall, tool: Tool | None) -> None:
         self._run, self._call, self._tool = run, call, tool
         self._name, self._source = (tool.name, tool.source) if tool else (UNKNOWN, UNKNOWN)
         self._span = NO_SPAN
@@ -116,7 +114,7 @@ class _Told(ToolTrace):
         return attributes
 
 
-def decided(run: Run, confirmation_id: str, decision: Decision) -> None:
+def decided(run: RunContext, confirmation_id: str, decision: Decision) -> None:
     """Tell of a human's answer, on the span of what it is about: once, however often it is looked at."""
     if confirmation_id not in run.services.decided:
         return

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from framework.engine.results import observation, tool_message, why_unfinished
+from framework.engine.run_context import RunContext
 from framework.types.messages import Message
 from framework.types.plan import PlanStep, StepStatus
 from framework.types.state import CallRecord, RunState
-
-if TYPE_CHECKING:
-    from framework.engine.run import Run
 
 
 def call_id(step: PlanStep) -> str:
@@ -24,7 +21,7 @@ def child_key(step: PlanStep) -> str:
     return f"step-{step.id}" if step.revision == 1 else f"step-{step.id}~{step.revision}"
 
 
-def last_attempt(run: Run, step: PlanStep) -> tuple[int, CallRecord | None]:
+def last_attempt(run: RunContext, step: PlanStep) -> tuple[int, CallRecord | None]:
     """The number of the last attempt at a step's call, from 1, and its record if it was begun."""
     number, first = 1, call_id(step)
     while f"{first}~{number + 1}" in run.state.calls:
@@ -44,7 +41,7 @@ def pursued(child: RunState) -> tuple[StepStatus, str]:
     return "failed", why_unfinished(child)
 
 
-def tried_before(run: Run, steps: Sequence[PlanStep]) -> Iterator[PlanStep]:
+def tried_before(run: RunContext, steps: Sequence[PlanStep]) -> Iterator[PlanStep]:
     """Steps as earlier revisions of the plan had them, which failed and were made anew under the same id."""
     for step in steps:
         for revision in range(1, step.revision):
@@ -55,7 +52,7 @@ def tried_before(run: Run, steps: Sequence[PlanStep]) -> Iterator[PlanStep]:
                 yield earlier.model_copy(update={"tool": None, "result": pursued(child)[1]})
 
 
-def calls_made(run: Run, steps: Iterable[PlanStep], said: str) -> Iterator[Message]:
+def calls_made(run: RunContext, steps: Iterable[PlanStep], said: str) -> Iterator[Message]:
     """The calls of steps that were carried out, as one turn of a model, and their results."""
     records = [last_attempt(run, step)[1] for step in steps if step.tool and step.status in ("done", "failed")]
     made = [record for record in records if record is not None and record.result is not None]
@@ -67,7 +64,7 @@ def calls_made(run: Run, steps: Iterable[PlanStep], said: str) -> Iterator[Messa
         yield tool_message(run, record.call, record.result, text)
 
 
-def work_done(run: Run, steps: Sequence[PlanStep], said: str) -> Iterator[Message]:
+def work_done(run: RunContext, steps: Sequence[PlanStep], said: str) -> Iterator[Message]:
     """Steps that have ended, those that were skipped too."""
     yield from calls_made(run, steps, said)
     for step in steps:

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from framework.config.variables import HTTP_TOOL, RunVariables
 from framework.engine import asking
 from framework.engine.answers import answer_form, answer_instruction
-from framework.engine.attempt import message_id
 from framework.engine.recitation import recitation
 from framework.engine.results import trace_answer
 from framework.engine.room import check_room
+from framework.engine.run_context import RunContext
 from framework.engine.warning import warn
 from framework.llm.client import ModelReply, ModelRequest
 from framework.memory.window import last_messages
 from framework.types.events import ContentReceived, Thought
 from framework.types.messages import Message, ToolDefinition
 
-if TYPE_CHECKING:
-    from framework.engine.run import Run
-
-
 HURRY = ("max_steps", "max_tool_calls", "max_total_tokens", "max_cost_usd", "context")
 """Limits that a model can do something about."""
 
 
-def preamble(run: Run) -> tuple[Message, ...]:
+def preamble(run: RunContext) -> tuple[Message, ...]:
     """Instructions, guidance and examples; raises PromptError."""
     spec, state = run.agent.spec, run.state
     variables = _variables(run)
@@ -38,7 +35,12 @@ def preamble(run: Run) -> tuple[Message, ...]:
     return system, *(Message(role=role, content=text) for turn in turns for role, text in turn)
 
 
-def earlier(run: Run) -> tuple[Message, ...]:
+def cached_preamble(run: RunContext) -> tuple[Message, ...]:
+    """Return the preamble that all requests of this run share; raises PromptError."""
+    return run.render_once("preamble", partial(preamble, run))
+
+
+def earlier(run: RunContext) -> tuple[Message, ...]:
     """What stands for the beginning of a long conversation, as the user's words: it may hold those of anybody."""
     summary = run.state.summary
     if summary is None:
@@ -47,32 +49,33 @@ def earlier(run: Run) -> tuple[Message, ...]:
     return (Message(role="user", content=text.strip()),)
 
 
-def render(run: Run, template: str, **variables: Any) -> str:
+def render(run: RunContext, template: str, **variables: Any) -> str:
     """Render one of the runtime's own templates for a run; raises PromptError."""
     return run.agent.render(template, run.state.locale, **_variables(run).data(), **variables)
 
 
-def _variables(run: Run) -> RunVariables:
+def _variables(run: RunContext) -> RunVariables:
     history = last_messages(run.state.history, run.agent.spec.conversation.window)
     http = run.services.tools().http if HTTP_TOOL in run.agent.toolset.offered else None
     return RunVariables(run.state.messages[0].content, history, http)
 
 
-def request_of(run: Run, instructions: Sequence[Message], **options: Any) -> ModelRequest:
+def request_of(run: RunContext, instructions: Sequence[Message], **options: Any) -> ModelRequest:
     """The whole conversation as a request, with instructions that are never stored at its end."""
     history = last_messages(run.state.history, run.agent.spec.conversation.window)
-    known = (*run.preamble, *run.earlier, *history, *run.state.messages)
+    summary = run.render_once("earlier", partial(earlier, run))
+    known = (*cached_preamble(run), *summary, *history, *run.state.messages)
     messages = (*known, *recitation(run), *instructions, *_hurry(run))
     return ModelRequest(messages, settings=run.state.model_settings, scratch=run.scratch, **options)
 
 
-def turn_of(run: Run, instructions: Sequence[Message], tools: tuple[ToolDefinition, ...]) -> ModelRequest:
+def turn_of(run: RunContext, instructions: Sequence[Message], tools: tuple[ToolDefinition, ...]) -> ModelRequest:
     """One turn of the conversation as a request: with tools, or with the final answer in the form that is wanted."""
     stream = run.services.listening and not run.is_guarded
     return request_of(run, instructions, tools=tools, stream=stream, json=answer_form(run), json_by_tool=True)
 
 
-def _hurry(run: Run) -> Iterator[Message]:
+def _hurry(run: RunContext) -> Iterator[Message]:
     """One line to the model once the run has used most of what it may: never stored."""
     near = [name for name in run.state.warned if name in HURRY]
     if near:
@@ -80,7 +83,7 @@ def _hurry(run: Run) -> Iterator[Message]:
         yield Message(role="system", content=text)
 
 
-def _truncated(run: Run) -> str:
+def _truncated(run: RunContext) -> str:
     """What to do about an answer that the output limit has cut."""
     if run.state.model_settings.max_tokens is None:
         return "the answer was cut at the model's own output limit: raise it with model_settings.max_tokens"
@@ -88,7 +91,7 @@ def _truncated(run: Run) -> str:
     return f"the answer was cut by max_tokens: raise model_settings.max_tokens ({place})"
 
 
-async def ask(run: Run, request: ModelRequest, *, model: str | None = None) -> ModelReply:
+async def ask(run: RunContext, request: ModelRequest, *, model: str | None = None) -> ModelReply:
     """Every model call of a run goes through here, re-asks for a typed answer included: one step, whatever it takes.
 
     Args:
@@ -113,14 +116,14 @@ async def ask(run: Run, request: ModelRequest, *, model: str | None = None) -> M
     return reply
 
 
-async def tell(run: Run, message: Message) -> None:
-    """An answer as an event: thinking where it led to tool calls, content where it is the final one."""
+async def tell(run: RunContext, message: Message, message_id: str) -> None:
+    """Emit a reply as events: reasoning where it led to tool calls, content where it is the final answer."""
     reasoning = message.reasoning.text if message.reasoning else ""
     if not message.tool_calls and run.is_guarded:
         reasoning = ""  # it may have the answer in it, which nobody has looked at
     if thought := "\n".join(part for part in (reasoning, message.content if message.tool_calls else "") if part):
-        await run.emit(Thought, message_id=message_id(run), text=thought)
+        await run.emit(Thought, message_id=message_id, text=thought)
     if message.content and not message.tool_calls and not (run.services.listening or run.is_guarded):
-        await run.emit(ContentReceived, message_id=message_id(run), text=message.content)
+        await run.emit(ContentReceived, message_id=message_id, text=message.content)
     if not message.tool_calls:
         trace_answer(run, message)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from framework.engine.asking import first_model
+from framework.engine.run_context import RunContext
 from framework.llm.client import ModelRequest
 from framework.llm.protocol import ask_valid
 from framework.llm.structured import Ask, ask_typed
 from framework.types.errors import ModelError
 
-if TYPE_CHECKING:
-    from framework.engine.run import Run
-
 T = TypeVar("T", bound=BaseModel)
 
 
-async def answer(run: Run, ask: Ask, request: ModelRequest, output: type[T], model: str | None = None) -> T:
+async def answer(run: RunContext, ask: Ask, request: ModelRequest, output: type[T], model: str | None = None) -> T:
     """Ask for an answer of a type.
 
     Args:

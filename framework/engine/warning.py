@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
+from framework.engine.run_context import RunContext
 from framework.types.events import Warned
 from framework.types.warnings import MOST_OF_A_CODE, WARNINGS, RunWarning, WarningCode
-
-if TYPE_CHECKING:
-    from framework.engine.run import Run
 
 log = logging.getLogger("agentsd.runs")
 
 
-async def warn(run: Run, code: WarningCode, message: str, *, message_id: str | None = None) -> None:
+async def warn(run: RunContext, code: WarningCode, message: str, *, message_id: str | None = None) -> None:
     """Record a warning in the root run's state, log its code, and emit it.
 
     Args:

@@ -109,6 +109,8 @@ class ModelReply:
     response_id: str = ""
     unusable: Unusable | None = None
     """It does not follow the protocol the model was told: nothing of it is shown, carried out or kept."""
+    message_id: str = ""
+    """Id of the message in events; set by the engine, clients leave it empty."""
 
 
 @dataclass(frozen=True, slots=True)

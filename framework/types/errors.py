@@ -160,6 +160,8 @@ class ModelError(AgentsdError):
         self.unavailable = retryable if unavailable is None else unavailable
         self.usage: Usage | None = None
         """What the failed answer has cost, where the provider said so."""
+        self.message_id: str | None = None
+        """Id, in events, of the message that the failed attempt was to produce; None if no model was called."""
 
 
 class ModelRefused(ModelError):
