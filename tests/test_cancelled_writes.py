@@ -12,7 +12,7 @@ import pytest
 from framework import Approve, RunResult, Runtime, StoreError, Tool, tool
 from framework.memory.sql import SqlStore
 from framework.testing import ScriptedModel, calls
-from framework.types.outcome import Status
+from framework.types.status import Status
 from tests.halts import Halt, halted
 from tests.projects import agent, write
 

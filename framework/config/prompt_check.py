@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from jinja2 import TemplateSyntaxError
 
-from framework.config.document import Path
+from framework.config.document import Document, Path
 from framework.config.prompts import PromptError, Prompts
 from framework.config.samples import input_samples, runtime_samples
 from framework.config.variables import run_samples
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, TemplateRef
 
-if TYPE_CHECKING:
-    from framework.config.compile import Agent
+
+class Renderable(Protocol):
+    """What is checked of an agent: its templates, and what they are rendered with."""
+
+    @property
+    def spec(self) -> AgentSpec:
+        """The agent's file, as data."""
+        ...
+
+    @property
+    def document(self) -> Document:
+        """The file itself, for the places of problems."""
+        ...
+
+    @property
+    def prompts(self) -> Prompts:
+        """All templates."""
+        ...
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """Variables that every template may use."""
+        ...
 
 
 def runtime_templates(spec: AgentSpec, shared: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -24,7 +45,7 @@ def runtime_templates(spec: AgentSpec, shared: Mapping[str, Any]) -> Iterator[tu
     return ((name, variables) for name, variables in runtime_samples(shared) if name not in unused)
 
 
-def prompt_problems(agent: Agent) -> Iterator[Problem]:
+def prompt_problems(agent: Renderable) -> Iterator[Problem]:
     """Render with samples: an unknown variable or a broken include shows before a request does."""
     source = agent.spec.instructions
     if not (isinstance(source, TemplateRef) or agent.prompts.own):
@@ -43,7 +64,7 @@ def prompt_problems(agent: Agent) -> Iterator[Problem]:
             yield from _render_problems(agent, name, samples, ())
 
 
-def _used(agent: Agent, template: str) -> set[str]:
+def _used(agent: Renderable, template: str) -> set[str]:
     """The variables that a template uses in any language."""
     try:
         return set().union(*(agent.prompts.used(variant) for variant in agent.prompts.variants(template)))
@@ -52,7 +73,7 @@ def _used(agent: Agent, template: str) -> set[str]:
 
 
 def _render_problems(
-    agent: Agent, template: str, samples: Iterable[tuple[str, Mapping[str, Any]]], path: Path
+    agent: Renderable, template: str, samples: Iterable[tuple[str, Mapping[str, Any]]], path: Path
 ) -> Iterator[Problem]:
     """What is wrong with each locale's variant: in the template, and in the file that uses it."""
     samples = list(samples)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import Protocol, Unpack
 
 from framework.config.admission import Gate
 from framework.config.generation import Generation
@@ -26,10 +26,22 @@ from framework.types.plan import PlanDraft
 from framework.types.problem import Problem
 from framework.types.state import Confirmation, Decision, RunResult
 
-if TYPE_CHECKING:
-    from framework.engine.runtime import Runtime
 
-Launch = Callable[[Generation, Mapping[str, ModelClient]], AbstractAsyncContextManager["Runtime"]]
+class CaseRuntime(Protocol):
+    """What a case needs of a runtime."""
+
+    def stream(
+        self, message: str | None = None, **options: Unpack[RunOptions]
+    ) -> AbstractAsyncContextManager[RunStream]:
+        """Start a run and stream its events."""
+        ...
+
+    def resume_stream(self, run_id: str, decisions: Mapping[str, Decision]) -> AbstractAsyncContextManager[RunStream]:
+        """Resume a paused run and stream its events."""
+        ...
+
+
+Launch = Callable[[Generation, Mapping[str, ModelClient]], AbstractAsyncContextManager[CaseRuntime]]
 """Opens a runtime on a generation as it is, with these models, and a store of its own."""
 
 SCRIPTED = "scripted"
@@ -145,7 +157,7 @@ class Script:
         return ModelError(trouble)
 
 
-async def _converse(runtime: Runtime, case: Case, agent: str, evidence: Evidence) -> str:
+async def _converse(runtime: CaseRuntime, case: Case, agent: str, evidence: Evidence) -> str:
     """Say everything there is to say, and decide what is asked.
 
     Returns:

@@ -22,9 +22,9 @@ from framework.engine.router import route
 from framework.engine.stream import Channel, RunStream
 from framework.memory.store import RunInfo, RunQuery, RunRecord
 from framework.types.errors import AgentsdError, ConfigError, DecisionRefused, RequestError, RunBusy, RunNotFound
-from framework.types.outcome import Status
 from framework.types.report import ErrorInfo
 from framework.types.state import Confirmation, Decision, Reject, RunState
+from framework.types.status import Status
 
 log = logging.getLogger(__name__)
 

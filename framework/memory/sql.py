@@ -33,8 +33,8 @@ from framework.memory.store import (
 )
 from framework.memory.store_files import files_of
 from framework.types.errors import RunNotFound, StoreError
-from framework.types.outcome import Status
 from framework.types.state import Decision, RunState
+from framework.types.status import Status
 from framework.types.trace import SpanRecord
 
 

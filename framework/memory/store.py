@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from framework.types.events import Event
 from framework.types.messages import Message
-from framework.types.outcome import Status
 from framework.types.state import Decision, RunState
+from framework.types.status import Status
 from framework.types.trace import SpanRecord
 from framework.types.transcript import Summary
 

@@ -14,11 +14,11 @@ from framework.types.change import Change
 from framework.types.confirmation_kinds import ConfirmationKind
 from framework.types.frozen import Frozen
 from framework.types.messages import Usage
-from framework.types.outcome import Status
 from framework.types.plan import Plan, PlanChange, PlanStep, StepStatus
 from framework.types.preflight import Preflight
 from framework.types.problem import Problem
 from framework.types.spec import OnExpiry, Risk
+from framework.types.status import Status
 from framework.types.todo import TodoItem
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from framework.types.errors import AgentsdError, ApprovalRequired, ConfigError, RequestError
+from framework.types.status import Status
 
-Status = Literal["running", "completed", "stopped", "paused", "cancelled", "failed"]
 Limit = Literal[
     "max_steps",
     "max_tool_calls",

@@ -14,11 +14,11 @@ from framework.types.confirmation_kinds import ConfirmationKind
 from framework.types.digest import content_digest
 from framework.types.frozen import Frozen
 from framework.types.messages import Message, ToolCall, ToolResult, Usage
-from framework.types.outcome import Status
 from framework.types.plan import Plan
 from framework.types.preflight import Preflight
 from framework.types.report import CallSummary, ErrorInfo, LimitUse, ToolStat, TraceEntry
 from framework.types.spec import Limits, ModelSettings, OnExpiry, Risk
+from framework.types.status import Status
 from framework.types.transcript import Summary
 from framework.types.warnings import RunWarning
 

@@ -15,7 +15,7 @@ from framework.cli.location import locate
 from framework.cli.records import ago, status_of, stored, times_as_text
 from framework.cli.table import show_table
 from framework.memory.store import RunInfo, RunQuery
-from framework.types.outcome import Status
+from framework.types.status import Status
 
 COLUMNS = ("run", "status", "agent", "begun", "steps", "tokens", "conversation", "message")
 SHORT_ID = len("run_") + 8
