@@ -221,11 +221,9 @@ def _gave_up(failures: list[ModelError], attempts: _Attempts) -> ModelError:
     """Return the error for the caller: every model's last message, each once."""
     said = "; ".join(dict.fromkeys(error.message for error in failures))
     often = f" ({attempts.count} attempts)" if attempts.count > 1 else ""
-    error = ModelError(
+    return ModelError(
         said + often,
         retryable=any(error.retryable for error in failures),
         retry_after=failures[-1].retry_after,
         unavailable=True,
-    )
-    error.message_id = attempts.last
-    return error
+    ).for_message(attempts.last)

@@ -57,8 +57,9 @@ async def attempt(
             reply = _counted(run, request, await _in_time(run, client, request, incoming), info)
             require_answer(reply, info)
         except ModelError as error:
-            error.usage, error.message_id = incoming.cost(run, request, error.usage), message
+            error.usage = incoming.cost(run, request, error.usage)
             trace.failed("timeout" if incoming.late else error.code, error.usage)
+            error.for_message(message)
             raise
         trace.replied(reply, incoming.first_at)
     return replace(reply, message_id=message)

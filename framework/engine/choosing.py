@@ -16,6 +16,7 @@ from framework.engine.plan import plan
 from framework.engine.react import react
 from framework.engine.router import Asked, Route
 from framework.engine.run import Run
+from framework.engine.run_context import RunContext
 from framework.engine.warning import warn
 from framework.llm.client import ModelRequest
 from framework.llm.structured import Ask
@@ -50,11 +51,17 @@ class RouteChoice(BaseModel):
     confidence: float = Field(default=0.5, ge=0, le=1)
 
 
-async def route_by_model(run: Run, message: str, agents: Mapping[str, Agent], model: str) -> Route:
+def as_router(agent: Agent, model: str) -> Agent:
+    """Return the agent as it asks the routing model: that model alone, in the protocol that fits it."""
+    spec = agent.spec.model_copy(update={"model": model, "fallback_models": (), "protocol": "auto"})
+    return replace(agent, spec=spec)
+
+
+async def route_by_model(run: RunContext, message: str, agents: Mapping[str, Agent], model: str) -> Route:
     """Have a model choose among agents, before there is a run.
 
     Args:
-        run: one of which nothing is kept: its services are asked with, its state counts what that costs.
+        run: an unrecorded run of an agent from `as_router`; its state counts what the question costs.
         message: what the user wrote.
         agents: all there are.
         model: `routing.model`.
@@ -63,8 +70,6 @@ async def route_by_model(run: Run, message: str, agents: Mapping[str, Agent], mo
         AgentsdError: it could not be asked, or chose nothing that there is.
     """
     began = time_ns()
-    spec = run.agent.spec.model_copy(update={"model": model, "fallback_models": (), "protocol": "auto"})
-    run.agent = replace(run.agent, spec=spec)
     choice = await _choice(run, message, agents, partial(asking.ask, run))
     asked = Asked(asking.first_model(run, model).info, run.state.usage, began, time_ns())
     agent = agents[choice.agent]
@@ -94,7 +99,7 @@ async def _chosen_executor(run: Run) -> str:
 
 
 async def _choice(
-    run: Run, message: str, agents: Mapping[str, Agent], ask: Ask, model: str | None = None
+    run: RunContext, message: str, agents: Mapping[str, Agent], ask: Ask, model: str | None = None
 ) -> RouteChoice:
     listed = sorted(agents.values(), key=lambda agent: (-agent.spec.routing.priority, agent.name))[:MAX_AGENTS]
     system = Message(role="system", content="\n".join((_INSTRUCTION, *map(_described, listed))))

@@ -39,18 +39,33 @@ def _no_spans(least: int = 1) -> Sequence[SpanRecord]:  # noqa: ARG001 - the sig
 class Journal:
     """The record of one root run while this process works on it."""
 
-    def __init__(self, state: RunState, record: RunRecord, channel: Channel, *, durable: bool) -> None:
+    def __init__(
+        self,
+        state: RunState,
+        record: RunRecord,
+        channel: Channel,
+        *,
+        durable: bool,
+        take_spans: TakeSpans = _no_spans,
+    ) -> None:
+        """Keep the record of a run.
+
+        Args:
+            state: the root run's state.
+            record: the right to write it to the store.
+            channel: receives events once they are persisted.
+            durable: whether the store outlives this process.
+            take_spans: returns finished spans to store: all at the end, and before that many at once.
+        """
         self.closing = False
         """The runtime closes: the run stops at its next step."""
-        self.on_cancel: Callable[[], object] = lambda: None
-        """Called when somebody, in whatever process, wants the run to end: once, for its tools may be cleaning up."""
         self.unwanted = False
         """A cancel request was recorded, or made in this process."""
         self.lost = False
         """The lease could not be renewed because this process no longer holds the run."""
-        self.take_spans: TakeSpans = _no_spans
-        """Gives the spans that have ended, to be put on record: all at the end, and before that many at once."""
         self._state, self._record, self._channel, self._durable = state, record, channel, durable
+        self._take_spans = take_spans
+        self._on_cancel: Callable[[], object] = lambda: None
         self._outbox: list[Event] = []
         self._asked = self._stored = 0
         self._writing: asyncio.Task[None] | None = None
@@ -75,11 +90,23 @@ class Journal:
         if self._failure is not None:
             raise self._failure
 
+    def call_on_cancel(self, callback: Callable[[], object]) -> None:
+        """Set what cancels the run; called once, because its tools may be cleaning up."""
+        self._on_cancel = callback
+
+    def close(self) -> None:
+        """Stop the run at its next step: the runtime closes."""
+        self.closing = True
+
+    def note_cancel(self) -> None:
+        """Note that the run was cancelled in this process, so that it ends instead of being suspended."""
+        self.unwanted = True
+
     def abandon(self) -> None:
         """Cancel the run, unless that was done before: a cancel request was recorded."""
         if not self.unwanted:
             self.unwanted = True
-            self.on_cancel()
+            self._on_cancel()
 
     def lose(self) -> None:
         """Stop working on the run: this process no longer holds it. Its record decides what becomes of it.
@@ -88,7 +115,7 @@ class Journal:
         """
         if not (self._last or self._leaving or self.lost):
             self.lost = True
-            self.on_cancel()
+            self._on_cancel()
 
     async def tell(self, event: Event) -> None:
         """Put an event on record, with the next write or a little later, and then hand it out."""
@@ -119,7 +146,7 @@ class Journal:
         self._last = True
         self._channel.end()
         if not self._durable:
-            await self._record.write(self._state, spans=self.take_spans(), last=True)
+            await self._record.write(self._state, spans=self._take_spans(), last=True)
             for event in events:
                 await self._channel.put(event)
             return
@@ -160,7 +187,7 @@ class Journal:
             self._writing = None
             return
         covered, events, self._outbox = self._asked, self._outbox, []
-        spans = self.take_spans(least=1 if self._last or self._leaving else MANY_SPANS)
+        spans = self._take_spans(least=1 if self._last or self._leaving else MANY_SPANS)
         try:
             await self._record.write(self._state, events, spans, last=self._last)
             self._stored = covered

@@ -34,6 +34,7 @@ from framework.memory.store import NoRecord, RunRecord, Store
 from framework.memory.store_files import files_of
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
+from framework.telemetry.spans import Spans
 from framework.types.state import RunResult, RunState
 
 
@@ -71,8 +72,6 @@ class Launcher:
     def __init__(self, project: Project, store: Store, models: Mapping[str, ModelClient], deps: Any) -> None:
         self.models = Models(models)
         self.store = store
-        self.on_pause: Callable[[RunState, bool], object] = lambda _, __: None
-        """Called with a run that waits for a human from now on, and whether somebody wanted it to end meanwhile."""
         self.pinned: dict[str, Generation] = {}
         """By run, also of those that wait, where the store does not keep what their agents are made of."""
         self._root, self._catalog, self._deps = project.root, project.catalog, deps
@@ -83,6 +82,7 @@ class Launcher:
         self._running: dict[str, _Ongoing] = {}
         self._reserved = (*store.files, *files_of(project.settings.store.url.get_secret_value(), project.root))
         self._closing = False
+        self._on_pause: Callable[[RunState, bool], object] = lambda _, __: None
         self._keeper = Keeper(store, self._running)
 
     @asynccontextmanager
@@ -97,15 +97,18 @@ class Launcher:
     def drive(self, start: Start, *, listening: bool) -> RunStream:
         """The same, for a run that goes on whoever listens."""
         run_id, channel = start.state.run_id, Channel()
-        journal = Journal(start.state, start.record, channel, durable=self.store.durable)
-        services = self.services(start, channel, journal, listening=listening)
+        spans = self._spans(start)
+        journal = Journal(start.state, start.record, channel, durable=self.store.durable, take_spans=spans.take)
+        services = self._services(start, channel, journal, spans, listening=listening)
         run = Run(start.state, start.agent, services, EXECUTORS)
         if not self.store.durable:
             self.pinned[run_id] = start.generation
         stream = RunStream(run_id, channel, asyncio.create_task(self._drive(run, start.chosen), name=run_id))
         self._running[run_id] = _Ongoing(stream, journal, start.state)
-        journal.on_cancel, journal.closing = stream.cancel, self._closing
-        if not self._closing:
+        journal.call_on_cancel(stream.cancel)
+        if self._closing:
+            journal.close()
+        else:
             self._keeper.wake()
         return stream
 
@@ -114,9 +117,12 @@ class Launcher:
         start, channel = Start(state, NoRecord(), generation, agent), Channel()
         channel.close()
         journal = Journal(state, start.record, channel, durable=False)
-        services = self.services(start, channel, journal, listening=False)
-        services.spans.recording = services.spans.recording and traced
+        services = self._services(start, channel, journal, self._spans(start, traced=traced), listening=False)
         return Run(state, agent, services, EXECUTORS)
+
+    def call_on_pause(self, callback: Callable[[RunState, bool], object]) -> None:
+        """Set what is called with each run that pauses, and whether it was cancelled meanwhile."""
+        self._on_pause = callback
 
     def is_running(self, run_id: str) -> bool:
         """Does it go on in this process?"""
@@ -127,16 +133,18 @@ class Launcher:
         ongoing = self._running.get(run_id)
         if ongoing is None or ongoing.journal.lost:
             return False
-        ongoing.journal.unwanted = True
+        ongoing.journal.note_cancel()
         ongoing.cancel()
         return True
 
-    def services(self, start: Start, channel: Channel, journal: Journal, *, listening: bool) -> Services:
+    def _spans(self, start: Start, *, traced: bool = True) -> Spans:
+        keep = self.store.keeps_spans and not isinstance(start.record, NoRecord)
+        return spans_of(start.state, start.generation, keep=keep, traced=traced)
+
+    def _services(self, start: Start, channel: Channel, journal: Journal, spans: Spans, *, listening: bool) -> Services:
         """What a run and its sub-runs use."""
         state, generation = start.state, start.generation
         settings = generation.settings
-        spans = spans_of(state, generation, keep=self.store.keeps_spans and not isinstance(start.record, NoRecord))
-        journal.take_spans = spans.take
         base_path = Path(state.base_path) if state.base_path else self._root / settings.tools.base_path
         return Services(
             root=state,
@@ -179,7 +187,7 @@ class Launcher:
         """
         self._closing = True
         for ongoing in self._running.values():
-            ongoing.journal.closing = True
+            ongoing.journal.close()
         if self.store.durable:
             await self._stop([ongoing for ongoing in self._running.values() if not _calls_under_way(ongoing.state)])
             if acting := [ongoing.stream.end() for ongoing in self._running.values()]:
@@ -202,7 +210,7 @@ class Launcher:
         finally:
             del self._running[run.state.run_id]
             if run.state.status == "paused":
-                self.on_pause(run.state, run.services.journal.unwanted)
+                self._on_pause(run.state, run.services.journal.unwanted)
             else:
                 self.pinned.pop(run.state.run_id, None)
 

@@ -46,7 +46,7 @@ class Resumption:
         """Of the runs that began to wait in this process, with questions that expire."""
         self._told: dict[str, str] = {}
         """Why runs could not be gone on with, as the log has it."""
-        launcher.on_pause = self._wait
+        launcher.call_on_pause(self._wait)
 
     async def load(self, run_id: str, asker: Asker) -> RunState:
         """A run as it was last put on record; raises RunNotFound, also for a run of somebody else."""

@@ -30,7 +30,7 @@ SECRET_CHARS = 8
 """A shorter one is no secret, and taking it out would garble every text."""
 
 
-def spans_of(state: RunState, generation: Generation, *, keep: bool) -> Spans:
+def spans_of(state: RunState, generation: Generation, *, keep: bool, traced: bool) -> Spans:
     """The spans of a root run. Without a conversation it is a session of its own: its parts stand together."""
     return Spans(
         {
@@ -41,6 +41,7 @@ def spans_of(state: RunState, generation: Generation, *, keep: bool) -> Spans:
             names.USER: state.user,
         },
         keep=keep,
+        traced=traced,
     )
 
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 from framework.config.blueprint import Blueprints
 from framework.config.compile import Agent
 from framework.config.generation import Generation
-from framework.engine.choosing import is_sure, route_by_model, why_not
+from framework.engine.choosing import as_router, is_sure, route_by_model, why_not
 from framework.engine.launcher import Start
 from framework.engine.models import Models
 from framework.engine.options import RunOptions
 from framework.engine.request import Asker, first_state, limits_of
 from framework.engine.router import Route, default_route, known_route, route
-from framework.engine.run import Run
+from framework.engine.run_context import RunContext
 from framework.memory.store import Conversation, RunQuery, Store
 from framework.types.errors import (
     AgentNotFound,
@@ -32,7 +32,7 @@ from framework.types.warnings import RunWarning
 
 log = logging.getLogger(__name__)
 
-Aside = Callable[[RunState, Agent, Generation], Run]
+Aside = Callable[[RunState, Agent, Generation], RunContext]
 """Makes a run of which nothing is kept, told or traced, to ask a model with."""
 
 
@@ -81,8 +81,9 @@ class Starter:
         anyone = agents[min(agents)]
         question = [Message(role="user", content=message)]
         asking = RunState(agent=anyone.name, limits=limits_of(Limits(), options), messages=question)
+        aside = self._aside(asking, as_router(anyone, settings.model), generation)
         try:
-            chosen = await route_by_model(self._aside(asking, anyone, generation), message, agents, settings.model)
+            chosen = await route_by_model(aside, message, agents, settings.model)
         except (ModelError, ConfigError, LimitExceeded) as error:
             log.warning("routing.model: %s", error.message)
             route = default_route(agents, settings.default_agent)

@@ -25,12 +25,13 @@ Kind = Literal["LLM", "TOOL", "AGENT", "CHAIN"]
 class Spans:
     """The spans of one run: they share the attributes that say which run and generation they belong to."""
 
-    def __init__(self, shared: Given, *, keep: bool = False) -> None:
+    def __init__(self, shared: Given, *, keep: bool = False, traced: bool = True) -> None:
         """Look once whether there is a host's provider.
 
         Args:
             shared: attributes of every span.
             keep: put finished spans into `finished`, for a store.
+            traced: record spans at all.
         """
         self._shared = {key: value for key, value in shared.items() if value is not None}
         provider = trace.get_tracer_provider()
@@ -40,7 +41,7 @@ class Spans:
         self._keep = keep
         self.finished: list[SpanRecord] = []
         """Finished spans that nobody has taken yet."""
-        self.recording = keep or self._tracer is not None
+        self.recording = traced and (keep or self._tracer is not None)
         """Whether anything is made of spans at all."""
 
     def span(

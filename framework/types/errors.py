@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 if TYPE_CHECKING:
     from framework.types.messages import Usage
@@ -162,6 +162,11 @@ class ModelError(AgentsdError):
         """What the failed answer has cost, where the provider said so."""
         self.message_id: str | None = None
         """Id, in events, of the message that the failed attempt was to produce; None if no model was called."""
+
+    def for_message(self, message_id: str | None) -> Self:
+        """Set `message_id` and return the error."""
+        self.message_id = message_id
+        return self
 
 
 class ModelRefused(ModelError):
