@@ -38,6 +38,8 @@ HEAVY |= {"framework.tools.mcp_client", "framework.tools.mcp_connection"}  # wit
 HEAVY |= {"framework.memory.sql"}  # with SQLAlchemy, for those who keep anything
 HEAVY |= {"framework.server.process"}  # with FastAPI and uvicorn, an extra
 HEAVY |= {"framework.llm.openai_connection"}  # with the openai SDK
+OWNERS = {"run", "context", "services", "spans", "journal", "launcher", "budget", "policy"}
+"""Names of objects whose attributes only their own methods change; a run's state is the data that all parts change."""
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 
@@ -103,6 +105,15 @@ def test_there_is_no_import_cycle() -> None:
 
     for module in graph:
         visit(module, ())
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_nothing_is_assigned_to_a_run_or_its_services_from_outside(path: Path) -> None:
+    for node in ast.walk(parsed(path)):
+        if not (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)):
+            continue
+        owner = ast.unparse(node.value).rpartition(".")[2]
+        assert owner not in OWNERS, f"{path}:{node.lineno} assigns {ast.unparse(node)}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
