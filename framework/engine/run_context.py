@@ -148,13 +148,14 @@ class RunContext(ABC):
     def keep_time(self) -> None:
         """Count the time of the run and its parents, and apply a timeout that was tightened meanwhile.
 
-        The counted time is stored with the next step, so that a crash gives a run no time back.
+        The counted time is stored with the next step, so that a crash gives a run at most `CLOCK_DRIFT` back.
         """
         if self.parent is not None:
             self.parent.keep_time()
         if self.deadline is None:
             return
-        self._count_time()
+        if perf_counter() - self._counted_at > CLOCK_DRIFT:
+            self._count_time()
         left = self.budget.time_left()
         if left is None or self.deadline.expired():
             return
