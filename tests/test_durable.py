@@ -267,14 +267,16 @@ def test_a_decision_counts_once_and_only_for_what_is_asked_of_those_it_concerns(
         with pytest.raises(RequestError, match="nothing named x is asked"):
             await runtime.resume(first.run_id, {"x": Approve()}, **own)
         async with runtime.resume_stream(first.run_id, {asked: Approve()}, **own) as stream:
+            await shop.began.wait()  # the run is in progress for as long as it takes
             with pytest.raises(RunBusy):
                 await runtime.resume(first.run_id, {asked: Reject()}, **own)
+            shop.go.set()
             assert (await stream.result()).status == "completed"
         with pytest.raises(RequestError, match="is completed"):
             await runtime.resume(first.run_id, {asked: Approve()}, **own)
 
-    life(root, store_url, shop, body, "ok")
-    assert shop.did == ["pay 20"]
+    life(root, store_url, shop, body, calls(("hang", {}), prefix="h"), "ok")
+    assert shop.did == ["pay 20", "hang"]
 
 
 EXPIRING = "{confirm: {from: never, expires: %s, on_expiry: %s}}"
