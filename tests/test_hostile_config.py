@@ -99,11 +99,11 @@ def test_llm10_a_template_that_never_ends_or_gets_too_large_never_goes_live(
 
 
 @pytest.mark.hostile(29)
-def test_llm10_a_template_that_is_given_up_says_at_which_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompts_module, "MAX_SECONDS", 0.2)
+def test_llm10_a_template_that_is_given_up_says_at_which_line(tmp_path: Path) -> None:
     loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     (here,) = [p for p in after_edit(tmp_path, {"prompts/v.j2": f"one\ntwo\n{loop}"}) if p.path == "prompts/v.j2"]
-    assert (here.line, here.message) == (3, "not done after 0.2 s with sample values")
+    assert here.line == 3
+    assert here.message.startswith("takes more than the 100000 steps that a prompt may take")
 
 
 DEEP = b"a: " + b"[" * 100_000
