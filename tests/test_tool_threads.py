@@ -108,31 +108,43 @@ def test_the_wait_for_a_thread_is_no_part_of_a_tools_timeout(tmp_path: Path) -> 
     assert set(asyncio.run(main())) == {"success"}
 
 
+async def give_up(threads: ToolThreads, run_id: str, tool: str, over: threading.Event) -> None:
+    """Call a tool that hangs, and give the call up once it is in its thread."""
+    began = threading.Event()
+
+    def hang() -> None:
+        began.set()
+        over.wait()
+
+    async with threads.turn(run_id, tool) as thread:
+        call = asyncio.get_running_loop().run_in_executor(thread, hang)
+        await asyncio.to_thread(began.wait)
+        async with asyncio.timeout(0):
+            await call
+
+
 def test_threads_that_go_on_are_counted_reported_and_bound_their_own_tool_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     over, changes = threading.Event(), list[int]()
 
-    async def hang(threads: ToolThreads, run_id: str, name: str) -> None:
-        async with threads.turn(run_id, name) as thread, asyncio.timeout(0.01):
-            await asyncio.get_running_loop().run_in_executor(thread, over.wait)
-
     async def main() -> None:
         threads = ToolThreads(changes.append)
         for n in range(MAX_ABANDONED):
             with pytest.raises(TimeoutError):
-                await hang(threads, f"run{n // 8}", "slow")
+                await give_up(threads, f"run{n // 8}", "slow", over)
         assert threads.abandoned == MAX_ABANDONED
         with pytest.raises(
             ToolError, match=f"{MAX_ABANDONED} earlier calls of slow have timed out and are still running"
         ):
-            await hang(threads, "another", "slow")
+            await give_up(threads, "another", "slow", over)
         async with threads.turn("run0", "other") as thread:
             assert await asyncio.get_running_loop().run_in_executor(thread, lambda: 5) == 5
         over.set()
         while threads.abandoned:
             await asyncio.to_thread(lambda: None)
-        await hang(threads, "another", "slow")
+        async with threads.turn("another", "slow") as thread:
+            assert await asyncio.get_running_loop().run_in_executor(thread, over.wait)
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
@@ -150,8 +162,7 @@ def test_a_run_whose_threads_all_hang_is_told_so() -> None:
         threads = ToolThreads()
         for n in range(THREADS_PER_RUN):
             with pytest.raises(TimeoutError):
-                async with threads.turn("r", f"tool{n}") as thread, asyncio.timeout(0.01):
-                    await asyncio.get_running_loop().run_in_executor(thread, over.wait)
+                await give_up(threads, "r", f"tool{n}", over)
         with pytest.raises(ToolError, match="all 16 threads of this run are busy with calls that timed out"):
             async with threads.turn("r", "tool"):
                 raise AssertionError
