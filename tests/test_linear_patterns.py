@@ -27,6 +27,7 @@ TEXTS = 12 * FACTOR
 """Generated texts for each pattern."""
 ANCHORED = {"match", "fullmatch"}
 BOUNDED = {"framework.memory.compression": 80, "framework.llm.offline_arguments: (?:[\\s:": 40}
+BOUNDED |= {"framework.llm.offline_arguments: (\\S+)[\\s:=]*$": 40}
 """Characters at most that reach some patterns, by the beginning of their names below."""
 
 

@@ -105,7 +105,7 @@ _MOST_NUMBERS = 100
 _QUESTION = re.compile(r"what(?:'s|\s+is|\s+are)|how\s+much|多少|等于|=")
 
 _ARITHMETIC = re.compile(
-    r"(?:[0-9]+(?:\.[0-9]+)?(?![A-Za-z0-9_])|[-+*/%()\[\],\s]|\b(?:mean|median|sum|min|max|round|count|abs|sqrt)(?=\())+"
+    r"(?:(?<![0-9])[0-9]++(?:\.[0-9]++)?(?![A-Za-z0-9_])|[-+*/%()\[\],\s]|\b(?:mean|median|sum|min|max|round|count|abs|sqrt)(?=\())+"
 )
 _SPOKEN_OPERATORS = (
     (re.compile(r"(?<=[0-9)])\s*(?:plus\b|加上?)\s*(?=[0-9(])"), " + "),
