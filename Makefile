@@ -26,8 +26,8 @@ test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed  ## t
 	@TEST_CASES=20 $(BIN)/python -m pytest $(WORKERS) --timeout 900
 
 # The SDK alone stands before the environment's own: 3.3 is the oldest that is supported, and what pip chooses beside Instructor.
-OPENAI_TESTS := tests/test_openai_model.py tests/test_transport.py tests/test_prepared.py tests/test_wire_runs.py tests/test_structured.py \
-	tests/test_model_contract.py tests/test_model_hazards.py
+OPENAI_TESTS := tests/llm/openai/test_client.py tests/llm/openai/test_transport.py tests/llm/test_request_cache.py tests/llm/openai/test_wire_runs.py tests/llm/test_instructor_client.py \
+	tests/llm/test_contract.py tests/llm/test_hazards.py
 
 test-openai: $(VENV)/openai-3.3/.installed $(VENV)/openai-newest/.installed  ## models on the oldest and the newest openai SDK
 	@for sdk in openai-3.3 openai-newest; do \
@@ -37,7 +37,7 @@ test-openai: $(VENV)/openai-3.3/.installed $(VENV)/openai-newest/.installed  ## 
 	done
 
 test-backends: $(VENV)/.installed-test $(PHOENIX)/.installed $(MLFLOW)/.installed  ## traces in real tracing backends
-	@PHOENIX_VENV=$(PHOENIX) MLFLOW_VENV=$(MLFLOW) $(BIN)/python -m pytest -vv tests/test_backends.py
+	@PHOENIX_VENV=$(PHOENIX) MLFLOW_VENV=$(MLFLOW) $(BIN)/python -m pytest -vv tests/telemetry/test_backends.py
 
 check: format lint types test test-openai  ## what a change must pass
 
@@ -85,13 +85,13 @@ $(NODE)/.installed: $(VENV)/.installed-test
 	@if $(NPM) install --prefix $(NODE) --silent --no-audit --no-fund --ignore-scripts --fetch-retries=0 \
 		yaml-language-server@1.25.0 @modelcontextprotocol/server-everything@2026.8.31 \
 		@modelcontextprotocol/server-filesystem@2026.8.31 @copilotkit/aimock@1.43.0 >$(NODE)/npm.log 2>&1; then touch $@; \
-	else echo "npm cannot fetch the servers for tests/test_schema_editor.py, test_mcp.py and test_model_aimock.py: they are skipped"; fi
+	else echo "npm cannot fetch the servers for tests/config/test_schema_editor.py, test_mcp.py and test_model_aimock.py: they are skipped"; fi
 
 # In an environment of its own: a server that nobody here wrote must not decide which versions of packages we use.
 $(LLMOCK)/.installed: | $(BIN)/python
 	@$(BIN)/python -m venv $(LLMOCK)
 	@if $(LLMOCK)/bin/pip install --quiet --disable-pip-version-check --retries 0 llmock==0.2.2 >$(LLMOCK)/pip.log 2>&1; then touch $@; \
-	else echo "pip cannot fetch llmock for tests/test_chaos.py: that test is skipped"; fi
+	else echo "pip cannot fetch llmock for tests/llm/test_chaos.py: that test is skipped"; fi
 
 # Also in environments of their own, of some 850 MB each; nothing but `make test-backends` needs them.
 $(PHOENIX)/.installed: | $(BIN)/python

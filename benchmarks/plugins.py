@@ -13,11 +13,11 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from benchmarks.measure import Row, best, table
-from framework.config.catalog import Catalog
-from framework.config.toolbox import PluginShelf
-from framework.tools.lifetime import Lifetimes
-from framework.tools.modules import PLUGIN_PACKAGE
-from framework.tools.plugins import PluginLoader
+from framework.config.agents.toolbox import PluginShelf
+from framework.config.generations.catalog import Catalog
+from framework.tools.plugins.lifecycle import Lifetimes
+from framework.tools.plugins.loader import PluginLoader
+from framework.tools.plugins.modules import PLUGIN_PACKAGE
 
 PLUGIN = b"""
 from __future__ import annotations

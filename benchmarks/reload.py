@@ -18,10 +18,10 @@ import yaml
 
 from benchmarks.measure import Row, best, table
 from framework import Runtime
-from framework.config.parse import parse_agent
-from framework.config.reading import FINE_NS
+from framework.config.files.reading import FINE_NS
+from framework.config.files.snapshot import TEST_SUFFIXES, Scanner, take_snapshot
 from framework.config.settings import Settings
-from framework.config.snapshot import TEST_SUFFIXES, Scanner, take_snapshot
+from framework.config.yaml.parse import parse_agent
 
 SHIPPED = Path(__file__).parent.parent / "agents.d"
 

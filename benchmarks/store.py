@@ -17,8 +17,8 @@ from benchmarks.loop import LOOPER, STEPS, note, script
 from benchmarks.measure import Row, table
 from framework import Runtime, tool
 from framework.llm.client import ModelRequest
-from framework.memory.sql import SqlStore
-from framework.memory.store import RunRecord
+from framework.store.protocol import RunRecord
+from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.events import ToolFinished, ToolStarted
 from framework.types.messages import Message, ToolCall, ToolResult

@@ -23,10 +23,13 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from benchmarks.measure import Row, table
 from benchmarks.wire import AGENT, by_hand, note, serving
 from framework import Runtime
-from framework.engine import asking, calls, root, run
-from framework.engine.model_trace import ModelTrace
-from framework.engine.tool_trace import ToolTrace
-from framework.memory.in_memory import MemoryStore
+from framework.engine import run
+from framework.engine.model_call import retry as asking
+from framework.engine.model_call.trace import ModelTrace
+from framework.engine.runtime import root
+from framework.engine.tool_call import call as calls
+from framework.engine.tool_call.trace import ToolTrace
+from framework.store.memory import MemoryStore
 from framework.telemetry.setup import BATCH_SPANS, QUEUE_SPANS
 from framework.telemetry.span import NO_SPAN, OpenSpan
 

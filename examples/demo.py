@@ -18,7 +18,7 @@ from framework.cli.init import copy_starter
 from framework.cli.session import print_result, view_of_run
 from framework.cli.waterfall import waterfall
 from framework.config.settings import Settings, ToolSettings
-from framework.memory.in_memory import MemoryStore
+from framework.store.memory import MemoryStore
 from framework.types.events import ToolStarted
 from framework.types.state import RunResult
 

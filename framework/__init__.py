@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from framework.engine.run import Run
-    from framework.engine.runtime import Runtime
+    from framework.engine.runtime.runtime import Runtime
     from framework.tools.extension import executor, hook
-    from framework.tools.lifetime import PluginContext
+    from framework.tools.http.client import HttpClient
+    from framework.tools.plugins.lifecycle import PluginContext
     from framework.tools.tool import Tool, ToolContext, tool
     from framework.tools.toolset import filter_tools
-    from framework.tools.web import HttpClient
     from framework.types import events
     from framework.types.errors import (
         AgentNotFound,
@@ -75,10 +75,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "PluginContext": "framework.tools.lifetime",
+    "PluginContext": "framework.tools.plugins.lifecycle",
     "Run": "framework.engine.run",
-    "Runtime": "framework.engine.runtime",
-    "HttpClient": "framework.tools.web",
+    "Runtime": "framework.engine.runtime.runtime",
+    "HttpClient": "framework.tools.http.client",
     "Tool": "framework.tools.tool",
     "ToolCall": "framework.types.messages",
     "ToolContext": "framework.tools.tool",

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from framework.llm.scripted import Script, ScriptedModel, Turn, calls
-from framework.memory.in_memory import MemoryStore
-from framework.memory.store import Blueprint, Conversation, RunRecord
+from framework.store.memory import MemoryStore
+from framework.store.protocol import Blueprint, Conversation, RunRecord
 from framework.types.events import Event, wire
 from framework.types.state import Decision, RunState
 from framework.types.trace import SpanRecord

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.postgres import empty, new_database, server
+from tests.support.postgres import empty, new_database, server
 
 
 def pytest_sessionstart() -> None:
@@ -33,7 +33,9 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def log_levels() -> Iterator[None]:
     """Restore the levels of loggers: the `agentsd` command, called within a test, sets them for its process."""
-    loggers = [logging.getLogger(name) for name in ("agentsd.runs", "framework.config.catalog", "framework.server")]
+    loggers = [
+        logging.getLogger(name) for name in ("agentsd.runs", "framework.config.generations.catalog", "framework.server")
+    ]
     levels = [logger.level for logger in loggers]
     yield
     for logger, level in zip(loggers, levels, strict=True):

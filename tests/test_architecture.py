@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "framework"
+from tests.support.paths import ROOT
+
+PACKAGE = ROOT / "framework"
 FLOORS = (
     {"types"},
     {"llm", "tools", "memory", "telemetry"},
@@ -33,11 +35,11 @@ HEAVY = {
     "opentelemetry.exporter",
 }
 """What may be imported inside a function: SDKs that not every process needs."""
-HEAVY |= {"framework.types.capped"}  # with httpx2
-HEAVY |= {"framework.tools.mcp_client", "framework.tools.mcp_connection"}  # with the MCP SDK, an extra
-HEAVY |= {"framework.memory.sql"}  # with SQLAlchemy, for those who keep anything
+HEAVY |= {"framework.types.bounded_body"}  # with httpx2
+HEAVY |= {"framework.tools.mcp.client", "framework.tools.mcp.connection"}  # with the MCP SDK, an extra
+HEAVY |= {"framework.store.sql.store"}  # with SQLAlchemy, for those who keep anything
 HEAVY |= {"framework.server.process"}  # with FastAPI and uvicorn, an extra
-HEAVY |= {"framework.llm.openai_connection"}  # with the openai SDK
+HEAVY |= {"framework.llm.openai.connection"}  # with the openai SDK
 OWNERS = {"run", "context", "services", "spans", "journal", "launcher", "budget", "policy"}
 """Names of objects whose attributes only their own methods change; a run's state is the data that all parts change."""
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")

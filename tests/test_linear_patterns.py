@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import framework
-from tests.cases import FACTOR
-from tests.growth import assert_linear, repeated
+from tests.support.cases import FACTOR
+from tests.support.growth import assert_linear, repeated
 
 PLUGINS = Path(framework.__file__).parents[1] / "plugins"
 MOST_CHARACTERS = 8_000
@@ -26,8 +26,8 @@ MOST_WORDS = 30
 TEXTS = 12 * FACTOR
 """Generated texts for each pattern."""
 ANCHORED = {"match", "fullmatch"}
-BOUNDED = {"framework.memory.compression": 80, "framework.llm.offline_arguments: (?:[\\s:": 40}
-BOUNDED |= {"framework.llm.offline_arguments: (\\S+)[\\s:=]*$": 40}
+BOUNDED = {"framework.conversation.compaction": 80, "framework.llm.offline.arguments: (?:[\\s:": 40}
+BOUNDED |= {"framework.llm.offline.arguments: (\\S+)[\\s:=]*$": 40}
 """Characters at most that reach some patterns, by the beginning of their names below."""
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from framework import RunResult, Runtime
-from tests.projects import agent, write
+from tests.support.paths import ROOT
+from tests.support.projects import agent, write
 
 OFFLINE_RUN = """
 import asyncio, sys
@@ -36,7 +37,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loaded(project: Path) -> set[str]:
     """The modules that a process has loaded when it has answered by itself."""
     command = [sys.executable, "-c", OFFLINE_RUN, str(project)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent.parent)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     answer, names = done.stdout.splitlines()
     assert answer == "completed 84"
     return set(names.split())

@@ -12,10 +12,10 @@ from types import ModuleType
 import pytest
 
 from framework.tools.contracts import Contracts
-from framework.tools.source import outside_tool
-from tests.forks import ROOT
-from tests.projects import agent, write
-from tests.test_cli import agentsd
+from framework.tools.tool_source import outside_tool
+from tests.cli.test_cli import agentsd
+from tests.support.paths import ROOT
+from tests.support.projects import agent, write
 
 
 @pytest.fixture(scope="module")

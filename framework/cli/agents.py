@@ -11,8 +11,8 @@ import yaml
 from framework.cli.location import locate
 from framework.cli.project import find_agent, read_project
 from framework.cli.table import show_table
-from framework.engine.listing import summaries
-from framework.engine.router import NO_AGENTS
+from framework.engine.routing.rules import NO_AGENTS
+from framework.engine.runtime.listing import summaries
 
 COLUMNS = ("agent", "executor", "model", "tools", "description")
 NOT_USABLE = "no agent can be used: `agentsd check` says why"

@@ -19,10 +19,10 @@ from framework.cli.records import new_conversation
 from framework.cli.screen import prints_on_stderr, say
 from framework.cli.session import answer, print_result
 from framework.cli.terminal import is_terminal, typed
-from framework.engine.options import RunOptions
-from framework.engine.router import NO_AGENTS
-from framework.engine.runtime import Runtime
-from framework.memory.store import RunInfo, RunQuery
+from framework.engine.routing.rules import NO_AGENTS
+from framework.engine.runtime.options import RunOptions
+from framework.engine.runtime.runtime import Runtime
+from framework.store.protocol import RunInfo, RunQuery
 from framework.types.errors import AgentsdError, ConfigError, RequestError
 from framework.types.events import ConfigRejected, ConfigReloaded
 from framework.types.state import RunResult, RunState

@@ -12,9 +12,9 @@ from framework.cli.location import Location, locate, show_problem
 from framework.cli.project import read_project
 from framework.cli.schema import refresh_schemas
 from framework.cli.show import counted
-from framework.config.generation import Generation
-from framework.config.parse import in_order
-from framework.config.suite import read_suite
+from framework.config.generations.generation import Generation
+from framework.config.yaml.parse import in_order
+from framework.evals.suite import read_suite
 from framework.types.errors import ConfigError
 from framework.types.outcome import EXIT_CONFIG
 from framework.types.problem import Problem

@@ -12,10 +12,10 @@ import click
 from framework.cli.location import locate
 from framework.cli.remote import Remote, encoded
 from framework.cli.show import visible
-from framework.config.candidate import Candidate
-from framework.config.generation import Generation
+from framework.config.generations.candidate import Candidate
+from framework.config.generations.generation import Generation
 from framework.config.settings import API_KEY
-from framework.engine.project import Project
+from framework.engine.runtime.project import Project
 from framework.server.replies import ConfigHistory, LiveConfig, PastConfig
 
 C = TypeVar("C", bound=Callable[..., Any])

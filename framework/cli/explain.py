@@ -12,11 +12,11 @@ from framework.cli.location import arguments_of, locate
 from framework.cli.project import find_agent, find_tool, read_project
 from framework.cli.run import pairs
 from framework.cli.show import counted, wrapped
-from framework.config.compile import Agent
-from framework.config.prompts import PromptError
+from framework.config.agents.compile import Agent
 from framework.config.settings import Settings
-from framework.engine.explain import Standing, judged, standing, standings, system_prompt
-from framework.engine.policy import VerdictKind
+from framework.config.templates.prompts import PromptError
+from framework.engine.context.policy import VerdictKind
+from framework.engine.tool_call.explain import Standing, judged, standing, standings, system_prompt
 from framework.llm.tokens import estimate_tokens
 from framework.types.errors import RequestError
 from framework.types.outcome import EXIT_APPROVAL, EXIT_NEGATIVE

@@ -11,7 +11,7 @@ import click
 
 from framework.cli.show import visible
 from framework.cli.writing import replace_file
-from framework.config.fixing import fixed
+from framework.config.yaml.fixes import fixed
 from framework.types.errors import RequestError
 from framework.types.problem import Problem
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from framework.cli.screen import harmless, say
+from framework.config.files.snapshot import AGENTS
 from framework.config.settings import ReloadSettings, Settings
-from framework.config.snapshot import AGENTS
 from framework.types.errors import RequestError
 from framework.types.problem import Problem
 
 if TYPE_CHECKING:  # half a second of imports, which commands that only look at the store do without
-    from framework.config.generation import Generation
+    from framework.config.generations.generation import Generation
 
 
 @dataclass(frozen=True, slots=True)

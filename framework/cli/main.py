@@ -62,7 +62,7 @@ def agentsd(verbose: bool) -> None:
     handler.setFormatter(MaskingFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
     # Commands show problems themselves, with the source line.
-    logging.getLogger("framework.config.catalog").setLevel(logging.INFO if verbose else logging.CRITICAL)
+    logging.getLogger("framework.config.generations.catalog").setLevel(logging.INFO if verbose else logging.CRITICAL)
     logging.getLogger("agentsd.runs").setLevel(logging.INFO if verbose else logging.ERROR)  # and warnings of runs
 
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from framework.cli.plan_text import as_text, is_unchanged, read_text, with_problems, without
 from framework.cli.show import MARKS, arguments_text, counted, visible
 from framework.cli.terminal import edited
-from framework.config.parse import ParseError
+from framework.config.yaml.parse import ParseError
 from framework.types.plan import Plan, PlanDraft, PlanStep
 from framework.types.preflight import Preflight, StepCheck
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from framework.cli.show import visible
-from framework.config.parse import ParseError, parse
+from framework.config.yaml.parse import ParseError, parse
 from framework.types.plan import Plan, PlanDraft, StepDraft
 
 FILE = "the plan"

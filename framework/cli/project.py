@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from framework.cli.location import Location, lenient_settings
 from framework.cli.screen import prints_on_stderr
-from framework.config.compile import Agent
-from framework.config.generation import Generation
-from framework.engine.project import Project
+from framework.config.agents.compile import Agent
+from framework.config.generations.generation import Generation
+from framework.engine.runtime.project import Project
 from framework.tools.tool import Tool
 from framework.types.errors import AgentNotFound, RequestError, did_you_mean
 

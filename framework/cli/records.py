@@ -10,8 +10,8 @@ from typing import Any
 from uuid import uuid4
 
 from framework.cli.location import Location, store_url
-from framework.memory.store import Conversation, ConversationQuery, RunInfo, RunQuery, Store
-from framework.memory.urls import open_store
+from framework.store.protocol import Conversation, ConversationQuery, RunInfo, RunQuery, Store
+from framework.store.url import open_store
 from framework.types.errors import RequestError, RunNotFound, did_you_mean
 from framework.types.state import RunState
 

@@ -9,7 +9,7 @@ from framework.cli.exporting import exporting
 from framework.cli.location import Location, show_problem, store_url
 from framework.cli.records import find_run
 from framework.cli.session import answer
-from framework.engine.runtime import Runtime
+from framework.engine.runtime.runtime import Runtime
 from framework.types.state import Confirmation, Decision, RunResult
 
 

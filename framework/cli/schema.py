@@ -12,14 +12,14 @@ import click
 
 from framework.cli.location import locate
 from framework.cli.writing import replace_file
-from framework.config.generation import Generation
+from framework.config.files.snapshot import AGENTS, PROMPTS
+from framework.config.generations.generation import Generation
 from framework.config.schema import Names, Schema, agent_schema, cases_schema, settings_schema, sources_schema
-from framework.config.snapshot import AGENTS, PROMPTS
-from framework.engine.project import EXECUTORS, Project
-from framework.engine.runtime import Runtime
+from framework.engine.runtime.project import EXECUTORS, Project
+from framework.engine.runtime.runtime import Runtime
 from framework.llm.providers import OFFLINE, PROVIDERS
 from framework.types.errors import RequestError
-from framework.types.private import OWN, make_private
+from framework.types.private_folder import OWN, make_private
 
 KINDS: Mapping[str, Callable[[Names], Schema]] = {
     "agent": agent_schema,

@@ -16,7 +16,7 @@ from framework.cli.exporting import exporting
 from framework.cli.location import locate
 from framework.cli.schema import refresh_schemas
 from framework.cli.show import counted
-from framework.engine.runtime import Runtime
+from framework.engine.runtime.runtime import Runtime
 from framework.types.errors import ConfigError
 
 MMAP_THRESHOLD = 128 * 1024
@@ -36,7 +36,7 @@ def command(path: str, **given: Any) -> int:
     Exit codes: 0 ended so, 1 nothing can listen there, 78 the files or settings cannot be used.
     """
     location = locate(path)
-    logging.getLogger("framework.config.catalog").setLevel(logging.INFO)
+    logging.getLogger("framework.config.generations.catalog").setLevel(logging.INFO)
     logging.getLogger("framework.server").setLevel(logging.INFO)
     logging.getLogger("agentsd.runs").setLevel(logging.INFO)
     try:

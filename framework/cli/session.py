@@ -14,8 +14,8 @@ from framework.cli.confirm import decided
 from framework.cli.screen import prints_on_stderr, raw_stderr, say
 from framework.cli.show import Lines, View, ending, how_to_decide
 from framework.cli.terminal import is_terminal, on_interrupt
-from framework.engine.runtime import Runtime
-from framework.engine.stream import RunStream
+from framework.engine.context.stream import RunStream
+from framework.engine.runtime.runtime import Runtime
 from framework.types.events import ConfirmationRequested, ContentReceived, Event, wire
 from framework.types.outcome import outcome
 from framework.types.state import RunResult

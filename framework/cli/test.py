@@ -13,14 +13,14 @@ import click
 
 from framework.cli.location import Location, lenient_settings, locate, show_problem
 from framework.cli.screen import prints_on_stderr, say
-from framework.config.generation import Generation
+from framework.config.files.snapshot import TEST_SUFFIXES
+from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
-from framework.config.snapshot import TEST_SUFFIXES
-from framework.config.suite import PlacedCase, Suite, read_suite
-from framework.engine.cases import Attempt, Bench
-from framework.engine.models import Models
-from framework.engine.rates import Rate, rates
-from framework.engine.runtime import Runtime
+from framework.engine.context.model_clients import Models
+from framework.engine.runtime.runtime import Runtime
+from framework.evals.rates import Rate, rates
+from framework.evals.runner import Attempt, Bench
+from framework.evals.suite import PlacedCase, Suite, read_suite
 from framework.types.errors import AgentNotFound
 from framework.types.problem import Problem
 

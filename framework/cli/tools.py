@@ -12,9 +12,9 @@ from framework.cli.location import arguments_of, lenient_settings, locate, show_
 from framework.cli.project import find_tool, read_project
 from framework.cli.screen import prints_on_stderr, say
 from framework.cli.table import show_table
-from framework.engine.execution import RAISED_AT
-from framework.engine.project import Project
-from framework.engine.runtime import Runtime
+from framework.engine.runtime.project import Project
+from framework.engine.runtime.runtime import Runtime
+from framework.engine.tool_call.execution import RAISED_AT
 from framework.tools.tool import Tool
 from framework.types.messages import ToolResult
 from framework.types.outcome import EXIT_CANCELLED, EXIT_NEGATIVE

@@ -12,9 +12,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from framework.config.document import Document, DocumentError, read_document
-from framework.config.environment import expand
-from framework.config.parse import in_order, spec_problems, without_secrets
+from framework.config.yaml.document import Document, DocumentError, read_document
+from framework.config.yaml.environment import expand
+from framework.config.yaml.parse import in_order, spec_problems, without_secrets
 from framework.llm.base_url import base_url_of
 from framework.llm.capabilities import Capabilities
 from framework.tools.base_folder import is_below, plain_parts

@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from framework.config.candidate import Candidate
-from framework.config.catalog import Catalog
-from framework.config.roots import TICK_SECONDS, Roots
+from framework.config.files.debounce import Graces, Settling
+from framework.config.files.roots import TICK_SECONDS, Roots
+from framework.config.files.snapshot import AGENTS, FOLDERS, PROMPTS, Scanner, Snapshot
+from framework.config.generations.candidate import Candidate
+from framework.config.generations.catalog import Catalog
 from framework.config.settings import ReloadSettings
-from framework.config.settle import Graces, Settling
-from framework.config.snapshot import AGENTS, FOLDERS, PROMPTS, Scanner, Snapshot
 
 log = logging.getLogger(__name__)
 

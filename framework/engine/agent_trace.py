@@ -8,8 +8,8 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
-from framework.engine.run_context import RunContext
-from framework.engine.run_trace import content_of, model_attributes, waits_for
+from framework.engine.context.run_context import RunContext
+from framework.engine.context.trace import content_of, model_attributes, waits_for
 from framework.telemetry import names
 from framework.telemetry.span import NO_SPAN, OpenSpan
 from framework.types.errors import AgentsdError

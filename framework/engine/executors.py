@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from framework.engine.choosing import auto
-from framework.engine.plan import plan
-from framework.engine.project import EXECUTORS as NAMES
+from framework.engine.plan.executor import plan
 from framework.engine.react import react
+from framework.engine.routing.by_model import auto
 from framework.engine.run import Executor
+from framework.engine.runtime.project import EXECUTORS as NAMES
 
 EXECUTORS: Mapping[str, Executor] = dict(zip(NAMES, (react, plan, auto), strict=True))

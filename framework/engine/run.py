@@ -16,21 +16,24 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from framework.config.compile import Agent
-from framework.config.prompts import PromptError
-from framework.engine import calls, hooks, results, turns, typed
+from framework.config.agents.compile import Agent
+from framework.config.templates.prompts import PromptError
 from framework.engine.agent_trace import AgentTrace, note_reply, step_span
-from framework.engine.answers import answer_text, typed_answer
-from framework.engine.attempt import message_id
-from framework.engine.background import read_background
-from framework.engine.compression import fit_history
-from framework.engine.guarding import guard_output, withhold
-from framework.engine.room import note_size
-from framework.engine.run_context import RunContext
-from framework.engine.services import Services
-from framework.engine.together import together
+from framework.engine.context.concurrency import together
+from framework.engine.context.run_context import RunContext
+from framework.engine.context.services import Services
+from framework.engine.model_call import turn as turns
+from framework.engine.model_call import typed
+from framework.engine.model_call.attempt import message_id
+from framework.engine.model_call.compaction import fit_history
+from framework.engine.model_call.context_window import note_size
+from framework.engine.model_call.mcp_context import read_background
+from framework.engine.model_call.structured_output import answer_text, typed_answer
+from framework.engine.output_guard import guard_output, withhold
+from framework.engine.tool_call import call as calls
+from framework.engine.tool_call import hooks, results
 from framework.llm.client import ModelReply, ModelRequest
-from framework.llm.protocol import ask_valid
+from framework.llm.json_protocol.client import ask_valid
 from framework.telemetry.redact import places
 from framework.telemetry.span import NO_SPAN, OpenSpan
 from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, ModelError, Paused, Refused

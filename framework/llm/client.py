@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel
 
 from framework.llm.capabilities import Capabilities, known_capabilities
-from framework.llm.prepared import Scratch
+from framework.llm.request_cache import Scratch
 from framework.types.messages import Message, ToolDefinition, Usage
 from framework.types.server_address import server_address
 from framework.types.spec import ModelSettings

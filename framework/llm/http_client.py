@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import httpx2
 
-    from framework.types.capped import Capped
+    from framework.types.bounded_body import Capped
 
     Hook = Callable[[httpx2.Response], Awaitable[None]]
 
@@ -56,7 +56,7 @@ async def _cap(response: httpx2.Response) -> None:
 
 def capped(stream: httpx2.AsyncByteStream, headers: Mapping[str, str], request: httpx2.Request) -> Capped:
     """The bytes of an answer, and an error in place of those that are too many."""
-    from framework.types.capped import Capped, CappedLines
+    from framework.types.bounded_body import Capped, CappedLines
 
     packed = headers.get("content-encoding", ENCODING) != ENCODING
     limit, what = (MAX_PACKED_BYTES, "compressed answer") if packed else (MAX_ANSWER_BYTES, "answer")

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
 
-from framework.llm.anthropic import AnthropicModel
+from framework.llm.anthropic.client import AnthropicModel
 from framework.llm.base_url import base_url_of
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import ModelClient
-from framework.llm.gemini import GeminiModel
-from framework.llm.offline import OfflineModel
-from framework.llm.openai import OpenAIModel
+from framework.llm.gemini.client import GeminiModel
+from framework.llm.offline.model import OfflineModel
+from framework.llm.openai.client import OpenAIModel
 from framework.types.errors import ConfigError, did_you_mean
 
 OFFLINE = "offline"

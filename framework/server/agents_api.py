@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from framework.engine.listing import summaries
-from framework.engine.runtime import Runtime
+from framework.engine.runtime.listing import summaries
+from framework.engine.runtime.runtime import Runtime
 from framework.server.endpoint import answer
 from framework.server.replies import AgentList
 

@@ -6,7 +6,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from framework.engine.runtime import Runtime
+from framework.engine.runtime.runtime import Runtime
 from framework.server.access import Admit
 from framework.server.endpoint import admit_request, answer, private, told
 from framework.server.feed import ConfigFeed

@@ -6,7 +6,7 @@ import logging
 
 from fastapi import APIRouter, Request
 
-from framework.engine.runtime import Runtime
+from framework.engine.runtime.runtime import Runtime
 from framework.server.endpoint import answer
 from framework.server.failures import NotUsable
 from framework.server.replies import CheckedConfig, ConfigHistory, LiveConfig, Rollback

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from framework.engine.runtime import Runtime
+from framework.engine.runtime.runtime import Runtime
 from framework.types.errors import AgentsdError
 
 log = logging.getLogger(__name__)

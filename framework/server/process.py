@@ -12,7 +12,7 @@ from pathlib import Path
 import uvicorn
 
 from framework.config.settings import Settings
-from framework.engine.runtime import Runtime
+from framework.engine.runtime.runtime import Runtime
 from framework.server.app import app_of
 from framework.server.connections import BACKLOG, ConnectionLimits, protocol_of, quiet_about_files
 from framework.server.feed import ConfigFeed

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from framework.config.candidate import Outcome, Preview
-from framework.config.catalog import Catalog
-from framework.config.history import Entry, Trigger
-from framework.engine.listing import AgentSummary
+from framework.config.generations.candidate import Outcome, Preview
+from framework.config.generations.catalog import Catalog
+from framework.config.generations.history import Entry, Trigger
+from framework.engine.runtime.listing import AgentSummary
 from framework.types.change import Change
 from framework.types.problem import Problem
 from framework.types.redact import redact_data, redact_problem

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fastapi import APIRouter
 
-from framework.engine.runtime import Runtime
+from framework.engine.runtime.runtime import Runtime
 from framework.server.access import Admit, admission
 from framework.server.agents_api import add_agent_routes
 from framework.server.config_api import add_config_routes

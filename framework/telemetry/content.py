@@ -13,8 +13,8 @@ from typing import Any
 from framework.telemetry import names
 from framework.types.messages import Message, ToolDefinition
 from framework.types.redact import MASK, redact, redact_data
-from framework.types.shorten import shorten
 from framework.types.spec import CONTENTS, ContentMode
+from framework.types.text import shorten
 from framework.types.trace import AttributeValue
 
 PART_CHARS = 4096

@@ -15,7 +15,7 @@ from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TraceFlags
 
 from framework.telemetry import names
-from framework.telemetry.untold import Untold
+from framework.telemetry.null_context import Untold
 from framework.types.trace import AttributeValue, SpanEvent, SpanLink, SpanRecord, link_of
 
 Given = Mapping[str, AttributeValue | None]

@@ -16,11 +16,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from framework.tools.source import source_of
 from framework.tools.tool import Tool
+from framework.tools.tool_source import source_of
 from framework.types.digest import is_digest_of
 from framework.types.errors import ConfigError, did_you_mean
-from framework.types.private import make_private
+from framework.types.private_folder import make_private
 from framework.types.spec import RISKS, Risk
 
 VERSION = 2

@@ -8,8 +8,8 @@ from math import isfinite
 
 from framework.types.errors import ConfigError, did_you_mean
 from framework.types.frozen import seconds
-from framework.types.shorten import shorten
 from framework.types.spec import RISKS
+from framework.types.text import shorten
 
 Rate = tuple[float, float]
 """So many calls in so many seconds."""

@@ -15,11 +15,11 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 from framework.tools.base_folder import BaseFolder, below_base, plain_parts
-from framework.tools.beneath import parts_below, refuse_links
-from framework.tools.json_schema import JsonSchema, types_of
-from framework.tools.repairs import Repaired
+from framework.tools.files.safe_open import parts_below, refuse_links
+from framework.tools.http.urls import read_one_spelling
+from framework.tools.schema.json_schema import JsonSchema, types_of
+from framework.tools.schema.repairs import Repaired
 from framework.tools.tool import Tool
-from framework.tools.urls import read_one_spelling
 from framework.types.errors import ToolError
 
 Kind = Literal["path", "url"]

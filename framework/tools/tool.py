@@ -16,7 +16,6 @@ from docstring_parser import parse as parse_docstring
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.errors import PydanticUserError
 
-from framework.tools.arguments import Arguments, ModelArguments
 from framework.tools.base_folder import BaseFolder
 from framework.tools.declaration import (
     Rate,
@@ -28,8 +27,9 @@ from framework.tools.declaration import (
     shown,
     timeout_of,
 )
-from framework.tools.returns import Returns
-from framework.tools.session import Session
+from framework.tools.schema.arguments import Arguments, ModelArguments
+from framework.tools.schema.returns import Returns
+from framework.tools.session_values import Session
 from framework.tools.tool_span import OpenSpan, no_span
 from framework.types.errors import ConfigError, ToolError
 from framework.types.http import HttpLimits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from framework.types.frozen import Frozen
-from framework.types.shorten import shorten
+from framework.types.text import shorten
 
 Effect = Literal["widens", "tightens", "neutral"]
 SHOWN_CHARS = 60

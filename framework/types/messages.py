@@ -11,7 +11,7 @@ from pydantic import Field
 
 from framework.types.digest import content_digest
 from framework.types.frozen import Frozen
-from framework.types.shorten import one_line
+from framework.types.text import one_line
 
 WIRE_NAME_LENGTH = 64
 

@@ -9,8 +9,8 @@ import click
 from framework.cli.location import locate
 from framework.cli.records import find_conversation, stored
 from framework.cli.writing import as_json_text, write_out
-from framework.llm.forms import FORMS, Form, exported
-from framework.memory.store import Conversation
+from framework.llm.message_formats import FORMS, Form, exported
+from framework.store.protocol import Conversation
 
 
 @click.command("export")

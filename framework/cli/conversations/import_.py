@@ -10,7 +10,7 @@ import click
 from framework.cli.location import Location, locate
 from framework.cli.project import find_agent, read_project
 from framework.cli.records import new_conversation, stored
-from framework.llm.forms import FORMS, Form, imported
+from framework.llm.message_formats import FORMS, Form, imported
 from framework.types.errors import RequestError
 from framework.types.messages import Message
 from framework.types.state import RunState

@@ -12,7 +12,7 @@ import click
 from framework.cli.location import locate
 from framework.cli.records import ago, stored, times_as_text
 from framework.cli.table import show_table
-from framework.memory.store import ConversationInfo, ConversationQuery
+from framework.store.protocol import ConversationInfo, ConversationQuery
 
 COLUMNS = ("conversation", "turns", "agent", "last turn", "user", "waits with")
 

@@ -13,8 +13,8 @@ from framework.cli.location import locate
 from framework.cli.records import ago, find_conversation, stored
 from framework.cli.runs.list import as_data
 from framework.cli.show import visible
-from framework.llm.forms import exported
-from framework.memory.store import Conversation, RunInfo, RunQuery
+from framework.llm.message_formats import exported
+from framework.store.protocol import Conversation, RunInfo, RunQuery
 from framework.types.messages import Message
 
 GOOD = ("completed", "stopped")

@@ -12,10 +12,10 @@ import click
 from framework.cli.location import locate
 from framework.cli.records import find_run, find_whole_run, stored
 from framework.cli.writing import as_json_text, replace_file, write_out
-from framework.config.case_file import case_file, with_case
-from framework.engine.case_export import case_of
-from framework.llm.forms import FORMS, Form, exported
-from framework.memory.store import Store
+from framework.evals.case_file import case_file, with_case
+from framework.evals.export import case_of
+from framework.llm.message_formats import FORMS, Form, exported
+from framework.store.protocol import Store
 from framework.types.errors import RequestError
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ import click
 from framework.cli.location import locate
 from framework.cli.records import ago, status_of, stored, times_as_text
 from framework.cli.table import show_table
-from framework.memory.store import RunInfo, RunQuery
+from framework.store.protocol import RunInfo, RunQuery
 from framework.types.status import Status
 
 COLUMNS = ("run", "status", "agent", "begun", "steps", "tokens", "conversation", "message")

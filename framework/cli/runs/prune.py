@@ -11,7 +11,7 @@ import click
 from framework.cli.location import lenient_settings, locate
 from framework.cli.records import stored
 from framework.cli.show import counted
-from framework.memory.store import Pruned
+from framework.store.protocol import Pruned
 from framework.types.frozen import seconds
 
 

@@ -14,8 +14,8 @@ from framework.cli.location import locate
 from framework.cli.project import read_project
 from framework.cli.records import find_whole_run, stored
 from framework.cli.show import visible
-from framework.engine.replay import Difference
-from framework.engine.rerun import replay
+from framework.replay.compare import Difference
+from framework.replay.player import replay
 
 TITLES = {
     "agent": "agent",

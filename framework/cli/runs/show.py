@@ -25,7 +25,7 @@ from framework.cli.show import (
     visible,
 )
 from framework.cli.waterfall import waterfall, widths_of
-from framework.engine.ending import result_of
+from framework.engine.runtime.result import result_of
 from framework.telemetry.otlp_json import otlp_json as exported
 from framework.types.messages import REFUSED
 from framework.types.report import TraceEntry

@@ -8,8 +8,8 @@ import stat
 from collections.abc import Sequence
 
 from framework.tools.base_folder import BaseFolder
-from framework.tools.beneath import folder_below, is_hidden, open_file, shown
-from framework.tools.protection import parts_to_read
+from framework.tools.files.protection import parts_to_read
+from framework.tools.files.safe_open import folder_below, is_hidden, open_file, shown
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from framework.tools.http.client import HttpClient, HttpReply
 from framework.tools.tool import ToolContext, tool
-from framework.tools.web import HttpClient, HttpReply
 from framework.types.errors import ToolError
 from framework.types.http import Method
 

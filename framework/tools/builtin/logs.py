@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, Literal
 
-from framework.tools.beneath import open_file
 from framework.tools.builtin.files import BINARY_CHECK, is_binary, size_text
-from framework.tools.protection import parts_to_read
+from framework.tools.files.protection import parts_to_read
+from framework.tools.files.safe_open import open_file
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
-from framework.types.shorten import shorten
+from framework.types.text import shorten
 
 MAX_BYTES = 50 * 1024 * 1024
 MAX_LINE = 64 * 1024

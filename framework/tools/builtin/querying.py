@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from framework.tools.beneath import open_file
 from framework.tools.builtin.files import size_text
-from framework.tools.protection import parts_to_read
+from framework.tools.files.protection import parts_to_read
+from framework.tools.files.safe_open import open_file
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 

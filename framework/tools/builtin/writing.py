@@ -8,10 +8,10 @@ from difflib import SequenceMatcher
 from heapq import nlargest
 from typing import Literal
 
-from framework.tools.beneath import quoted, shown
 from framework.tools.builtin.files import is_binary, size_text
-from framework.tools.protection import parts_to_write
-from framework.tools.rewriting import MAX_BYTES, rewrite
+from framework.tools.files.atomic_write import MAX_BYTES, rewrite
+from framework.tools.files.protection import parts_to_write
+from framework.tools.files.safe_open import quoted, shown
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 

@@ -1,0 +1,283 @@
+"""From a parsed agent file to an Agent that is ready to run: every reference is resolved, or is a Problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from framework.config.agents.extensions import extension_problems, hooks_of
+from framework.config.agents.inputs import input_fields, input_problems, inputs_model, output_problems
+from framework.config.agents.lint import lint
+from framework.config.agents.models import model_problems
+from framework.config.agents.toolbox import Toolbox
+from framework.config.templates.prompt_check import prompt_problems, runtime_templates
+from framework.config.templates.prompts import Prompts
+from framework.config.templates.variables import NO_RUN, OF_CONVERSATION, RunVariables
+from framework.config.yaml.document import Document, DocumentError, Path, read_document
+from framework.config.yaml.parse import MAX_PROBLEMS, ParseError, in_order
+from framework.config.yaml.partial import readable
+from framework.tools.extension import Extension
+from framework.tools.schema.arguments import ModelArguments
+from framework.tools.tool import Tool
+from framework.tools.tool_source import source_of
+from framework.tools.toolset import Toolset
+from framework.types.errors import ToolError, did_you_mean
+from framework.types.http import HttpLimits
+from framework.types.messages import ToolDefinition
+from framework.types.problem import Problem
+from framework.types.spec import AgentSpec, HookPlace, Limits, TemplateRef
+
+_GLOB_SIGNS = frozenset("*?[")
+MAX_GUIDANCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What an agent's references may point at."""
+
+    toolbox: Toolbox
+    prompts: Prompts
+    specs: Mapping[str, AgentSpec]
+    executors: Collection[str]
+    """Those of the runtime itself."""
+    models: Collection[str]
+    """Model aliases and providers."""
+
+    def with_only(self, names: Iterable[str]) -> World:
+        """The same, with no other agents than these."""
+        return replace(self, specs={name: self.specs[name] for name in names if name in self.specs})
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """An agent ready to run: its spec, tools and templates belong together and never change."""
+
+    spec: AgentSpec
+    document: Document
+    digest: str
+    toolset: Toolset
+    world: World
+    """What it was compiled in."""
+    inputs: type[BaseModel]
+    """Checks the variables of a request."""
+    hooks: Mapping[HookPlace, tuple[Extension, ...]] = field(default_factory=dict)
+    executor: Extension | None = None
+    """How it works, if that is a plugin's."""
+    warnings: tuple[Problem, ...] = ()
+    """What is odd about the file, but does not keep it from being used."""
+    stale: tuple[Problem, ...] = ()
+    """Why the file as it is now could not be used; this is the last version that could."""
+    original: Agent | None = field(default=None, compare=False, repr=False)
+    """The last good version, where this one permits less: its file restricts it, although it cannot be used."""
+    _guidance: dict[tuple[str, Limits, HttpLimits | None], str] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+
+    @property
+    def name(self) -> str:
+        """The agent's identity."""
+        return self.spec.name
+
+    @property
+    def last_good(self) -> Agent:
+        """The version of the last file that could be used as a whole."""
+        return self.original or self
+
+    @property
+    def prompts(self) -> Prompts:
+        """The templates it is rendered with."""
+        return self.world.prompts
+
+    @property
+    def path(self) -> str:
+        """The file it comes from, relative to the root."""
+        return self.document.path
+
+    def place(self, *path: str | int) -> str:
+        """`file:line` of a key of the agent's file."""
+        return self.document.place(path)
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """What every template may use besides `vars` and `inputs`; made when asked for: few agents need it."""
+        return {
+            "agent": {"name": self.spec.name, "description": self.spec.description},
+            "tools": [  # the very data: no template can change it
+                {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+                for tool in self.toolset.definitions
+            ],
+            "limits": self.spec.runtime_policy.model_dump(),
+        }
+
+    def functions(self) -> Iterator[Callable[..., Any]]:
+        """Whatever of plugins it may call."""
+        yield from (tool.function for tool in self.toolset.offered.values())
+        yield from (hook.function for hooks in self.hooks.values() for hook in hooks)
+        if self.executor:
+            yield self.executor.function
+
+    def render(self, template: str, locale: str, **variables: Any) -> str:
+        """Render one of the runtime's own templates for this agent; raises PromptError."""
+        return self.prompts.render(template, locale, {**self.variables, "locale": locale, **variables})
+
+    def guidance(self, locale: str, limits: Limits, run: RunVariables = NO_RUN) -> str:
+        """How to work, within these limits; rendered once for runs that have the same. Raises PromptError."""
+        if self.prompts.own and not OF_CONVERSATION.isdisjoint(self.prompts.used_by("react.j2", locale)):
+            return self.render("react.j2", locale, **run.data(), limits=limits.model_dump())
+        key = (locale, limits, run.http)
+        if (text := self._guidance.get(key)) is None:  # one look-up: the hash of limits takes long
+            while len(self._guidance) >= MAX_GUIDANCE:
+                del self._guidance[next(iter(self._guidance))]
+            text = self.render("react.j2", locale, **run.limits(), limits=limits.model_dump())
+            self._guidance[key] = text
+        return text
+
+    def instructions(self, locale: str, inputs: Mapping[str, Any], user: str | None, run: RunVariables = NO_RUN) -> str:
+        """The system prompt: the file's text as it is, or its template rendered; raises PromptError."""
+        source = self.spec.instructions
+        if isinstance(source, str):
+            return source
+        variables = {**self.variables, **run.data(), "locale": locale, "user": user, **source.vars, **inputs}
+        return self.prompts.render(source.template, locale, variables)
+
+
+def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World) -> tuple[Agent, tuple[Problem, ...]]:
+    """Resolve an agent's references, and render its templates once.
+
+    Returns:
+        The agent, and the warnings about it, which it keeps.
+
+    Raises:
+        ParseError: with every reference that leads nowhere, or every template that cannot be rendered.
+    """
+    if found := reference_problems(spec, document, world):
+        raise ParseError(found)
+    agent = assemble(spec, document, digest, world)
+    if problems := list(prompt_problems(agent)):
+        raise ParseError(problems)
+    odd = lint(spec, document, agent.toolset, world.prompts, world.toolbox.outside.silent)
+    warnings = tuple(in_order(odd))
+    return replace(agent, warnings=warnings), warnings
+
+
+def reference_problems(spec: AgentSpec, document: Document, world: World) -> list[Problem]:
+    """What an agent's file refers to that is not there, or does not fit; of very many, the first."""
+    found = chain(
+        input_problems(spec, document),
+        output_problems(spec, document),
+        _reference_problems(spec, document, world),
+        extension_problems(spec, document, world.toolbox.extensions, world.executors),
+    )
+    return list(islice(found, MAX_PROBLEMS))
+
+
+def problems_beside(path: str, source: bytes, world: World) -> list[Problem]:
+    """What a file that cannot be parsed refers to in its valid parts: all its problems show at once."""
+    try:
+        document = read_document(path, source)
+    except DocumentError:
+        return []
+    empty = AgentSpec(version=1, name="x", description="x", instructions="x").model_dump(mode="json", by_alias=True)
+    known = {key: value for key, value in document.data.items() if key in AgentSpec.model_fields}
+    data, _ = readable(AgentSpec, empty, known)
+    return reference_problems(AgentSpec.model_validate(data), document, world)
+
+
+def assemble(spec: AgentSpec, document: Document, digest: str, world: World) -> Agent:
+    """Put an agent together whose references all lead somewhere; tools that are not there are not offered."""
+    agents = [agent_tool(world.specs[name]) for name in spec.sub_agents]
+    tools = world.toolbox.tools
+    toolset = Toolset(
+        {**tools, **{tool.name: tool for tool in agents}} if agents else tools,
+        spec.skill_policy,
+        risk_level=spec.runtime_policy.risk_level,
+        source=document,
+        blocked=[name for name in world.toolbox.outside.altered if _is_pinned(spec, name)],
+    )
+    return Agent(
+        spec,
+        document,
+        digest,
+        toolset,
+        world,
+        inputs_model(spec),
+        {place: tuple(world.toolbox.extensions[name] for name in names) for place, names in hooks_of(spec) if names},
+        world.toolbox.extensions.get(spec.executor),
+    )
+
+
+def templates_of(spec: AgentSpec) -> list[str]:
+    """The templates an agent is rendered with."""
+    instructions = [spec.instructions.template] if isinstance(spec.instructions, TemplateRef) else []
+    return [*instructions, *dict.fromkeys(name for name, _ in runtime_templates(spec, {}))]
+
+
+def agent_tool(spec: AgentSpec) -> Tool:
+    """A sub-agent as its parent's model sees it: a tool that takes a message and the agent's inputs."""
+    message = (str, Field(description="The task, complete in itself: the agent sees nothing else."))
+    model: type[BaseModel] = create_model(
+        spec.name, __config__=ConfigDict(extra="forbid"), message=message, **input_fields(spec.inputs)
+    )
+    arguments = ModelArguments(model)
+    name = f"agent.{spec.name}"
+    definition = ToolDefinition(name=name, description=spec.description, parameters=arguments.schema)
+    return Tool(definition, _delegate, arguments, risk="low", idempotent=True, source="agent")
+
+
+async def _delegate(**arguments: Any) -> str:
+    raise ToolError(f"a sub-agent is run by the engine, not called: {sorted(arguments)}")
+
+
+def _reference_problems(spec: AgentSpec, document: Document, world: World) -> Iterator[Problem]:
+    def unknown(path: Path, what: str, name: str, known: Iterable[str], hint: str | None = None) -> Problem:
+        return document.problem(path, f"there is no {what} {name!r}{did_you_mean(name, sorted(known))}", hint=hint)
+
+    if isinstance(spec.instructions, TemplateRef) and not world.prompts.has(spec.instructions.template):
+        known = world.prompts.names()
+        yield unknown(("instructions", "template"), "template", spec.instructions.template, known)
+    yield from model_problems(spec, document, world.models)
+    for index, name in enumerate(spec.sub_agents):
+        if name not in world.specs:
+            yield unknown(("sub_agents", index), "usable agent", name, world.specs)
+    servers = {name.removeprefix("mcp.") for name in world.toolbox.outside.declared if name.startswith("mcp.")}
+    declare = None if servers else "declare it in a file plugins/NAME.yaml, under mcp_servers"
+    for name in spec.mcp_policy.keys() - servers:
+        yield unknown(("mcp_policy", name), "MCP server", name, servers, declare)
+    tools = world.toolbox.tools.keys() | {f"agent.{name}" for name in spec.sub_agents}
+    for index, pattern in enumerate(spec.skill_policy.allow):
+        silent = source_of(pattern) in world.toolbox.outside.silent
+        if not _GLOB_SIGNS.intersection(pattern) and pattern not in tools and not silent:
+            yield unknown(("skill_policy", "allow", index), "tool", pattern, tools)
+
+
+def _is_pinned(spec: AgentSpec, tool: str) -> bool:
+    """Whether an agent refuses a tool of an MCP server that says something else of itself than before."""
+    policy = spec.mcp_policy.get(tool.split(".")[1])
+    return policy is None or policy.pin == "block"
+
+
+def circle_problems(spec: AgentSpec, document: Document, specs: Mapping[str, AgentSpec]) -> Iterator[Problem]:
+    """Sub-agents that lead back to the agent itself."""
+    for index, name in enumerate(spec.sub_agents):
+        if circle := _circle(spec.name, name, specs):
+            yield document.problem(("sub_agents", index), f"sub-agents in a circle: {' -> '.join(circle)}")
+
+
+def _circle(start: str, name: str, specs: Mapping[str, AgentSpec]) -> tuple[str, ...] | None:
+    """The way from `name` back to `start`, if there is one."""
+    trails: list[tuple[str, ...]] = [(start, name)]
+    seen = {name}
+    while trails:
+        trail = trails.pop()
+        if trail[-1] == start:
+            return trail
+        children = specs[trail[-1]].sub_agents if trail[-1] in specs else ()
+        for child in children:
+            if child == start or child not in seen:
+                seen.add(child)
+                trails.append((*trail, child))
+    return None

@@ -1,0 +1,81 @@
+"""What an agent takes and gives as data: the variables of a request, the type of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+
+from framework.config.yaml.document import Document, Path
+from framework.tools.schema.arguments import SchemaArguments
+from framework.types.errors import ConfigError
+from framework.types.problem import Problem
+from framework.types.spec import AgentSpec, InputSpec
+
+_TYPES: Mapping[str, Any] = {
+    "string": str,
+    "integer": int,
+    "number": float,
+    "boolean": bool,
+    "array": list[Any],
+    "object": dict[str, Any],
+}
+
+
+class NoInputs(BaseModel):
+    """What agents without inputs share: a class of its own for each would be most of what an agent takes up."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def inputs_model(spec: AgentSpec) -> type[BaseModel]:
+    """What checks an agent's inputs."""
+    if not spec.inputs:
+        return NoInputs
+    model: type[BaseModel] = create_model("inputs", __config__=ConfigDict(extra="forbid"), **input_fields(spec.inputs))
+    return model
+
+
+def input_fields(inputs: Mapping[str, InputSpec]) -> dict[str, Any]:
+    """The inputs as fields of a Pydantic model."""
+    return {
+        name: (
+            _TYPES[field.type] if field.required else _TYPES[field.type] | None,
+            Field(... if field.required else field.default, description=field.description or None),
+        )
+        for name, field in inputs.items()
+    }
+
+
+def input_problems(spec: AgentSpec, document: Document) -> Iterator[Problem]:
+    """Names that cannot be used, and defaults that do not fit."""
+    for name, field in spec.inputs.items():
+        path: Path = ("inputs", name)
+        if name == "message":
+            message = "`message` is the request itself: an input needs another name"
+            yield document.problem(path, message, at_key=True)
+        elif not name.isidentifier() or name.startswith("_") or hasattr(BaseModel, name):
+            message = (
+                f"{name!r} cannot be the name of an input: letters, digits and '_', and no name that Pydantic uses"
+            )
+            yield document.problem(path, message, at_key=True)
+        elif field.default is not None and not _fits(field):
+            yield document.problem((*path, "default"), f"the default is not of type {field.type}")
+
+
+def output_problems(spec: AgentSpec, document: Document) -> Iterator[Problem]:
+    """An `output_schema` that cannot be used."""
+    if spec.output_schema is not None:
+        try:
+            SchemaArguments(spec.output_schema)
+        except ConfigError as error:
+            yield document.problem(("output_schema",), error.message, at_key=True)
+
+
+def _fits(field: InputSpec) -> bool:
+    try:
+        TypeAdapter(_TYPES[field.type]).validate_python(field.default, strict=True)
+    except ValidationError:
+        return False
+    return True

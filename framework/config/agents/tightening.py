@@ -1,0 +1,174 @@
+"""What a file that cannot be used still restricts: its rules and limits apply to the last good version of its agent.
+
+An edit that takes rights away must not wait for the mending of a template, or of a key that has nothing to do with
+rights. Only what restricts is taken; whatever the file would permit in addition waits until all of it can be used.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any
+
+from framework.config.agents.compile import Agent, assemble
+from framework.config.files.snapshot import digest_of
+from framework.config.generations.diff import EFFECTS, SETS
+from framework.config.yaml.document import Document, DocumentError, PackedMarks, Path, read_document
+from framework.config.yaml.partial import Data, at_key, readable
+from framework.types.problem import Problem
+from framework.types.spec import AgentSpec, SkillPolicy
+
+SECTIONS = tuple(dict.fromkeys(key.partition(".")[0] for key in (*SETS, *EFFECTS)))
+"""The keys of an agent file that say what the agent may do or use up."""
+ALLOW, SERVERS = "skill_policy.allow", "mcp_policy"
+_ADDING = frozenset(key for key, (adding, _) in SETS.items() if adding == "tightens")
+ONE_SIDED = "the last good version and the file as saved do not both offer it"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The rights in a file as it was saved, as far as they can be read."""
+
+    spec: AgentSpec
+    """The last good version, with these rights instead of its own."""
+    document: Document
+    unread: tuple[Path, ...] = ()
+    """What is invalid."""
+
+    def indices(self, key: str, count: int) -> list[int]:
+        """Where the items of a list stand in the file; invalid ones are not part of the list."""
+        path = tuple(key.split("."))
+        skipped = {where[-1] for where in self.unread if where[:-1] == path}
+        return [index for index in range(count + len(skipped)) if index not in skipped]
+
+
+def read_saved(path: str, source: bytes, last_good: AgentSpec) -> Saved | None:
+    """Read the rights in a file that is invalid somewhere; None if it is no YAML at all."""
+    try:
+        document = read_document(path, source)
+    except DocumentError:
+        return None
+    if document.data.get("name", last_good.name) != last_good.name:
+        return Saved(last_good, document)  # it is another agent's
+    rights = {key: value for key, value in document.data.items() if key in SECTIONS}
+    data, unread = readable(AgentSpec, last_good.model_dump(mode="json", by_alias=True), rights, _ADDING)
+    unknown = (key for key in document.data.keys() - AgentSpec.model_fields.keys())
+    unread += [(key,) for key in unknown if get_close_matches(key, SECTIONS, n=1)]
+    return Saved(AgentSpec.model_validate(data), document, tuple(unread))
+
+
+def tightened(last_good: Agent, saved: Saved) -> Agent:
+    """The last good version of an agent with what its file restricts; the very same object if that is nothing."""
+    was = last_good.spec.model_dump(mode="json", by_alias=True)
+    now = saved.spec.model_dump(mode="json", by_alias=True)
+    kept, origins = deepcopy(was), dict[Path, Path]()
+    for key in SETS:
+        if key in _ADDING:
+            _add(kept, key, at_key(now, key), origins, saved)
+        elif key != ALLOW:
+            _put(kept, key, [item for item in at_key(was, key) if item in at_key(now, key)])
+    for key, effect in EFFECTS.items():
+        before, after = at_key(was, key), at_key(now, key)
+        if key != SERVERS and before != after and effect(before, after) == "tightens":
+            _put(kept, key, after)
+            origins[tuple(key.split("."))] = tuple(key.split("."))
+    for name, policy in kept[SERVERS].items():
+        policy["pin"] = "block" if now[SERVERS].get(name, {}).get("pin") != "warn" else policy["pin"]
+    _keep_hooks(kept, last_good)
+    _narrow(kept, last_good, saved.spec.skill_policy, origins)
+    if kept == was:
+        return last_good
+    checked = AgentSpec.model_validate(kept)
+    spec = last_good.spec.model_copy(update={section: getattr(checked, section) for section in SECTIONS})
+    digest = digest_of(last_good.digest, json.dumps(kept, sort_keys=True, default=str))
+    return restricted(last_good, spec, _placed(last_good.document, saved.document, origins), digest)
+
+
+def restricted(last_good: Agent, spec: AgentSpec, document: Document, digest: str) -> Agent:
+    """An agent in its last good version, under a spec that permits less."""
+    agent = assemble(spec, document, digest, last_good.world)
+    return replace(agent, warnings=last_good.warnings, original=last_good)
+
+
+def notes(agent: Agent, saved: Saved | None, path: str) -> Iterator[Problem]:
+    """Warnings about a file that cannot be used: what of its rights is live, and what is not."""
+    stays = f"the last good version of {agent.name!r} stays in force"
+    if saved is None:
+        message = f"the rules and limits in this file are NOT live: they cannot be read; {stays}"
+        yield Problem(path=path, message=message, severity="warning")
+        return
+    for where in saved.unread:
+        message = f"{'.'.join(map(str, where))} is NOT live: it cannot be read; {stays}"
+        yield saved.document.problem(where, message, at_key=True).model_copy(update={"severity": "warning"})
+    if agent.original is not None:
+        message = f"of this file only what restricts {agent.name!r} is live; otherwise {stays}"
+        yield Problem(path=path, message=message, severity="warning")
+
+
+# --- restricting
+
+
+def _add(kept: Data, key: str, items: list[Any], origins: dict[Path, Path], saved: Saved) -> None:
+    """Add what restricts by being there."""
+    path: Path = tuple(key.split("."))
+    own: list[Any] = at_key(kept, key)
+    known = {json.dumps(item, sort_keys=True) for item in own}
+    for index, item in zip(saved.indices(key, len(items)), items, strict=False):
+        if json.dumps(item, sort_keys=True) not in known:
+            origins[(*path, len(own))] = (*path, index)
+            own.append(item)
+
+
+def _keep_hooks(kept: Data, last_good: Agent) -> None:
+    """A hook that the last good version's plugins do not have cannot be called."""
+    there = last_good.world.toolbox.extensions
+    for place, names in kept["hooks"].items():
+        kept["hooks"][place] = [name for name in names if name in there]
+
+
+def _narrow(kept: Data, last_good: Agent, saved: SkillPolicy, origins: dict[Path, Path]) -> None:
+    """Allow only what both versions allow; deny what one of them asks about and the other does not offer."""
+    policy, own = kept["skill_policy"], last_good.spec.skill_policy
+    asks = [[rule.tool for rule in rules] for rules in (own.ask, saved.ask)]
+    if own.allow == saved.allow and asks[0] == asks[1]:
+        return
+    tools = [name for name, tool in last_good.toolset.tools.items() if tool.source != "agent"]
+    if own.allow != saved.allow:
+        both = [name for name in tools if _matches(name, own.allow) and _matches(name, saved.allow)]
+        policy["allow"] = [_literal(name) for name in both]
+        origins |= {("skill_policy", "allow", index): ("skill_policy", "allow") for index in range(len(both))}
+    for name in tools:
+        offering = [_matches(name, (*version.allow, *ask)) for version, ask in zip((own, saved), asks, strict=True)]
+        if offering[0] != offering[1] and _matches(name, (*asks[0], *asks[1])):
+            origins["skill_policy", "deny", len(policy["deny"])] = ("skill_policy", "allow")
+            policy["deny"].append({"tool": _literal(name), "when": {}, "reason": ONE_SIDED})
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _literal(name: str) -> str:
+    """A pattern that matches this very name."""
+    return re.sub(r"[*?\[]", r"[\g<0>]", name)
+
+
+def _placed(last_good: Document, saved: Document, origins: Mapping[Path, Path]) -> Document:
+    """The last good document, in which what was added stands where the saved one has it."""
+    marks = dict(last_good.marks)
+    for path, origin in origins.items():
+        marks[path] = saved.marks[next(p for p in (origin[:n] for n in range(len(origin), -1, -1)) if p in saved.marks)]
+    elsewhere = {} if saved.path == last_good.path else dict.fromkeys(origins, saved.path)
+    return replace(last_good, marks=PackedMarks(marks), elsewhere=elsewhere)
+
+
+def _put(data: Data, key: str, value: Any) -> None:
+    *above, last = key.split(".")
+    for part in above:
+        data = data[part]
+    data[last] = value

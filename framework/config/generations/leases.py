@@ -1,0 +1,97 @@
+"""Who uses which generation: it is live, or runs hold it. With its last user go the uses of its plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from framework.config.generations.generation import Generation
+from framework.tools.plugins.lifecycle import Lifetimes, Use
+from framework.tools.plugins.loader import Plugin
+from framework.types.errors import ConfigError
+from framework.types.problem import Problem
+
+
+class Lease:
+    """A generation whose plugins are set up. `with lease as generation:` is a use of it, as often as wanted."""
+
+    __slots__ = ("_forget", "_use", "_users", "generation")
+
+    def __init__(self, generation: Generation, use: Use, forget: Callable[[Lease], None]) -> None:
+        self.generation = generation
+        self._use, self._forget, self._users = use, forget, 0
+
+    @property
+    def failed(self) -> Mapping[Plugin, tuple[Problem, ...]]:
+        """The plugins that could not be set up, and why."""
+        return self._use.failed
+
+    def __enter__(self) -> Generation:
+        self._users += 1
+        return self.generation
+
+    def __exit__(self, *_: object) -> None:
+        self._users -= 1
+        if not self._users:
+            self.drop()
+
+    def drop(self) -> None:
+        """End a use that nobody has any more, or that nobody has begun."""
+        self._forget(self)
+        self._use.end()
+
+
+class Leases:
+    """The generations in use; one of them is live."""
+
+    def __init__(
+        self, lifetimes: Lifetimes | None, first: Generation, on_unused: Callable[[], None] = lambda: None
+    ) -> None:
+        """Begin with a generation; `on_unused` is called whenever one is used no more."""
+        self._lifetimes, self._on_unused = lifetimes, on_unused
+        self._used: dict[int, Lease] = {}
+        self.live = Lease(first, Use(), self._forget)
+        self.live.__enter__()
+
+    async def begin(self, generation: Generation) -> Lease:
+        """Set up what a generation uses, where that is done at all; the lease says what `failed`."""
+        use = await self._lifetimes.use(generation.plugins) if self._lifetimes else Use()
+        return Lease(generation, use, self._forget)
+
+    async def again(self, generation: Generation) -> Lease:
+        """The lease of a generation that has been live; what was torn down since is set up again.
+
+        Raises:
+            ConfigError: that failed.
+        """
+        if known := self._used.get(generation.number):
+            return known
+        lease = await self.begin(generation)
+        if problems := [problem for found in lease.failed.values() for problem in found]:
+            lease.drop()
+            raise ConfigError(f"the plugins of generation {generation.number} cannot be set up again", problems)
+        if known := self._used.get(generation.number):  # somebody else was faster
+            lease.drop()
+            return known
+        self._used[generation.number] = lease
+        return lease
+
+    def go_live(self, lease: Lease) -> None:
+        """Let a generation take the place of the one that is live."""
+        before, self.live = self.live, lease
+        self._used[lease.generation.number] = lease
+        lease.__enter__()
+        before.__exit__()
+
+    async def close(self) -> None:
+        """Tear all plugins down, whoever uses them."""
+        if self._lifetimes:
+            await self._lifetimes.close()
+
+    def _forget(self, lease: Lease) -> None:
+        if self._used.get(lease.generation.number) is lease:
+            del self._used[lease.generation.number]
+            self._on_unused()
+
+    def generations(self) -> list[Generation]:
+        """Those in use."""
+        return [lease.generation for lease in self._used.values()]

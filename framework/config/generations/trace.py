@@ -1,0 +1,64 @@
+"""Trace of a reload: from reading the files until they are live.
+
+A start whose files are all usable leaves no trace: otherwise every process would add one that says nothing, and half
+of a trace list would consist of them. A start with a problem leaves one.
+"""
+
+from __future__ import annotations
+
+from framework.config.generations.candidate import Candidate, Outcome
+from framework.config.generations.history import Trigger
+from framework.telemetry import names
+from framework.telemetry.span import NO_SPAN, OpenSpan
+from framework.telemetry.spans import Spans
+
+MOST_ERRORS = 32
+"""Told of one by one."""
+
+
+def reload_span(candidate: Candidate, trigger: Trigger) -> OpenSpan:
+    """Open the root span, with the finished build in it; none for a start that has no problem so far."""
+    if trigger == "startup" and not (candidate.generation.errors or candidate.generation.refusal):
+        return NO_SPAN
+    return _opened(candidate, trigger)
+
+
+def tell(span: OpenSpan, candidate: Candidate, trigger: Trigger, outcome: Outcome) -> None:
+    """Record what was built, what it changes, and the place of each problem, without its text."""
+    if trigger == "startup" and span is NO_SPAN and outcome != "applied":  # a case or strict mode refused it
+        with _opened(candidate, trigger) as late:
+            _record(late, candidate, outcome)
+        return
+    _record(span, candidate, outcome)
+
+
+def _opened(candidate: Candidate, trigger: Trigger) -> OpenSpan:
+    spans = Spans({names.GENERATION: candidate.generation.number})
+    attributes = {names.PREVIOUS_GENERATION: candidate.before.number, names.RELOAD_TRIGGER: trigger}
+    began, built = candidate.built or (None, None)
+    span = spans.span("config.reload", "CHAIN", attributes, root=True, started_ns=began)
+    if built is not None:
+        with span.inside():
+            spans.span("config.build", "CHAIN", started_ns=began).end(built)
+    return span
+
+
+def _record(span: OpenSpan, candidate: Candidate, outcome: Outcome) -> None:
+    if not span.is_recording():
+        return
+    generation, event = candidate.generation, candidate.event()
+    agents = sum(len(getattr(event, which, ())) for which in ("added", "changed", "removed"))
+    span.set_attributes(
+        {
+            names.RELOAD_OUTCOME: outcome,
+            names.DIGEST: candidate.digest,
+            names.GENERATION: candidate.before.number if outcome == "rejected" else generation.number,
+            names.RELOAD_AGENTS: agents,
+            names.RELOAD_CHANGES: len(candidate.changes),
+            names.RELOAD_WIDENS: candidate.widens,
+        }
+    )
+    for problem in (generation.refusal or generation.errors)[:MOST_ERRORS]:
+        span.add_event(names.RELOAD_ERROR, {names.PATH: problem.path, names.LINE: problem.line})
+    if outcome == "rejected":
+        span.fail("rejected")

@@ -1,0 +1,245 @@
+"""The templates of one generation: the project's own over the shipped ones, in one sandboxed environment.
+
+Templates see plain data only. Text of users, tools and agent files is never rendered: it is only ever a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from jinja2 import FunctionLoader, StrictUndefined, TemplateNotFound, TemplateSyntaxError, UndefinedError
+
+from framework.config.templates import work as template_work
+from framework.config.templates.analysis import DECLARE, Fault, Library, Needs, read_needs
+from framework.config.templates.bytecode import Bytecode
+from framework.config.templates.sandbox import BoundedEnvironment
+from framework.config.yaml.document import problem_at
+from framework.tools.deadline import TookTooLongError, call_within
+from framework.types.errors import did_you_mean
+from framework.types.problem import Problem
+from framework.types.redact import redact
+
+FOLDER = "prompts"
+MAX_RENDERED_CHARS = 64 * 1024
+MAX_LOCALE_PARTS = 3
+MAX_SECONDS = 1.0
+"""How long rendering with sample values may take."""
+_MARKS = ("{{", "{%", "{#")
+
+
+class PromptError(Exception):
+    """A template that cannot be rendered; `problem` says where and why."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+@cache
+def shipped_templates() -> Mapping[str, str]:
+    """The default templates by name, in English and Chinese."""
+    folder = Path(__file__).with_name("shipped")
+    return {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.j2"))}
+
+
+class Prompts:
+    """Renders templates by name and locale: `system.zh-TW.j2`, else `system.zh.j2`, else `system.j2`."""
+
+    def __init__(self, sources: Mapping[str, str], earlier: Prompts | None = None) -> None:
+        """Take sources by name; what is as it was `earlier` is not read and compiled again."""
+        self.own = frozenset(sources)
+        """The project's own templates: those that may have faults."""
+        self._sources = {**shipped_templates(), **sources}
+        self._bytecode: Bytecode = Bytecode(earlier._bytecode if earlier else None)
+        self._needs: dict[str, Needs] = earlier._needs_of(self._sources) if earlier else {}
+        self._used: dict[str, frozenset[str]] = {}
+        self._checked: dict[tuple[str, frozenset[str]], tuple[Problem, ...]] = {}
+        self._environment = BoundedEnvironment(
+            loader=FunctionLoader(self._load),
+            undefined=StrictUndefined,
+            auto_reload=False,
+            cache_size=-1,
+            keep_trailing_newline=True,
+            bytecode_cache=self._bytecode,
+        )
+        for name in ("lipsum", "cycler", "joiner"):
+            self._environment.globals.pop(name, None)
+        self._library = Library(self._sources.keys(), self._read, frozenset(self._environment.globals))
+
+    def names(self) -> list[str]:
+        """All templates, shipped ones included."""
+        return sorted(self._sources)
+
+    def has(self, name: str) -> bool:
+        """Is there a template of exactly this name?"""
+        return name in self._sources
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with the project's templates, whatever they will be given."""
+        for name in sorted(self.own):
+            try:
+                faults = list(self._library.faults(name))
+                yield from map(self._fault_problem, faults)
+                if not faults:
+                    self._environment.get_template(name)
+            except Exception as error:  # noqa: BLE001 - Jinja's compiler lets Python's own errors through
+                yield self._problem(name, error)
+
+    def check(self, name: str, given: Iterable[str]) -> tuple[Problem, ...]:
+        """What keeps a template from being rendered with variables of these names, on any way through it."""
+        names = frozenset(given)
+        if (name, names) not in self._checked:
+            self._checked[name, names] = tuple(dict.fromkeys(self._check(name, names)))
+        return self._checked[name, names]
+
+    def used(self, name: str) -> set[str]:
+        """The variables that a usable template, or any that it reaches, makes use of."""
+        return self._library.used(name)
+
+    def used_by(self, name: str, locale: str) -> frozenset[str]:
+        """The variables that the variant for a locale makes use of."""
+        chosen = self._chosen(name, locale)
+        if chosen not in self._used:
+            self._used[chosen] = frozenset(self.used(chosen))
+        return self._used[chosen]
+
+    def variants(self, name: str) -> list[str]:
+        """The template and its locale variants."""
+        stem, _, suffix = name.rpartition(".")
+        return [n for n in self.names() if n == name or (n.startswith(f"{stem}.") and n.endswith(f".{suffix}"))]
+
+    def closure(self, names: Iterable[str]) -> dict[str, str]:
+        """The sources of these templates, of their variants, and of all that those include, import or extend.
+
+        A template that is missing has an empty source.
+        """
+        left = [variant for name in names for variant in (name, *self.variants(name))]
+        found: dict[str, str] = {}
+        while left:
+            name = left.pop()
+            if name not in found:
+                found[name] = self._sources.get(name, "")
+                left.extend(self._referenced(name))
+        return found
+
+    def render(self, name: str, locale: str, variables: Mapping[str, Any]) -> str:
+        """Render a template; a file without any Jinja in it comes out byte for byte.
+
+        Raises:
+            PromptError: it is missing, uses an unknown variable, fails, or gets too long.
+        """
+        return self.render_exactly(self._chosen(name, locale), variables)
+
+    def _chosen(self, name: str, locale: str) -> str:
+        """The variant for a locale; the project's own templates all come before the shipped ones."""
+        candidates = list(_candidates(name, locale))
+        own = (candidate for candidate in candidates if candidate in self.own)
+        shipped = (candidate for candidate in candidates if candidate in self._sources)
+        return next(own, None) or next(shipped, name)
+
+    def render_exactly(self, name: str, variables: Mapping[str, Any]) -> str:
+        """As `render`, without looking for a variant of the locale."""
+        text = self._sources.get(name, "")
+        if name not in self._sources or any(mark in text for mark in _MARKS):
+            text = self._rendered(name, variables)
+        if len(text) > MAX_RENDERED_CHARS:
+            message = f"gets longer than the {MAX_RENDERED_CHARS} characters that are sent at most"
+            raise PromptError(Problem(path=f"{FOLDER}/{name}", message=message))
+        return text
+
+    def render_in_time(self, name: str, variables: Mapping[str, Any]) -> None:
+        """Try to render a template; raises PromptError, also if it takes so long that it may never end."""
+        render = partial(self.render_exactly, name, variables)
+        try:
+            call_within(MAX_SECONDS, render, excused=lambda _: False, patience=MAX_SECONDS).result()
+        except TookTooLongError as error:
+            inside = [(path.removeprefix(FOLDER + "/"), line) for path, line in error.stack]
+            name, line = next((place for place in reversed(inside) if place[0] in self._sources), (name, 0))
+            line = self._environment.get_template(name).get_corresponding_lineno(line)
+            raise PromptError(self._problem_at(name, line, f"{error} with sample values", None)) from None
+
+    def _rendered(self, name: str, variables: Mapping[str, Any]) -> str:
+        parts: list[str] = []
+        length = 0
+        template_work.begin()
+        try:
+            for part in self._environment.get_template(name).generate(variables):
+                parts.append(part)
+                length += len(part)
+                if length > MAX_RENDERED_CHARS:
+                    break
+        except Exception as error:  # noqa: BLE001 - filters and values raise anything; it is the template's fault
+            raise PromptError(self._problem(name, error)) from None
+        return "".join(parts)
+
+    def _load(self, name: str) -> tuple[str, str, None] | None:
+        """The source, and a file name by which a traceback tells one template from another."""
+        return (self._sources[name], f"{FOLDER}/{name}", None) if name in self._sources else None
+
+    def _needs_of(self, sources: Mapping[str, str]) -> dict[str, Needs]:
+        return {name: needs for name, needs in list(self._needs.items()) if sources.get(name) == self._sources[name]}
+
+    def _read(self, name: str) -> Needs:
+        if name not in self._needs:
+            self._needs[name] = read_needs(self._environment, self._sources[name], name)
+        return self._needs[name]
+
+    def _referenced(self, name: str) -> Iterator[str]:
+        try:
+            references = self._read(name).references if self.has(name) else ()
+        except (TemplateSyntaxError, RecursionError):
+            return  # `problems` tells
+        for reference in references:
+            yield from reference.names or ()
+
+    def _check(self, name: str, given: frozenset[str]) -> Iterator[Problem]:
+        if not self.has(name):
+            return  # rendering tells
+        try:
+            faults = [fault for here in self._library.reached(name) for fault in self._library.faults(here)]
+            yield from map(self._fault_problem, faults or self._library.missing(name, given))
+        except (TemplateSyntaxError, RecursionError) as error:
+            yield self._problem(name, error)
+
+    def _problem(self, name: str, error: Exception) -> Problem:
+        name, line = self._place(name, error)
+        message, hint = redact(str(error)) or type(error).__name__, None
+        if isinstance(error, TemplateNotFound):
+            message = f"there is no template {error.name!r}{did_you_mean(str(error.name), self.names())}"
+        elif isinstance(error, UndefinedError) and message.endswith("is undefined"):
+            hint = DECLARE
+        elif isinstance(error, RecursionError):
+            message = "templates include each other in a circle, or nest too deeply"
+        return self._problem_at(name, line, message, hint)
+
+    def _fault_problem(self, fault: Fault) -> Problem:
+        return self._problem_at(fault.template, fault.line, fault.message, fault.hint)
+
+    def _problem_at(self, name: str, line: int | None, message: str, hint: str | None) -> Problem:
+        lines = tuple(self._sources.get(name, "").splitlines())
+        found = problem_at(f"{FOLDER}/{name}", lines, line or 0, 1, message, hint)
+        return found.model_copy(update={"line": line, "column": None})
+
+    def _place(self, name: str, error: Exception) -> tuple[str, int | None]:
+        """The innermost template and line of an error: Jinja rewrites tracebacks to template lines."""
+        if isinstance(error, TemplateSyntaxError):
+            return error.name or name, error.lineno
+        place: tuple[str, int | None] = (name, None)
+        trace = error.__traceback__
+        while trace is not None:
+            template = trace.tb_frame.f_code.co_filename.removeprefix(FOLDER + "/")
+            if template in self._sources:
+                place = (template, trace.tb_lineno)
+            trace = trace.tb_next
+        return place
+
+
+def _candidates(name: str, locale: str) -> Iterator[str]:
+    stem, _, suffix = name.rpartition(".")
+    parts = locale.replace("_", "-").split("-", MAX_LOCALE_PARTS)[:MAX_LOCALE_PARTS]
+    for length in range(len(parts), 0, -1):
+        yield f"{stem}.{'-'.join(parts[:length])}.{suffix}"
+    yield name

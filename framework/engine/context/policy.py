@@ -1,0 +1,182 @@
+"""What policy says of a tool call: one verdict, and the rule it comes from.
+
+The order: a matching deny > risk above `risk_level` > not offered > a matching ask > `@tool(confirm=True)` > a risk
+that must be confirmed > allow. Several agents may have a say (the run's own version and the current one, the parents
+of a sub-agent): the strictest wins. An agent that has been deleted, or that its caller no longer lists, is denied every
+further call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any, Literal
+
+from framework.config.agents.compile import Agent
+from framework.tools.base_folder import BaseFolder
+from framework.tools.conditions import HERE, matches
+from framework.tools.locations import paths_in
+from framework.tools.tool import Tool
+from framework.types.spec import RISKS
+
+VerdictKind = Literal["allow", "ask", "deny"]
+_STRICTNESS: Mapping[VerdictKind, int] = {"allow": 0, "ask": 1, "deny": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Allow, ask a human, or deny; with the rule that decided and where it stands."""
+
+    kind: VerdictKind
+    rule: str
+    place: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        because = f": {self.reason}" if self.reason else ""
+        return f"{self.rule} ({self.place}){because}"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Judges the calls of one run."""
+
+    agent: Agent
+    """The version the run is pinned to."""
+    current: Callable[[str], Agent | None]
+    """The live version of an agent, whose restrictions apply at once; None if no file defines the agent any more."""
+    parents: tuple[Agent, ...] = ()
+    """For a sub-agent: its callers, outermost first. Their deny and ask rules, risk ceilings and `confirm` bind it."""
+    base: BaseFolder = HERE
+    """The folder that paths in arguments are relative to."""
+
+    def judge(self, tool: Tool, *views: Mapping[str, Any]) -> Verdict:
+        """The strictest verdict of all who have a say.
+
+        Args:
+            tool: the tool to be called.
+            *views: the call's arguments, as the model gave them and as the tool gets them after its types have
+                converted them; each is evaluated.
+        """
+        verdicts = (verdict for arguments in views for verdict in self._verdicts(tool, arguments))
+        return max(verdicts, key=lambda verdict: _STRICTNESS[verdict.kind])
+
+    def denied_files(self) -> tuple[str, ...]:
+        """Patterns of the files that no tool of this run touches: its own and its callers', pinned and live."""
+        agents = [one for agent in (*self.parents, self.agent) for one in (agent, self.current(agent.name)) if one]
+        return tuple(dict.fromkeys(pattern for one in agents for pattern in one.spec.skill_policy.files.deny))
+
+    def _verdicts(self, tool: Tool, arguments: Mapping[str, Any]) -> Iterator[Verdict]:
+        yield from self._withdrawals()
+        for agent, version in self._versions(self.agent, tool):
+            yield judge(agent, version, arguments, self.base)
+        for parent in self.parents:
+            for agent, version in self._versions(parent, tool):
+                if restricted := self._restriction(agent, version, arguments):
+                    yield restricted
+
+    def _restriction(self, caller: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict | None:
+        """What a caller's rules deny to its sub-agent, or have a human asked about."""
+        return _denial(caller, tool, arguments, self.base) or _question(caller, tool, arguments, self.base)
+
+    def _withdrawals(self) -> Iterator[Verdict]:
+        """Deny every call once the agent or a caller was deleted, or a caller dropped its sub-agent."""
+        caller: Agent | None = None
+        for agent in (*self.parents, self.agent):
+            if self.current(agent.name) is None:
+                reason = f"{agent.path} no longer defines the agent {agent.name!r}"
+                yield Verdict("deny", "agent removed", agent.path, reason)
+            live = self.current(caller.name) if caller else None
+            if caller and live and agent.name in caller.spec.sub_agents and agent.name not in live.spec.sub_agents:
+                reason = f"{live.name!r} no longer lists {agent.name!r}"
+                yield Verdict("deny", "not in sub_agents", live.place("sub_agents"), reason)
+            caller = agent
+
+    def _versions(self, agent: Agent, tool: Tool) -> Iterator[tuple[Agent, Tool]]:
+        """An agent and a tool as the run began with them, and as they are now."""
+        yield agent, tool
+        current = self.current(agent.name)
+        if current is None or current is agent:  # a missing one denies already
+            return
+        live = current.toolset.tools.get(tool.name, tool)
+        yield current, live
+        if live is not tool:
+            yield current, tool
+
+
+def judge(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder = HERE) -> Verdict:
+    """What one agent's policy says of a call."""
+    if denied := _denial(agent, tool, arguments, base):
+        return denied
+    rules = agent.toolset.rules_for(tool.name)
+    if tool.name not in agent.toolset.offered:
+        return _not_offered(agent, tool)
+    if asked := _question(agent, tool, arguments, base):
+        return asked
+    if tool.source == "agent":
+        return Verdict("allow", "sub_agents", agent.place("sub_agents"))
+    if rules.allow is None:  # offered by an ask rule whose conditions do not hold
+        return _not_offered(agent, tool)
+    return Verdict("allow", f"allow {rules.allow.rule.tool}", rules.allow.place)
+
+
+def _denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Verdict | None:
+    if tool.name in agent.toolset.blocked:
+        server = tool.name.split(".")[1]
+        why = f"it changed, or appeared, after its server was accepted: agentsd tools accept {tool.name}"
+        return Verdict("deny", "pin: block", agent.place("mcp_policy", server, "pin"), why)
+    for rule in agent.toolset.rules_for(tool.name).deny:
+        if matches(rule.rule, arguments, tool, base):
+            return Verdict("deny", f"deny {rule.rule.tool}", rule.place, rule.rule.reason)
+    ceiling = agent.spec.runtime_policy.risk_level
+    if RISKS.index(tool.risk) > RISKS.index(ceiling):
+        place = agent.place("runtime_policy", "risk_level")
+        return Verdict("deny", f"risk_level {ceiling}", place, f"its risk is {tool.risk}")
+    return _file_denial(agent, tool, arguments, base)
+
+
+def _file_denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Verdict | None:
+    """A path or `file:` URL among the arguments that `files.deny` covers."""
+    denied = agent.spec.skill_policy.files.deny
+    if not denied or not (tool.paths or tool.urls):
+        return None
+    files = replace(base, denied=denied)
+    for parts in paths_in(tool, arguments, base):
+        if pattern := files.denied_by(parts):
+            place = agent.place("skill_policy", "files", "deny", denied.index(pattern))
+            return Verdict("deny", f"files.deny {pattern}", place)
+    return None
+
+
+def _question(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Verdict | None:
+    for rule in agent.toolset.rules_for(tool.name).ask:
+        if matches(rule.rule, arguments, tool, base):
+            return Verdict("ask", f"ask {rule.rule.tool}", rule.place, rule.rule.reason)
+    if tool.confirm:
+        return Verdict("ask", "@tool(confirm=True)", _defined_at(tool), "the tool itself asks for confirmation")
+    threshold = agent.spec.runtime_policy.confirm.from_
+    if threshold != "never" and RISKS.index(tool.risk) >= RISKS.index(threshold):
+        place = agent.place("runtime_policy", "confirm", "from")
+        return Verdict("ask", f"confirm from {threshold}", place, f"its risk is {tool.risk}")
+    return None
+
+
+def _not_offered(agent: Agent, tool: Tool) -> Verdict:
+    if scope := agent.toolset.scope:
+        return Verdict("deny", f"not among the tools of {scope}", agent.place("skill_policy", "allow"))
+    if tool.source == "agent":
+        return Verdict("deny", "not in sub_agents", agent.place("sub_agents"))
+    place = agent.place("skill_policy", "allow")
+    if tool.name not in agent.toolset.tools:
+        return Verdict("deny", "no such tool any more", place)
+    return Verdict("deny", "not in skill_policy.allow", place)
+
+
+def _defined_at(tool: Tool) -> str:
+    """`file:line` of the tool's function: a plugin's below the project, any other by the bare name of its file."""
+    code = getattr(tool.function, "__code__", None)
+    if code is None:
+        return tool.name
+    path = PurePath(code.co_filename.partition("@")[0])  # a plugin's code is named FILE@LOAD
+    return f"{path.name if path.is_absolute() else path.as_posix()}:{code.co_firstlineno}"

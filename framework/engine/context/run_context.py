@@ -1,0 +1,169 @@
+"""The lower face of a run: its state, agent, limits and journal, as every part of the engine uses them.
+
+The parts of a run (a model turn, a tool call, a trace) take a `RunContext`; `Run`, which is built from them, adds what
+executors call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from time import perf_counter
+from typing import Any, Literal
+
+from framework.config.agents.compile import Agent
+from framework.config.templates.prompts import PromptError
+from framework.engine.context.budget import Budget
+from framework.engine.context.journal import numbered
+from framework.engine.context.model_clients import on_model
+from framework.engine.context.policy import Policy
+from framework.engine.context.services import Services
+from framework.llm.request_cache import Scratch
+from framework.telemetry import names
+from framework.telemetry.span import NO_SPAN, OpenSpan
+from framework.telemetry.spans import Kind
+from framework.tools.base_folder import BaseFolder
+from framework.tools.extension import Extension
+from framework.types.errors import AgentsdError
+from framework.types.events import Event, RunEvent
+from framework.types.messages import Message
+from framework.types.outcome import outcome
+from framework.types.redact import redact
+from framework.types.report import ErrorInfo
+from framework.types.spec import HookPlace
+from framework.types.state import Confirmation, Decision, RunState
+
+Messages = tuple[Message, ...]
+CLOCK_DRIFT = 0.001
+"""Seconds by which two readings of the same deadline may differ."""
+
+
+class RunContext(ABC):
+    """A root run or a sub-run, as its parts see it."""
+
+    def __init__(self, state: RunState, agent: Agent, services: Services, parent: RunContext | None = None) -> None:
+        agent = on_model(agent, services.root.model) if services.root.model else agent
+        self.state, self.agent, self.services, self.parent = state, agent, services, parent
+        self.budget: Budget = Budget(state, agent, services.current_agent, parent.budget if parent else None)
+        parents = (*parent.policy.parents, parent.agent) if parent else ()
+        self.policy: Policy = Policy(agent, services.current_agent, parents, BaseFolder(services.base_path))
+        self.scratch = Scratch()
+        """Cache of model clients, shared by all requests of this run."""
+        self.deadline: asyncio.Timeout | None = None
+        """Deadline of the run while it is in progress."""
+        self._counted_at = 0.0
+        """When the run's time was last counted, by `perf_counter`."""
+        self._rendered: dict[str, Messages] = {}
+
+    @abstractmethod
+    async def delegate(
+        self, key: str, agent: Agent, message: str, inputs: Mapping[str, Any]
+    ) -> tuple[tuple[Confirmation, ...], RunState]:
+        """Run a sub-agent, or continue its run.
+
+        Args:
+            key: identifies the sub-run within this run.
+            agent: the sub-agent.
+            message: its user message.
+            inputs: values of its declared inputs.
+
+        Returns:
+            The confirmations it waits for, empty once it has ended, and its state.
+        """
+
+    # --- rules in force
+
+    def hooks(self, place: HookPlace) -> Iterator[Extension]:
+        """Hooks of the version that the run is pinned to, then those of the live version that it lacks."""
+        pinned = self.agent.hooks.get(place, ())
+        yield from pinned
+        current = self.services.current_agent(self.agent.name)
+        if current is not None and current is not self.agent:
+            known = {hook.name for hook in pinned}
+            yield from (hook for hook in current.hooks.get(place, ()) if hook.name not in known)
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether `after_run` hooks check the output: none of it is emitted before they have."""
+        return any(True for _ in self.hooks("after_run"))
+
+    def decision(self, confirmation_id: str) -> Decision | None:
+        """Return a human's answer to a confirmation, or None if there is none yet."""
+        return self.services.root.decisions.get(confirmation_id)
+
+    # --- records, events and spans
+
+    def render_once(self, part: Literal["preamble", "earlier"], render: Callable[[], Messages]) -> Messages:
+        """Return messages that are the same in every request of this run; only the first call renders them."""
+        if part not in self._rendered:
+            self._rendered[part] = render()
+        return self._rendered[part]
+
+    @property
+    def system_prompt(self) -> str | None:
+        """Text of the system message; None until the first request, or if it cannot be rendered."""
+        preamble = self._rendered.get("preamble")
+        return preamble[0].content if preamble else None
+
+    def span(self, name: str, kind: Kind, attributes: Mapping[str, Any], *, client: bool = False) -> OpenSpan:
+        """Open a span around a part of the run's work; `client` marks a call of another service."""
+        if not self.services.spans.recording:
+            return NO_SPAN
+        return self.services.spans.span(name, kind, {names.AGENT: self.agent.name, **attributes}, client=client)
+
+    async def emit(self, event: type[RunEvent], **payload: Any) -> None:
+        """Emit an event to all listeners, after it is persisted."""
+        if self.services.journal.is_unread:
+            self.services.root.seq += 1
+            return
+        await self.services.journal.tell(self.event(event, **payload))
+
+    def event(self, event: type[RunEvent], **payload: Any) -> Event:
+        """Build the run's next event, with its sequence number."""
+        return numbered(self.services.root, event, path=self.state.path, **payload)
+
+    async def save(self) -> None:
+        """Write a checkpoint of the whole run; raises StoreError."""
+        await self.services.journal.save()
+
+    def record(self, messages: Iterable[Message]) -> None:
+        """Append messages that no model turn produced."""
+        self.state.messages.extend(messages)
+
+    def end(self, finish_reason: str, output: str = "", error: BaseException | None = None) -> None:
+        """Set in the state how the run ends."""
+        state = self.state
+        state.finish_reason, state.output = finish_reason, output
+        status = getattr(error, "http_status", 500)
+        state.status = outcome(finish_reason, status).status
+        state.error = state.stopped_by = None
+        if error is not None:
+            ours = isinstance(error, (AgentsdError, PromptError))
+            message = redact(str(error)) if ours else "an internal error; the log has it"
+            state.error = ErrorInfo(code=finish_reason, message=message, retryable=getattr(error, "retryable", False))
+
+    # --- time
+
+    def keep_time(self) -> None:
+        """Count the time of the run and its parents, and apply a timeout that was tightened meanwhile.
+
+        The counted time is stored with the next step, so that a crash gives a run at most `CLOCK_DRIFT` back.
+        """
+        if self.parent is not None:
+            self.parent.keep_time()
+        if self.deadline is None:
+            return
+        if perf_counter() - self._counted_at > CLOCK_DRIFT:
+            self._count_time()
+        left = self.budget.time_left()
+        if left is None or self.deadline.expired():
+            return
+        due, now_due = self.deadline.when(), asyncio.get_running_loop().time() + left
+        if due is None or now_due < due - CLOCK_DRIFT:
+            self.deadline.reschedule(now_due)
+
+    def _count_time(self) -> None:
+        now = perf_counter()
+        self.state.elapsed_ms += (now - self._counted_at) * 1000
+        self._counted_at = now

@@ -1,0 +1,177 @@
+"""The check of a plan before anything of it is done: its size, graph, tools, arguments, policy and budget."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from framework.engine.context.run_context import RunContext
+from framework.engine.plan.estimate import estimate
+from framework.engine.plan.references import expected_types, faults, references, referring
+from framework.llm.openai_format import read_again
+from framework.tools.schema.arguments import ArgumentsError
+from framework.tools.tool import Tool
+from framework.types.errors import did_you_mean
+from framework.types.messages import ToolCall
+from framework.types.plan import Plan, PlanStep
+from framework.types.preflight import Estimate, Preflight, StepCheck
+from framework.types.spec import RISKS, PlanSettings, Risk
+
+MAX_CHARS = 64 * 1024
+"""Of a whole plan, as JSON."""
+MAX_TEXT = 4000
+"""Characters of a goal or a description."""
+
+
+def preflight(run: RunContext, plan: Plan, settings: PlanSettings) -> Preflight:
+    """Check what of a plan is still to be done. Nothing is called, nobody is asked."""
+    left = [step for step in plan.steps if step.status == "open"]
+    if findings := tuple(_size_findings(plan, left, settings)):  # its steps are not even looked at
+        return Preflight(findings=findings, estimate=Estimate(tool_calls=0, model_calls=0, tokens=0))
+    expected = estimate(run, plan)
+    findings = (*_graph_findings(plan, left), *_budget_findings(run, expected))
+    return Preflight(steps=tuple(_check(run, plan, step) for step in left), findings=findings, estimate=expected)
+
+
+def tools_of(run: RunContext, step: PlanStep) -> list[Tool]:
+    """The tools that a step may call: the one it names, those it is free to use, or all that are offered."""
+    toolset = run.agent.toolset
+    names = [step.tool] if step.tool is not None else step.tools
+    if names is None:
+        return list(toolset.offered.values())
+    return [toolset.tools[name] for name in names if name in toolset.tools]
+
+
+def highest(tools: list[Tool]) -> Risk:
+    """The highest risk among tools; of none, the lowest there is."""
+    return max((tool.risk for tool in tools), key=RISKS.index, default=RISKS[0])
+
+
+def _size_findings(plan: Plan, left: list[PlanStep], settings: PlanSettings) -> Iterator[str]:
+    if not left and plan.revision == 1:
+        yield "it has no steps"
+    if len(left) > settings.max_plan_steps:
+        yield f"{len(left)} steps; at most {settings.max_plan_steps} are allowed"
+    if (size := sum(len(step.model_dump_json()) for step in left)) > MAX_CHARS:
+        yield f"it has {size} characters; at most {MAX_CHARS} are taken"
+    texts = {"the goal": plan.goal, **{f"the description of step {step.id}": step.description for step in left}}
+    for what, text in texts.items():
+        if not text.strip() or len(text) > MAX_TEXT:
+            yield f"{what} is empty" if not text.strip() else f"{what} is longer than {MAX_TEXT} characters"
+
+
+def _graph_findings(plan: Plan, left: list[PlanStep]) -> Iterator[str]:
+    known = {step.id: step for step in plan.steps}
+    for name, count in Counter(step.id for step in plan.steps).items():
+        if count > 1:
+            done = next((step for step in plan.steps if step.id == name and step.status == "done"), None)
+            yield (
+                f"step {name} is done already: give what is new another id"
+                if done
+                else f"two steps have the id {name!r}"
+            )
+    for step in left:
+        for other in dict.fromkeys(step.depends_on):
+            if other == step.id:
+                yield f"step {step.id} depends on itself"
+            elif other not in known:
+                yield f"step {step.id} depends on {other!r}: there is no such step{did_you_mean(other, sorted(known))}"
+            elif known[other].status in ("failed", "skipped"):
+                yield f"step {step.id} depends on {other}, which was not done"
+    if circle := _circle(left):
+        yield f"steps depend on each other in a circle: {' -> '.join(circle)}"
+
+
+def _circle(steps: list[PlanStep]) -> list[str]:
+    """Steps that wait for each other, if there are any; the first is named again at the end."""
+    waits = {step.id: [other for other in step.depends_on if other != step.id] for step in steps}
+    while free := [name for name, others in waits.items() if not any(other in waits for other in others)]:
+        for name in free:
+            del waits[name]
+    if not waits:
+        return []
+    way = [next(iter(waits))]
+    while way.count(way[-1]) == 1:
+        way.append(next(other for other in waits[way[-1]] if other in waits))
+    return way[way.index(way[-1]) :]
+
+
+def _budget_findings(run: RunContext, expected: Estimate) -> Iterator[str]:
+    """Only what is certain: a plan that needs more than is left although everything goes well."""
+    limits, state = run.budget.limits, run.state
+    if limits.max_tool_calls is not None and expected.tool_calls > limits.max_tool_calls - state.tool_calls:
+        yield f"{expected.tool_calls} tool calls; {limits.max_tool_calls - state.tool_calls} are left of max_tool_calls"
+    free = expected.model_calls - 1
+    if free and limits.max_steps is not None and expected.model_calls > limits.max_steps - state.steps:
+        yield f"{free} steps without a tool; {max(0, limits.max_steps - state.steps)} model calls are left of max_steps"
+
+
+def _check(run: RunContext, plan: Plan, step: PlanStep) -> StepCheck:
+    findings = list(_reference_findings(plan, step))
+    waits_for = tuple(dict.fromkeys(reference.step for reference in references(step.parameters)))
+    if step.tool is None:
+        findings += _free_findings(run, step)
+        risk = highest(tools_of(run, step))
+        return StepCheck(id=step.id, verdict="open", risk=risk, waits_for=waits_for, findings=tuple(findings))
+    tool = run.agent.toolset.tools.get(step.tool)
+    if tool is None:
+        findings.append(f"there is no tool {step.tool!r}{did_you_mean(step.tool, sorted(run.agent.toolset.offered))}")
+        return StepCheck(id=step.id, verdict="deny", findings=tuple(findings))
+    if step.tools is not None:
+        findings.append("it names a tool and the tools it is free to use: give one of the two")
+    if invalid := read_again(ToolCall(id=step.id, tool=tool.name, arguments=step.parameters)).invalid:
+        return StepCheck(id=step.id, verdict="deny", risk=tool.risk, findings=(f"{tool.name}: {invalid}",))
+    # What a reference will stand for is not known: only rules that hold whatever it is count now.
+    known = {name: value for name, value in step.parameters.items() if name not in referring(step)}
+    verdict = run.policy.judge(tool, {k: v for k, v in tool.with_defaults(known).items() if k not in referring(step)})
+    if verdict.kind == "deny":
+        findings.append(f"the policy forbids it: {verdict}")
+    findings += _argument_findings(tool, step)
+    return StepCheck(
+        id=step.id,
+        verdict=verdict.kind,
+        rule=f"{verdict.rule} ({verdict.place})",
+        risk=tool.risk,
+        waits_for=waits_for,
+        findings=tuple(findings),
+        risks=tuple(_type_risks(tool, step)),
+    )
+
+
+def _type_risks(tool: Tool, step: PlanStep) -> Iterator[str]:
+    """Parameters that take the result of another step and cannot take text: any result can be written as text."""
+    for place, other, types in expected_types(step.parameters, tool.definition.parameters):
+        if types and "string" not in types:
+            yield f"{place}: the step fails unless the result of {other} is {' or '.join(sorted(types))}"
+
+
+def _reference_findings(plan: Plan, step: PlanStep) -> Iterator[str]:
+    yield from faults(step.parameters)
+    needed = plan.needs(step.id)
+    known = {other.id for other in plan.steps}
+    for name in dict.fromkeys(reference.step for reference in references(step.parameters)):
+        if name not in known:
+            yield f"its parameters refer to the step {name!r}, which there is not{did_you_mean(name, sorted(known))}"
+        elif name not in needed:
+            yield f"its parameters refer to step {name}: add {name} to its depends_on"
+
+
+def _free_findings(run: RunContext, step: PlanStep) -> Iterator[str]:
+    offered = run.agent.toolset.offered
+    if step.parameters:
+        yield "it has parameters, but no tool"
+    for name in step.tools or ():
+        if name not in offered:
+            yield f"there is no tool {name!r} for it{did_you_mean(name, sorted(offered))}"
+
+
+def _argument_findings(tool: Tool, step: PlanStep) -> Iterator[str]:
+    """What is wrong with arguments whose values are known."""
+    try:
+        tool.bind(step.parameters)
+    except ArgumentsError as error:
+        later = referring(step)
+        known = [finding for finding in error.findings if finding.field.partition(".")[0] not in later]
+        told = [str(finding) for finding in known] if error.findings else error.message.splitlines()
+        if told:
+            yield f"{tool.name}: {'; '.join(told)}"

@@ -1,0 +1,162 @@
+"""References in a step's parameters to the results of earlier steps: `{{ steps.find.output }}`.
+
+They are data: found by one pattern, inserted as values, and never scanned again. A text that is only a reference
+becomes the value itself, in the type that the parameter's schema asks for; inside a longer text it becomes text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from framework.tools.schema.json_schema import JsonSchema, fits, types_of
+from framework.tools.schema.repairs import UNREADABLE, read_as
+from framework.types.errors import ToolError
+from framework.types.plan import PlanStep
+from framework.types.text import shorten
+
+_REFERENCE = re.compile(r"\{\{\s*steps\.([a-zA-Z0-9][a-zA-Z0-9_-]*)\.output((?:\.[A-Za-z0-9_-]+)*)\s*\}\}")
+_SHOWN_CHARS = 60
+SYNTAX = "write {{ steps.ID.output }}, or {{ steps.ID.output.FIELD }} for a part of it"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The result of a step, or a part of it."""
+
+    step: str
+    path: tuple[str, ...] = ()
+    """Keys and indices into a result that is data."""
+
+
+def references(value: Any) -> Iterator[Reference]:
+    """All references in a value, wherever they stand."""
+    for text in _texts(value):
+        yield from (_read(match) for match in _REFERENCE.finditer(text))
+
+
+def faults(value: Any) -> Iterator[str]:
+    """Double braces that are no reference."""
+    for text in _texts(value):
+        rest = _REFERENCE.sub("", text)
+        if "{{" in rest:
+            wrong = rest[rest.index("{{") :]
+            yield f"{shorten(wrong, _SHOWN_CHARS)!r} refers to nothing: {SYNTAX}"
+
+
+def resolve(value: Any, output_of: Callable[[str], Any], schema: Mapping[str, Any] | None = None) -> Any:
+    """The value with every reference replaced by a result, in the type that its place in the schema asks for.
+
+    Args:
+        value: a step's parameters.
+        output_of: the result of a step, by id.
+        schema: JSON Schema of the parameters; without one, results keep their type.
+
+    Raises:
+        ToolError: a result has no such part.
+    """
+    known = JsonSchema(schema or {})
+    return _resolved_in(known, known.root, value, output_of)
+
+
+def expected_types(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[str, str, frozenset[str]]]:
+    """For each text that is only a reference: its place, the step, and the JSON types that may stand there."""
+    known = JsonSchema(schema)
+    yield from _expected(known, known.root, value, ())
+
+
+def referring(step: PlanStep) -> frozenset[str]:
+    """The names of the parameters in which references stand: their values are not known yet."""
+    return frozenset(name for name, value in step.parameters.items() if next(references(value), None))
+
+
+def _resolved_in(schema: JsonSchema, node: Any, value: Any, output_of: Callable[[str], Any]) -> Any:
+    match value:
+        case str():
+            return _resolved(value, output_of, types_of(schema.branches(node)))
+        case list():
+            parts = enumerate(value)
+            return [_resolved_in(schema, schema.child(node, value, at), inner, output_of) for at, inner in parts]
+        case dict():
+            items = value.items()
+            return {key: _resolved_in(schema, schema.child(node, value, key), inner, output_of) for key, inner in items}
+    return value
+
+
+def _resolved(text: str, output_of: Callable[[str], Any], types: set[str]) -> Any:
+    whole = _REFERENCE.fullmatch(text.strip())
+    if whole:
+        return _rendered(_part(_read(whole), output_of), types)
+    return _REFERENCE.sub(lambda match: _as_text(_part(_read(match), output_of)), text)
+
+
+def _rendered(value: Any, types: set[str]) -> Any:
+    """A result in one of these types, if its value is clear; otherwise, and where any type may stand, as it is.
+
+    `null` is never written out as text: a missing value must not become the word.
+    """
+    if not types or value is None or fits(value, types):
+        return value
+    if "string" in types:
+        return _as_text(value)
+    read = read_as(value.strip(), types) if isinstance(value, str) else UNREADABLE
+    return value if read is UNREADABLE else read
+
+
+def _expected(
+    schema: JsonSchema, node: Any, value: Any, place: tuple[str, ...]
+) -> Iterator[tuple[str, str, frozenset[str]]]:
+    match value:
+        case str() if whole := _REFERENCE.fullmatch(value.strip()):
+            yield ".".join(place), whole[1], frozenset(types_of(schema.branches(node)))
+        case list() | dict():
+            for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+                yield from _expected(schema, schema.child(node, value, key), inner, (*place, str(key)))
+
+
+def _read(match: re.Match[str]) -> Reference:
+    return Reference(match[1], tuple(part for part in match[2].split(".") if part))
+
+
+def _part(reference: Reference, output_of: Callable[[str], Any]) -> Any:
+    value = output_of(reference.step)
+    for part in reference.path:
+        if isinstance(value, dict) and part in value:
+            value = value[part]
+        elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            path = ".".join(reference.path)
+            raise ToolError(f"the result of step {reference.step} has no {path}: it is {_described(value)}")
+    return value
+
+
+def _described(value: Any) -> str:
+    match value:
+        case dict():
+            return f"an object with {', '.join(list(value)[:10]) or 'nothing in it'}"
+        case list():
+            return f"a list of {len(value)}"
+        case str():
+            return "text"
+    return "a plain value"
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a value; also the keys of objects, in which nothing is ever put in."""
+    match value:
+        case str():
+            yield value
+        case list():
+            for inner in value:
+                yield from _texts(inner)
+        case dict():
+            for inner in value.values():
+                yield from _texts(inner)

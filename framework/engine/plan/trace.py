@@ -1,0 +1,87 @@
+"""Spans of a plan: making it, approving it, its steps, and the answer from their results.
+
+The goal, the steps and their results are content: they are recorded only where `telemetry.content` allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from framework.engine.context.run_context import RunContext
+from framework.engine.context.trace import content_of, waits_for
+from framework.telemetry import names
+from framework.telemetry.span import OpenSpan
+from framework.types.plan import PlanDraft, PlanStep, StepDraft, StepStatus
+from framework.types.state import Confirmation, Decision
+
+
+def plan_span(run: RunContext, revision: int, feedback: str) -> OpenSpan:
+    """A revision of the plan being made; `feedback` is what a human wants changed."""
+    attributes = {names.OPERATION: "plan", names.PLAN_REVISION: revision}
+    return _span(run, f"plan {run.agent.name}", attributes, feedback or run.state.messages[0].content)
+
+
+def drafted(run: RunContext, span: OpenSpan, draft: PlanDraft, *, usable: bool) -> None:
+    """Record the model's latest draft of the plan."""
+    span.set_attributes({names.PLAN_STEPS: len(draft.steps), names.PLAN_OUTCOME: "ok" if usable else "invalid"})
+    _output(run, span, draft.model_dump(exclude_defaults=True, mode="json"))
+
+
+def approval_span(run: RunContext, revision: int, decision: Decision | None) -> OpenSpan:
+    """A plan's approval; it ends at once, since no span stays open while a human decides."""
+    decided = decision.type if decision else "waiting"
+    return run.span("plan.approval", "CHAIN", {names.PLAN_REVISION: revision, names.PLAN_DECISION: decided})
+
+
+def failure_span(run: RunContext, decision: Decision) -> OpenSpan:
+    """The user's choice about a failed step."""
+    return run.span("plan.step_failure", "CHAIN", {names.PLAN_DECISION: decision.type})
+
+
+def plan_step_span(run: RunContext, step: PlanStep, revision: int) -> OpenSpan:
+    """One step of the plan."""
+    attributes = {names.PLAN_STEP_ID: step.id, names.PLAN_REVISION: revision}
+    span = _span(run, f"plan.step {step.id}", attributes, None)
+    if span.is_recording() and (content := content_of(run)):
+        span.set_attributes(content.text(names.PLAN_STEP_DESCRIPTION, step.description))
+        span.set_attributes(
+            content.input(step.model_dump(include=set(StepDraft.model_fields), exclude_defaults=True, mode="json"))
+        )
+    return span
+
+
+def step_ended(
+    run: RunContext, span: OpenSpan, asked: tuple[Confirmation, ...], status: StepStatus, result: str | None
+) -> None:
+    """Record how a step ended, or what it waits for."""
+    if asked:
+        span.set_attribute(names.PLAN_STEP_OUTCOME, "waiting")
+        waits_for(span, asked)
+        return
+    span.set_attribute(names.PLAN_STEP_OUTCOME, status)
+    _output(run, span, result or "")
+    if status == "failed":
+        span.fail("step_failed")
+
+
+def summary_span(run: RunContext, revision: int, goal: str) -> OpenSpan:
+    """The answer from the results of the plan's steps."""
+    return _span(run, "plan.summary", {names.PLAN_REVISION: revision}, goal)
+
+
+def summarized(run: RunContext, span: OpenSpan, answer: str) -> None:
+    """Record the answer."""
+    _output(run, span, answer)
+
+
+def _span(run: RunContext, name: str, attributes: Mapping[str, Any], given: str | None) -> OpenSpan:
+    span = run.span(name, "CHAIN", attributes)
+    if given and span.is_recording() and (content := content_of(run)):
+        span.set_attributes(content.input(given))
+    return span
+
+
+def _output(run: RunContext, span: OpenSpan, value: Any) -> None:
+    if value and span.is_recording() and (content := content_of(run)):
+        span.set_attributes(content.output(value))

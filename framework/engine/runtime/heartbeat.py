@@ -1,0 +1,80 @@
+"""Heartbeat: renews the leases of this process's runs, and notices cancel requests and lost leases."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextvars import Context
+from typing import Protocol
+
+from framework.store.protocol import Store
+from framework.types.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+EVERY = 1.0
+"""Seconds between two lease renewals while a run is in progress."""
+
+
+class Stoppable(Protocol):
+    """The part of a run's journal that the heartbeat uses."""
+
+    def abandon(self) -> None:
+        """Cancel the run: a cancel request was recorded."""
+        ...
+
+    def lose(self) -> None:
+        """Stop working on the run without ending it: this process no longer holds it."""
+        ...
+
+
+class Ongoing(Protocol):
+    """A run in progress."""
+
+    @property
+    def journal(self) -> Stoppable:
+        """Its journal."""
+        ...
+
+
+class Keeper:
+    """One task per runtime, alive only while runs are in progress."""
+
+    def __init__(self, store: Store, running: Mapping[str, Ongoing]) -> None:
+        self._store, self._running = store, running
+        self._task: asyncio.Task[None] | None = None
+
+    def wake(self) -> None:
+        """Start the heartbeat: a run has begun."""
+        if self._store.durable and self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._keep(), context=Context())  # outside any trace
+
+    async def close(self) -> None:
+        """Stop the heartbeat."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _keep(self) -> None:
+        try:
+            while self._running:
+                await asyncio.sleep(EVERY)
+                await self._look()
+        finally:
+            self._task = None
+
+    async def _look(self) -> None:
+        mine = dict(self._running)
+        try:
+            held = await self._store.renew(tuple(mine))
+        except StoreError as error:  # a run fails with its next write, if the store is still unreachable then
+            log.warning("the leases of %d runs were not renewed: %s", len(mine), error)
+            return
+        for run_id, run in mine.items():
+            if self._running.get(run_id) is not run:
+                continue  # it ended meanwhile, and may have been resumed as another object
+            if run_id not in held:
+                run.journal.lose()
+            elif held[run_id]:
+                run.journal.abandon()

@@ -1,0 +1,172 @@
+"""The end of a root run: its record, its conversation, its last events, its one line in the log, its result."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from time import time
+from typing import NoReturn
+
+from framework.engine.context.journal import numbered
+from framework.engine.context.trace import RunTrace
+from framework.engine.run import Run
+from framework.engine.runtime.expiry import with_expiry
+from framework.types.errors import LimitExceeded, RunSuspended
+from framework.types.events import ConfirmationRequested, Event, RunFailed, RunFinished
+from framework.types.report import CallSummary, ToolStat, TraceEntry
+from framework.types.state import Confirmation, RunResult, RunState
+
+log = logging.getLogger("agentsd.runs")
+
+_ASKED = tuple(Confirmation.model_fields)
+
+
+async def conclude(run: Run, asked: tuple[Confirmation, ...], trace: RunTrace) -> RunResult:
+    """Put the end on record, tell how the run ended, and make its result; raises StoreError."""
+    state = run.state
+    state.pending = [with_expiry(run, confirmation) for confirmation in asked]
+    if state.status == "running":  # cancelled before its executor began
+        state.status, state.finish_reason = "cancelled", "cancelled"
+    state.paused_at = time() if asked else None
+    trace.ended()
+    await run.services.journal.end([*last_events(state, run.message_id)])
+    result = result_of(state)
+    _log(result)
+    return result
+
+
+async def suspend(run: Run, trace: RunTrace) -> NoReturn:
+    """Stop a run that has not ended, so that it can be resumed.
+
+    Raises:
+        RunSuspended: always, unless the record cannot be written.
+        RunTaken: another process holds the run.
+        StoreError: the record could not be written.
+    """
+    trace.ended()
+    journal, run_id = run.services.journal, run.state.run_id
+    await journal.release()
+    why = "its lease was lost" if journal.lost else "the runtime was closed"
+    raise RunSuspended(f"run {run_id} is suspended: {why} while it was in progress; it can be resumed")
+
+
+def last_events(state: RunState, message_id: str | None = None) -> Iterator[Event]:
+    """How a root run ended, or what it waits for."""
+    for confirmation in state.pending:
+        yield numbered(state, ConfirmationRequested, **{name: getattr(confirmation, name) for name in _ASKED})
+    if state.error is not None:
+        yield numbered(state, RunFailed, **state.error.model_dump())
+    yield numbered(
+        state,
+        RunFinished,
+        status=state.status,
+        finish_reason=state.finish_reason,
+        output=state.output,
+        message_id=message_id,
+        tokens_used=state.usage.total_tokens,
+        usage=state.usage,
+        trace_id=state.trace_id,
+    )
+
+
+def result_of(state: RunState) -> RunResult:
+    """A state as its caller sees it."""
+    return RunResult(
+        run_id=state.run_id,
+        status=state.status,
+        finish_reason=state.finish_reason,
+        output=state.output,
+        data=state.data,
+        plan=state.plan,
+        messages=(*state.history, *state.messages),
+        steps=state.steps,
+        tool_calls=tuple(_call_summaries(state)),
+        tool_stats=_tool_stats(state),
+        usage=state.usage,
+        agent=state.agent,
+        generation=state.generation,
+        digest=state.digest,
+        conversation_id=state.conversation_id,
+        trace_id=state.trace_id,
+        trace=tuple(_trace_entries(state)),
+        pending=tuple(state.pending),
+        error=state.error,
+        stopped_by=state.stopped_by,
+        truncated=state.truncated,
+        warnings=tuple(state.warnings),
+        elapsed_ms=state.elapsed_ms,
+    )
+
+
+def limit_error(result: RunResult) -> LimitExceeded:
+    """A stopped run as an error that carries its result."""
+    stop = result.stopped_by
+    assert stop is not None
+    error = LimitExceeded(stop.limit, used=stop.used, allowed=stop.allowed, place=stop.place)
+    error.result = result
+    return error
+
+
+def _trace_entries(state: RunState) -> Iterator[TraceEntry]:
+    """Yield a run's trace: steps in order, the calls of a step in the order the model made them.
+
+    The entries of a sub-run come before the entry of the call it belongs to; those of a plan step, which belongs to no
+    call, before the first entry that is younger.
+    """
+    place = {call_id: index for index, call_id in enumerate(state.calls)}
+    own = sorted(state.trace, key=lambda entry: (entry.step, place.get(entry.call_id, len(place))))
+    before: dict[int, list[TraceEntry]] = {}
+    for key, child in state.children.items():
+        if entries := [*_trace_entries(child)]:
+            end = entries[-1].timestamp
+            follows = (
+                i for i, entry in enumerate(own) if entry.call_id == key or (key not in place and entry.timestamp > end)
+            )
+            before.setdefault(next(follows, len(own)), []).extend(entries)
+    for index, entry in enumerate(own):
+        yield from before.get(index, ())
+        yield entry
+    yield from before.get(len(own), ())
+
+
+def _tool_stats(state: RunState) -> dict[str, ToolStat]:
+    total: dict[str, ToolStat] = {}
+    for run in state.with_sub_runs():
+        for name, stat in run.tool_stats.items():
+            before = total.get(name, ToolStat())
+            total[name] = ToolStat(count=before.count + stat.count, total_ms=before.total_ms + stat.total_ms)
+    return total
+
+
+def _call_summaries(state: RunState) -> Iterator[CallSummary]:
+    for run in state.with_sub_runs():
+        for record in run.calls.values():
+            if record.result is not None:
+                result = record.result
+                yield CallSummary(
+                    id="/".join((*run.path, record.call.id)),
+                    tool=record.call.tool,
+                    arguments=record.call.arguments,
+                    result=result.output if result.status == "success" else result.error,
+                    status=result.status,
+                    elapsed_ms=result.elapsed_ms,
+                )
+
+
+def _log(result: RunResult) -> None:
+    """The one INFO record of a run."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    fields = {
+        "agent": result.agent,
+        "generation": result.generation,
+        "finish_reason": result.finish_reason,
+        "steps": result.steps,
+        "tools": {name: stat.count for name, stat in result.tool_stats.items()},
+        "tokens": result.usage.total_tokens,
+        "cost_usd": result.usage.cost_usd,
+        "ms": round(result.elapsed_ms),
+        "trace_id": result.trace_id,
+    }
+    text = " ".join(f"{key}={value}" for key, value in fields.items())
+    log.info("run %s %s", result.run_id, text, extra={"agentsd": fields})

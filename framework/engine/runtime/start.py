@@ -1,0 +1,149 @@
+"""How a message becomes a run: its conversation, its agent, its first state, its record."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from framework.config.agents.compile import Agent
+from framework.config.generations.blueprint import Blueprints
+from framework.config.generations.generation import Generation
+from framework.engine.context.model_clients import Models
+from framework.engine.context.run_context import RunContext
+from framework.engine.routing.by_model import as_router, is_sure, route_by_model, why_not
+from framework.engine.routing.rules import Route, default_route, known_route, route
+from framework.engine.runtime.launcher import Start
+from framework.engine.runtime.options import RunOptions
+from framework.engine.runtime.request import Asker, first_state, limits_of
+from framework.store.protocol import Conversation, RunQuery, Store
+from framework.types.errors import (
+    AgentNotFound,
+    ConfigError,
+    ConversationBusy,
+    LimitExceeded,
+    ModelError,
+    RequestError,
+)
+from framework.types.messages import Message
+from framework.types.spec import Limits
+from framework.types.state import RunState
+from framework.types.warnings import RunWarning
+
+log = logging.getLogger(__name__)
+
+Aside = Callable[[RunState, Agent, Generation], RunContext]
+"""Makes a run of which nothing is kept, told or traced, to ask a model with."""
+
+
+class Starter:
+    """Puts new runs on record."""
+
+    def __init__(
+        self, store: Store, blueprints: Blueprints, models: Models, aside: Aside, asker: Callable[..., Asker]
+    ) -> None:
+        self._store, self._blueprints, self._models, self._aside = store, blueprints, models, aside
+        self._asker = asker
+
+    async def begin(self, message: str, options: RunOptions, generation: Generation) -> Start:
+        """Put a run on record, before anything of it is done.
+
+        Raises:
+            RequestError: it cannot be started as asked (AgentNotFound, ConversationBusy).
+            ConfigError: no agent can be used.
+            StoreError: it could not be put on record.
+        """
+        if model := options.get("model"):
+            self._models.expect(generation.settings, model)
+        conversation = await self._conversation(options)
+        last = conversation.agent if conversation else None
+        chosen = await self._chosen(message, generation, options, last)
+        state = first_state(message, chosen.agent, generation, generation.settings.locale, options)
+        state.executor = chosen.executor
+        state.usage, state.warnings = chosen.usage, [*chosen.warnings]
+        if asked := chosen.asked:
+            state.elapsed_ms = (asked.ended_ns - asked.began_ns) / 1e6
+        if conversation is not None:
+            state.summary, state.session = conversation.summary, dict(conversation.session)
+            state.history = list(conversation.messages[conversation.summary.upto if conversation.summary else 0 :])
+        blueprint = self._blueprints.of(generation, chosen.agent.name) if self._store.durable else None
+        state.blueprint = blueprint.digest if blueprint else ""
+        record = await self._store.begin(state, conversation, blueprint)
+        return Start(state, record, generation, chosen.agent, chosen, options.get("output_type"))
+
+    async def _chosen(self, message: str, generation: Generation, options: RunOptions, last: str | None) -> Route:
+        """As `choose`, and where nobody and no rule says anything, by `routing.model` before the default."""
+        settings, agents, explicit = generation.settings.routing, generation.agents, options.get("agent")
+        if settings.model is None or explicit is not None or len(agents) < 2:
+            return choose(message, generation, explicit=explicit, last=last)
+        if known := known_route(message, agents, last=last):
+            return known
+        anyone = agents[min(agents)]
+        question = [Message(role="user", content=message)]
+        asking = RunState(agent=anyone.name, limits=limits_of(Limits(), options), messages=question)
+        aside = self._aside(asking, as_router(anyone, settings.model), generation)
+        try:
+            chosen = await route_by_model(aside, message, agents, settings.model)
+        except (ModelError, ConfigError, LimitExceeded) as error:
+            log.warning("routing.model: %s", error.message)
+            route = default_route(agents, settings.default_agent)
+            warnings = (*asking.warnings, RunWarning(code="routing", message=why_not(error)))
+            reason = f"{route.reason}; {why_not(error)}"
+            return replace(route, reason=reason, usage=asking.usage, warnings=warnings)
+        chosen = replace(chosen, usage=asking.usage, warnings=tuple(asking.warnings))
+        if is_sure(chosen):
+            return chosen
+        try:
+            route = default_route(agents, settings.default_agent)
+        except RequestError:
+            return chosen
+        unsure = f"{route.reason}; the model was not sure of {chosen.agent.name}"
+        return replace(
+            chosen, agent=route.agent, mode=route.mode, reason=unsure, confidence=route.confidence, executor=""
+        )
+
+    async def _conversation(self, options: RunOptions) -> Conversation | None:
+        """The conversation that a run is to be the next turn of; raises ConversationBusy."""
+        if not (conversation_id := options.get("conversation")):
+            return None
+        conversation = await self._store.conversation(conversation_id)
+        asker = self._asker(options.get("user"), options.get("tenant"))
+        if conversation.turns and not asker.may_see(conversation.user, conversation.tenant):
+            unknown = f"there is no conversation {conversation_id!r} of this user"
+            raise RequestError(f"{unknown}: give the user and tenant that it began with")
+        if conversation.open_run:
+            raise await self._busy(conversation_id, conversation.open_run)
+        return conversation
+
+    async def _busy(self, conversation_id: str, run_id: str) -> ConversationBusy:
+        """Why a conversation takes no message now, and what to do about it."""
+        pending = (await self._store.load_run(run_id)).pending
+        left = await self._store.runs(RunQuery(conversation_id=conversation_id, orphaned=True))
+        interrupted = any(info.run_id == run_id for info in left)
+        if pending:
+            asked = ", ".join(p.tool or p.kind for p in pending)
+            why = f"run {run_id} waits for a decision on {asked}: agentsd runs decide {run_id}"
+        elif interrupted:
+            why = f"run {run_id} was interrupted when its process ended; resume it: agentsd runs resume {run_id}"
+        else:
+            why = f"run {run_id} is in progress; wait for it, or cancel it: agentsd runs cancel {run_id}"
+        return ConversationBusy(
+            f"conversation {conversation_id!r} is busy: {why}", run_id=run_id, interrupted=interrupted
+        )
+
+
+def choose(message: str, generation: Generation, *, explicit: str | None, last: str | None = None) -> Route:
+    """Which agent of a generation takes a message.
+
+    Raises:
+        AgentNotFound: the agent that is named is not there; the error has the problems in the files.
+        ConfigError: there is none at all.
+        RequestError: none fits.
+    """
+    if not generation.agents and generation.errors:
+        raise ConfigError("no agent can be used", generation.errors)
+    default = generation.settings.routing.default_agent
+    try:
+        return route(message, generation.agents, explicit=explicit, last=last, default=default)
+    except AgentNotFound as missing:
+        raise AgentNotFound(missing.name, missing.known, generation.errors) from None

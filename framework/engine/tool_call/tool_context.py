@@ -1,0 +1,91 @@
+"""What tools and hooks may know of their run, and how they ask a human."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import count
+from typing import Any
+
+from framework.engine.context.run_context import RunContext
+from framework.telemetry import names, plugin_span
+from framework.telemetry.plugin_span import PluginSpan
+from framework.tools.builtin.asking import ASK_USER
+from framework.tools.session_values import Session
+from framework.tools.tool import ToolContext
+from framework.tools.tool_span import ToolSpan
+from framework.types.errors import Paused, ToolError
+from framework.types.events import ToolStarted
+from framework.types.messages import ToolCall
+from framework.types.redact import redact_data
+from framework.types.state import Approve, Confirmation, Edit, Reject, Respond, arguments_hash
+
+
+def context_of(run: RunContext, call: ToolCall) -> ToolContext:
+    """What a tool may know of its run, and do in it; a hook gets the same."""
+
+    async def progress(fraction: float, message: str) -> None:
+        head = {"id": call.id, "tool": call.tool, "arguments": redact_data(call.arguments)}
+        await run.emit(ToolStarted, **head, progress=fraction, message=message)
+
+    asking = count(1)
+
+    async def ask_human(question: str, choices: Sequence[str] = ()) -> str:
+        return _answer(run, _question(run, call, question, choices, next(asking)))
+
+    def span(
+        name: str, attributes: Mapping[str, Any] | None = None, *, client: bool = False
+    ) -> AbstractContextManager[ToolSpan]:
+        given = plugin_span.attributes(attributes or {})
+        return PluginSpan(run.span(name, "CHAIN", {names.TOOL_NAME: call.tool, **given}, client=client))
+
+    tools = run.services.tools()
+    return ToolContext(
+        run_id=run.state.run_id,
+        call_id="/".join((*run.state.path, call.id)),
+        agent=run.agent.name,
+        base_path=run.services.base_path,
+        unprotected=tools.unprotected,
+        write_below=tools.write_below,
+        denied_files=run.policy.denied_files(),
+        reserved_files=run.services.reserved_files,
+        deps=run.services.deps,
+        http=tools.http,
+        locale=run.state.locale,
+        user=run.state.user,
+        tenant=run.state.tenant,
+        metadata=run.services.root.metadata,
+        progress=progress,
+        session=Session(run.services.root.session),
+        ask_human=ask_human,
+        span=span,
+    )
+
+
+def _question(run: RunContext, call: ToolCall, question: str, choices: Sequence[str], number: int) -> Confirmation:
+    return Confirmation(
+        id=f"{'/'.join((*run.state.path, call.id))}?{number}",
+        kind="ask_user" if call.tool == ASK_USER else "question",
+        agent=run.agent.name,
+        tool=call.tool,
+        arguments=call.arguments,
+        hash=arguments_hash(call.tool, {"question": question, **({"choices": list(choices)} if choices else {})}),
+        reason=question,
+        rule="the model asks" if call.tool == ASK_USER else "the tool asks",
+        choices=tuple(choices),
+    )
+
+
+def _answer(run: RunContext, question: Confirmation) -> str:
+    """What a human said; raises Paused while nothing was said, ToolError if nothing will be."""
+    match run.decision(question.id):
+        case None:
+            raise Paused([question])
+        case Respond(text=text):
+            return text
+        case Approve():
+            return "yes"
+        case Reject(reason=reason):
+            raise ToolError(f"a human did not answer the question{': ' + reason if reason else ''}")
+        case Edit():
+            raise ToolError("a human edited the call instead of answering the question")

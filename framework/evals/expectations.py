@@ -1,0 +1,168 @@
+"""What a case's runs did, compared with what is expected: one Check for each expectation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from framework.types import events
+from framework.types.case import Expect
+from framework.types.confirmation_kinds import subject_of
+from framework.types.events import Event
+from framework.types.linear_pattern import LinearPattern
+from framework.types.messages import REFUSED
+from framework.types.plan import PlanStep
+from framework.types.state import RunResult
+from framework.types.text import one_line
+
+SHOWN_CHARS = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One expectation, and whether it holds."""
+
+    key: str
+    """The key of `expect`; `run` where it is the case itself that could not be carried out."""
+    passed: bool
+    message: str
+    """`expected called [a], got [b]`."""
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What the runs of a case did, in the order in which they did it, sub-agents included."""
+
+    offered: Sequence[str] = ()
+    called: dict[tuple[object, ...], str] = field(default_factory=dict)
+    """The tools called, by run, sub-run and call: a call that goes on after a pause is still one call."""
+    wanted: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    """Every tool that was called, asked about or denied, with its arguments."""
+    denied: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    failed_calls: int = 0
+    steps: int = 0
+    plan: tuple[PlanStep, ...] = ()
+    result: RunResult | None = None
+    """Of the last run."""
+
+    def watch(self, event: Event) -> None:
+        """Take in what happened."""
+        match event:
+            case events.ToolStarted(run_id=run, path=path, id=call, tool=tool, arguments=arguments, progress=None):
+                self.called[run, path, call] = tool
+                self.wanted.append((tool, arguments))
+            case events.ToolFinished(tool=tool, status=status):
+                self.failed_calls += status == "error"
+                if status in REFUSED:
+                    self.denied.append(tool)
+            case events.ConfirmationRequested(kind=kind, tool=tool, arguments=arguments):
+                self.asked.append(subject_of(kind, tool))
+                self.wanted.append((tool, arguments))
+            case events.PlanProposed(steps=steps):
+                self.plan = steps
+
+    def finish(self, result: RunResult) -> None:
+        """Take in how a run ended: of its calls, those that were never made too."""
+        self.result = result
+        self.steps += result.steps
+        self.wanted.extend((call.tool, call.arguments) for call in result.tool_calls)
+
+
+def checks(expect: Expect, evidence: Evidence) -> Iterator[Check]:
+    """Compare; the expectations that are not written are not checked."""
+    yield from _membership_checks(expect, evidence)
+    yield from _order_checks(expect, evidence)
+    for tool, arguments in expect.arguments.items():
+        yield _arguments_check(tool, arguments, evidence)
+    if evidence.result is not None:
+        yield from _ending_checks(expect, evidence, evidence.result)
+
+
+def _membership_checks(expect: Expect, evidence: Evidence) -> Iterator[Check]:
+    called = list(evidence.called.values())
+    for key, got in (("offered", evidence.offered), ("denied", evidence.denied), ("asked", evidence.asked)):
+        patterns = getattr(expect, key)
+        if patterns is not None:
+            passed = all(_any_matches(got, pattern) for pattern in patterns) if patterns else not got
+            yield _list_check(key, passed, patterns, list(dict.fromkeys(got)))
+    for key, got in (("not_offered", evidence.offered), ("not_called", called)):
+        patterns = getattr(expect, key)
+        if patterns is not None:
+            passed = not any(_any_matches(got, pattern) for pattern in patterns)
+            yield _list_check(key, passed, patterns, got)
+
+
+def _order_checks(expect: Expect, evidence: Evidence) -> Iterator[Check]:
+    called = list(evidence.called.values())
+    if expect.called is not None:
+        passed = _in_order(expect.called, [{tool} for tool in called]) if expect.called else not called
+        yield _list_check("called", passed, expect.called, called)
+    if expect.called_exactly is not None:
+        passed = _exactly(expect.called_exactly, called)
+        yield _list_check("called_exactly", passed, expect.called_exactly, called)
+    if expect.plan is not None:
+        names = [{step.id, *([step.tool] if step.tool else [])} for step in evidence.plan]
+        passed = _in_order(expect.plan, names) if expect.plan else not names
+        yield _list_check("plan", passed, expect.plan, [step.tool or step.id for step in evidence.plan])
+
+
+def _ending_checks(expect: Expect, evidence: Evidence, result: RunResult) -> Iterator[Check]:
+    for text in expect.output or ():
+        yield Check(
+            "output", text in result.output, f"expected output with {_shown(text)}, got {_shown(result.output)}"
+        )
+    if (pattern := expect.output_matches) is not None:
+        message = f"expected output_matches {_shown(pattern)}, got {_shown(result.output)}"
+        yield Check("output_matches", LinearPattern(pattern).is_in(result.output), message)
+    why = f" ({one_line(result.error.message, SHOWN_CHARS)})" if result.error else ""
+    for key, wanted, got in (
+        ("status", expect.status, result.status),
+        ("finish_reason", expect.finish_reason, result.finish_reason),
+    ):
+        if wanted is not None:
+            yield Check(key, wanted == got, f"expected {key} {wanted}, got {got}{why}")
+    if expect.status is None and expect.finish_reason is None:
+        yield Check("run", result.status != "failed", f"the run failed: {result.finish_reason}{why}")
+    if (limit := expect.max_steps_used) is not None:
+        yield Check("max_steps_used", evidence.steps <= limit, f"expected max_steps_used {limit}, got {evidence.steps}")
+
+
+def _list_check(key: str, passed: bool, patterns: Sequence[str], got: Sequence[str]) -> Check:
+    return Check(key, passed, f"expected {key} [{', '.join(patterns)}], got [{one_line(', '.join(got), SHOWN_CHARS)}]")
+
+
+def _arguments_check(tool: str, wanted: Mapping[str, Any], evidence: Evidence) -> Check:
+    given = [arguments for name, arguments in evidence.wanted if fnmatchcase(name, tool)]
+    passed = any(all(key in one and _same(value, one[key]) for key, value in wanted.items()) for one in given)
+    got = _shown(given[-1]) if given else "no such call"
+    return Check("arguments", passed, f"expected arguments of {tool} {_shown(wanted)}, got {got}")
+
+
+def _same(wanted: Any, got: Any) -> bool:
+    """Equal, as JSON tells values apart; of two texts, the wanted one may be a glob."""
+    if isinstance(wanted, bool) or isinstance(got, bool):
+        return wanted is got
+    return bool(wanted == got) or (isinstance(wanted, str) and isinstance(got, str) and fnmatchcase(got, wanted))
+
+
+def _any_matches(names: Sequence[str], pattern: str) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names)
+
+
+def _in_order(patterns: Sequence[str], entries: Sequence[set[str]]) -> bool:
+    """Does each pattern match an entry after that of the pattern before it?"""
+    rest = iter(entries)
+    return all(any(_any_matches(sorted(names), pattern) for names in rest) for pattern in patterns)
+
+
+def _exactly(patterns: Sequence[str], names: Sequence[str]) -> bool:
+    pairs = zip(patterns, names, strict=False)
+    return len(patterns) == len(names) and all(fnmatchcase(name, pattern) for pattern, name in pairs)
+
+
+def _shown(value: Any) -> str:
+    return one_line(json.dumps(value, ensure_ascii=False, default=str), SHOWN_CHARS)

@@ -1,0 +1,197 @@
+"""Runs the cases beside agents: through a runtime like any other, on a scripted model, with tools that do no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Protocol, Unpack
+
+from framework.config.generations.admission import Gate
+from framework.config.generations.generation import Generation
+from framework.engine.context.stream import RunStream
+from framework.engine.runtime.options import RunOptions
+from framework.evals.expectations import Check, Evidence, checks
+from framework.evals.stubs import isolate
+from framework.evals.suite import PlacedCase, read_suite
+from framework.llm.client import ModelClient, ModelRequest
+from framework.llm.providers import OFFLINE
+from framework.llm.scripted import ScriptedModel, Turn
+from framework.types.case import Case, ScriptedAnswer, decision_of
+from framework.types.confirmation_kinds import subject_of
+from framework.types.errors import AgentsdError, ModelError
+from framework.types.messages import ToolCall
+from framework.types.plan import PlanDraft
+from framework.types.problem import Problem
+from framework.types.state import Confirmation, Decision, RunResult
+
+
+class CaseRuntime(Protocol):
+    """What a case needs of a runtime."""
+
+    def stream(
+        self, message: str | None = None, **options: Unpack[RunOptions]
+    ) -> AbstractAsyncContextManager[RunStream]:
+        """Start a run and stream its events."""
+        ...
+
+    def resume_stream(self, run_id: str, decisions: Mapping[str, Decision]) -> AbstractAsyncContextManager[RunStream]:
+        """Resume a paused run and stream its events."""
+        ...
+
+
+Launch = Callable[[Generation, Mapping[str, ModelClient]], AbstractAsyncContextManager[CaseRuntime]]
+"""Opens a runtime on a generation as it is, with these models, and a store of its own."""
+
+SCRIPTED = "scripted"
+CONVERSATION = "case"
+MAX_DECISIONS = 50
+"""Rounds of decisions in one turn: a plan that is sent back again and again must not go on for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A case that was carried out once."""
+
+    checks: tuple[Check, ...]
+    elapsed_ms: float
+    failed_calls: int = 0
+    """Tool calls that ended in an error."""
+
+    @property
+    def passed(self) -> bool:
+        """All that was expected came."""
+        return all(check.passed for check in self.checks)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What did not come, one line each."""
+        return tuple(check.message for check in self.checks if not check.passed)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Carries out cases, each in a runtime of its own."""
+
+    launch: Launch
+    live: str | None = None
+    """Ask this model instead of the script."""
+
+    async def attempt(self, placed: PlacedCase, generation: Generation) -> Attempt:
+        """Carry out one case; whatever goes wrong in it is a failed check."""
+        started = perf_counter()
+        if placed.agent not in generation.agents:
+            return Attempt((Check("run", False, f"there is no usable agent {placed.agent!r}"),), 0.0)
+        case = placed.case
+        script = Script(case.model or ())
+        evidence = Evidence(offered=tuple(generation.agents[placed.agent].toolset.offered))
+        model = self.live or (OFFLINE if case.model is None else SCRIPTED)
+        world = isolate(generation, placed.agent, model, case.results)
+        async with self.launch(world, {SCRIPTED: ScriptedModel(script=script.answer)}) as runtime:
+            trouble = await _converse(runtime, case, placed.agent, evidence) or script.trouble
+        found = [*checks(case.expect, evidence)]
+        if trouble:
+            found.insert(0, Check("run", False, trouble))
+        return Attempt(tuple(found), (perf_counter() - started) * 1000, evidence.failed_calls)
+
+
+def cases_pass(launch: Launch) -> Gate:
+    """The gate of `reload.gate: tests`: a candidate's files of cases can be read, and every case passes."""
+    bench = Bench(launch)
+
+    async def judge(candidate: Generation) -> tuple[Problem, ...]:
+        suite = read_suite(candidate)
+        problems = list(suite.errors)
+        for placed in suite.cases:
+            if placed.agent in candidate.agents:  # otherwise the suite says so
+                attempt = await bench.attempt(placed, candidate)
+                problems.extend([] if attempt.passed else [failing(placed, attempt)])
+        return tuple(problems)
+
+    return judge
+
+
+def failing(placed: PlacedCase, attempt: Attempt) -> Problem:
+    """A case that failed, as a finding at its place."""
+    return placed.problem(f"the case {placed.case.name!r} fails: {'; '.join(attempt.failures)}", "name")
+
+
+class Script:
+    """The answers of a case's model, one after the other."""
+
+    def __init__(self, answers: Sequence[ScriptedAnswer]) -> None:
+        self._answers = answers
+        self._asked = 0
+        self._calls = 0
+        self.trouble = ""
+        """Why the script does not fit what the agent does."""
+
+    def answer(self, request: ModelRequest) -> Turn:
+        """The next answer, or the error to raise."""
+        self._asked += 1
+        if self._asked > len(self._answers):
+            return self._refuse(
+                f"the script has ended after {len(self._answers)} answers, but the model is asked again"
+            )
+        answer = self._answers[self._asked - 1]
+        if answer.fail is not None:
+            return ModelError(answer.fail)
+        if request.output is PlanDraft and answer.plan is None:
+            return self._refuse(f"answer {self._asked} of the script must be a plan: that is what is asked for")
+        if request.output is not PlanDraft and answer.plan is not None:
+            return self._refuse(f"answer {self._asked} of the script is a plan, but none is asked for")
+        return answer.plan or self._tool_calls(answer) or answer.say or ""
+
+    def _tool_calls(self, answer: ScriptedAnswer) -> tuple[ToolCall, ...]:
+        """Ids count through the script, `c1`, `c2`, …, so that a decision can name its call."""
+        first = self._calls + 1
+        self._calls += len(answer.tool_calls)
+        return tuple(
+            ToolCall(id=f"c{number}", tool=wanted.call, arguments=wanted.arguments)
+            for number, wanted in enumerate(answer.tool_calls, first)
+        )
+
+    def _refuse(self, trouble: str) -> ModelError:
+        self.trouble = self.trouble or trouble
+        return ModelError(trouble)
+
+
+async def _converse(runtime: CaseRuntime, case: Case, agent: str, evidence: Evidence) -> str:
+    """Say everything there is to say, and decide what is asked.
+
+    Returns:
+        Why the case could not be carried out to its end; empty if it could.
+    """
+    options = RunOptions(agent=agent, conversation=CONVERSATION, inputs=case.inputs)
+    for number, message in enumerate(case.messages, 1):
+        try:
+            result = await _watch(runtime.stream(message, **options), evidence)
+            for _ in range(MAX_DECISIONS):
+                if not (decisions := _decisions(case, result.pending)):
+                    break
+                result = await _watch(runtime.resume_stream(result.run_id, decisions), evidence)
+        except AgentsdError as error:
+            return error.message
+        evidence.finish(result)
+        if result.status == "paused" and number < len(case.messages):
+            waiting = ", ".join(asked.tool or asked.kind for asked in result.pending)
+            return f"turn {number} still waits for a decision about {waiting}, so turn {number + 1} cannot be said"
+    return ""
+
+
+async def _watch(started: AbstractAsyncContextManager[RunStream], evidence: Evidence) -> RunResult:
+    async with started as stream:
+        async for event in stream:
+            evidence.watch(event)
+        return await stream.result()
+
+
+def _decisions(case: Case, pending: Sequence[Confirmation]) -> dict[str, Decision]:
+    """The case's word on what is asked; what it says nothing about stays open."""
+    found = {}
+    for asked in pending:
+        written = case.decisions.get(asked.id) or case.decisions.get(subject_of(asked.kind, asked.tool))
+        if written is not None:
+            found[asked.id] = decision_of(written)
+    return found

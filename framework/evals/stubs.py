@@ -1,0 +1,98 @@
+"""What makes a case harmless: the part of a generation that one agent needs, with a model and tools safe in a test.
+
+Only tools that look something up run for real: of low risk, harmless to repeat, and of this process. Everything else is
+a stand-in that answers with the case's `results`, or with a neutral sentence. Rules and limits stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from copy import copy
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from framework.config.agents.compile import Agent
+from framework.config.agents.external_tools import Outside
+from framework.config.generations.generation import Generation
+from framework.config.settings import Settings
+from framework.engine.context.model_clients import on_model
+from framework.tools.tool import Tool, ToolContext
+from framework.types.case import Failure
+from framework.types.errors import ToolError
+
+NOT_EXECUTED = "(not executed in a test)"
+LOCAL_SOURCES = ("builtin", "plugin", "python")
+"""Where tools come from that may run for real; those of servers elsewhere never do."""
+
+Answers = Sequence[str | Failure]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandIn(Tool):
+    """A tool that policy and model see as it is, and that is never carried out."""
+
+    answers: Iterator[str | Failure]
+
+    async def invoke(self, bound: Mapping[str, Any], context: ToolContext, threads: Executor | None) -> Any:  # noqa: ARG002 - the signature is Tool's
+        """The next answer; raises ToolError where it is a failure."""
+        answer = next(self.answers)
+        if isinstance(answer, Failure):
+            raise ToolError(answer.fail)
+        return answer
+
+
+def isolate(generation: Generation, agent: str, model: str, results: Mapping[str, Answers]) -> Generation:
+    """The generation as a case sees it: an agent and whom it may call, all on one model.
+
+    Args:
+        generation: where the agents come from; it is not changed.
+        agent: the agent that the case is about.
+        model: the name of the model that all of them use.
+        results: what tools answer instead of being called, by name.
+    """
+    tools = {name: safe(tool, results.get(name)) for name, tool in generation.tools.items()}
+    agents = {name: _isolated(generation.agents[name], model, tools) for name in reached(generation, agent)}
+    settings = unrouted(generation.settings)
+    return replace(generation, agents=agents, tools=tools, outside=Outside(), settings=settings)
+
+
+def unrouted(settings: Settings) -> Settings:
+    """The settings without a model of the router's: agents have theirs."""
+    return settings.model_copy(update={"routing": settings.routing.model_copy(update={"model": None})})
+
+
+def safe(tool: Tool, answers: Answers | None) -> Tool:
+    """The tool itself if it may run in a test and has no answers of its own, else a stand-in."""
+    harmless = tool.risk == "low" and tool.idempotent and tool.source in LOCAL_SOURCES
+    if harmless and answers is None:
+        return tool
+    known = {field.name: getattr(tool, field.name) for field in fields(Tool)}
+    return StandIn(**known | {"rate": None}, answers=_one_after_the_other(answers or (NOT_EXECUTED,)))
+
+
+def _one_after_the_other(answers: Answers) -> Iterator[str | Failure]:
+    yield from answers
+    while True:
+        yield answers[-1]
+
+
+def reached(generation: Generation, agent: str) -> list[str]:
+    """The agent, its sub-agents, theirs, and so on."""
+    reached = [agent]
+    for name in reached:
+        subs = generation.agents[name].spec.sub_agents
+        reached.extend(sub for sub in subs if sub in generation.agents and sub not in reached)
+    return reached
+
+
+def _isolated(agent: Agent, model: str, tools: Mapping[str, Tool]) -> Agent:
+    toolset = copy(agent.toolset)
+    toolset.tools = {name: _stand_in(tool, tools) for name, tool in agent.toolset.tools.items()}
+    toolset.offered = {name: toolset.tools[name] for name in agent.toolset.offered}
+    return replace(on_model(agent, model), toolset=toolset, hooks={})
+
+
+def _stand_in(tool: Tool, tools: Mapping[str, Tool]) -> Tool:
+    """A sub-agent stays what it is; an agent that is stale may know a tool that is there no more."""
+    return tool if tool.source == "agent" else tools.get(tool.name) or safe(tool, None)

@@ -1,0 +1,119 @@
+"""The cases of a project: read from its `*.test.yaml` files, and compared with the agents and tools there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+
+from framework.config.files.snapshot import TEST_SUFFIXES
+from framework.config.generations.generation import Generation
+from framework.config.yaml.document import Document, Path
+from framework.config.yaml.parse import ParseError, in_order, parse
+from framework.types.case import SUB_AGENT, Case, CaseFile
+from framework.types.errors import did_you_mean
+from framework.types.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedCase:
+    """A case, whom it is about, and where it stands."""
+
+    case: Case
+    agent: str
+    document: Document
+    index: int
+
+    @property
+    def place(self) -> str:
+        """`file:line`."""
+        return self.document.place(("cases", self.index))
+
+    def problem(self, message: str, *keys: str | int, hint: str | None = None) -> Problem:
+        """A Problem at the case, or at one of its keys."""
+        return self.document.problem(("cases", self.index, *keys), message, hint=hint, at_key=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """The cases that can be read, in the order of their files, and what is wrong with the others."""
+
+    cases: tuple[PlacedCase, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        """The problems that keep a file or a case from being used."""
+        return tuple(problem for problem in self.problems if problem.severity == "error")
+
+
+def read_suite(generation: Generation) -> Suite:
+    """Read the files of cases that lie beside a generation's agents."""
+    cases: list[PlacedCase] = []
+    problems: list[Problem] = []
+    for path, source in sorted(generation.cases.items()):
+        if isinstance(source, Problem):
+            problems.append(source)
+            continue
+        try:
+            file, document = parse(path, source, CaseFile)
+        except ParseError as error:
+            problems.extend(error.problems)
+            continue
+        placed = [
+            PlacedCase(case, case.agent or default_agent(path), document, index)
+            for index, case in enumerate(file.cases)
+        ]
+        problems.extend(_problems(placed, generation))
+        cases.extend(placed)
+    return Suite(tuple(cases), tuple(in_order(problems)))
+
+
+def default_agent(path: str) -> str:
+    """The agent that a file of cases is named after."""
+    name = PurePosixPath(path).name
+    return next((name.removesuffix(suffix) for suffix in TEST_SUFFIXES if name.endswith(suffix)), name)
+
+
+def _problems(cases: Iterable[PlacedCase], generation: Generation) -> Iterator[Problem]:
+    seen: set[str] = set()
+    told = {PurePosixPath(problem.path).stem for problem in generation.errors}
+    """Whose absence needs no words: agents whose own files say what is wrong, and those that were told of."""
+    for placed in cases:
+        name = placed.case.name
+        if name in seen:
+            yield placed.problem(f"two cases are named {name!r}", "name")
+        seen.add(name)
+        agent = generation.agents.get(placed.agent)
+        if agent is None and placed.agent in told:
+            continue
+        if agent is None:
+            told.add(placed.agent)
+            message = (
+                f"there is no usable agent {placed.agent!r}{did_you_mean(placed.agent, sorted(generation.agents))}"
+            )
+            hint = None if placed.case.agent else "name the file after its agent, or write `agent: NAME`"
+            yield placed.problem(message, "agent", hint=hint)
+            continue
+        yield from _unknown_tools(placed, [*generation.tools, *(f"{SUB_AGENT}{other}" for other in generation.agents)])
+
+
+def _unknown_tools(placed: PlacedCase, known: list[str]) -> Iterator[Problem]:
+    """Names that can never match: what is said of them would hold, or fail, whatever the agent does."""
+    for path, pattern in _tool_patterns(placed.case):
+        if not any(fnmatchcase(name, pattern) for name in known):
+            problem = placed.problem(f"there is no tool {pattern!r}{did_you_mean(pattern, known)}", *path)
+            yield problem.model_copy(update={"severity": "warning"})
+
+
+def _tool_patterns(case: Case) -> Iterator[tuple[Path, str]]:
+    expect = case.expect
+    for key in ("offered", "not_offered", "called", "called_exactly", "not_called", "denied"):
+        for index, pattern in enumerate(getattr(expect, key) or ()):
+            yield ("expect", key, index), pattern
+    for index, pattern in enumerate(expect.asked or ()):
+        if pattern not in ("plan", "step"):
+            yield ("expect", "asked", index), pattern
+    yield from ((("expect", "arguments", pattern), pattern) for pattern in expect.arguments)
+    yield from ((("results", name), name) for name in case.results)

@@ -1,0 +1,179 @@
+"""Gemini, through Google's own SDK. Whatever goes wrong there leaves here as one ModelError."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from framework.llm.capabilities import Capabilities
+from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
+from framework.llm.gemini.format import Parts, request_to_arguments
+from framework.llm.http_client import http_client
+from framework.llm.openai_format import tool_names
+from framework.llm.provider_errors import Failures, wait_of, words_of
+from framework.llm.reply_check import Answer, Endings, judge
+from framework.types.errors import ModelError
+
+if TYPE_CHECKING:
+    import httpx2
+    from google.genai import Client
+
+T = TypeVar("T")
+SDK_TIMEOUT = 600.0
+"""Seconds; a net below the deadline that the engine sets."""
+REFUSALS = (
+    "SAFETY",
+    "RECITATION",
+    "BLOCKLIST",
+    "PROHIBITED_CONTENT",
+    "SPII",
+    "ESCALATION",
+    "MODEL_ARMOR",
+    "PUP_LIMITED_DISABLED",
+)
+BROKEN = (
+    "OTHER",
+    "LANGUAGE",
+    "MALFORMED_FUNCTION_CALL",
+    "UNEXPECTED_TOOL_CALL",
+    "TOO_MANY_TOOL_CALLS",
+    "MISSING_THOUGHT_SIGNATURE",
+    "MALFORMED_RESPONSE",
+    "FINISH_REASON_UNSPECIFIED",
+)
+ENDINGS: Endings = {
+    "STOP": "stop",
+    "MAX_TOKENS": "length",
+    "CONTINUATION": "length",
+    **dict.fromkeys(REFUSALS, "content_filter"),
+    **dict.fromkeys(BROKEN, "error"),
+}
+
+
+class GeminiModel:
+    """A model behind `generateContent`. The SDK is loaded with the first question.
+
+    Args:
+        model: the name the API knows it by.
+        api_key: empty for a server that asks for none.
+        base_url: of another server that speaks the same, with or without a version such as `/v1beta`; None is Google's.
+        capabilities: over those known of the model.
+    """
+
+    def __init__(
+        self, model: str, *, api_key: str, base_url: str | None = None, capabilities: Capabilities | None = None
+    ) -> None:
+        self._info = served_model("gemini", model, base_url, capabilities)
+        self._api_key = api_key
+        self._base_url = base_url
+        self._failures = Failures(self._info.name, api_key, base_url)
+        self._client: Client | None = None
+        self._http: httpx2.AsyncClient | None = None
+        self._responses: WeakKeyDictionary[asyncio.Task[Any], httpx2.Response] = WeakKeyDictionary()
+
+    @property
+    def info(self) -> ModelInfo:
+        """Provider, model and capabilities."""
+        return self._info
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
+        """Ask; raises ModelError."""
+        models: Any = self._connected().aio.models
+        arguments = request_to_arguments(request, self._info)
+        answer = Parts(ENDINGS)
+        if not request.stream and not self._info.capabilities.stream_only:
+            answer.take(await self._guard(models.generate_content(**arguments)))
+            yield Delta(reply=self._reply(answer, request))
+            return
+        chunks = await self._guard(models.generate_content_stream(**arguments))
+        response = None
+        try:
+            while (chunk := await self._guard(anext(chunks, None))) is not None:
+                response = response or self._responses.pop(_task(), None)
+                delta = answer.take(chunk)
+                if delta and request.stream:
+                    yield delta
+        finally:
+            await chunks.aclose()
+            if response is not None:  # the SDK leaves it open when its generators are left in the middle
+                await response.aclose()
+        yield Delta(reply=self._reply(answer, request))
+
+    async def close(self) -> None:
+        """Give connections back."""
+        if self._client is not None and self._http is not None:
+            self._client.close()
+            await self._http.aclose()
+            self._client = self._http = None
+
+    def _connected(self) -> Client:
+        self._client = self._client or self._failures.set_up(self._connect)
+        return self._client
+
+    def _connect(self) -> Client:
+        from google.genai import Client
+        from google.genai.types import HttpOptions, HttpRetryOptions
+
+        # With a client of ours, or the SDK takes aiohttp where it finds it, and that has other errors and retries.
+        self._http = http_client(SDK_TIMEOUT, self._remember)
+        address, version = _address_and_version(self._base_url)
+        options = HttpOptions(
+            base_url=address,
+            api_version=version,
+            timeout=int(SDK_TIMEOUT * 1000),
+            retry_options=HttpRetryOptions(attempts=1),
+            httpx_async_client=self._http,
+        )
+        return Client(enterprise=False, api_key=self._api_key or "none", http_options=options)
+
+    async def _remember(self, response: httpx2.Response) -> None:
+        self._responses[_task()] = response
+
+    def _reply(self, parts: Parts, request: ModelRequest) -> ModelReply:
+        answer = Answer(
+            message=parts.message(tool_names(request.tools)),
+            ending=parts.ending,
+            usage=parts.usage,
+            model=parts.model,
+            response_id=parts.response_id,
+            pieces=parts.pieces,
+            refusal=parts.blocked or None,
+        )
+        return judge(answer, request, self._info, ENDINGS, self._failures)
+
+    async def _guard(self, call: Awaitable[T]) -> T:
+        from google.genai.errors import APIError
+
+        return await self._failures.guard(call, APIError, self._explain)
+
+    def _explain(self, error: Any) -> ModelError | None:
+        headers = getattr(error.response, "headers", None) or {}
+        wait = wait_of({str(key).lower(): str(value) for key, value in headers.items()})
+        words = words_of(error.message)
+        if not isinstance(error.code, int) or error.code < 300:
+            return self._failures.reported(words)
+        return self._failures.status(error.code, words, wait=_asked_wait(error.details) if wait is None else wait)
+
+
+def _task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None, "a client is asked from a task"
+    return task
+
+
+def _address_and_version(base_url: str | None) -> tuple[str | None, str | None]:
+    """The SDK wants the version of the API apart; None is its own choice."""
+    head, _, tail = (base_url or "").rstrip("/").rpartition("/")
+    return (head, tail) if tail in ("v1", "v1beta", "v1alpha") else (base_url, None)
+
+
+def _asked_wait(details: object) -> float | None:
+    """The seconds that an error's `RetryInfo` asks to wait."""
+    error = details.get("error") if isinstance(details, Mapping) else None
+    listed = error.get("details") if isinstance(error, Mapping) else None
+    for detail in listed if isinstance(listed, list) else ():
+        if isinstance(detail, Mapping) and str(detail.get("retryDelay", "")).endswith("s"):
+            return wait_of({"retry-after": str(detail["retryDelay"])[:-1]})
+    return None

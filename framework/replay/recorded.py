@@ -1,0 +1,200 @@
+"""A run's record in the place of its models and tools: they say again what they said, and nothing is called."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, fields
+from typing import Any
+
+from framework.engine.routing.by_model import RouteChoice
+from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
+from framework.tools.extension import Extension
+from framework.tools.tool import Tool, ToolContext
+from framework.types.confirmation_kinds import KINDS
+from framework.types.errors import ModelError, Paused, Refused, ToolError
+from framework.types.messages import Message, ToolCall, ToolResult, Usage
+from framework.types.spec import HookPlace
+from framework.types.state import Confirmation, RunState
+
+RECORDED = "recorded"
+"""The name under which agents have the model."""
+NO_RESULT = "(the record has no result of this call)"
+BY_USE = ("max_total_tokens", "max_cost_usd")
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a model was asked when an agent asked it first."""
+
+    agent: str
+    prompt: str
+    """The system prompt."""
+    offered: tuple[str, ...]
+    """Tools by name."""
+
+
+class Recording:
+    """What a run was told, to be told once more to a run that begins as it did."""
+
+    def __init__(self, record: RunState, live: RunState) -> None:
+        """Take the record, and the state of the run that is to be told: it says which sub-run asks."""
+        self._records = {state.path: state for state in record.with_sub_runs()}
+        self._live, self._record = live, record
+        self._given: Counter[tuple[Path, str]] = Counter()
+        self._questions = {asked.id.partition("?")[0]: asked for asked in record.pending if KINDS[asked.kind].by_tool}
+        self.asked: dict[str, Asked] = {}
+        """By agent."""
+        self.beyond: list[str] = []
+        """What was wanted that the record does not have."""
+
+    # --- the model
+
+    def reply(self, request: ModelRequest) -> ModelReply:
+        """The answer that was given in the place of this one; raises ModelError where there is none."""
+        path = self._asking(request)
+        if path is None:
+            return _reply(Message(role="assistant", content=self._aside(request)), Usage())
+        self._note(path, request)
+        kind = "reply" if request.output is None else "typed"
+        place = self._given[path, kind]
+        self._given[path, kind] += 1
+        record = self._records.get(path)
+        answers = _answers(record, kind) if record else []
+        if place >= len(answers):
+            where = f"the sub-run {'/'.join(path)}" if path else "the run"
+            self.beyond.append(f"{where} asks its model once more than it did, after {place} answers")
+            raise ModelError("the record has no further answer")
+        return _reply(answers[place], self._usage())
+
+    def _aside(self, request: ModelRequest) -> str:
+        """What is no turn of a run: how a sub-run works, or a summary; raises ModelError where there is none."""
+        if request.output is not RouteChoice:
+            if self._record.summary is None:
+                raise ModelError("the record has no summary")
+            return self._record.summary.text
+        message = request.messages[-1].content
+        asking = (s for s in self._live.with_sub_runs() if not s.executor and s.messages[0].content == message)
+        for live in asking:
+            if (record := self._records.get(live.path)) and record.executor:
+                return json.dumps({"agent": live.agent, "executor": record.executor})
+        raise ModelError("the record does not say how it works")
+
+    def _asking(self, request: ModelRequest) -> Path | None:
+        """Which run asks: its own first message is in the request; none: what is asked is no turn of it."""
+        shown = {id(message) for message in request.messages}
+        own = (s.path for s in self._live.with_sub_runs() if s.messages and id(s.messages[0]) in shown)
+        return next(own, None)
+
+    def _note(self, path: Path, request: ModelRequest) -> None:
+        agent = next(state.agent for state in self._live.with_sub_runs() if state.path == path)
+        if agent not in self.asked:
+            offered = tuple(sorted(tool.name for tool in request.tools))
+            self.asked[agent] = Asked(agent, request.messages[0].content, offered)
+
+    def _usage(self) -> Usage:
+        """Tokens of one answer: their sum is that of the record, where it comes to be what stopped the run too."""
+        used, answers = self._record.usage, sum(len(_answers(run, k)) for run in self._records.values() for k in _KINDS)
+        share = 1 / max(answers, 1)
+        if self._record.finish_reason in BY_USE:
+            share = float(sum(self._given.values()) == answers)
+        return Usage(
+            prompt_tokens=round(used.prompt_tokens * share),
+            completion_tokens=round(used.completion_tokens * share),
+            total_tokens=round(used.total_tokens * share),
+            cost_usd=used.cost_usd * share,
+        )
+
+    # --- tools, and those who decide about them
+
+    def tool(self, tool: Tool) -> Tool:
+        """A tool that policy and model see as it is, and that answers as it did."""
+        if tool.source == "agent":
+            return tool
+        known = {field.name: getattr(tool, field.name) for field in fields(Tool)}
+        return _Recorded(**{**known, "retries": 0, "rate": None}, recording=self)
+
+    def result(self, call_id: str) -> ToolResult | Confirmation:
+        """What came of a call, or what its tool asked a human."""
+        if known := self._known(call_id):
+            return known
+        if question := self._questions.get(call_id):
+            return question
+        self.beyond.append(f"the call {call_id} has no result on record")
+        return ToolResult(status="success", output=NO_RESULT)
+
+    def hooks(self) -> Mapping[HookPlace, tuple[Extension, ...]]:
+        """Hooks that refuse what hooks refused."""
+
+        async def before_tool(context: ToolContext, call: ToolCall) -> None:  # noqa: ARG001 - a hook's signature
+            result = self._known(context.call_id)
+            if result is not None and str(result.metadata.get("rule", "")).startswith("hook "):
+                raise Refused(result.error or "")
+
+        async def after_run(context: ToolContext, output: str) -> None:  # noqa: ARG001 - a hook's signature
+            if context.call_id == "" and self._record.finish_reason == "refused":
+                raise Refused(self._record.output)
+
+        refused = self._record.finish_reason == "refused"
+        hooks: dict[HookPlace, tuple[Extension, ...]] = {"before_tool": (Extension("hook", RECORDED, before_tool),)}
+        if refused:
+            hooks["after_run"] = (Extension("hook", RECORDED, after_run),)
+        return hooks
+
+    def _known(self, call_id: str) -> ToolResult | None:
+        *path, own = call_id.split("/")
+        record = self._records.get(tuple(path))
+        call = record.calls.get(own) if record else None
+        return call.result if call else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recorded(Tool):
+    recording: Recording
+
+    async def invoke(self, bound: Mapping[str, Any], context: ToolContext, threads: Executor | None) -> Any:  # noqa: ARG002 - the signature is Tool's
+        match self.recording.result(context.call_id):
+            case Confirmation() as question:
+                raise Paused([question])
+            case ToolResult(status="success", output=output):
+                return output
+            case ToolResult(error=error):
+                raise ToolError(error or "")
+
+
+class RecordedModel:
+    """A client that gives a recording's answers."""
+
+    info = ModelInfo(provider=RECORDED, model="", typed=True, stand_in=True)
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        """The next answer; raises ModelError where the record ends."""
+        yield Delta(reply=self._recording.reply(request))
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+_KINDS = ("reply", "typed")
+
+
+def _answers(record: RunState, kind: str) -> list[Message]:
+    if kind == "reply":
+        return [record.messages[place] for place in record.replies]
+    return [Message(role="assistant", content=text) for text in record.typed]
+
+
+def _reply(message: Message, usage: Usage) -> ModelReply:
+    return ModelReply(message, "tool_calls" if message.tool_calls else "stop", usage, RECORDED)
+
+
+def calls_of(record: RunState) -> Iterator[ToolCall]:
+    """Every call of a run and its sub-runs that was asked for."""
+    for state in record.with_sub_runs():
+        yield from (call.call for call in state.calls.values())

@@ -1,0 +1,296 @@
+"""A store that keeps everything in this process, until it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from framework.store.protocol import (
+    Blueprint,
+    Conversation,
+    ConversationInfo,
+    ConversationQuery,
+    Pruned,
+    RunInfo,
+    RunQuery,
+    RunRecord,
+)
+from framework.types.errors import ConversationBusy, RequestError, RunBusy, RunNotFound
+from framework.types.events import Event
+from framework.types.state import Decision, RunState
+from framework.types.trace import SpanRecord
+
+OPEN = ("running", "paused")
+MESSAGE_CHARS = 200
+"""Of a user's message, in lists."""
+SWEEP_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class MemoryRecord:
+    """A run whose state is the record: nothing is written before its end."""
+
+    state: RunState
+    store: MemoryStore
+    turn: int
+    created_at: float
+    updated_at: float
+    held: bool = True
+    cancel_requested: bool = False
+    spans: list[SpanRecord] = field(default_factory=list)
+
+    async def write(
+        self,
+        state: RunState,
+        events: Sequence[Event] = (),  # noqa: ARG002 - the protocol's
+        spans: Sequence[SpanRecord] = (),
+        *,
+        last: bool = False,
+    ) -> None:
+        """Keep the end; whatever comes before it is in the state."""
+        self.spans.extend(spans)
+        if last:
+            self.state, self.updated_at, self.held = state, time.time(), False
+            self.store.ended(state)
+
+    async def release(self) -> None:
+        """Nobody works on the run any more."""
+        self.held = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """When a conversation's last turn ended, and how long it is kept after that."""
+
+    updated_at: float
+    ttl: float | None
+
+    @property
+    def expires_at(self) -> float:
+        return float("inf") if self.ttl is None else self.updated_at + self.ttl
+
+
+class MemoryStore:
+    """Finished runs are forgotten past `keep_runs`, oldest first. Events are not kept: who listens has them."""
+
+    durable = False
+    files: tuple[Path, ...] = ()
+
+    def __init__(self, keep_runs: int = 1000, *, keep_spans: bool = False) -> None:
+        self.keeps_spans = keep_spans
+        self._runs: dict[str, MemoryRecord] = {}
+        self._conversations: dict[str, Conversation] = {}
+        self._times: dict[str, _Times] = {}
+        self._keep_runs = keep_runs
+        self._swept_at = 0.0
+        """When conversations that had expired were last forgotten."""
+
+    async def begin(
+        self,
+        state: RunState,
+        conversation: Conversation | None,
+        blueprint: Blueprint | None,  # noqa: ARG002 - what a run is made of lives as long as what is kept of it here
+    ) -> RunRecord:
+        """Keep the state itself: it is the record."""
+        if (now := time.time()) >= self._swept_at + SWEEP_SECONDS:
+            self._swept_at = now
+            await self.prune(None, now)
+        turn = 0
+        if conversation is not None:
+            current = await self.conversation(conversation.id)
+            if current.open_run or current.turns != conversation.turns:
+                raise ConversationBusy(f"conversation {conversation.id!r} is busy: another run of it began first")
+            turn = current.turns + 1
+            user, tenant = (current.user, current.tenant) if current.turns else (state.user, state.tenant)
+            opened = replace(current, open_run=state.run_id, turns=turn, user=user, tenant=tenant)
+            self._conversations[current.id] = opened
+        record = self._runs[state.run_id] = MemoryRecord(state, self, turn, now, now)
+        if len(self._runs) > self._keep_runs:
+            finished = (run for run, kept in self._runs.items() if kept.state.status not in ("running", "paused"))
+            if oldest := next(finished, None):
+                del self._runs[oldest]
+        return record
+
+    async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:  # noqa: ARG002 - the protocol's
+        """Hold a run again."""
+        record = self._record(state.run_id)
+        if record.held:
+            raise RunBusy(f"run {state.run_id} is already in progress")
+        record.held = True
+        return record
+
+    async def load_run(self, run_id: str) -> RunState:
+        """The state itself, not a copy."""
+        return self._record(run_id).state
+
+    async def runs(self, query: RunQuery | None = None) -> Sequence[RunInfo]:
+        """The runs that are still kept."""
+        query = query or RunQuery()
+        found = [info for info in map(_info, self._runs.values()) if _matches(info, query)]
+        return (found[::-1] if query.newest_first else found)[: query.limit]
+
+    async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:  # noqa: ARG002 - the protocol's
+        """Nothing: they went to whoever listened."""
+        self._record(run_id)
+        return ()
+
+    async def spans(self, run_id: str) -> Sequence[SpanRecord]:
+        """The run's trace, if traces are kept."""
+        return sorted(self._record(run_id).spans, key=lambda span: span.start_ns)
+
+    async def request_cancel(self, run_id: str) -> bool:
+        """Whoever holds the run is in this process."""
+        record = self._record(run_id)
+        record.cancel_requested = record.cancel_requested or record.held
+        return record.held
+
+    async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
+        """The runs that are in progress; no other process can take them over."""
+        found = {run_id: self._runs[run_id] for run_id in run_ids if run_id in self._runs}
+        return {run_id: record.cancel_requested for run_id, record in found.items() if record.held}
+
+    async def blueprint(self, digest: str) -> Blueprint | None:  # noqa: ARG002 - the protocol's
+        """None is kept."""
+        return None
+
+    async def conversation(self, conversation_id: str) -> Conversation:
+        """A conversation; an unknown id is a new, empty one, and so is one that has expired."""
+        if self._has_expired(conversation_id, time.time()):
+            self._forget(conversation_id)
+        return self._conversations.get(conversation_id, Conversation(conversation_id))
+
+    async def conversations(self, query: ConversationQuery | None = None) -> Sequence[ConversationInfo]:
+        """All conversations, or some."""
+        query = query or ConversationQuery()
+        wanted = {name: value for name in ("agent", "user", "tenant") if (value := getattr(query, name)) is not None}
+        found = [
+            info
+            for info in map(self._conversation_info, self._conversations.values())
+            if all(getattr(info, name) == value for name, value in wanted.items())
+            and (query.before is None or info.updated_at < query.before)
+        ]
+        return sorted(found, key=lambda info: -info.updated_at)[: query.limit]
+
+    async def replace_session(self, conversation: Conversation) -> None:
+        """Keep the values; raises ConversationBusy."""
+        current = await self.conversation(conversation.id)
+        if current.open_run is not None or current.turns != conversation.turns:
+            raise ConversationBusy(f"conversation {conversation.id!r} is busy: another run of it began first")
+        self._conversations[current.id] = replace(current, session=dict(conversation.session))
+
+    async def delete_conversation(self, conversation_id: str) -> int:
+        """Forget it with its runs."""
+        if conversation_id not in self._conversations:
+            raise RequestError(f"there is no conversation {conversation_id!r}")
+        if any(record.held for record in self._turns(conversation_id)):
+            raise ConversationBusy(f"conversation {conversation_id!r} is busy: a run of it is in progress")
+        return self._forget(conversation_id)
+
+    async def prune(self, before: float | None, now: float, *, dry_run: bool = False) -> Pruned:
+        """Forget what has been kept for long enough."""
+        expired = [key for key in self._conversations if self._has_expired(key, now)]
+        old = [
+            run_id
+            for run_id, record in self._runs.items()
+            if before is not None and record.state.status not in OPEN and record.updated_at < before
+        ]
+        runs = {*old, *(record.state.run_id for key in expired for record in self._turns(key))}
+        if not dry_run:
+            for key in expired:
+                self._forget(key)
+            for run_id in runs:
+                self._runs.pop(run_id, None)
+        return Pruned(len(runs), len(expired))
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def ended(self, state: RunState) -> None:
+        """Let the next run of this run's conversation begin; a turn that ended well is part of it."""
+        if state.conversation_id is None or state.status == "paused":
+            return
+        conversation = self._conversations[state.conversation_id]
+        if state.status in ("completed", "stopped"):
+            messages, session = (*conversation.messages, *state.messages), dict(state.session)
+            conversation = replace(conversation, messages=messages, agent=state.agent, session=session)
+        summary = state.summary or conversation.summary
+        self._conversations[conversation.id] = replace(conversation, open_run=None, summary=summary)
+        self._times[conversation.id] = _Times(time.time(), state.conversation_ttl)
+
+    def _turns(self, conversation_id: str) -> list[MemoryRecord]:
+        return [record for record in self._runs.values() if record.state.conversation_id == conversation_id]
+
+    def _has_expired(self, conversation_id: str, now: float) -> bool:
+        times, kept = self._times.get(conversation_id), self._conversations.get(conversation_id)
+        return times is not None and kept is not None and not kept.open_run and times.expires_at <= now
+
+    def _forget(self, conversation_id: str) -> int:
+        self._times.pop(conversation_id, None)
+        del self._conversations[conversation_id]
+        turns = [record.state.run_id for record in self._turns(conversation_id)]
+        for run_id in turns:
+            del self._runs[run_id]
+        return len(turns)
+
+    def _conversation_info(self, kept: Conversation) -> ConversationInfo:
+        turns = self._turns(kept.id)
+        times = self._times.get(kept.id) or _Times(turns[-1].updated_at if turns else 0.0, None)
+        return ConversationInfo(
+            id=kept.id,
+            agent=kept.agent,
+            turns=kept.turns,
+            created_at=turns[0].created_at if turns else times.updated_at,
+            updated_at=times.updated_at,
+            expires_at=None if times.ttl is None else times.expires_at,
+            open_run=kept.open_run,
+            user=kept.user,
+            tenant=kept.tenant,
+        )
+
+    def _record(self, run_id: str) -> MemoryRecord:
+        try:
+            return self._runs[run_id]
+        except KeyError:
+            raise RunNotFound(f"there is no run {run_id!r}") from None
+
+
+def _info(record: MemoryRecord) -> RunInfo:
+    state = record.state
+    expiries = [asked.expires_at.timestamp() for asked in state.pending if asked.expires_at]
+    return RunInfo(
+        run_id=state.run_id,
+        status=state.status,
+        finish_reason=state.finish_reason,
+        agent=state.agent,
+        generation=state.generation,
+        digest=state.digest,
+        message=state.messages[0].content[:MESSAGE_CHARS],
+        created_at=record.created_at,
+        updated_at=record.updated_at,
+        conversation_id=state.conversation_id,
+        turn=record.turn,
+        user=state.user,
+        tenant=state.tenant,
+        trace_id=state.trace_id,
+        steps=state.steps,
+        tokens=state.usage.total_tokens,
+        expires_at=min(expiries, default=None),
+        held=record.held,
+    )
+
+
+def _matches(info: RunInfo, query: RunQuery) -> bool:
+    return all(_conditions(info, query))
+
+
+def _conditions(info: RunInfo, query: RunQuery) -> Iterator[bool]:
+    yield not query.statuses or info.status in query.statuses
+    yield not query.orphaned or info.orphaned
+    if query.expired_at is not None:
+        yield info.status == "paused" and info.expires_at is not None and info.expires_at <= query.expired_at
+    for name in ("conversation_id", "agent", "user", "tenant"):
+        wanted = getattr(query, name)
+        yield wanted is None or getattr(info, name) == wanted

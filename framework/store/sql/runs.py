@@ -1,0 +1,296 @@
+"""Runs in a database: begun, taken over, read, listed. Functions over one connection, each within one transaction."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
+
+from framework.store.protocol import Blueprint, Conversation, RunInfo, RunQuery
+from framework.store.sql.database import Database
+from framework.store.sql.leases import Hold, Holds
+from framework.store.sql.owners import is_leased, owner_of
+from framework.store.sql.packing import Packed, unpacked
+from framework.store.sql.schema import blueprints, conversations, decisions, events, messages, parts, runs, spans
+from framework.store.sql.state_rows import Kind, whole
+from framework.types.errors import ConversationBusy, DecisionRefused, RunBusy, RunNotFound, StoreError
+from framework.types.state import Decision, RunState
+
+_DECISION: TypeAdapter[Decision] = TypeAdapter(Decision)
+MESSAGE_CHARS = 200
+"""Of a user's message, in lists."""
+OPEN = ("paused", "running")
+GOOD = ("completed", "stopped")
+"""Turns that ended so are part of their conversation."""
+
+
+def text(value: str | None) -> str | None:
+    """What both databases take as text."""
+    return None if value is None else value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
+# --- beginning and taking over
+
+
+def claim_conversation(connection: sa.Connection, conversation: Conversation, state: RunState) -> int:
+    """Make the run the conversation's next turn; returns its number. Raises ConversationBusy."""
+    now = time.time()
+    if not conversation.turns:
+        insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+        whose = {"user_id": text(state.user), "tenant": text(state.tenant)}
+        row = insert(conversations).values(id=conversation.id, created_at=now, updated_at=now, **whose)
+        connection.execute(row.on_conflict_do_nothing(index_elements=["id"]))
+    claimed = connection.execute(
+        sa.update(conversations)
+        .where(
+            conversations.c.id == conversation.id,
+            conversations.c.open_run.is_(None),
+            conversations.c.turns == conversation.turns,
+        )
+        .values(open_run=state.run_id, turns=conversations.c.turns + 1, updated_at=now)
+        .returning(conversations.c.turns)
+    ).scalar_one_or_none()
+    if claimed is None:
+        raise ConversationBusy(f"conversation {conversation.id!r} is busy: another run of it began first")
+    return int(claimed)
+
+
+def insert_run(
+    connection: sa.Connection, database: Database, state: RunState, row: Mapping[str, Any], hold: Hold, lease: float
+) -> None:
+    """Insert a new run that is held."""
+    now = time.time()
+    connection.execute(
+        sa.insert(runs).values(
+            id=state.run_id,
+            conversation_id=state.conversation_id,
+            user_id=text(state.user),
+            tenant=text(state.tenant),
+            agent=state.agent,
+            generation=state.generation,
+            digest=state.digest,
+            blueprint=state.blueprint,
+            status="running",
+            version=1,
+            owner=hold.name,
+            lease_until=database.now + lease,
+            lease_boot=hold.boot_lease(lease),
+            message=text(state.messages[0].content[:MESSAGE_CHARS]),
+            created_at=now,
+            updated_at=now,
+            **row,
+        )
+    )
+
+
+def insert_blueprint(connection: sa.Connection, blueprint: Blueprint) -> None:
+    """Keep what an agent is made of; if it is kept already, it is kept for longer."""
+    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    files = orjson.dumps(dict(blueprint.files)).decode()
+    row = insert(blueprints).values(digest=blueprint.digest, files=files, created_at=time.time())
+    kept = row.on_conflict_do_update(index_elements=["digest"], set_={"created_at": row.excluded.created_at})
+    connection.execute(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who takes a run over."""
+
+    hold: Hold
+    lease: float
+    """Seconds."""
+    holds: Holds
+    """Knows whether the run is still held."""
+    by: str | None
+    """Who decided what the run waited for."""
+
+
+def take_run(
+    connection: sa.Connection, database: Database, state: RunState, decided: Mapping[str, str], claim: Claim
+) -> tuple[int, bool]:
+    """Take a run that is not held, exactly as it was loaded, with decisions as JSON.
+
+    Returns:
+        Its version, and whether a cancel request is on record that was not carried out.
+
+    Raises:
+        RunBusy: it is held, or another process was faster.
+        DecisionRefused: a decision was made before.
+    """
+    holder = owner_of(connection, database, claim.holds, state.run_id)
+    free = runs.c.owner.is_(None) if holder is None else runs.c.owner == holder.name
+    if holder is not None and holder.is_held:
+        free = sa.false()
+    elif holder is not None and not claim.holds.is_over(holder.name):
+        free = sa.and_(free, runs.c.lease_until == holder.lease_until)  # it was not renewed meanwhile
+    taken = connection.execute(
+        sa.update(runs)
+        .where(runs.c.id == state.run_id, runs.c.version == state.version, runs.c.status.in_(OPEN), free)
+        .values(
+            owner=claim.hold.name,
+            lease_until=database.now + claim.lease,
+            lease_boot=claim.hold.boot_lease(claim.lease),
+            version=runs.c.version + 1,
+            status="running",
+            expires_at=None,
+            attempts=runs.c.attempts + 1,
+        )
+        .returning(runs.c.version, runs.c.cancel_requested)
+    ).one_or_none()
+    if taken is None:
+        raise RunBusy(f"run {state.run_id} is already in progress in another process")
+    now = time.time()
+    rows = [
+        {
+            "run_id": state.run_id,
+            "confirmation_id": text(key),
+            "decision": body,
+            "decided_by": text(claim.by),
+            "decided_at": now,
+        }
+        for key, body in decided.items()
+    ]
+    if rows:
+        try:
+            connection.execute(sa.insert(decisions), rows)
+        except IntegrityError:
+            raise DecisionRefused(f"{', '.join(sorted(decided))}: decided before") from None
+    return int(taken[0]), bool(taken[1])
+
+
+# --- reading
+
+
+def load_run(connection: sa.Connection, run_id: str) -> RunState:
+    """A run as it was last written; raises RunNotFound, or StoreError for one that cannot be read."""
+    columns = (runs.c.head, runs.c.state, runs.c.version, runs.c.status, runs.c.conversation_id, runs.c.turn)
+    row = connection.execute(sa.select(*columns).where(runs.c.id == run_id)).one_or_none()
+    if row is None:
+        raise RunNotFound(f"there is no run {run_id!r}")
+    earlier = history(connection, row.conversation_id, row.turn) if row.conversation_id else []
+    try:
+        state = whole(_parts(connection, run_id, row), earlier, row.version)
+        state.decisions |= _decided(connection, run_id)
+    except (ValidationError, ValueError, KeyError, LookupError) as error:
+        raise StoreError(f"the run {run_id} cannot be read: {type(error).__name__}") from None
+    if row.status in OPEN:  # what is in the state may be ahead of the end, which was not written
+        state.status = row.status
+    if row.status == "running":  # taken over: what it waited for is decided, or will be asked again
+        state.pending = []
+    return state
+
+
+def _decided(connection: sa.Connection, run_id: str) -> dict[str, Decision]:
+    """What humans decided, also if the process that was told ended before its first step."""
+    found = sa.select(decisions.c.confirmation_id, decisions.c.decision).where(decisions.c.run_id == run_id)
+    return {key: _DECISION.validate_json(body) for key, body in connection.execute(found)}
+
+
+def _parts(connection: sa.Connection, run_id: str, row: Any) -> Iterator[tuple[str, Kind, str]]:
+    yield "", "head", row.head
+    yield "", "state", row.state
+    if row.status not in OPEN and (found := unpacked(connection, run_id)) is not None:
+        yield from found.parts
+    said = sa.select(messages.c.path, messages.c.body).where(messages.c.run_id == run_id)
+    for path, body in connection.execute(said.order_by(messages.c.path, messages.c.n)):
+        yield path, "message", body
+    rest = sa.select(parts.c.path, parts.c.kind, parts.c.body).where(parts.c.run_id == run_id)
+    for path, kind, body in connection.execute(rest.order_by(parts.c.path, parts.c.kind, parts.c.n)):
+        yield path, kind, body
+
+
+def history(connection: sa.Connection, conversation_id: str, before_turn: int | None = None) -> list[str]:
+    """The messages of a conversation's turns that ended well, as JSON, in order."""
+    said = (
+        sa.select(messages.c.body)
+        .join(runs, runs.c.id == messages.c.run_id)
+        .where(runs.c.conversation_id == conversation_id, runs.c.status.in_(GOOD), messages.c.path == "")
+        .order_by(runs.c.turn, messages.c.n)
+    )
+    if before_turn is not None:
+        said = said.where(runs.c.turn < before_turn)
+    return list(connection.execute(said).scalars())
+
+
+def told(connection: sa.Connection, run_id: str, after: int) -> list[dict[str, Any]]:
+    """A run's events since number `after`; raises RunNotFound."""
+    found = sa.select(events.c.body).where(events.c.run_id == run_id, events.c.seq > after).order_by(events.c.seq)
+    bodies = list(connection.execute(found).scalars())
+    if not bodies:
+        bodies = [body for seq, body in _packed(connection, run_id).events if seq > after]
+    return [json.loads(body) for body in bodies]  # of any size of number
+
+
+def traced(connection: sa.Connection, run_id: str) -> list[str]:
+    """The pieces of a run's trace; raises RunNotFound."""
+    bodies = list(connection.execute(sa.select(spans.c.body).where(spans.c.run_id == run_id)).scalars())
+    return bodies or [*_packed(connection, run_id).spans]
+
+
+def _packed(connection: sa.Connection, run_id: str) -> Packed:
+    """What was packed of a run, or nothing; raises RunNotFound."""
+    if (found := unpacked(connection, run_id)) is not None:
+        return found
+    if connection.execute(sa.select(runs.c.no).where(runs.c.id == run_id)).one_or_none() is None:
+        raise RunNotFound(f"there is no run {run_id!r}")
+    return Packed((), (), ())
+
+
+def list_runs(connection: sa.Connection, database: Database, holds: Holds, query: RunQuery) -> list[RunInfo]:
+    """Runs as lists show them."""
+    columns = [column for column in runs.c if column.name not in ("head", "state")]
+    found = sa.select(*columns, is_leased(database)).order_by(runs.c.no.desc() if query.newest_first else runs.c.no)
+    found = found.where(*_conditions(query))
+    if query.limit is not None and not query.orphaned:
+        found = found.limit(query.limit)
+    infos = [
+        _info(row, held=holds.is_held(row.owner, row.lease_boot, leased=bool(row.leased)))
+        for row in connection.execute(found)
+    ]
+    return [info for info in infos if info.orphaned][: query.limit] if query.orphaned else infos
+
+
+def _conditions(query: RunQuery) -> Iterator[sa.ColumnElement[bool]]:
+    if query.statuses:
+        yield runs.c.status.in_(sorted(query.statuses))
+    if query.orphaned:
+        yield runs.c.status == "running"
+    if query.expired_at is not None:
+        yield sa.and_(runs.c.status == "paused", runs.c.expires_at <= query.expired_at)
+    wanted = {runs.c.conversation_id: query.conversation_id, runs.c.agent: query.agent}
+    wanted |= {runs.c.user_id: query.user, runs.c.tenant: query.tenant}
+    for column, value in wanted.items():
+        if value is not None:
+            yield column == value
+
+
+def _info(row: Any, *, held: bool) -> RunInfo:
+    return RunInfo(
+        run_id=row.id,
+        status=row.status,
+        finish_reason=row.finish_reason,
+        agent=row.agent,
+        generation=row.generation,
+        digest=row.digest,
+        message=row.message,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        conversation_id=row.conversation_id,
+        turn=row.turn or 0,
+        user=row.user_id,
+        tenant=row.tenant,
+        trace_id=row.trace_id,
+        steps=row.steps,
+        tokens=row.tokens,
+        expires_at=row.expires_at,
+        held=held,
+        attempts=row.attempts,
+    )

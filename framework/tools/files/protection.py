@@ -1,0 +1,92 @@
+"""Places that file tools leave alone: hidden ones are not read, those that decide what runs are not written.
+
+A file that an agent writes must not become an agent, a prompt, a tool, a hook or a build that somebody runs.
+`tools.unprotected` in agentsd.yaml opens such places one by one; `tools.write_below` closes all but a few folders.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from framework.tools.base_folder import is_below
+from framework.tools.files.safe_open import is_hidden, parts_below, quoted
+from framework.tools.tool import ToolContext
+from framework.types.errors import ToolError
+
+STEMS = ("conftest", "sitecustomize", "usercustomize")
+"""Names that Python imports unasked, as a module of any form: `conftest.py`, `conftest/`, `sitecustomize.so`."""
+PROTECTED = (
+    *("agents.d", "prompts", "plugins", "agentsd.yaml", "agentsd.yml"),
+    *("*.pth", "*.pyc", "*.pyo", "__pycache__", "*.so", "*.pyd", "*.dylib", "*.dll"),  # loaded instead of a source file
+    *("pyproject.toml", "setup.py", "setup.cfg", "tox.ini", "pytest.ini", "noxfile.py"),
+    *("makefile", "gnumakefile", "*.mk", "cmakelists.txt", "justfile", "rakefile", "gemfile", "procfile"),
+    *("package.json", "package-lock.json", "node_modules", "cargo.toml", "build.rs", "build.gradle*", "pom.xml"),
+    *("dockerfile", "dockerfile.*", "*.dockerfile", "docker-compose*", "compose.yaml", "compose.yml"),
+    *("jenkinsfile", "vagrantfile", "hooks", "*.git"),
+)
+"""Names that are not written, as a file or as a folder with all that is in it, besides the hidden ones."""
+
+
+def parts_to_read(context: ToolContext, path: str) -> tuple[str, ...]:
+    """What `parts_below` makes of a path that may be read or listed.
+
+    Raises:
+        ToolError: the path leads outside the base folder, or to something hidden.
+    """
+    parts = parts_below(context.base_path, path)
+    hidden = next((name for name in parts if is_hidden(name)), None)
+    if hidden is not None and not _is_opened(parts, context.unprotected):
+        raise ToolError(_refusal(parts, hidden, "hidden files may hold secrets, so they are not read"))
+    return parts
+
+
+def parts_to_write(context: ToolContext, path: str) -> tuple[str, ...]:
+    """What `parts_below` makes of a path that may be written.
+
+    Raises:
+        ToolError: the path leads outside the base folder or `tools.write_below`, or to a protected place, or has
+            invisible characters.
+    """
+    parts = parts_below(context.base_path, path)
+    if any(unicodedata.category(char) == "Cf" for char in path):
+        raise ToolError("the path has invisible characters: write it without them")
+    protected = next((name for name in parts if is_protected(name)), None)
+    if protected is not None and not _is_opened(parts, context.unprotected):
+        raise ToolError(_refusal(parts, protected, "what is in it decides what runs, so it is not written"))
+    if context.write_below is not None and not any(is_below(parts, folder) for folder in context.write_below):
+        folders = ", ".join(context.write_below) or "nowhere"
+        raise ToolError(f"{quoted(parts)} is outside the folders that may be written (tools.write_below): {folders}")
+    return parts
+
+
+def is_protected(name: str) -> bool:
+    """Whether a file or folder of this name is left alone; any spelling that a file system may take for it counts."""
+    # Names that differ in case or in Unicode form are one file on some systems, and the same to whoever reads them.
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    if is_hidden(plain) or plain.partition(".")[0] in STEMS:
+        return True
+    return any(fnmatchcase(plain, pattern) for pattern in PROTECTED)
+
+
+def _refusal(parts: Sequence[str], name: str, why: str) -> str:
+    what = quoted(parts) if parts[-1] == name else f"{quoted(parts)} (because of {quoted([name])})"
+    return f"{what} is protected: {why}. Only the operator can open it, with tools.unprotected in agentsd.yaml"
+
+
+def _is_opened(parts: Sequence[str], patterns: Sequence[str]) -> bool:
+    return any(_matches(parts, pattern.strip("/").split("/")) for pattern in patterns)
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Segment by segment; `**` stands for any number of them, and only a hidden pattern for a hidden name."""
+    if not pattern:
+        return not parts
+    if pattern[0] == "**" and _matches(parts, pattern[1:]):
+        return True
+    if not parts or (is_hidden(parts[0]) and not is_hidden(pattern[0])):
+        return False
+    if pattern[0] == "**":
+        return _matches(parts[1:], pattern)
+    return fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])

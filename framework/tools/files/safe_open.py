@@ -1,0 +1,181 @@
+"""Opening files strictly below a base folder.
+
+Each folder on the way is opened relative to the one before it and no symbolic link is followed: exchanging something
+between a check and its use cannot lead outside. Every refusal is a ToolError that names only relative paths.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Literal
+
+from framework.tools.base_folder import BaseFolder, below_base, is_plain, plain_parts
+from framework.types.errors import ToolError, did_you_mean
+from framework.types.text import shorten
+
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Without O_NONBLOCK, opening a named pipe waits for a writer before it can be seen to be no file.
+FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+MAX_SUGGESTED_FROM = 5_000
+MAX_SHOWN = 200
+
+
+def parts_below(base: Path, path: str) -> tuple[str, ...]:
+    """The folders and the name in `path`, relative to `base`; empty for `base` itself.
+
+    An absolute path is taken when it begins with the base path, in the given or in the resolved form.
+
+    Raises:
+        ToolError: the path leads outside, or has characters that no path of ours has.
+    """
+    parts = plain_parts(path)
+    if parts[:1] != ("/",):
+        return parts
+    inside = below_base(base, PurePosixPath(*parts))
+    if inside is None:
+        raise ToolError("the path lies outside the base folder: give one that starts in it, like 'docs/notes.txt'")
+    return inside.parts
+
+
+def refuse_links(base: Path, parts: Sequence[str]) -> None:
+    """Raise ToolError if a part of the path is a symbolic link: the path would be another spelling of its target."""
+    here = str(base)
+    for depth, name in enumerate(parts, start=1):
+        here = f"{here}/{name}"
+        try:
+            mode = os.lstat(here).st_mode
+        except OSError:
+            return  # what is missing leads nowhere
+        if stat.S_ISLNK(mode):
+            raise ToolError(f"{quoted(parts[:depth])} is a symbolic link; links are not followed")
+
+
+@contextmanager
+def folder_below(base: BaseFolder, parts: Sequence[str], *, make: bool = False) -> Iterator[int]:
+    """A descriptor of the folder `parts` below `base`, closed at the end; with `make`, what is missing is made.
+
+    Raises:
+        ToolError: it is denied, is not there, or cannot be opened or made.
+    """
+    require_permitted(base, parts)
+    folder = _open_base(base.path)
+    try:
+        for depth, name in enumerate(parts, start=1):
+            if make:
+                _make_at(folder, name, parts[:depth])
+            inner = _open_at(folder, name, parts[:depth], "folder", base)
+            os.close(folder)
+            folder = inner
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def open_file(base: BaseFolder, parts: Sequence[str]) -> BinaryIO:
+    """The regular file `parts` below `base`, opened for reading.
+
+    Raises:
+        ToolError: it is denied, or does not exist (with the names that were probably meant), or is a folder, a link,
+            a second name of another file, a pipe or a device.
+    """
+    if not parts:
+        raise ToolError("the path names the base folder itself, not a file: list_dir shows what is in it")
+    with folder_below(base, parts[:-1]) as folder:
+        return open_at(base, folder, parts)
+
+
+def open_at(base: BaseFolder, folder: int, parts: Sequence[str]) -> BinaryIO:
+    """The same, for the file `parts` whose folder is open already."""
+    require_permitted(base, parts)
+    descriptor = _open_at(folder, parts[-1], parts, "file", base)
+    try:
+        _require_own_file(os.fstat(descriptor), quoted(parts))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def require_permitted(base: BaseFolder, parts: Sequence[str]) -> None:
+    """Raise ToolError for what tools leave alone: files that the agent's file denies, and those of the store."""
+    if base.is_reserved(parts):
+        raise ToolError(f"{quoted(parts)} belongs to the store of runs and conversations, which tools do not touch")
+    if pattern := base.denied_by(parts):
+        raise ToolError(f"{quoted(parts)} is denied by skill_policy.files.deny: {pattern}")
+
+
+def shown(name: str) -> str:
+    """A name or path in a form that fits into one line of UTF-8: what cannot be printed is escaped."""
+    if is_plain(name):
+        return name
+    return "".join(char if is_plain(char) else char.encode("unicode_escape").decode() for char in name)
+
+
+def quoted(parts: Sequence[str]) -> str:
+    """A path as it stands in a message: escaped, and not too long."""
+    text = shown("/".join(parts))
+    return f"'{shorten(text, MAX_SHOWN)}'"
+
+
+def is_hidden(name: str) -> bool:
+    """Hidden files and folders, and dot-env files of any name, are left out of listings, searches and suggestions."""
+    return name.startswith(".") or name.lower().endswith(".env")
+
+
+def _open_base(base: Path) -> int:
+    try:
+        return os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ToolError(f"the base folder cannot be opened: {error.strerror}") from None
+
+
+def _open_at(folder: int, name: str, parts: Sequence[str], wanted: Literal["file", "folder"], base: BaseFolder) -> int:
+    try:
+        return os.open(name, FOLDER_FLAGS if wanted == "folder" else FILE_FLAGS, dir_fd=folder)
+    except FileNotFoundError:
+        names = [shown(other) for other in _visible_names(folder) if base.permits((*parts[:-1], other))]
+        hint = did_you_mean(shown(name), names)
+        raise ToolError(f"there is no {wanted} {quoted(parts)}{hint}") from None
+    except OSError as error:
+        raise ToolError(_why_not(folder, name, parts, error)) from None
+
+
+def _make_at(folder: int, name: str, parts: Sequence[str]) -> None:
+    try:
+        os.mkdir(name, dir_fd=folder)
+    except FileExistsError:
+        pass  # also when it is no folder: opening it will tell
+    except OSError as error:
+        raise ToolError(f"the folder {quoted(parts)} cannot be made: {error.strerror}") from None
+
+
+def _why_not(folder: int, name: str, parts: Sequence[str], error: OSError) -> str:
+    where = quoted(parts)
+    try:
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    except OSError:
+        return f"{where} cannot be opened: {error.strerror}"
+    if stat.S_ISLNK(mode):
+        return f"{where} is a symbolic link; links are not followed"
+    if isinstance(error, NotADirectoryError):
+        return f"{where} is not a folder"
+    return f"{where} cannot be opened: {error.strerror}"
+
+
+def _require_own_file(status: os.stat_result, where: str) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise ToolError(f"{where} is a folder, not a file: list_dir shows what is in it")
+    if not stat.S_ISREG(status.st_mode):
+        raise ToolError(f"{where} is a pipe or a device, not a file with content")
+    if status.st_nlink > 1:
+        raise ToolError(f"{where} is a hard link: its content may belong outside the base folder, so it is not read")
+
+
+def _visible_names(folder: int) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in islice(entries, MAX_SUGGESTED_FROM) if not is_hidden(entry.name))

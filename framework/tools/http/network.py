@@ -1,0 +1,112 @@
+"""Where tools' connections are opened: the one place that no redirect and no name server gets past."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, NoReturn
+
+from framework.tools.http.addresses import may_connect
+from framework.types.errors import ToolError
+from framework.types.http import HttpLimits
+
+if TYPE_CHECKING:
+    import httpcore2
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Finds all addresses of a host and port; raises OSError if there are none."""
+
+
+class HttpRefused(ToolError):
+    """A request that is not allowed."""
+
+    code = "http_refused"
+
+
+class HttpFailed(ToolError):
+    """A request that brought no usable answer."""
+
+    code = "http_failed"
+
+
+async def resolve(host: str, port: int) -> Sequence[str]:
+    """The addresses the system's resolver knows; raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def port_of(entry: str) -> tuple[str, int | None]:
+    """A listed domain as host and port; an IPv6 address loses its brackets."""
+    host, _, port = entry.rpartition(":")
+    if not host or not port.isdecimal():
+        host, port = entry, ""
+    return (_plain(host[1:-1]) if host.startswith("[") else host), int(port) if port else None
+
+
+def _plain(address: str) -> str:
+    try:
+        return str(ip_address(address))
+    except ValueError:
+        return address
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is an address, not a name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+class CheckedNetwork:
+    """Opens connections for httpcore2, to allowed addresses only."""
+
+    def __init__(self, limits: HttpLimits, resolver: Resolve) -> None:
+        self._networks = limits.private_networks
+        self._written = frozenset(host for host, _ in map(port_of, limits.domains) if is_address(host))
+        self._resolver = resolver
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Connect to an address that was checked; raises HttpRefused or HttpFailed."""
+        import httpcore2
+
+        failure = ""
+        for address in await self._addresses(host, port):
+            try:
+                return await httpcore2.AnyIOBackend().connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failure = str(error)
+        raise HttpFailed(f"cannot connect to {host}:{port}: {failure}")
+
+    async def _addresses(self, host: str, port: int) -> Sequence[str]:
+        try:
+            addresses = [host] if is_address(host) else await self._resolver(host, port)
+        except (OSError, UnicodeError):
+            addresses = []
+        if not addresses:
+            raise HttpFailed(f"there is no host named {host}")
+        networks = (*self._networks, host) if host in self._written else self._networks
+        if not all(may_connect(address, networks) for address in addresses):
+            raise HttpRefused(
+                f"{host} leads to an address that is not public; only networks listed under "
+                "tools.http.private_networks in agentsd.yaml may be reached all the same, metadata services never"
+            )
+        return addresses
+
+    async def connect_unix_socket(self, *_: object, **__: object) -> NoReturn:
+        """Never."""
+        raise HttpRefused("sockets of the file system cannot be reached")
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)

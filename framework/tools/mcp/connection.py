@@ -1,0 +1,291 @@
+"""A connection to an MCP server that is made again when it is lost: one task owns it, calls run in tasks of their own.
+
+Learnt from the SDK's behaviour: a client is entered and left in one task; a failure of HTTP cancels the task inside it,
+so nobody's call may run there; it is stopped by a scope, as native cancellation defeats its shields; connecting has no
+deadline but the one set here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+import httpx2
+from mcp import Client, MCPError
+from mcp import types as wire
+from mcp.client import session
+from mcp.client.session import IncomingMessage
+from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import SubscriptionLost
+from mcp.types.version import MODERN_PROTOCOL_VERSIONS
+from opentelemetry import baggage
+from opentelemetry.context import attach
+
+from framework.tools.mcp.errors import UNSAID, leaf, masked, told_of
+from framework.tools.mcp.http import MAX_BODY_BYTES, http_client
+from framework.tools.mcp.metrics import McpMetrics
+from framework.tools.mcp.process import child_streams
+from framework.tools.mcp.trace import outside_runs
+from framework.types.source import McpServer
+
+if TYPE_CHECKING:
+    from mcp.client._transport import TransportStreams
+
+BACKOFF = (0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 30.0)
+STEADY = 30.0
+"""Seconds a connection must last for the next one to be tried at once."""
+FORGOTTEN = {400, 404}
+"""HTTP statuses of a server that no longer knows the session."""
+LEAVE = 5.0
+"""Seconds for leaving a connection that is lost or no longer wanted."""
+CLIENT = wire.Implementation(name="agentsd", version="1")
+_NOISY = ("mcp.client", "mcp.shared")
+
+T = TypeVar("T")
+
+
+class Unavailable(Exception):
+    """There is no connection; says why."""
+
+
+class Lost(Unavailable):
+    """The connection ended during a call: what came of it is unknown."""
+
+
+class Refused(Unavailable):
+    """The server no longer knows the session: the call was not carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notices:
+    """Called in the event loop."""
+
+    tools_changed: Callable[[], None]
+    """The tools may not be what they were: there is a connection, or the server says so."""
+    lost: Callable[[str], None]
+    """No connection, with the reason: could not be made, or was lost."""
+
+
+class McpConnection:
+    """Connects, and connects again, until it is closed."""
+
+    def __init__(self, name: str, server: McpServer, notices: Notices, metrics: McpMetrics) -> None:
+        self._name, self._server, self._notices, self._metrics = name, server, notices, metrics
+        self._scope = anyio.CancelScope()
+        self._owner: asyncio.Task[None] | None = None
+        self._calls: set[asyncio.Task[object]] = set()
+        self._client: Client | None = None
+        self._ready, self._gone, self._closing = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._reason = "it was not connected yet"
+        self._status: int | None = None
+
+    def start(self) -> None:
+        """Begin to connect."""
+        _quiet_sdk()
+        # In an empty context: what whoever starts it is doing, its span above all, is over before the next reconnect.
+        self._owner = asyncio.create_task(self._own(), context=contextvars.Context())
+
+    async def close(self) -> None:
+        """Disconnect; a child process is gone afterwards."""
+        self._closing.set()
+        if self._owner is None:
+            return
+        if self._ready.is_set():
+            self._gone.set()
+            await asyncio.wait({self._owner}, timeout=LEAVE)
+        self._scope.cancel()
+        await asyncio.wait({self._owner, *self._calls})
+
+    def drop(self, reason: str) -> None:
+        """Give this connection up; the next one is made."""
+        if not self._gone.is_set():
+            self._reason = masked(reason, self._server)
+            self._gone.set()
+        self._ready.clear()
+
+    def told(self, error: BaseException) -> str:
+        """What to say of an error."""
+        return told_of(error, self._server, self._status)
+
+    async def ask(self, send: Callable[[Client], Awaitable[T]], *, wait: float, timeout: float) -> T:
+        """Ask the server for something.
+
+        Args:
+            send: does it, in a task of its own that is cancelled when nobody waits any longer.
+            wait: seconds for a connection, if there is none.
+            timeout: seconds for the answer.
+
+        Raises:
+            Unavailable: no connection; Lost, Refused: not any more.
+            TimeoutError: no answer in time.
+            MCPError: the server's answer is an error; or whatever else `send` raises.
+        """
+        try:
+            async with asyncio.timeout(wait):
+                await self._ready.wait()
+        except TimeoutError:
+            raise Unavailable(self._reason) from None
+        client, gone = self._client, self._gone
+        if client is None:  # lost again in the same moment
+            raise Unavailable(self._reason)
+        task = asyncio.create_task(_without_baggage(send, client))
+        self._calls.add(task)
+        task.add_done_callback(self._done)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=timeout)
+        finally:
+            task.cancel()
+        if not done:
+            raise TimeoutError
+        return self._outcome(task, gone)
+
+    def _outcome(self, task: asyncio.Task[T], gone: asyncio.Event) -> T:
+        failure = None if task.cancelled() else task.exception()
+        if not task.cancelled() and failure is None:
+            return task.result()
+        error = failure and leaf(failure)
+        refused = self._session_is_forgotten(error)
+        if error is None or refused or _means_closed(error):
+            if gone is self._gone:
+                self.drop("the connection was lost" if error is None else self.told(error))
+            raise (Refused if refused else Lost)(self._reason) from error
+        raise error
+
+    def _session_is_forgotten(self, error: BaseException | None) -> bool:
+        """Whether a server over HTTP was started anew: it says so in one of several ways, and did not do anything."""
+        if not isinstance(error, MCPError):
+            return False
+        vague = error.message in UNSAID or error.code == wire.CONNECTION_CLOSED
+        return error.message == "Session terminated" or (vague and self._status in FORGOTTEN)
+
+    def _done(self, task: asyncio.Task[object]) -> None:
+        self._calls.discard(task)
+        if not task.cancelled():
+            task.exception()  # of a call nobody waits for: seen
+
+    async def _own(self) -> None:
+        failures = 0
+        with self._scope:
+            while not self._closing.is_set():
+                began = anyio.current_time()
+                await self._connect()
+                if self._closing.is_set():
+                    return
+                self._notices.lost(self._reason)
+                failures = 0 if anyio.current_time() - began > STEADY else failures
+                with anyio.move_on_after(_delay(failures)):
+                    await self._closing.wait()
+                failures += 1
+
+    async def _connect(self) -> None:
+        """One connection, from its beginning to its end."""
+        self._gone, self._status = asyncio.Event(), None
+        try:
+            with anyio.CancelScope() as attempt:  # the SDK may cancel it: that must end here
+                attempt.deadline = anyio.current_time() + self._server.connect_timeout
+                async with AsyncExitStack() as stack:
+                    with self._metrics.request("initialize"), outside_runs("mcp.connect", self._name, self._server):
+                        client = await stack.enter_async_context(
+                            Client(self._transport(), cache=None, message_handler=self._heard, client_info=CLIENT)
+                        )
+                    attempt.deadline = float("inf")
+                    with self._metrics.session():
+                        await self._serve(client)
+                    attempt.deadline = anyio.current_time() + LEAVE
+            if attempt.cancelled_caught and not self._gone.is_set():
+                self.drop(f"it did not answer within {self._server.connect_timeout:g} s (its `connect_timeout`)")
+        except Exception as failure:  # noqa: BLE001 - whatever ends a connection, the next one is tried
+            error = leaf(failure)
+            self.drop(self.told(error))
+            if isinstance(error, httpx2.TransportError):  # a call noticed that it is lost, but this is why
+                self._reason = self.told(error)
+        finally:
+            self._ready.clear()
+            self._client = None
+
+    async def _serve(self, client: Client) -> None:
+        self._client, self._status = client, None  # what it refused while the protocol was found out is no matter
+        self._ready.set()
+        self._notices.tools_changed()
+        listening = asyncio.create_task(self._listen(client))
+        try:
+            await self._gone.wait()
+        finally:
+            self._ready.clear()
+            listening.cancel()
+
+    async def _listen(self, client: Client) -> None:
+        """Keep the stream open on which servers of the modern protocol tell of changes; `_heard` gets them too."""
+        tools = client.server_capabilities.tools
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
+            return
+        lost = 0
+        while True:
+            try:
+                async with client.listen(tools_list_changed=True) as changes:
+                    self._notices.tools_changed()  # what was missed while nobody listened
+                    async for _ in changes:
+                        pass
+            except SubscriptionLost:
+                pass  # or ended in order: either way it is opened again
+            except (MCPError, RuntimeError, anyio.ClosedResourceError):
+                return  # it does not tell; or the connection is lost, which others notice
+            await asyncio.sleep(_delay(lost))
+            lost += 1
+
+    async def _heard(self, message: IncomingMessage) -> None:
+        if isinstance(message, wire.ToolListChangedNotification):
+            self._notices.tools_changed()
+
+    def _transport(self) -> AbstractAsyncContextManager[TransportStreams]:
+        return child_streams(self._server, self.drop) if self._server.command else self._http()
+
+    @asynccontextmanager
+    async def _http(self) -> AsyncIterator[TransportStreams]:
+        assert self._server.url
+        async with (
+            http_client(self._server, self._refused) as client,
+            streamable_http_client(self._server.url, http_client=client, max_sse_event_size=MAX_BODY_BYTES) as streams,
+        ):
+            yield streams
+
+    def _refused(self, status: int) -> None:
+        self._status = status
+
+
+def _means_closed(error: BaseException) -> bool:
+    """Whether an error is the connection's. The code alone says nothing: servers use it for errors of theirs."""
+    if isinstance(error, MCPError):
+        return error.code == wire.CONNECTION_CLOSED and error.message == "Connection closed"
+    return isinstance(error, (httpx2.TransportError, anyio.ClosedResourceError))
+
+
+def _delay(failures: int) -> float:
+    """Seconds to wait after so many failures; not the same for every connection, or all come back at once."""
+    return BACKOFF[min(failures, len(BACKOFF) - 1)] * random.uniform(0.8, 1.2)
+
+
+async def _without_baggage(send: Callable[[Client], Awaitable[T]], client: Client) -> T:
+    """The SDK sends the trace's context along; what else the host carries in it is none of the server's business."""
+    attach(baggage.clear())
+    return await send(client)
+
+
+def _quiet_sdk() -> None:
+    """The SDK logs a traceback for each odd thing that a server sends; what matters becomes a fault here."""
+    for name in _NOISY:
+        logger = logging.getLogger(name)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.CRITICAL)
+    logging.getLogger("client").addFilter(_not_of_sdk)  # one of its loggers has a name that a host may use too
+
+
+def _not_of_sdk(record: logging.LogRecord) -> bool:
+    return record.pathname != session.__file__

@@ -1,0 +1,113 @@
+"""Puts arguments right whose value is clear and only its form is wrong, by the tool's JSON Schema.
+
+Only these, and only where the schema refuses the value as it is: a number or boolean written as text, an object or
+array written as JSON text, one value where a list is wanted, null for an optional argument that may not be null, which
+is left out. Nothing else is dropped, and nothing is cut, rounded or guessed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from framework.tools.schema.json_schema import JsonSchema, fits, type_of, types_of
+from framework.types.strict_json import MAX_DEPTH, read_json
+
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?([eE][+-]?[0-9]{1,3})?")
+_BOOLEANS = {"true": True, "false": False}
+UNREADABLE: Final = object()
+"""What `read_as` returns for a text that spells out no value of the wanted types."""
+
+
+_LEFT_OUT: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """Arguments after all repairs."""
+
+    arguments: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    """What was done, one line a field, without the values: `limit: text taken as integer`."""
+
+
+def repair_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> Repaired:
+    """Repair arguments; those that fit their schema come out as they are."""
+    repairs = _Repairs(JsonSchema(schema))
+    repaired = repairs.inside(schema, dict(arguments), ())
+    return Repaired(repaired, tuple(repairs.notes))
+
+
+class _Repairs:
+    def __init__(self, schema: JsonSchema) -> None:
+        self.notes: list[str] = []
+        self._schema = schema
+
+    def inside(self, node: Any, value: Any, place: tuple[str | int, ...]) -> Any:
+        """Repair the parts of an object or a list; the same object comes back where nothing is to be done."""
+        if not isinstance(value, (dict, list)) or len(place) >= MAX_DEPTH:
+            return value
+        parts = list(value.items() if isinstance(value, dict) else enumerate(value))
+        optional = self._schema.optional(node) if isinstance(value, dict) and None in value.values() else frozenset()
+        repaired = [
+            self._value(self._schema.child(node, value, part), item, (*place, part), optional=part in optional)
+            for part, item in parts
+        ]
+        if all(new is old for new, (_, old) in zip(repaired, parts, strict=True)):
+            return value
+        if isinstance(value, list):
+            return repaired
+        return {key: new for key, new in zip(value, repaired, strict=True) if new is not _LEFT_OUT}
+
+    def _value(self, node: Any, value: Any, place: tuple[str | int, ...], *, optional: bool) -> Any:
+        types = types_of(self._schema.branches(node))
+        if not types or fits(value, types):
+            return self.inside(node, value, place)
+        if value is None and optional:
+            self._note(place, "null taken as left out")
+            return _LEFT_OUT
+        read = read_as(value, types) if isinstance(value, str) else UNREADABLE
+        if read is not UNREADABLE:
+            self._note(place, f"text taken as {type_of(read)}")
+            return self.inside(node, read, place)
+        if "array" in types and self._may_be_item(node, value):
+            self._note(place, "a single value taken as a list of one")
+            return self.inside(node, [value], place)
+        return value
+
+    def _may_be_item(self, node: Any, value: Any) -> bool:
+        """Whether a list of this one value has a chance to fit; half a list in text is not one value."""
+        if value is None or (isinstance(value, str) and value.lstrip().startswith(("[", "{"))):
+            return False
+        types = types_of(self._schema.branches(self._schema.child(node, [value], 0)))
+        return fits(value, types) or (isinstance(value, str) and read_as(value, types) is not UNREADABLE)
+
+    def _note(self, place: tuple[str | int, ...], done: str) -> None:
+        self.notes.append(f"{'.'.join(str(part) for part in place)}: {done}")
+
+
+def read_as(text: str, types: set[str]) -> Any:
+    """The value of one of these JSON types that a text spells out exactly, or UNREADABLE."""
+    if not types.isdisjoint(("integer", "number")) and _INTEGER.fullmatch(text):
+        return int(text)
+    if "number" in types and _NUMBER.fullmatch(text) and _is_exact(text):
+        return float(text)
+    if "boolean" in types and text in _BOOLEANS:
+        return _BOOLEANS[text]
+    opening = text.lstrip()[:1]
+    if ("object" in types and opening == "{") or ("array" in types and opening == "["):
+        try:
+            return read_json(text)
+        except ValueError:
+            return UNREADABLE
+    return UNREADABLE
+
+
+def _is_exact(text: str) -> bool:
+    number = float(text)
+    return math.isfinite(number) and Decimal(repr(number)) == Decimal(text)

@@ -1,0 +1,167 @@
+"""How much work it is to check a value against a JSON Schema, before it is checked.
+
+Validators try the choices of `anyOf` and `oneOf` one after another. Where several choices lead to the same part of a
+value, the work doubles with each level: a schema of 2 kB, or arguments of 200 characters, can keep a validator busy for
+hours, and none of them can be stopped. This walk visits each pair of a subschema and a part of the value once, so it is
+fast where the validator is slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from framework.tools.schema.json_schema import referred
+from framework.types.errors import ConfigError
+
+MAX_WORK = 20_000
+"""Evaluations of a subschema that are always allowed: about 20 ms, with error messages."""
+MAX_WORK_PER_NODE = 30
+"""Evaluations allowed for each object, list, text or number of the value, on average."""
+ENUM_SIZE = 100
+"""Values of an enum that cost as much as one evaluation."""
+_CHOICES = ("anyOf", "oneOf")
+_SAME_VALUE_LISTS = (*_CHOICES, "allOf")
+_SAME_VALUE = ("not", "if", "then", "else")
+_ITEMS = ("items", "additionalItems", "contains", "unevaluatedItems")
+_PROPERTIES = ("additionalProperties", "unevaluatedProperties", "propertyNames")
+_DYNAMIC = ("$dynamicRef", "$recursiveRef", "$anchor", "$dynamicAnchor", "$id")
+_ENDLESS = 10**12
+
+
+class ValidationWork:
+    """Estimates the work for values of one schema."""
+
+    def __init__(self, schema: Mapping[str, Any], *, tagged: bool = False) -> None:
+        """Read a schema.
+
+        Args:
+            schema: its root.
+            tagged: the validator picks one choice where a `discriminator` names the field to pick by.
+
+        Raises:
+            ConfigError: a reference cannot be followed inside the schema.
+        """
+        self._root, self._tagged = schema, tagged
+        self.is_needed = _branches(schema)
+        """Whether the work can grow faster than the value. Most schemas have no such choices."""
+        if self.is_needed:
+            self._check_references(schema)
+
+    def of(self, value: Any) -> int:
+        """Evaluations of subschemas that checking a value takes, at most; 0 where the work cannot multiply."""
+        if not self.is_needed:
+            return 0
+        try:
+            return _Walk(self._root, self._tagged).work(self._root, value)
+        except RecursionError:
+            return _ENDLESS
+
+    def _check_references(self, node: Any) -> None:
+        for schema in _all(node):
+            if isinstance(reference := schema.get("$ref"), str) and referred(self._root, reference) is None:
+                raise ConfigError(f"its schema cannot be used: the reference {reference!r} leads nowhere inside it")
+            if schema is not self._root and (
+                found := next((key for key in _DYNAMIC if isinstance(schema.get(key), (str, bool))), None)
+            ):
+                raise ConfigError(f"its schema cannot be used: {found} beside choices that contain objects")
+
+
+class _Walk:
+    """One estimate: each pair of a subschema and a part of the value is visited once."""
+
+    def __init__(self, root: Mapping[str, Any], tagged: bool) -> None:
+        self._root, self._tagged = root, tagged
+        self._known: dict[tuple[int, int], int] = {}
+
+    def work(self, schema: Any, value: Any) -> int:
+        """Evaluations of subschemas, at most `_ENDLESS`."""
+        if not isinstance(schema, Mapping):
+            return 1
+        key = (id(schema), id(value))
+        if key not in self._known:
+            self._known[key] = _ENDLESS  # what leads back to itself never ends
+            total = 1 + len(schema.get("enum") or ()) // ENUM_SIZE
+            for inner, part in self._inner(schema, value):
+                total += self.work(inner, part)
+            for name in _CHOICES:
+                works = [self.work(choice, value) for choice in schema.get(name) or ()]
+                picked = self._tagged and "discriminator" in schema
+                total += max(works, default=0) if picked else sum(works)
+            self._known[key] = min(total, _ENDLESS)
+        return self._known[key]
+
+    def _inner(self, schema: Mapping[str, Any], value: Any) -> Iterator[tuple[Any, Any]]:
+        if isinstance(reference := schema.get("$ref"), str):
+            yield referred(self._root, reference), value
+        yield from ((inner, value) for inner in schema.get("allOf") or ())
+        yield from ((schema[name], value) for name in _SAME_VALUE if name in schema)
+        if isinstance(value, dict):
+            yield from self._of_object(schema, value)
+        elif isinstance(value, list):
+            yield from _of_list(schema, value)
+
+    def _of_object(self, schema: Mapping[str, Any], value: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+        properties = cast("Mapping[str, Any]", schema.get("properties") or {})
+        yield from ((inner, value[name]) for name, inner in properties.items() if name in value)
+        dependent = cast("Mapping[str, Any]", schema.get("dependentSchemas") or schema.get("dependencies") or {})
+        yield from ((inner, value) for name, inner in dependent.items() if name in value)
+        for inner in (schema.get("patternProperties") or {}).values():
+            yield from ((inner, part) for part in value.values())
+        for keyword in _PROPERTIES:
+            if isinstance(schema.get(keyword), Mapping):
+                yield from ((schema[keyword], part) for name, part in value.items() if name not in properties)
+
+
+def _of_list(schema: Mapping[str, Any], value: list[Any]) -> Iterator[tuple[Any, Any]]:
+    for keyword in _ITEMS:
+        if isinstance(schema.get(keyword), Mapping):
+            yield from ((schema[keyword], part) for part in value)
+    for keyword in ("prefixItems", "items"):
+        if isinstance(schema.get(keyword), Sequence):
+            yield from zip(schema[keyword], value, strict=False)
+
+
+def _branches(root: Mapping[str, Any]) -> bool:
+    """Whether a choice, or another subschema of the same value, contains subschemas of its own."""
+    for schema in _all(root):
+        if isinstance(values := schema.get("enum"), list) and len(values) > ENUM_SIZE:
+            return True
+        lists = (schema.get(name) for name in _SAME_VALUE_LISTS)
+        inner = [one for found in lists if isinstance(found, list) for one in found]
+        inner += [schema[name] for name in _SAME_VALUE if name in schema]
+        if any(isinstance(one, Mapping) and any(True for _ in _inside(one)) for one in inner):
+            return True
+        if any("$ref" in one for one in inner if isinstance(one, Mapping)):
+            return True
+    return False
+
+
+def _all(root: Any) -> Iterator[Mapping[str, Any]]:
+    """Every mapping inside a schema, itself included."""
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Mapping):
+            yield node
+        pending.extend(_inside(node))
+
+
+def _inside(node: Any) -> Iterator[Any]:
+    values = node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ()
+    return (value for value in values if isinstance(value, (dict, list, Mapping)))
+
+
+def is_bounded(work: int, value: Any) -> bool:
+    """Whether that much work for a value is allowed."""
+    return work <= MAX_WORK or work <= MAX_WORK_PER_NODE * _size(value)
+
+
+def _size(value: Any) -> int:
+    """How many values there are in a value."""
+    count, pending = 0, [value]
+    while pending:
+        node = pending.pop()
+        count += 1
+        pending.extend(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
+    return count

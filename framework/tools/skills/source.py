@@ -1,0 +1,205 @@
+"""Skills of a host that speaks HTTP: what `GET /skills` and a project's file say of them becomes tools.
+
+The host was named by the operator, so it may be on a private network. It is the only place requests go to, for
+redirects are not followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from framework.tools.http.client import HttpClient
+from framework.tools.http.network import HttpFailed
+from framework.tools.http.urls import UrlRefused, WebUrl, read_url
+from framework.tools.skills.format import read_listing, read_output
+from framework.tools.tool import Tool, ToolContext
+from framework.tools.tool_source import Call, Changed, outside_tool
+from framework.types.errors import ConfigError, ToolError
+from framework.types.source import Skill, SkillHost
+
+LOOK_AGAIN = 30.0
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+
+
+class SkillSource:
+    """The skills of one host, as a source of tools. A host that is away, or whose skills change, is looked at again."""
+
+    def __init__(
+        self,
+        name: str,
+        host: SkillHost,
+        changed: Changed,
+        *,
+        look_again: float = LOOK_AGAIN,
+        first_pause: float = FIRST_PAUSE,
+    ) -> None:
+        """Take a host.
+
+        Args:
+            name: of the host in the project's file.
+            host: where it is, and what is declared of it.
+            changed: called when its tools or faults are not what they were.
+            look_again: seconds after which a host that answers is asked again for its skills.
+            first_pause: seconds until a host that is away is tried again; it doubles, up to a minute.
+
+        Raises:
+            ConfigError: its address cannot be used.
+        """
+        self.name = f"skill.{name}"
+        self.tools: tuple[Tool, ...] = ()
+        self.faults: tuple[str, ...] = ()
+        self._host, self._changed = host, changed
+        self._look_again, self._first_pause = look_again, first_pause
+        self._made: dict[str, tuple[Skill, Tool]] = {}
+        self._known: dict[str, Skill] = {}
+        """Of the host's own, since it last answered."""
+        self._wake = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self._base = _base(host.url)
+        self._client = HttpClient.to(self._base, timeout=host.timeout)
+
+    async def start(self) -> None:
+        """Learn what the host can do; it is asked again in the background, more often while it is away."""
+        answered = await self._look()
+        if self._host.discover:
+            self._watching = asyncio.create_task(self._watch(answered), name=self.name)
+
+    async def close(self) -> None:
+        """Stop asking."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+
+    # --- which skills there are
+
+    async def _watch(self, answered: bool) -> None:
+        pause = self._first_pause
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self._look_again if answered else pause)
+            self._wake.clear()
+            pause = self._first_pause if answered else min(pause * 2, LONGEST_PAUSE)
+            before = (self.tools, self.faults)
+            answered = await self._look()
+            if (self.tools, self.faults) != before:
+                self._changed()
+
+    async def _look(self) -> bool:
+        """Ask the host for its skills and make tools of them; returns whether it answered."""
+        faults: list[str] = []
+        answered = True
+        if self._host.discover:
+            try:
+                reply = await self._client.request("GET", self._url("skills"), headers=self._headers(), follow=False)
+                self._known, faults = read_listing(reply)
+            except ToolError as error:
+                faults.append(error.message)
+                answered = False
+        self.tools = tuple(self._tools(faults))
+        self.faults = tuple(faults)
+        return answered
+
+    def _tools(self, faults: list[str]) -> Iterable[Tool]:
+        skills = dict(self._known)
+        for declared in self._host.skills:
+            skills[declared.id] = _declared_over(declared, skills.get(declared.id))
+        made = {}
+        for skill in skills.values():
+            known = self._made.get(skill.id)
+            try:
+                made[skill.id] = known if known and known[0] == skill else (skill, self._tool(skill))
+            except ConfigError as error:
+                faults.append(f"the skill {skill.id!r} cannot be used: {error.message}")
+        self._made = made
+        return [tool for _, tool in made.values()]
+
+    def _tool(self, skill: Skill) -> Tool:
+        call: Call = partial(self._call, skill.id)
+        return outside_tool(
+            f"{self.name}.{skill.id}",
+            skill.description or f"The skill {skill.id} of {self.name.removeprefix('skill.')}.",
+            skill.parameters,
+            call,
+            source="skill",
+            risk=skill.risk,
+            idempotent=skill.idempotent,
+            timeout=skill.timeout,
+        )
+
+    # --- calling one
+
+    async def _call(self, skill_id: str, arguments: dict[str, Any], context: ToolContext) -> Any:
+        headers = {**self._headers(), "content-type": "application/json", "idempotency-key": context.idempotency_key}
+        body = json.dumps({"arguments": arguments}, ensure_ascii=False).encode("utf-8", "replace")
+        url = self._url(f"skills/{skill_id}/invoke")
+        with context.span("POST", _http_attributes(url), client=True) as span:
+            if self._host.trace:
+                headers.update(_traceparent())
+            try:
+                reply = await self._client.request("POST", url, headers=headers, body=body, follow=False)
+            except ToolError as error:
+                span.fail(error.code)
+                if isinstance(error, HttpFailed):
+                    self._wake.set()
+                raise
+            span.set_attribute("http.response.status_code", reply.status)
+            if reply.status >= 400:
+                span.fail(str(reply.status))
+        if reply.status == 404:
+            self._wake.set()
+        return read_output(skill_id, reply)
+
+    def _url(self, path: str) -> WebUrl:
+        return replace(self._base, target=f"{self._base.target.rstrip('/')}/{path}")
+
+    def _headers(self) -> dict[str, str]:
+        return {"accept": "application/json"} | {
+            name.lower(): value.get_secret_value() for name, value in self._host.headers.items()
+        }
+
+
+def _declared_over(declared: Skill, known: Skill | None) -> Skill:
+    """A skill as the project declares it; what it leaves open is as the host says."""
+    if known is None:
+        return declared
+    return declared.model_copy(
+        update={
+            "description": declared.description or known.description,
+            "parameters": declared.parameters or known.parameters,
+        }
+    )
+
+
+def _base(url: str) -> WebUrl:
+    try:
+        base = read_url(url.rstrip("/"))
+    except UrlRefused as error:
+        raise ConfigError(error.message) from None
+    if "?" in base.target:
+        raise ConfigError(f"the address of a skill host has no query: write {str(base).partition('?')[0]}")
+    return base
+
+
+def _http_attributes(url: WebUrl) -> dict[str, Any]:
+    """By the conventions for HTTP; the host was named by the operator, and so was the path."""
+    return {
+        "http.request.method": "POST",
+        "server.address": url.host,
+        "server.port": url.port,
+        "url.full": str(url).partition("?")[0],
+    }
+
+
+def _traceparent() -> dict[str, str]:
+    """Where this call is in its trace, and nothing that an application has put there."""
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier)
+    return {name: value for name, value in carrier.items() if name == "traceparent"}

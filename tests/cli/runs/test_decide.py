@@ -1,0 +1,145 @@
+"""`runs decide` by short names, why an edit was not taken, and `runs export` into a file that exists."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.cli.runs.decide import matching
+from framework.cli.show import short_id
+from framework.config.yaml.document import read_document
+from framework.evals.case_file import case_file, with_case
+from framework.types.errors import RequestError
+from framework.types.state import Confirmation
+from tests.agents.test_starter import starter
+from tests.cli.test_cli import agentsd
+from tests.support.cases import cases
+from tests.support.projects import agent, write
+
+__all__ = ["starter"]
+
+TASK = "search for 'calculator' then write it to notes.md"
+
+
+def asked(name: str, kind: Any = "tool", tool: str = "") -> Confirmation:
+    return Confirmation(id=name, kind=kind, agent="a", tool=tool, hash="")
+
+
+LONG = "plan-1-11a3b6d271019630"
+QUESTIONS = [asked(LONG, "plan"), asked("call_1", tool="echo"), asked("call_2", tool="echo"), asked("x_1", tool="pay")]
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [(LONG, LONG), ("plan", LONG), ("plan-1", LONG), ("pay", "x_1"), ("x", "x_1"), ("call_1", "call_1")],
+)
+def test_a_question_is_found_by_id_subject_or_beginning(given: str, meant: str) -> None:
+    assert matching(given, QUESTIONS) == meant
+
+
+@pytest.mark.parametrize("given", ["echo", "call", "call_"])
+def test_what_several_questions_match_is_refused_with_their_ids(given: str) -> None:
+    with pytest.raises(RequestError, match="call_1, call_2"):
+        matching(given, QUESTIONS)
+
+
+@pytest.mark.hostile(7)
+def test_asi09_an_id_that_is_another_calls_tool_is_ambiguous() -> None:
+    with pytest.raises(RequestError, match="write_file, call_1"):
+        matching("write_file", [asked("write_file", tool="send_email"), asked("call_1", tool="write_file")])
+
+
+@pytest.mark.parametrize("given", ["call_3", "", "plans", "lan"])
+def test_what_nothing_matches_stays_as_it_is(given: str) -> None:
+    assert matching(given, QUESTIONS) == given
+
+
+@cases(100)
+@given(st.lists(st.text("ab~", min_size=1, max_size=4), unique=True), st.text("ab~", min_size=1, max_size=4))
+def test_a_decision_about_an_earlier_question_is_never_taken_for_the_new_one(ids: list[str], name: str) -> None:
+    try:
+        found = matching(name, [asked(one, tool="t") for one in ids])
+    except RequestError:
+        return
+    assert found == name or (found in ids and not found.startswith(f"{name}~"))
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("call_1", "call_1"),
+        (f"plan-1-{'ab' * 32}", "plan-1-abababababab"),
+        (f"x/c~{'12' * 32}~{'ab' * 32}~1", "x/c~121212121212"),
+        ("plan-1-11a3b6d271019630", "plan-1-11a3b6d271019630"),
+    ],
+)
+def test_a_long_id_is_shown_as_a_beginning_that_names_it(key: str, shown: str) -> None:
+    assert short_id(key) == shown
+    assert matching(shown, [asked(key), asked("other")]) == key
+
+
+@pytest.fixture
+def project(starter: Path, tmp_path: Path) -> Path:
+    subprocess.run(["cp", "-r", f"{starter}/.", tmp_path], check=True)
+    return tmp_path
+
+
+def test_a_plan_is_rejected_by_that_word_and_the_hint_says_so(project: Path) -> None:
+    waiting = agentsd("run", "-a", "planner", TASK, cwd=project)
+    assert waiting.returncode == 3
+    assert "--approve plan (or --reject plan; " in waiting.stderr
+    done = agentsd("runs", "decide", "last", "--reject", "plan", cwd=project)
+    assert (done.returncode, "nothing named" in done.stderr) == (0, False), done.stderr
+
+
+def test_an_edit_that_cannot_be_used_says_why(project: Path) -> None:
+    agentsd("run", "-a", "planner", TASK, cwd=project)
+    steps = {"goal": "g", "steps": [{"id": "s1", "description": "d", "tool": "no_such_tool"}]}
+    done = agentsd("runs", "decide", "last", "--edit", f"plan={json.dumps(steps)}", cwd=project)
+    assert done.returncode == 3
+    assert "your edit cannot be used: " in done.stderr
+    assert "no_such_tool" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["", "# ours\ncases:\n  # first\n  - {name: a, message: hi}\n\n", "cases:\n- name: a\n  message: |\n    hi\n"],
+)
+def test_a_second_export_is_added_to_the_file(tmp_path: Path, before: str) -> None:
+    files = {"agents.d/one.yaml": agent("one", model="offline")}
+    write(tmp_path, files | ({"agents.d/one.test.yaml": before} if before else {}))
+    for _ in range(2):
+        agentsd("run", "-a", "one", "echo hello", cwd=tmp_path)
+        done = agentsd("runs", "export", "last", "--as-test", "-o", "agents.d/one.test.yaml", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "agents.d/one.test.yaml").read_text().startswith(before.rstrip())
+    tested = agentsd("test", cwd=tmp_path)
+    assert f"{3 if before else 2} passed, 0 failed" in tested.stdout, tested.stdout + tested.stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["cases: [{name: a, message: hi}]\n", "cases:\n  - {name: a, message: hi}\nversion: 1\n", "[\n"]
+)
+def test_a_file_that_cannot_be_extended_stays_as_it_is(tmp_path: Path, text: str) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline"), "agents.d/one.test.yaml": text})
+    agentsd("run", "-a", "one", "echo hello", cwd=tmp_path)
+    done = agentsd("runs", "export", "last", "--as-test", "-o", "agents.d/one.test.yaml", cwd=tmp_path)
+    assert (done.returncode, "cannot be extended" in done.stderr) == (2, True)
+    assert (tmp_path / "agents.d/one.test.yaml").read_text() == text
+
+
+@cases(100)
+@given(st.lists(st.text(), max_size=4))
+def test_cases_added_one_by_one_are_all_there(messages: list[str]) -> None:
+    text = case_file({"name": "first", "message": "m"})
+    for message in messages:
+        text = with_case(text.encode(), {"name": "first", "message": message}, "f")
+    found = read_document("f", text.encode()).data["cases"]
+    assert [case["message"] for case in found] == ["m", *messages]
+    assert len({case["name"] for case in found}) == len(found)

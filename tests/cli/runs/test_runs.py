@@ -1,0 +1,449 @@
+"""`agentsd runs`: what a person does with runs on record, in real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+import click
+import pytest
+
+from framework import Runtime
+from framework.cli.main import _invoke
+from framework.testing import ScriptedModel, Turn, calls
+from tests.cli.test_cli import ENVIRONMENT, read_until, terminal
+from tests.cli.test_cli import agentsd as real_agentsd
+from tests.support.forks import Fork
+from tests.support.projects import agent, write
+
+ASKING = '{ask: [{tool: echo, reason: be careful}], allow: ["*"]}'
+STORE = "sqlite:///.agentsd/state.db"
+
+
+def agentsd(*arguments: str, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """As in a process of its own, with pipes, but faster."""
+    out, err, given = io.StringIO(), io.StringIO(), sys.stdin
+    with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        sys.stdin = io.StringIO(stdin)
+        try:
+            code = _invoke(list(arguments))
+        finally:
+            sys.stdin = given
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def asking(root: Path, **keys: str) -> Path:
+    return write(root, {"agents.d/one.yaml": agent("one", **{"model": "offline", "skill_policy": ASKING, **keys})})
+
+
+def paused(root: Path, message: str = "echo hello") -> str:
+    """The id of a run that waits for approval."""
+    assert agentsd("run", message, cwd=root).returncode == 3
+    return str(listed(root)[0]["run_id"])
+
+
+def listed(root: Path, *options: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(agentsd("runs", "list", "--json", *options, cwd=root).stdout)
+    return found
+
+
+def begin(root: Path, *turns: Turn) -> str:
+    """A run of a scripted model, put on record by a program; returns its id."""
+
+    async def main() -> str:
+        models = {"scripted": ScriptedModel(*turns)}
+        async with Runtime.open(root, models=models, store=STORE, watch=False) as runtime:
+            return (await runtime.run("go")).run_id
+
+    return asyncio.run(main())
+
+
+# --- a run that waits
+
+
+def test_a_run_whose_process_was_killed_while_it_waited_is_approved_by_another_and_finishes(tmp_path: Path) -> None:
+    asking(tmp_path)
+    with terminal("run", "echo hello", cwd=tmp_path) as (process, master):
+        read_until(master, "re[s]pond")
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait(10) == -signal.SIGKILL
+    (waiting,) = listed(tmp_path, "--status", "paused")
+    shown = agentsd("runs", "show", waiting["run_id"], cwd=tmp_path).stdout
+    assert "waits for approval: call_1  echo" in shown
+    assert f"decide: agentsd runs decide {waiting['run_id']} --approve call_1" in shown
+    done = real_agentsd("runs", "decide", waiting["run_id"], "--approve", "call_1", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
+    assert "✓ echo" in done.stderr
+    assert [run["status"] for run in listed(tmp_path)] == ["completed"]
+
+
+def test_in_a_pipe_the_run_says_how_to_decide(tmp_path: Path) -> None:
+    done = real_agentsd("run", "echo hello", cwd=asking(tmp_path))
+    run_id = listed(tmp_path)[0]["run_id"]
+    assert done.stderr.splitlines()[-2:] == [
+        "waits for approval: echo (call_1): be careful",
+        f"decide: agentsd runs decide {run_id} --approve call_1 "
+        "(or --reject call_1; without either, on a terminal, you are asked)",
+    ]
+    assert real_agentsd("runs", "decide", "last", "--approve-all", cwd=tmp_path).stdout == "hello\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "output"),
+    [
+        (["--reject", "call_1", "--reason", "not today"], "not today"),
+        (["--edit", 'call_1={"text": "edited"}'], "edited"),
+        (["--respond", "call_1=by hand"], "by hand"),
+    ],
+)
+def test_a_call_is_rejected_edited_or_answered(tmp_path: Path, options: list[str], output: str) -> None:
+    run_id = paused(asking(tmp_path))
+    done = agentsd("runs", "decide", run_id, *options, "--json", cwd=tmp_path)
+    result = json.loads(done.stdout)
+    assert (done.returncode, done.stderr, result["status"]) == (0, "", "completed")
+    assert output in result["output"]
+    kept = agentsd("conversations", "list", "--json", cwd=tmp_path)
+    assert json.loads(kept.stdout) == [], "a run alone is no conversation"
+
+
+def test_at_a_terminal_decide_asks(tmp_path: Path) -> None:
+    run_id = paused(asking(tmp_path))
+    with terminal("runs", "decide", run_id, cwd=tmp_path) as (process, master):
+        assert "may it call echo?" in read_until(master, "re[s]pond")
+        os.write(master, b"a\n")
+        read_until(master, "hello")
+        assert process.wait(10) == 0
+
+
+WRONG_DECISIONS = {
+    "nothing is decided": ([], "say what is decided, such as --approve ID or --approve-all; asked: call_1 (echo)"),
+    "of nothing that is asked": (["--approve", "call_9"], "nothing named call_9 is asked; asked: call_1"),
+    "twice": (["--approve", "call_1", "--reject", "call_1"], "call_1 is decided twice on one command line"),
+    "a reason for nothing": (["--approve", "call_1", "--reason", "x"], "--reason belongs to --reject ID"),
+    "no JSON": (["--edit", "call_1={text"], "the arguments are not JSON"),
+    "no object": (["--edit", "call_1=[1]"], "the arguments are not a JSON object"),
+    "no id": (["--respond", "hello"], "write --respond ID=TEXT"),
+    "of somebody else's run": (["--approve", "call_1", "--by", "bob"], "there is no run"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_DECISIONS)
+def test_a_wrong_decision_is_refused_and_the_run_still_waits(tmp_path: Path, case: str) -> None:
+    options, message = WRONG_DECISIONS[case]
+    run_id = paused(asking(tmp_path))
+    done = agentsd("runs", "decide", run_id, *options, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [run["status"] for run in listed(tmp_path)] == ["paused"]
+
+
+def test_a_decision_comes_too_late_or_a_second_time(tmp_path: Path) -> None:
+    asking(tmp_path, runtime_policy="{confirm: {expires: 500ms}}")
+    run_id = paused(tmp_path)
+    while datetime.now(UTC) < datetime.fromisoformat(listed(tmp_path)[0]["expires_at"]) + timedelta(seconds=1):
+        assert listed(tmp_path)[0]["status"] == "paused", "looking at a run does not go on with it"
+    late = agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
+    assert late.returncode == 2
+    assert "call_1 expired at" in late.stderr
+    asking(tmp_path)
+    run_id = paused(tmp_path, "echo again")
+    assert agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path).returncode == 0
+    again = agentsd("runs", "decide", run_id, "--approve", "call_1", cwd=tmp_path)
+    assert (again.returncode, again.stderr) == (
+        2,
+        f"error: the run {run_id} is completed: it waits for no decision\n",
+    )
+
+
+def test_an_unknown_run_is_told_with_the_last_ones(tmp_path: Path) -> None:
+    asking(tmp_path)
+    for command in (["show"], ["decide"], ["resume"], ["cancel"], ["replay"], ["export"]):
+        none = agentsd("runs", *command, "run_zzz", cwd=tmp_path)
+        assert (none.returncode, none.stderr) == (2, "error: there is no run 'run_zzz'; there are none yet\n")
+    run_id = paused(tmp_path)
+    some = agentsd("runs", "show", "run_zzz", "--json", cwd=tmp_path)
+    error = json.loads(some.stdout)["error"]
+    assert (some.returncode, error["code"]) == (2, "run_not_found")
+    assert f"the last ones: {run_id} (one, " in error["message"]
+    assert agentsd("runs", "show", run_id[:10], cwd=tmp_path).stdout.startswith(run_id)
+    paused(tmp_path)
+    assert "runs begin with 'run_'" in agentsd("runs", "show", "run_", cwd=tmp_path).stderr
+
+
+# --- a run that was left behind, or goes on elsewhere
+
+SLOW = """
+    import asyncio, pathlib
+    from framework import tool
+
+    @tool(risk="low", idempotent=True)
+    async def wait(name: str) -> str:
+        '''Wait for a file.'''
+        pathlib.Path("began").write_text(name)
+        while not pathlib.Path(name).exists():
+            await asyncio.sleep(0.01)
+        return "it came"
+"""
+
+
+def slow(root: Path) -> Fork:
+    """A process whose run waits for the file `flag`."""
+    write(root, {"agents.d/one.yaml": agent("one", model="offline"), "plugins/slow.py": SLOW})
+    process = Fork(["run", "wait for 'flag'"], cwd=root, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE, text=True)
+    assert process.stderr
+    while "→ slow.wait" not in (line := process.stderr.readline()):
+        assert line, "it ended early"
+    return process
+
+
+def test_a_run_that_was_killed_in_a_call_is_listed_and_resumed(tmp_path: Path) -> None:
+    with slow(tmp_path) as process:
+        assert [run["status"] for run in listed(tmp_path)] == ["running"]
+        busy = agentsd("runs", "resume", "last", cwd=tmp_path)
+        assert busy.returncode == 2
+        assert "is already in progress in another process" in busy.stderr
+        process.kill()
+        process.wait()
+    (left,) = listed(tmp_path, "--status", "orphaned")
+    assert 'slow.wait name="flag" (under way)' in agentsd("runs", "show", left["run_id"], cwd=tmp_path).stdout
+    write(tmp_path, {"flag": ""})
+    done = real_agentsd("runs", "resume", left["run_id"], cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "it came\n"), done.stderr
+
+
+def test_a_run_is_cancelled_from_another_process(tmp_path: Path) -> None:
+    with slow(tmp_path) as process:
+        asked = agentsd("runs", "cancel", "last", cwd=tmp_path)
+        assert asked.returncode == 0
+        assert "was asked to end it" in asked.stdout
+        assert process.wait(20) == 130
+    again = agentsd("runs", "cancel", "last", cwd=tmp_path)
+    assert (again.returncode, again.stdout.endswith("had ended before: cancelled\n")) == (1, True)
+
+
+def test_a_run_that_waits_is_cancelled(tmp_path: Path) -> None:
+    run_id = paused(asking(tmp_path))
+    done = agentsd("runs", "cancel", run_id, "--json", cwd=tmp_path)
+    assert json.loads(done.stdout) == {"run_id": run_id, "status": "cancelled", "was": "paused"}
+
+
+# --- lists
+
+
+def test_lists_are_filtered_and_tidy_in_a_pipe(tmp_path: Path) -> None:
+    asking(tmp_path)
+    assert agentsd("runs", "list", cwd=tmp_path).stdout == "nothing is on record\n"
+    first = paused(tmp_path)
+    agentsd("runs", "decide", first, "--approve-all", cwd=tmp_path)
+    second = paused(tmp_path, "echo 'a\nb'")
+    assert [run["run_id"] for run in listed(tmp_path)] == [second, first]
+    assert [run["run_id"] for run in listed(tmp_path, "--limit", "1")] == [second]
+    assert [run["run_id"] for run in listed(tmp_path, "--status", "completed", "--agent", "one")] == [first]
+    assert listed(tmp_path, "--agent", "two") == []
+    lines = agentsd("runs", "list", cwd=tmp_path).stdout.splitlines()
+    assert [line.split()[:3] for line in lines] == [[second, "paused", "one"], [first, "completed", "one"]]
+    assert lines[0].endswith("echo 'a b'")
+
+
+def test_on_a_terminal_lists_fit_its_width(tmp_path: Path) -> None:
+    paused(asking(tmp_path), "echo " + "long " * 60)
+    with terminal("runs", "list", cwd=tmp_path) as (process, master):
+        shown = read_until(master, "…")
+        assert process.wait(10) == 0
+    assert "status" in shown
+    assert "paused" in shown
+    written = [click.unstyle(line) for line in shown.splitlines()]
+    assert max(map(len, written)) == 120
+
+
+def test_prune_deletes_what_is_old_and_says_so(tmp_path: Path) -> None:
+    asking(tmp_path)
+    run_id = paused(tmp_path)
+    assert agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path).returncode == 0
+    waits = paused(tmp_path, "echo more")
+    assert agentsd("runs", "prune", cwd=tmp_path).stdout == "0 runs and 0 conversations deleted\n"
+    dry = agentsd("runs", "prune", "--older-than", "1ms", "--dry-run", cwd=tmp_path)
+    assert dry.stdout == "1 run and 0 conversations would be deleted\n"
+    done = agentsd("runs", "prune", "--older-than", "1ms", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout) == {"runs": 1, "conversations": 0, "freed_bytes": 0, "dry_run": False}
+    assert [run["run_id"] for run in listed(tmp_path)] == [waits]
+    wrong = agentsd("runs", "prune", "--older-than", "soon", cwd=tmp_path)
+    assert (wrong.returncode, "a duration is written like" in wrong.stderr) == (2, True)
+
+
+# --- conversations
+
+
+def test_a_chat_goes_on_in_another_process_and_shows_what_was_said(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
+    first = agentsd("chat", "--conversation", "c1", cwd=tmp_path, stdin="echo hello\n")
+    assert (first.returncode, first.stdout) == (0, "hello\n")
+    assert "go on with it: agentsd chat --conversation c1" in first.stderr
+    second = agentsd("chat", "--conversation", "c1", cwd=tmp_path, stdin="echo again\n")
+    assert "you: echo hello" in second.stderr
+    assert "answered last in this conversation" in second.stderr
+    shown = agentsd("conversations", "show", "c1", cwd=tmp_path).stdout
+    assert shown.count("generation 1, run_") == 2, "each turn names what answered it"
+    data = json.loads(agentsd("conversations", "show", "c1", "--json", cwd=tmp_path).stdout)
+    assert [turn["generation"] for turn in data["turns"]] == [1, 1]
+    assert [message["content"] for message in data["messages"] if message["role"] == "user"] == [
+        "echo hello",
+        "echo again",
+    ]
+
+
+def test_a_chat_in_a_pipe_says_what_its_conversation_waits_for(tmp_path: Path) -> None:
+    asking(tmp_path)
+    agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo hello\n")
+    again = agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo more\n")
+    run_id = listed(tmp_path)[0]["run_id"]
+    assert f"its last run waits for a decision: agentsd runs decide {run_id} --approve ID" in again.stderr
+    assert (
+        f"conversation 'c1' is busy: run {run_id} waits for a decision on echo: agentsd runs decide {run_id}"
+        in again.stderr
+    )
+
+
+@pytest.mark.parametrize("form", ["messages", "openai", "anthropic", "gemini"])
+def test_a_conversation_goes_out_and_comes_in_in_every_form(tmp_path: Path, form: str) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
+    agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="calculate 6 * 7\necho hello\n")
+    out = agentsd("conversations", "export", "c1", "-f", form, "-o", "c1.json", cwd=tmp_path)
+    assert out.returncode == 0
+    assert agentsd("conversations", "export", "c1", "-o", "c1.json", cwd=tmp_path).returncode == 2, "never written over"
+    come = agentsd("conversations", "import", "c1.json", "-f", form, "-a", "one", "-c", "c2", cwd=tmp_path)
+    assert (come.returncode, come.stdout) == (0, "c2\n"), come.stderr
+    again = agentsd("conversations", "export", "c2", "-f", form, cwd=tmp_path)
+    assert again.stdout == (tmp_path / "c1.json").read_text()
+    assert agentsd("chat", "-c", "c2", cwd=tmp_path, stdin="echo and on\n").stdout == "and on\n"
+    gone = agentsd("conversations", "delete", "c2", "--json", cwd=tmp_path)
+    assert json.loads(gone.stdout) == {"conversation": "c2", "runs": 2}
+    none = agentsd("conversations", "show", "c2", cwd=tmp_path)
+    assert (none.returncode, none.stderr) == (2, "error: there is no conversation 'c2'; there are: c1\n")
+
+
+BROKEN = {
+    "missing": (None, "x.json cannot be read: No such file or directory"),
+    "no JSON": ("[{", "x.json is not JSON"),
+    "no messages": ('{"a": 1}', "x.json has not the form 'messages': a list of messages is expected"),
+    "a call without an answer": (
+        '[{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [{"id": "1", "tool": "echo"}]}]',
+        "x.json: the call '1' of echo is not answered by message 2",
+    ),
+    "nothing of a user": ('[{"role": "assistant", "content": "x"}]', "a conversation begins with what a user says"),
+    "a message of 10 MB": (
+        json.dumps([{"role": "user", "content": "x" * 10_000_000}]),
+        "x.json: message 1 has 10000000 characters; at most 1000000 are taken",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_file_is_not_read_in_and_nothing_of_it_is_kept(tmp_path: Path, case: str) -> None:
+    text, message = BROKEN[case]
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
+    if text is not None:
+        (tmp_path / "x.json").write_text(text)
+    done = agentsd("conversations", "import", "x.json", "-a", "one", "-c", "c1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert json.loads(agentsd("conversations", "list", "--json", cwd=tmp_path).stdout) == []
+
+
+# --- replay and export
+
+
+def test_nothing_differs_as_long_as_nothing_was_edited(tmp_path: Path) -> None:
+    asking(tmp_path)
+    run_id = paused(tmp_path, "echo hello and echo 'two words'")
+    for _ in range(2):
+        agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
+    done = agentsd("runs", "replay", run_id, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"{run_id}: nothing differs\n"), done.stdout
+
+
+def test_a_replay_shows_what_an_edit_would_change(tmp_path: Path) -> None:
+    asking(tmp_path, skill_policy="{allow: [echo, calculator]}", model="scripted")
+    run_id = begin(tmp_path, calls(("echo", {"text": "secret"})), "it is secret")
+    denying = '{deny: [{tool: echo, when: {text: "sec*"}}], allow: [echo]}'
+    asking(tmp_path, skill_policy=denying, instructions="You are kind.")
+    done = agentsd("runs", "replay", run_id, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "tools offered to one\n  - calculator\n" in done.stdout
+    assert "  -You are one.\n  +You are kind.\n" in done.stdout
+    assert (
+        'call c1 echo {"text": "secret"}\n  - success\n  + denied: the policy forbids this call: deny echo'
+        in done.stdout
+    )
+    data = json.loads(agentsd("runs", "replay", run_id, "--json", cwd=tmp_path).stdout)
+    assert [one["what"] for one in data["differences"]] == ["offered", "prompt", "call"]
+
+
+def test_a_run_whose_agent_is_gone_can_still_be_looked_at(tmp_path: Path) -> None:
+    run_id = paused(asking(tmp_path))
+    (tmp_path / "agents.d/one.yaml").rename(tmp_path / "agents.d/two.yaml")
+    write(tmp_path, {"agents.d/two.yaml": agent("two", model="offline")})
+    assert agentsd("runs", "show", run_id, cwd=tmp_path).returncode == 0
+    replayed = agentsd("runs", "replay", run_id, cwd=tmp_path)
+    assert (replayed.returncode, replayed.stderr) == (2, "error: there is no agent named 'one'; there are: two\n")
+    done = agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "agents.d/one.yaml no longer defines the agent 'one'" in done.stdout, "its calls are denied"
+
+
+def test_a_run_is_written_as_a_case_that_passes(tmp_path: Path) -> None:
+    asking(tmp_path)
+    run_id = paused(tmp_path, "echo hello and echo 'two words'")
+    for options in (["--approve-all"], ["--reject", "call_2", "--reason", "no"]):
+        agentsd("runs", "decide", run_id, *options, cwd=tmp_path)
+    out = agentsd("runs", "export", run_id, "--as-test", "-o", "agents.d/one.test.yaml", cwd=tmp_path)
+    assert out.returncode == 0, out.stderr
+    tested = agentsd("test", cwd=tmp_path)
+    assert (tested.returncode, tested.stdout.splitlines()[-1]) == (0, "1 passed, 0 failed"), tested.stdout
+    asking(tmp_path, skill_policy="{deny: [echo], allow: [calculator]}")
+    assert agentsd("test", cwd=tmp_path).returncode == 1, "the case says what an edit breaks"
+
+
+def test_a_run_that_failed_before_its_first_answer_is_not_exported_as_a_case(tmp_path: Path) -> None:
+    broken = agent("one", model="broken", runtime_policy="{timeout: 5s}")
+    settings = "models: {broken: {model: openai/m, base_url: 'http://127.0.0.1:9/v1'}}\nmodel_calls: {max_retries: 0}\n"
+    write(tmp_path, {"agents.d/one.yaml": broken, "agentsd.yaml": settings})
+    assert agentsd("run", "hi", cwd=tmp_path).returncode == 1
+    refused = agentsd("runs", "export", "last", "--as-test", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "failed before a model answered: there is no answer to test with" in refused.stderr
+
+
+def test_of_a_turn_that_was_pruned_what_was_said_is_left_and_nothing_is_made_of_the_rest(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [echo]}")})
+    agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo one\n")
+    assert agentsd("runs", "prune", "--older-than", "1ms", cwd=tmp_path).stdout.startswith("1 run ")
+    for command in (["replay", "last"], ["export", "last", "--as-test"]):
+        refused = agentsd("runs", *command, cwd=tmp_path)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "only what was said is left: its calls were pruned" in refused.stderr
+    (said, *_) = json.loads(agentsd("runs", "export", "last", cwd=tmp_path).stdout)
+    assert said["content"] == "echo one"
+
+
+def test_export_writes_the_messages_of_a_run_and_before_it(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
+    agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo one\necho two\n")
+    data = json.loads(agentsd("runs", "export", "last", "--format", "openai", cwd=tmp_path).stdout)
+    assert [message["content"] for message in data if message["role"] == "user"] == ["echo one", "echo two"]
+
+
+def test_show_in_a_pipe_has_no_colours(tmp_path: Path) -> None:
+    shown = agentsd("runs", "show", paused(asking(tmp_path)), cwd=tmp_path).stdout
+    assert "\x1b" not in shown

@@ -1,0 +1,300 @@
+"""The command line as a person uses it: in processes, with exit codes, and on a terminal where one is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from tests.support.forks import Fork, run
+from tests.support.paths import ROOT
+from tests.support.projects import agent, write
+
+COMMAND = [sys.executable, "-m", "framework.cli.main"]
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith(("AGENTSD_", "OPENAI_"))}
+
+
+def agentsd(*arguments: str, cwd: Path, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return run(arguments, cwd=cwd, given=stdin, env={**ENVIRONMENT, **environment})
+
+
+def started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The same, from nothing: what it needs it has to import itself."""
+    env = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    command = [*COMMAND, *arguments]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.fixture(scope="module")
+def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("starter")
+    assert started("init", cwd=folder).returncode == 0
+    return folder
+
+
+def test_help_lists_the_commands_without_loading_them(tmp_path: Path) -> None:
+    done = started("--help", cwd=tmp_path)
+    assert done.returncode == 0
+    for name in ("init", "check", "run", "chat"):
+        assert name in done.stdout
+
+
+def test_init_gives_a_project_that_checks_and_runs(starter: Path) -> None:
+    checked = started("check", cwd=starter)
+    assert checked.returncode == 0, checked.stderr
+    assert "agents: assistant, basic, code-diagnosis, coder, log-analyst, planner, repo-analysis" in checked.stdout
+    assert "all files can be used" in checked.stdout
+    assert "warning" not in checked.stderr
+
+
+def test_init_keeps_what_is_there(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/assistant.yaml": agent("assistant", model="offline")})
+    done = agentsd("init", cwd=tmp_path)
+    assert "kept as they are: agents.d/assistant.yaml" in done.stdout
+    assert "You are assistant." in (tmp_path / "agents.d/assistant.yaml").read_text()
+
+
+def test_init_says_where_to_go_on_in_a_form_that_shells_take(tmp_path: Path) -> None:
+    done = agentsd("init", "mein projekt", cwd=tmp_path)
+    assert "  cd 'mein projekt' && agentsd run" in done.stdout
+
+
+def test_run_puts_the_answer_on_stdout_and_the_progress_on_stderr(starter: Path) -> None:
+    done = started("run", "echo hello", cwd=starter)
+    assert (done.returncode, done.stdout) == (0, "hello\n")
+    assert done.stderr.splitlines()[0].startswith("● assistant (no rule matches")
+    assert "✓ echo" in done.stderr
+
+
+def test_run_goes_on_with_a_conversation(starter: Path) -> None:
+    for message in ("echo hello", "echo again"):
+        assert agentsd("run", "--conversation", "c1", message, cwd=starter).returncode == 0
+    told = agentsd("conversations", "show", "c1", cwd=starter).stdout
+    assert "hello" in told
+    assert "again" in told
+
+
+def test_run_json_is_the_whole_result(starter: Path) -> None:
+    done = agentsd("run", "--agent", "log-analyst", "--json", "analyse data/logs/app.log", cwd=starter)
+    result = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert result["status"] == "completed"
+    assert result["agent"] == "log-analyst"
+    assert {call["tool"] for call in result["tool_calls"]} == {"log_transform"}
+    assert result["trace"][0]["action"]["type"] == "tool"
+    assert {"step", "agent", "action", "observation", "tool_output", "elapsed_ms", "timestamp"} <= result["trace"][
+        0
+    ].keys()
+
+
+def test_run_takes_one_agent_file_without_a_project(tmp_path: Path) -> None:
+    write(tmp_path, {"one.yaml": agent("one", model="offline")})
+    done = agentsd("run", "./one.yaml", "calculate 6 * 7", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "42\n")
+
+
+def test_run_takes_one_agent_file_of_a_project_with_its_plugins(starter: Path) -> None:
+    done = agentsd("run", "agents.d/planner.yaml", "days between '2026-01-01' and '2026-01-31'", cwd=starter)
+    assert done.stderr.startswith("● planner")
+
+
+def test_trace_draws_the_waterfall(starter: Path) -> None:
+    done = agentsd("run", "--trace", "echo hello", cwd=starter)
+    assert "invoke_workflow assistant" in done.stderr
+    assert "execute_tool echo" in done.stderr
+    assert "█" in done.stderr
+
+
+def test_an_unknown_agent_is_one_line_and_exit_2(starter: Path) -> None:
+    done = agentsd("run", "-a", "planer", "hi", cwd=starter)
+    assert (done.returncode, done.stderr) == (2, "error: there is no agent named 'planer'; did you mean planner?\n")
+
+
+def test_a_missing_key_is_one_line_that_names_the_variable(starter: Path) -> None:
+    done = agentsd("run", "-m", "openai/gpt-5.4-mini", "hi", cwd=starter)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "failed: openai/gpt-5.4-mini needs a key: set OPENAI_API_KEY (or use model: offline)"
+    )
+
+
+def test_errors_are_json_where_json_was_asked_for(starter: Path) -> None:
+    done = agentsd("run", "--json", "-a", "nobody", "hi", cwd=starter)
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["error"]["code"] == "agent_not_found"
+
+
+def test_check_prints_every_problem_with_its_place_and_exits_78(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "agents.d/good.yaml": agent("good", model="offline"),
+            "agents.d/bad.yaml": agent("bad", model="offline", executr="plan", runtime_policy="{max_step: 3}"),
+        },
+    )
+    done = agentsd("check", cwd=tmp_path)
+    assert done.returncode == 78
+    assert "agents.d/bad.yaml:7:1: unknown key 'executr'" in done.stderr
+    assert "did you mean 'executor'?" in done.stderr
+    assert "agents.d/bad.yaml:8:18: unknown key 'max_step'" in done.stderr
+    assert "agents: good" in done.stdout
+    assert "2 errors, 0 warnings" in done.stdout
+    assert agentsd("run", "-a", "good", "echo x", cwd=tmp_path).stdout == "x\n"
+    found = json.loads(agentsd("check", "--json", cwd=tmp_path).stdout)
+    assert found["ok"] is False
+    assert [problem["line"] for problem in found["problems"]] == [7, 8]
+
+
+def test_check_of_one_file_of_a_project_shows_only_its_problems(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "agents.d/good.yaml": agent("good", model="offline"),
+            "agents.d/bad.yaml": agent("bad", model="offline", executr="plan"),
+        },
+    )
+    assert agentsd("check", "agents.d/good.yaml", cwd=tmp_path).returncode == 0
+    assert agentsd("check", "agents.d/bad.yaml", cwd=tmp_path).returncode == 78
+
+
+def test_a_broken_settings_file_exits_78(tmp_path: Path) -> None:
+    write(tmp_path, {"agentsd.yaml": "modle: offline\n", "agents.d/one.yaml": agent("one", model="offline")})
+    done = agentsd("run", "hi", cwd=tmp_path)
+    assert done.returncode == 78
+    assert "agentsd.yaml:1:1: unknown key 'modle'" in done.stderr
+    assert "did you mean 'model'?" in done.stderr
+
+
+def test_without_a_terminal_a_question_is_not_asked_and_the_exit_code_is_3(tmp_path: Path) -> None:
+    policy = '{ask: [{tool: echo, reason: be careful}], allow: ["*"]}'
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy=policy)})
+    done = agentsd("run", "echo hello", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "waits for approval: echo (call_1)" in done.stderr
+
+
+def test_an_edit_during_a_chat_changes_the_next_answer(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [calculator]}")})
+    chat = subprocess.Popen(
+        [*COMMAND, "chat", str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**ENVIRONMENT, "PYTHONPATH": str(ROOT)},
+    )
+    with chat:
+        assert chat.stdin
+        assert chat.stdout
+        assert chat.stderr
+        chat.stdin.write("echo hello\n")
+        chat.stdin.flush()
+        first = chat.stdout.readline()
+        assert "offline" in first, "no tool for it yet: the stand-in says what it is"
+        write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [echo]}")})
+        chat.stdin.write("echo hello\n")
+        chat.stdin.flush()
+        second = chat.stdout.readline()
+        chat.stdin.close()
+        assert chat.wait(10) == 0
+        log = chat.stderr.read()
+    assert second == "hello\n"
+    assert "(generation 2 is live; changed: one)" in log
+
+
+# --- on a terminal
+
+
+@contextmanager
+def terminal(*arguments: str, cwd: Path) -> Iterator[tuple[Fork, int]]:
+    master, slave = pty.openpty()
+    env = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "120"}
+    process = Fork(arguments, cwd=cwd, env=env, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    os.close(slave)
+    try:
+        yield process, master
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+
+
+def read_until(master: int, *texts: str, seconds: float = 15) -> str:
+    """What the terminal shows, up to some texts in any order; fails when one does not come."""
+    shown, end = "", monotonic() + seconds
+    while text := next((text for text in texts if text not in shown), None):
+        ready, _, _ = select.select([master], [], [], max(0.0, end - monotonic()))
+        assert ready, f"{text!r} did not come; so far:\n{shown}"
+        try:
+            shown += os.read(master, 65536).decode("utf-8", "replace")
+        except OSError:
+            pytest.fail(f"{text!r} did not come before the end:\n{shown}")
+    return shown
+
+
+def test_a_person_at_the_terminal_is_asked_and_the_run_goes_on(tmp_path: Path) -> None:
+    policy = '{ask: [{tool: echo, reason: be careful}], allow: ["*"]}'
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy=policy)})
+    with terminal("run", "echo hello", cwd=tmp_path) as (process, master):
+        shown = read_until(master, "re[s]pond")
+        assert "one asks: may it call echo?" in shown
+        assert "be careful; ask echo (agents.d/one.yaml:6)" in shown
+        os.write(master, b"a\n")
+        assert "hello" in read_until(master, "ms")
+        assert process.wait(10) == 0
+
+
+def test_ctrl_c_ends_the_run_as_cancelled(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "agents.d/one.yaml": agent("one", model="offline"),
+            "plugins/slow.py": '''
+                import asyncio
+                from framework import tool
+
+                @tool(risk="low")
+                async def wait_long() -> str:
+                    """Wait very long."""
+                    await asyncio.Event().wait()
+                    return ""
+            ''',
+        },
+    )
+    with terminal("run", "wait very long", cwd=tmp_path) as (process, master):
+        read_until(master, "slow.wait_long")
+        process.send_signal(signal.SIGINT)
+        assert "cancelled" in read_until(master, "cancelled")
+        assert process.wait(10) == 130
+
+
+def test_the_terminal_shows_a_tree(starter: Path) -> None:
+    with terminal("run", "-a", "planner", "echo one then calculate 2 + 3", cwd=starter) as (process, master):
+        shown = read_until(master, "= 5")
+        assert process.wait(10) == 0
+    for text in ("● planner", "plan 1", "✓ s1", "✓ s2", "├──", "└──"):
+        assert text in shown
+
+
+def test_a_file_that_cannot_be_used_is_told_once_and_exits_78(tmp_path: Path) -> None:
+    write(tmp_path, {"one.yaml": "version: 1\nname: one\n"})
+    done = agentsd("run", "./one.yaml", "hi", cwd=tmp_path)
+    assert done.returncode == 78
+    assert done.stderr.startswith("error: no agent can be used\none.yaml:1:1: the key 'description' is missing")
+    assert done.stderr.count("'description'") == 1
+
+
+def test_an_empty_folder_says_what_to_do(tmp_path: Path) -> None:
+    assert "agentsd init" in agentsd("run", "hi", cwd=tmp_path).stderr
+    assert "agentsd init" in agentsd("check", cwd=tmp_path).stdout

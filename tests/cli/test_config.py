@@ -1,0 +1,110 @@
+"""`agentsd config diff`, and `agentsd check` on the mistakes people make."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import agentsd
+from tests.support.projects import agent, write
+
+
+def test_diff_shows_each_change_with_its_direction(tmp_path: Path) -> None:
+    write(tmp_path / "old", {"agents.d/one.yaml": agent("one", model="offline")})
+    new = agent("one", model="offline", runtime_policy="{max_steps: 3, max_total_tokens: null}")
+    write(tmp_path / "new", {"agents.d/one.yaml": new, "agents.d/two.yaml": agent("two", model="offline")})
+    done = agentsd("config", "diff", "old", "new", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        "one: runtime_policy.max_steps: 10 -> 3 (tightens)",
+        "one: runtime_policy.max_total_tokens: 50000 -> none (widens)",
+        "two: added (widens)",
+    ]
+    as_json = json.loads(agentsd("config", "diff", "old", "new", "--json", cwd=tmp_path).stdout)
+    assert [change["effect"] for change in as_json] == ["tightens", "widens", "widens"]
+    assert agentsd("config", "diff", "old", "old", cwd=tmp_path).returncode == 0
+
+
+MISTAKES = {
+    "key": ("executr: plan", "unknown key 'executr'", "did you mean 'executor'?"),
+    "nested": ("runtime_policy: {max_step: 3}", "unknown key 'max_step'", "did you mean 'max_steps'?"),
+    "twice": ("description: again", "the key 'description' stands twice; first on line 3", ""),
+    "risk": (
+        "runtime_policy: {risk_level: hihg}",
+        "must be 'low', 'medium', 'high' or 'critical'",
+        "did you mean 'high'?",
+    ),
+    "duration": ("runtime_policy: {timeout: soon}", "a duration is written like 500ms, 90s, 15m, 24h or 30d", ""),
+    "number": ("runtime_policy: {max_steps: many}", "must be a whole number", ""),
+    "zero": ("runtime_policy: {max_steps: 0}", "greater than 0", ""),
+    "allow": ("skill_policy: {deny: [echo]}", "the key 'allow' is missing", 'allow: ["*"]'),
+    "tool": ("skill_policy: {allow: [read_fil]}", "there is no tool 'read_fil'; did you mean read_file", ""),
+    "list": ("skill_policy: {allow: echo}", "must be a list", ""),
+    "rule": ("skill_policy: {deny: [{tol: echo}], allow: []}", "unknown key 'tol'", "did you mean 'tool'?"),
+    "executor": ("executor: paln", "there is no executor 'paln'; did you mean plan?", ""),
+    "model": ("model: opnai/gpt-5", "unknown model 'opnai/gpt-5'; did you mean openai", ""),
+    "sub": ("sub_agents: [nobody]", "there is no usable agent 'nobody'", ""),
+    "pattern": ('routing: {patterns: ["("]}', "not a regular expression", ""),
+    "anchor": ("metadata: &x 1", "anchors and aliases are not used here", ""),
+    "tab": ("routing:\n\tpriority: 1", "found character", ""),
+    "bracket": ("examples: [", "did not find", ""),
+    "yes": ("routing: {priority: yes}", "must be a whole number", ""),
+    "template": ("instructions: {template: nowhere.j2}", "there is no template 'nowhere.j2'", ""),
+}
+
+
+def test_check_on_twenty_typical_mistakes_prints_twenty_findings_a_person_can_act_on(tmp_path: Path) -> None:
+    for number, (name, (line, _, _)) in enumerate(MISTAKES.items()):
+        keys = [f"version: 1\nname: {name}\ndescription: d\n"]
+        if not line.startswith("instructions"):
+            keys.append("instructions: i\n")
+        write(tmp_path, {f"agents.d/{number:02}-{name}.yaml": "".join(keys) + line + "\n"})
+    done = agentsd("check", cwd=tmp_path)
+    assert done.returncode == 78
+    for number, (name, (_, message, hint)) in enumerate(MISTAKES.items()):
+        file = f"agents.d/{number:02}-{name}.yaml"
+        own = [part for part in done.stderr.split("agents.d/") if part.startswith(file.removeprefix("agents.d/"))]
+        assert any(message in part and hint in part for part in own), f"{file}: {own}"
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.conformance(38)
+@pytest.mark.conformance(39)
+def test_check_survives_hostile_files_and_names_each(tmp_path: Path) -> None:
+    hostile = {
+        "bomb.yaml": b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n",
+        "deep.yaml": b"[" * 100_000,
+        "keys.yaml": b"? " * 20_000,
+        "nul.yaml": b"version: 1\nname: \x00\n",
+        "latin.yaml": "version: 1\nname: caf\xe9\n".encode("latin-1"),
+        "utf16.yaml": "version: 1\n".encode("utf-16"),
+        "docs.yaml": b"version: 1\n---\nversion: 1\n",
+        "list.yaml": b"- version: 1\n",
+        "huge.yaml": b"#" * (20 << 20),
+        "digits.yaml": b"version: " + b"9" * 5000 + b"\n",
+        "merge.yaml": b"version: 1\n<<: {name: a}\n",
+        "octal.yaml": b"version: 1\nname: a\ndescription: d\ninstructions: i\nrouting: {priority: no}\n",
+    }
+    folder = tmp_path / "agents.d"
+    folder.mkdir()
+    for name, data in hostile.items():
+        (folder / name).write_bytes(data)
+    done = agentsd("check", cwd=tmp_path)
+    assert done.returncode == 78
+    for name in hostile:
+        assert f"agents.d/{name}" in done.stderr
+
+
+@pytest.mark.conformance(40)
+def test_a_secret_of_the_environment_stands_in_no_error(tmp_path: Path) -> None:
+    settings = "models: {a: {model: '${SECRET_NAME}', api_key: '${SECRET_KEY}', base_urls: '${SECRET_KEY}'}}\n"
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline"), "agentsd.yaml": settings})
+    unset = agentsd("check", cwd=tmp_path)
+    assert unset.returncode == 78
+    assert "SECRET_KEY is not set" in unset.stderr
+    done = agentsd("check", cwd=tmp_path, SECRET_NAME="openai/x", SECRET_KEY="hunter2-very-secret")
+    assert done.returncode == 78
+    assert "base_urls" in done.stderr
+    assert "hunter2" not in done.stderr + done.stdout

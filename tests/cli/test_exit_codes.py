@@ -1,0 +1,76 @@
+"""Exit codes: one table, in the code, in the documentation and in what commands do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from framework.cli.main import agentsd as group
+from framework.types.outcome import EXIT_CODES, OUTCOMES
+from tests.cli.test_cli import agentsd
+from tests.support.paths import ROOT
+from tests.support.projects import agent, write
+
+LISTED = re.compile(r"Exit codes?: (.*?)(?:\n\n|$)", re.DOTALL)
+ASKS = agent("asks", model="offline", skill_policy="{allow: [calculator], ask: [calculator]}")
+
+
+def helps(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
+    """The help of a command and of those below it."""
+    yield name, command.help or ""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for child in command.list_commands(context):
+            if found := command.get_command(context, child):
+                yield from helps(found, f"{name} {child}")
+
+
+HELPS = dict(helps(group, "agentsd"))
+
+
+def test_the_documentation_has_the_table_of_the_code() -> None:
+    page = (ROOT / "docs/records.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", page, re.MULTILINE)
+    assert {int(code): meaning for code, meaning in rows} == EXIT_CODES
+
+
+def test_runs_end_with_codes_of_the_table() -> None:
+    assert {row.exit_code for row in OUTCOMES.values()} <= set(EXIT_CODES)
+
+
+@pytest.mark.parametrize("name", HELPS)
+def test_help_names_only_codes_of_the_table(name: str) -> None:
+    for listed in LISTED.findall(HELPS[name]):
+        assert {int(code) for code in re.findall(r"\b(\d+)\b", listed)} <= set(EXIT_CODES)
+
+
+CALL = '{"expression": "2+3"}'
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("explain", "asks", "calculator"), 3),
+        (("tools", "call", "calculator", CALL, "-a", "asks"), 3),
+        (("tools", "call", "calculator", CALL, "-a", "asks", "--json"), 3),
+        (("run", "-a", "asks", "calculate 2 + 3"), 3),
+        (("explain", "asks", "read_file"), 1),
+        (("tools", "call", "read_file", '{"path": "a"}', "-a", "asks"), 1),
+        (("run", "-a", "nobody", "hi"), 2),
+        (("explain", "asks", "--no-such-option"), 2),
+        (("check",), 0),
+    ],
+)
+def test_commands_end_with_the_code_of_what_happened(tmp_path: Path, words: tuple[str, ...], code: int) -> None:
+    write(tmp_path, {"agents.d/asks.yaml": ASKS})
+    assert agentsd(*words, cwd=tmp_path).returncode == code
+
+
+def test_files_that_cannot_be_used_are_one_code(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/asks.yaml": ASKS, "agentsd.yaml": "modle: x\n"})
+    for words in (("check",), ("run", "hi"), ("explain", "asks"), ("agents", "list")):
+        assert agentsd(*words, cwd=tmp_path).returncode == 78, words

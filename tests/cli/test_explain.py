@@ -1,0 +1,123 @@
+"""`agentsd explain`, `agents` and `tools`: what is in effect, by which line, and what a tool answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.test_cli import agentsd
+from tests.support.projects import agent, write
+
+POLICY = """{
+  deny: [{tool: log_transform, reason: not here}, {tool: read_file, when: {path: "*.env"}, reason: secrets}],
+  ask: [{tool: list_dir, reason: who knows}, {tool: echo, when: {text: "!=hi"}}],
+  allow: [echo, read_file, "p.*"]}"""
+RISKY = '''
+from framework import tool
+
+@tool(risk="high")
+def wipe(path: str) -> str:
+    """Wipe a folder."""
+    return path
+'''
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    text = agent(
+        "a", model="offline", instructions="{template: a.j2}", inputs="{who: {type: string}}", skill_policy=POLICY
+    )
+    files = {"agents.d/a.yaml": text, "plugins/p.py": RISKY, "prompts/a.j2": "You help {{ who }}."}
+    return write(tmp_path, files)
+
+
+def explained(project: Path, *arguments: str) -> dict[str, dict[str, Any]]:
+    done = agentsd("explain", "a", "--json", *arguments, cwd=project)
+    assert done.returncode == 0, done.stderr
+    return {tool["tool"]: tool for tool in json.loads(done.stdout)["tools"]}
+
+
+def test_every_tool_is_there_with_the_verdict_and_the_line_that_decides(project: Path) -> None:
+    tools = explained(project)
+    found = {name: (tool["offered"], tool["verdict"], tool["rule"]) for name, tool in tools.items()}
+    assert found["echo"] == (True, "allow", "allow echo")
+    assert found["read_file"] == (True, "allow", "allow read_file")
+    assert found["list_dir"] == (True, "ask", "ask list_dir")
+    assert found["log_transform"] == (False, "deny", "deny log_transform")
+    assert found["p.wipe"] == (False, "deny", "risk_level medium")
+    assert found["calculator"] == (False, "deny", "not in skill_policy.allow")
+    assert tools["p.wipe"]["place"] == "default"
+    assert all(t["place"].startswith("agents.d/a.yaml:") for t in tools.values() if t["rule"] != "risk_level medium")
+    (condition,) = tools["read_file"]["conditions"]
+    assert condition["verdict"] == "deny"
+    assert "when path *.env" in condition["when"]
+
+
+def test_what_people_see_names_the_lines_the_prompt_and_its_cost(project: Path) -> None:
+    done = agentsd("explain", "a", "-i", "who=Ann", cwd=project)
+    assert done.returncode == 0
+    for line in (
+        "denied   when path *.env (agents.d/a.yaml:7): secrets",
+        "asks     ask list_dir (agents.d/a.yaml:8): who knows",
+        "denied   deny log_transform (agents.d/a.yaml:7): not here",
+        "denied   risk_level medium",
+        "  You help Ann.",
+    ):
+        assert line in done.stdout, line
+    assert "You help <who>." in agentsd("explain", "a", cwd=project).stdout
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "code", "says"),
+    [
+        ("echo", None, 0, "allowed"),
+        ("echo", '{"text": "hi"}', 0, "allowed"),
+        ("echo", '{"text": "ho"}', 3, "asks"),
+        ("read_file", '{"path": "x/.env"}', 1, "denied"),
+        (
+            "read_file",
+            '{"path": 7}',
+            0,
+            "its arguments are refused: path: it has the wrong type (given: 7); give: string",
+        ),
+        ("calculator", None, 1, "not in skill_policy.allow"),
+        ("ecco", None, 2, "there is no tool 'ecco'; did you mean echo"),
+        ("echo", "[]", 2, "not a JSON object"),
+        ("echo", "{", 2, "not JSON"),
+    ],
+)
+def test_one_tool_and_one_call_are_judged_as_they_would_be_in_a_run(
+    project: Path, tool: str, arguments: str | None, code: int, says: str
+) -> None:
+    done = agentsd("explain", "a", tool, *([arguments] if arguments else []), cwd=project)
+    assert done.returncode == code
+    assert says in done.stdout + done.stderr
+
+
+def test_agents_are_listed_and_shown_as_they_are_in_effect(project: Path) -> None:
+    assert agentsd("agents", "list", cwd=project).stdout.startswith("a  react  offline  3  The agent a.")
+    (row,) = json.loads(agentsd("agents", "list", "--json", cwd=project).stdout)
+    assert (row["name"], row["path"], row["stale"]) == ("a", "agents.d/a.yaml", False)
+    spec = yaml.safe_load(agentsd("agents", "show", "a", cwd=project).stdout)
+    assert spec["runtime_policy"]["max_steps"] == 10
+    assert spec["runtime_policy"]["confirm"] == {"from": "high", "expires": None, "on_expiry": "reject"}
+    missing = agentsd("agents", "show", "b", cwd=project)
+    assert (missing.returncode, "there is no agent named 'b'" in missing.stderr) == (2, True)
+
+
+def test_tools_are_listed_and_called_under_an_agents_policy(project: Path) -> None:
+    listed = agentsd("tools", "list", cwd=project).stdout
+    assert "p.wipe" in listed
+    rows = json.loads(agentsd("tools", "list", "--json", cwd=project).stdout)
+    assert next(row for row in rows if row["name"] == "p.wipe")["risk"] == "high"
+    said = agentsd("tools", "call", "echo", '{"text": "hi"}', "-a", "a", cwd=project)
+    assert (said.returncode, said.stdout) == (0, "hi\n")
+    denied = agentsd("tools", "call", "p.wipe", '{"path": "x"}', "-a", "a", cwd=project)
+    assert denied.returncode == 1
+    assert "risk_level medium (default): its risk is high" in denied.stderr
+    asked = agentsd("tools", "call", "list_dir", "-a", "a", cwd=project)
+    assert (asked.returncode, "list_dir needs approval: who knows" in asked.stderr) == (3, True)

@@ -1,0 +1,70 @@
+"""What commands say of tool servers that cannot be used, and of those that they did not ask."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import ENVIRONMENT, agentsd
+from tests.support.mcp_worlds import MODERN
+from tests.support.paths import ROOT
+from tests.support.projects import agent, write
+
+POLICY = '{allow: ["mcp.docs.*"]}'
+
+
+def project(root: Path, *command: str) -> Path:
+    servers = {"version": 1, "mcp_servers": {"docs": {"command": command}}}
+    files = {
+        "agents.d/one.yaml": agent("one", model="offline", skill_policy=POLICY),
+        "plugins/servers.yaml": json.dumps(servers, indent=1),
+    }
+    return write(root, files)
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    return project(tmp_path, sys.executable, "-m", "no_such_server")
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "-a", "one", "hi"), ("chat", "-a", "one"), ("check", "--connect")], ids=["run", "chat", "check"]
+)
+def test_a_server_that_cannot_be_used_is_a_warning_at_its_line_with_the_reason(
+    broken: Path, words: tuple[str, ...]
+) -> None:
+    done = agentsd(*words, cwd=broken)
+    assert done.returncode == 0
+    told = "plugins/servers.yaml:4:3: warning: mcp.docs is not connected: it ended with exit code 1: "
+    assert told in done.stderr
+    assert "No module named no_such_server" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("check",), ("explain", "one")])
+def test_servers_that_were_not_asked_are_named(broken: Path, words: tuple[str, ...]) -> None:
+    done = agentsd(*words, cwd=broken)
+    assert (done.returncode, "1 server not contacted" in done.stdout, "--connect" in done.stdout) == (0, True, True)
+    assert json.loads(agentsd(*words, "--json", cwd=broken).stdout)["not_contacted"] == ["mcp.docs"]
+
+
+@pytest.mark.parametrize("words", [("run", "-a", "one", "hi"), ("check", "--connect"), ("explain", "one", "--connect")])
+def test_of_a_healthy_server_nothing_is_said(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = agentsd(*words, cwd=project(tmp_path, *MODERN))
+    assert done.returncode == 0
+    assert not any(word in done.stderr + done.stdout for word in ("warning", "WARNING", "waiting", "not contacted"))
+
+
+@pytest.mark.parametrize("words", [["check"], ["run", "-a", "one", "hi"]])
+def test_without_the_extra_check_and_run_say_what_to_install(tmp_path: Path, words: list[str]) -> None:
+    program = f"import sys; sys.modules.update(mcp=None); from framework.cli.main import main; main({words!r})"
+    env = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", program]
+    root = project(tmp_path, *MODERN)
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0
+    assert "plugins/servers.yaml:4:3: warning: mcp.docs needs the MCP SDK" in done.stderr
+    assert "pip install 'agentsd[mcp]'" in done.stderr

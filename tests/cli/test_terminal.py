@@ -1,0 +1,271 @@
+"""The command line where things end in the middle: Ctrl-C at every question, closed and full streams, odd encodings."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from framework.cli.confirm import edited_arguments
+from framework.cli.main import SHOW_CURSOR
+from framework.cli.table import GAP, LEAST, fitted
+from framework.cli.waterfall import Widths
+from framework.types.state import Confirmation
+from tests.cli.test_cli import COMMAND, ENVIRONMENT, agentsd, read_until, starter, terminal
+from tests.support.cases import cases
+from tests.support.paths import ROOT
+from tests.support.projects import agent, write
+
+__all__ = ["starter"]  # a fixture
+
+CTRL_C = signal.SIGINT
+QUESTION = "re[s]pond:"
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> Path:
+    """A project whose agent asks before it echoes, and can wait for ever."""
+    files = {
+        "agents.d/one.yaml": agent("one", model="offline", skill_policy='{ask: [echo], allow: ["*"]}'),
+        "plugins/slow.py": '''
+            import asyncio
+            from framework import tool
+
+            @tool(risk="low")
+            async def wait_long() -> str:
+                """Wait very long."""
+                await asyncio.Event().wait()
+                return ""
+        ''',
+    }
+    return write(tmp_path, files)
+
+
+def statuses(project: Path) -> list[str]:
+    return [run["status"] for run in json.loads(agentsd("runs", "list", "--json", cwd=project).stdout)]
+
+
+# --- Ctrl-C
+
+
+def test_ctrl_c_at_a_question_leaves_the_run_waiting_and_says_how_to_decide(asking: Path) -> None:
+    with terminal("run", "echo hello", cwd=asking) as (process, master):
+        read_until(master, QUESTION)
+        process.send_signal(CTRL_C)
+        assert "runs decide run_" in read_until(master, "--approve call_1")
+        assert process.wait(10) == 3
+    assert statuses(asking) == ["paused"]
+
+
+def test_ctrl_c_at_a_decision_decides_nothing(asking: Path) -> None:
+    agentsd("run", "echo hello", cwd=asking)
+    with terminal("runs", "decide", "last", cwd=asking) as (process, master):
+        read_until(master, QUESTION)
+        process.send_signal(CTRL_C)
+        assert process.wait(10) == 130
+    assert statuses(asking) == ["paused"]
+
+
+def test_ctrl_c_at_the_prompt_ends_a_chat(asking: Path) -> None:
+    with terminal("chat", cwd=asking) as (process, master):
+        read_until(master, "you>")
+        process.send_signal(CTRL_C)
+        assert process.wait(10) == 130
+
+
+def test_ctrl_c_in_a_chat_cancels_the_answer_and_a_question_ends_it(asking: Path) -> None:
+    with terminal("chat", "-c", "c1", cwd=asking) as (process, master):
+        read_until(master, "you>")
+        os.write(master, b"wait very long\n")
+        read_until(master, "… slow.wait_long")
+        process.send_signal(CTRL_C)
+        assert "cancelled" in read_until(master, "you>")
+        os.write(master, b"echo hello\n")
+        read_until(master, QUESTION)
+        process.send_signal(CTRL_C)
+        assert "--approve call_1" in read_until(master, "agentsd chat --conversation c1")
+        assert process.wait(10) == 3
+    assert statuses(asking) == ["paused", "cancelled"]
+
+
+def test_ctrl_c_while_modules_are_loaded_is_quiet(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    # What a shell started in the background ignores SIGINT.
+    heeding = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{heeding}; from framework.cli.entry import main; main()"
+    environment = {**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run([COMMAND[0], "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_a_kill_leaves_the_run_to_be_resumed_and_the_terminal_its_cursor(asking: Path) -> None:
+    with terminal("run", "wait very long", cwd=asking) as (process, master):
+        read_until(master, "… slow.wait_long")
+        process.send_signal(signal.SIGTERM)
+        read_until(master, SHOW_CURSOR.decode())
+        assert process.wait(10) == -signal.SIGTERM
+    assert statuses(asking) == ["orphaned"]
+
+
+# --- an editor
+
+
+@pytest.mark.parametrize(
+    ("editor", "told"),
+    [
+        ("exit 1;", "Editing failed"),
+        ("printf '' >", "nothing was changed"),
+        ("sed -i 's/hello/9/; s/[{}]//g'", "the arguments are not JSON"),
+        (r"sed -i -n 's/.*hello.*/[]/p'", "the arguments are not a JSON object"),
+        (r"printf '\377' >", "what was saved is not UTF-8"),
+    ],
+)
+def test_an_editor_that_gives_nothing_to_use_is_told_and_decides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], editor: str, told: str
+) -> None:
+    script = tmp_path / "editor"
+    script.write_text(f'#!/bin/sh\n{editor} "$1"\ntouch -d 2040-01-01 "$1"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("VISUAL", str(script))
+    arguments = {"text": "hello"}
+    asked = Confirmation(
+        id="c1", kind="tool", agent="one", tool="echo", arguments=arguments, hash="", reason="", rule="", risk="low"
+    )
+    assert edited_arguments(asked) is None
+    assert told in capsys.readouterr().err
+
+
+# --- streams
+
+
+def redirected(redirection: str, *arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command with its streams led elsewhere by a shell."""
+    words = ["/bin/sh", "-c", f'"$@" {redirection}', "sh", *COMMAND, *arguments]
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("redirection", ["<&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_lead_nowhere(starter: Path, redirection: str) -> None:
+    done = redirected(redirection, "run", "echo hello", cwd=starter)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ("" if " >&-" in redirection else "hello\n")
+
+
+def test_a_chat_without_standard_input_ends(starter: Path) -> None:
+    done = redirected("<&-", "chat", cwd=starter)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "echo hello"]])
+def test_a_full_disk_is_one_line(starter: Path, arguments: list[str]) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    done = redirected(">/dev/full", *arguments, cwd=starter)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "error: the output: No space left on device"
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_has_seen_enough_ends_the_command_quietly(starter: Path) -> None:
+    done = redirected("| true", "tools", "list", cwd=starter)
+    assert done.stderr == ""
+
+
+def test_what_an_encoding_lacks_is_written_as_its_number(starter: Path) -> None:
+    encoding = "latin-1"
+    done = redirected("", "run", "--trace", "echo 你", cwd=starter, PYTHONIOENCODING=encoding)
+    assert done.returncode == 0
+    assert done.stdout == "\\u4f60\n"
+    as_json = redirected("", "run", "--json", "echo 你", cwd=starter, PYTHONIOENCODING=encoding)
+    assert json.loads(as_json.stdout)["output"] == "你"
+
+
+def test_a_file_that_the_operating_system_refuses_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "plugins").write_text("a file where init needs a folder")
+    done = agentsd("init", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "plugins" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+# --- tables
+
+
+def test_tables_fit_into_the_lines_of_a_terminal_and_are_whole_in_a_pipe(starter: Path) -> None:
+    with terminal("tools", "list", cwd=starter) as (process, master):
+        shown = re.sub(r"\x1b\[[\d;]*m", "", read_until(master, "write_file")).splitlines()
+        assert process.wait(10) == 0
+    assert shown[0].split() == ["tool", "risk", "source", "description"]
+    assert max(cell_len(line) for line in shown) == 120
+    assert any(line.endswith("…") for line in shown)
+    lines = agentsd("tools", "list", cwd=starter).stdout.splitlines()
+    assert not any("…" in line or line != line.rstrip() for line in lines)
+
+
+@cases(100)
+@given(st.lists(st.integers(1, 60), min_size=2, max_size=8), st.integers(20, 200))
+def test_columns_give_way_to_the_last_but_not_the_first_nor_below_what_can_be_read(
+    widths: list[int], line: int
+) -> None:
+    found = fitted(widths, line)
+    assert found[0] == widths[0]
+    assert all(min(LEAST, before) <= now <= before for before, now in zip(widths[:-1], found[:-1], strict=True))
+    if sum(found) + GAP * (len(found) - 1) > line:
+        assert max(found[1:-1], default=0) <= LEAST, "all that could give way has"
+    if sum(widths) + GAP * (len(widths) - 1) <= line:
+        assert found == widths
+
+
+@pytest.mark.parametrize(("line", "expected"), [(200, (46, 36)), (100, (46, 20)), (80, (38, 8)), (40, (30, 8))])
+def test_a_waterfall_fits_into_the_lines_of_a_terminal(line: int, expected: tuple[int, int]) -> None:
+    assert Widths.within(line) == Widths(*expected)
+
+
+def test_without_agents_commands_say_what_to_do(tmp_path: Path) -> None:
+    told = "there are no agents: put one under agents.d/, or run `agentsd init`"
+    assert agentsd("agents", "list", cwd=tmp_path).stdout == f"{told}\n"
+    for arguments in (["chat"], ["run", "hi"]):
+        done = agentsd(*arguments, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (2, f"error: {told}\n")
+
+
+def test_a_command_that_is_mistyped_is_named(tmp_path: Path) -> None:
+    for arguments, meant in ((["chekc"], "check"), (["runs", "lst"], "list")):
+        done = agentsd(*arguments, cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr.endswith(f"there is no command {arguments[-1]!r}; did you mean {meant}?\n")
+
+
+# --- how soon it answers
+
+
+@pytest.mark.parametrize(
+    ("module", "spared"),
+    [
+        ("framework.cli.main", ("framework.config", "framework.engine", "framework.memory", "sqlalchemy", "rich")),
+        ("framework.cli.runs.list", ("framework.engine", "framework.config.agents.compile", "jinja2", "instructor")),
+        (
+            "framework.cli.conversations.list",
+            ("framework.engine", "framework.config.agents.compile", "jinja2", "instructor"),
+        ),
+        ("framework.cli.agents", ("framework.engine.run", "sqlalchemy", "instructor", "rich")),
+    ],
+)
+def test_commands_that_only_look_load_no_engine(module: str, spared: tuple[str, ...]) -> None:
+    program = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not {name for name in done.stdout.split() if name.startswith(tuple(f"{one}." for one in spared))}
+    assert not {*done.stdout.split()} & {*spared}

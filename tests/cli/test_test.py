@@ -1,0 +1,170 @@
+"""`agentsd test` as a person uses it: real processes, real exit codes, a real model server for live rates."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_cli import agentsd
+from tests.support.projects import agent, write
+from tests.support.wire import Answer, calls, says, wire_server
+
+CASES = """
+cases:
+  - name: it says hello
+    message: echo hello
+    expect: {called: [echo], output: hello}
+  - name: it adds
+    message: How much is 2 + 3?
+    model: [{call: calculator, arguments: {expression: 2 + 3}}, {say: It is 5.}]
+    expect: {called: [calculator], arguments: {calculator: {expression: 2 + 3}}, output: "5"}
+"""
+FAILS = """
+cases:
+  - name: it reads
+    message: read a.txt
+    model: [{say: no}]
+    expect: {called: [read_file], output: hello}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline"), "agents.d/one.test.yaml": CASES})
+
+
+def test_every_case_is_a_line_and_the_last_line_counts_them(project: Path) -> None:
+    done = agentsd("test", cwd=project)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("✓ one: it says hello  ")
+    assert lines[1].startswith("✓ one: it adds  ")
+    assert lines[2:] == ["2 passed, 0 failed"]
+
+
+def test_a_failing_case_says_why_and_the_exit_code_is_one(project: Path) -> None:
+    write(project, {"agents.d/two.yaml": agent("two", model="offline"), "agents.d/two.test.yaml": FAILS})
+    done = agentsd("test", cwd=project)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[2].startswith("✗ two: it reads")
+    assert lines[3] == "    expected called [read_file], got []  (agents.d/two.test.yaml:2)"
+    assert lines[4] == '    expected output with "hello", got "no"  (agents.d/two.test.yaml:2)'
+    assert lines[5] == "2 passed, 1 failed"
+    assert agentsd("test", "--agent", "one", cwd=project).returncode == 0
+    assert agentsd("test", "agents.d/one.yaml", cwd=project).stdout.endswith("2 passed, 0 failed\n")
+    assert agentsd("test", "agents.d/two.test.yaml", cwd=project).stdout.endswith("0 passed, 1 failed\n")
+
+
+def test_json_has_every_case_with_its_failures(project: Path) -> None:
+    write(project, {"agents.d/two.yaml": agent("two", model="offline"), "agents.d/two.test.yaml": FAILS})
+    done = agentsd("test", "--json", "--repeat", "2", cwd=project)
+    told = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert done.stderr == ""
+    assert (told["passed"], told["failed"]) == (2, 1)
+    reads = told["cases"][2]
+    assert (reads["name"], reads["agent"], reads["place"]) == ("it reads", "two", "agents.d/two.test.yaml:2")
+    assert (reads["passed"], reads["attempts"], reads["attempts_passed"]) == (False, 2, 0)
+    assert reads["failures"][0] == "expected called [read_file], got []"
+
+
+def test_without_cases_it_says_how_to_write_one(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
+    done = agentsd("test", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "agents.d/AGENT.test.yaml" in done.stdout
+    shown = done.stdout.partition("\n\n")[2]
+    write(tmp_path, {"agents.d/one.test.yaml": shown})
+    assert agentsd("test", cwd=tmp_path).stdout.splitlines()[-1] == "1 passed, 0 failed", "what it shows works"
+
+
+def test_an_agent_that_is_not_there_is_a_mistake_of_the_caller(project: Path) -> None:
+    done = agentsd("test", "--agent", "on", cwd=project)
+    assert done.returncode == 2
+    assert "did you mean one?" in done.stderr
+
+
+def test_a_broken_file_of_cases_is_told_by_test_and_by_check(project: Path) -> None:
+    write(project, {"agents.d/two.test.yaml": "cases: [{name: x, mesage: y}]"})
+    tested = agentsd("test", cwd=project)
+    assert tested.returncode == 1
+    assert tested.stdout.endswith("2 passed, 0 failed\n")
+    for done in (tested, agentsd("check", cwd=project)):
+        assert "agents.d/two.test.yaml:1:19: unknown key 'mesage'" in done.stderr
+        assert "did you mean 'message'?" in done.stderr
+    checked = agentsd("check", "--json", cwd=project)
+    assert checked.returncode == 78
+    assert json.loads(checked.stdout)["problems"][0]["path"] == "agents.d/two.test.yaml"
+
+
+def test_check_warns_of_a_tool_that_no_case_can_meet(project: Path) -> None:
+    write(project, {"agents.d/one.test.yaml": CASES.replace("called: [echo]", "not_called: [ecko]")})
+    done = agentsd("check", cwd=project)
+    assert done.returncode == 0
+    assert "agents.d/one.test.yaml:4:27: warning: there is no tool 'ecko'; did you mean echo?" in done.stderr
+
+
+def test_a_closed_gate_keeps_neither_check_nor_test_from_looking(project: Path) -> None:
+    write(project, {"agentsd.yaml": "reload: {gate: tests, mode: strict}", "agents.d/one.test.yaml": FAILS})
+    assert agentsd("check", cwd=project).returncode == 0
+    assert agentsd("test", cwd=project).stdout.endswith("0 passed, 1 failed\n")
+    ran = agentsd("run", "echo hello", cwd=project)
+    assert ran.returncode == 78
+    assert "the case 'it reads' fails: expected called [read_file], got []" in ran.stderr
+
+
+def test_a_lone_agent_file_has_its_cases_beside_it(tmp_path: Path) -> None:
+    write(tmp_path, {"one.yaml": agent("one", model="offline"), "one.test.yaml": CASES})
+    for path in ("one.yaml", "one.test.yaml"):
+        assert agentsd("test", path, cwd=tmp_path).stdout.endswith("2 passed, 0 failed\n")
+
+
+def test_a_live_model_is_asked_instead_of_the_script_and_gets_rates(project: Path) -> None:
+    fails = "  - {name: never live, message: x, model: [{fail: busy}], expect: {status: failed}}\n"
+    write(project, {"agents.d/one.test.yaml": CASES + fails})
+
+    def answer(body: dict[str, Any]) -> Answer:
+        said = [message["content"] for message in body["messages"] if message["role"] == "user"][-1]
+        if body["messages"][-1]["role"] == "tool":
+            return says("hello, or 5")
+        if said == "echo hello":
+            return calls(("echo", {"text": "hello"}))
+        return calls(("calculator", {"expression": "3 + 2"}))
+
+    async def main() -> None:
+        async with wire_server(answer) as server:
+            alias = f"{{model: openai/test, base_url: '{server.url}', api_key: sk-test-1234567890}}"
+            write(project, {"agentsd.yaml": f"models: {{local: {alias}}}\n"})
+            done = await asyncio.to_thread(agentsd, "test", "--model", "local", "--repeat", "2", cwd=project)
+            told = await asyncio.to_thread(agentsd, "test", "-m", "local", "--json", cwd=project)
+        lines = done.stdout.splitlines()
+        assert done.returncode == 1, done.stderr
+        assert lines[0].startswith("✓ one: it says hello  2/2")
+        assert lines[1].startswith("✗ one: it adds  0/2")
+        assert lines[2].startswith(
+            '    expected arguments of calculator {"expression": "2 + 3"}, got {"expression": "3 + 2"}'
+        )
+        assert lines[3] == "1 passed, 1 failed"
+        assert [line.split() for line in lines[5:]] == [
+            ["local:"],
+            ["right", "tool", "4/4", "100%"],
+            ["right", "arguments", "0/2", "0%"],
+            ["multi-turn", "-"],
+            ["recovery", "-"],
+            ["answer", "4/4", "100%"],
+        ]
+        assert json.loads(told.stdout)["rates"]["right tool"] == {"passed": 2, "tried": 2}
+
+    asyncio.run(main())
+
+
+def test_a_model_without_a_key_is_told_once(project: Path) -> None:
+    done = agentsd("test", "--model", "openai/gpt-5.4-mini", cwd=project)
+    assert done.returncode == 78
+    assert done.stdout == ""
+    assert "OPENAI_API_KEY" in done.stderr

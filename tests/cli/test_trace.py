@@ -1,0 +1,54 @@
+"""Traces on the command line, without any backend."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.runs.test_runs import agentsd, asking, paused
+from tests.cli.test_cli import agentsd as real_agentsd
+from tests.support.otlp_sink import sink
+from tests.support.projects import agent, write
+
+
+def test_a_run_is_shown_with_its_waterfall(tmp_path: Path) -> None:
+    run_id = paused(asking(tmp_path))
+    agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
+    shown = agentsd("runs", "show", "last", cwd=tmp_path).stdout
+    lines = [line.split("█")[0].split("▒")[0].rstrip() for line in shown.splitlines()]
+    start = lines.index("invoke_workflow one")
+    before = [
+        "invoke_workflow one",
+        "  agent.route",
+        "  invoke_agent one",
+        "    agent.step 1",
+        "      chat offline",
+        "      execute_tool echo",
+    ]
+    assert lines[start : start + 6] == before
+    assert lines[start + 6].endswith(" later")
+    assert lines[start + 7 : start + 11] == [before[0], before[2], before[3], before[5]]
+    assert "waiting_confirmation" in shown
+    assert "tokens" in shown
+
+
+def test_a_trace_as_json_is_whole(tmp_path: Path) -> None:
+    agentsd("run", "echo hello", cwd=write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")}))
+    told = json.loads(agentsd("runs", "show", "last", "--json", cwd=tmp_path).stdout)
+    assert told["status"] == "completed"
+    names = [span["name"] for span in told["spans"]]
+    assert names[0] == "invoke_workflow one"
+    assert {span["trace_id"] for span in told["spans"]} == {told["trace_id"]}
+    exported = json.loads(agentsd("runs", "show", "last", "--otlp-json", cwd=tmp_path).stdout)
+    sent = exported["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    assert [span["name"] for span in sent] == names
+    assert all(span["kind"] in (1, 3) for span in sent)
+
+
+def test_what_goes_on_elsewhere_is_sent_too(tmp_path: Path) -> None:
+    run_id = paused(asking(tmp_path))
+    with sink() as kept:
+        write(tmp_path, {"agentsd.yaml": f"telemetry: {{otlp_endpoint: '{kept.url}'}}\n"})
+        real_agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path)
+    (root,) = [span for span in kept.spans if span.name == "invoke_workflow one"]
+    assert {link.attributes[0].value.string_value for link in root.links} == {"resume"}

@@ -1,0 +1,248 @@
+"""What is odd about an agent is told, and keeps nothing from running."""
+
+from __future__ import annotations
+
+import asyncio
+from cProfile import Profile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from framework import Runtime, Tool, tool
+from framework.types.problem import Problem
+from tests.support.projects import agent, write
+from tests.tools.test_declaration import built
+
+
+def warnings(root: Path, files: dict[str, str], tools: list[Tool] | None = None) -> list[tuple[str, str]]:
+    async def main() -> tuple[Problem, ...]:
+        async with Runtime.open(write(root, files), tools=tools or [], watch=False) as runtime:
+            assert "a" in runtime.catalog.current.agents
+            return runtime.catalog.current.problems
+
+    found = asyncio.run(main())
+    assert {problem.severity for problem in found} <= {"warning"}
+    return [(problem.place, problem.message) for problem in found]
+
+
+def test_variables_that_no_language_of_the_template_uses_are_told_at_their_line(tmp_path: Path) -> None:
+    text = """version: 1
+name: a
+description: d
+model: offline
+instructions: {template: a.j2, vars: {tone: kind, colour: red}}
+inputs:
+  who: {type: string}
+  where: {type: string}
+  when: {type: string}
+"""
+    files = {
+        "agents.d/a.yaml": text,
+        "prompts/a.j2": "{{ tone }}{% include 'b.j2' %}",
+        "prompts/a.zh.j2": "{{ where }}",
+        "prompts/b.j2": "{{ who }}",
+    }
+    assert warnings(tmp_path, files) == [
+        ("agents.d/a.yaml:5:51", "no template uses the variable 'colour'"),
+        ("agents.d/a.yaml:9:3", "no template uses the input 'when': the model never sees it"),
+    ]
+
+
+def test_an_input_that_a_plain_text_cannot_mention_is_told(tmp_path: Path) -> None:
+    files = {"agents.d/a.yaml": agent("a", model="offline", inputs="{who: {type: string}}")}
+    ((_, message),) = warnings(tmp_path, files)
+    assert message == "the model never sees the input 'who': the instructions are plain text"
+
+
+def test_a_rule_that_no_tool_matches_is_told(tmp_path: Path) -> None:
+    files = {"agents.d/a.yaml": agent("a", model="offline", skill_policy='{deny: [{tool: "orders.*"}], allow: [echo]}')}
+    ((_, message),) = warnings(tmp_path, files)
+    assert message == "the deny rule 'orders.*' matches no tool there is"
+
+
+@tool(risk="low")
+def order(number: str, amount: int = 1) -> str:
+    """Work on an order."""
+    return f"{number} {amount}"
+
+
+@tool(risk="low")
+def anything(number: str) -> str:
+    """Take whatever it is given."""
+    return number
+
+
+OPEN = replace(
+    anything.named("out.anything", "mcp"),
+    definition=anything.definition.model_copy(
+        update={"name": "out.anything", "parameters": {"type": "object", "additionalProperties": True}}
+    ),
+)
+ORDERS = [
+    order.named("orders.look", "plugin"),
+    replace(order.named("orders.refund", "plugin"), risk="high"),
+    replace(order.named("orders.delete", "plugin"), risk="critical"),
+    anything.named("bank.pay", "plugin"),
+    OPEN,
+]
+
+
+def rule_warnings(root: Path, policy: str, risk_level: str = "high") -> list[str]:
+    text = agent("a", model="offline", skill_policy=policy, runtime_policy=f"{{risk_level: {risk_level}}}")
+    files = {"agents.d/a.yaml": text + "sub_agents: [b]\n", "agents.d/b.yaml": agent("b", model="offline")}
+    return [message for _, message in warnings(root, files, ORDERS)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (
+            "{deny: [orders.look], allow: [orders.look, echo]}",
+            "the allow rule 'orders.look' never fires: what it matches is denied by 'orders.look' in line 6",
+        ),
+        (
+            '{deny: ["orders.*"], ask: [{tool: "orders.look", when: {amount: "> 5"}}], allow: [echo]}',
+            "the ask rule 'orders.look' never fires: what it matches is denied by 'orders.*' in line 6",
+        ),
+        (
+            "{deny: [orders.look, orders.refund, orders.delete], ask: ['orders.*'], allow: [echo]}",
+            "the ask rule 'orders.*' never fires: what it matches is denied by 'orders.look' in line 6",
+        ),
+        (
+            "{ask: [orders.delete], allow: [echo]}",
+            "the ask rule 'orders.delete' never fires: orders.delete has the risk critical, and risk_level is high",
+        ),
+        (
+            "{deny: [orders.look, orders.refund], allow: ['orders.*', echo]}",
+            "the allow rule 'orders.*' never fires: orders.delete has the risk critical, and risk_level is high",
+        ),
+        (
+            '{deny: [{tool: orders.look, when: {amout: "> 5"}}], allow: ["*"]}',
+            "the deny rule 'orders.look' never fires: orders.look has no argument 'amout'; did you mean amount?",
+        ),
+        (
+            '{ask: [{tool: "orders.*", when: {nmuber: "7*"}}], allow: ["*"]}',
+            "the ask rule 'orders.*' never fires: no tool that it matches has an argument 'nmuber'",
+        ),
+        (
+            '{deny: [{tool: "[be]*", when: {number: "1", text: "2"}}], allow: ["*"]}',
+            "the deny rule '[be]*' never fires: no tool that it matches has all the arguments it looks at",
+        ),
+        (
+            "{deny: [agent.b], allow: [agent.b, echo]}",
+            "the allow rule 'agent.b' never fires: ",
+        ),
+        (
+            "{deny: [echo, {tool: echo, reason: no}], allow: ['*']}",
+            "the deny rule 'echo' says what line 6 says already",
+        ),
+        ("{allow: [echo, 'orders.*', echo]}", "the allow rule 'echo' says what line 6 says already"),
+    ],
+)
+def test_a_rule_that_can_never_fire_is_told_with_why(tmp_path: Path, policy: str, message: str) -> None:
+    (told,) = rule_warnings(tmp_path, policy)
+    assert told.startswith(message)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        '{deny: ["orders.delete"], ask: ["orders.*"], allow: ["*"]}',
+        '{deny: [{tool: orders.look, when: {amount: "> 5"}}], ask: [orders.look], allow: [orders.look]}',
+        '{deny: [{tool: "*", when: {amount: "> 5"}}], allow: ["*"]}',
+        '{ask: [{tool: "out.*", when: {whatever: "1"}}], allow: ["*"]}',
+        '{ask: [orders.look, {tool: orders.look, when: {amount: "> 5"}}], allow: ["orders.*", orders.look]}',
+        '{ask: ["orders.*"], allow: ["orders.*"]}',
+        '{deny: [orders.delete], allow: ["*"]}',
+        '{deny: ["*"], allow: []}',
+        "{allow: [agent.b]}",
+    ],
+)
+def test_a_rule_that_may_fire_is_not_complained_about(tmp_path: Path, policy: str) -> None:
+    assert rule_warnings(tmp_path, policy) == []
+
+
+@pytest.mark.parametrize("risk_level", ["medium", "high", "critical"])
+def test_a_risk_is_too_high_only_above_the_level(tmp_path: Path, risk_level: str) -> None:
+    told = rule_warnings(tmp_path, "{ask: [orders.refund], allow: [echo]}", risk_level)
+    assert len(told) == (1 if risk_level == "medium" else 0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("{deny: [echo], allow: []}", True),
+        ("{deny: [echo], allow: ['*']}", False),
+        ("{deny: [echo], ask: [calculator], allow: []}", False),
+        ("{allow: []}", False),
+    ],
+)
+def test_an_empty_allow_beside_a_deny_is_a_warning(tmp_path: Path, policy: str, *, expected: bool) -> None:
+    found = warnings(tmp_path, {"agents.d/a.yaml": agent("a", model="offline", skill_policy=policy)})
+    empty = [place for place, message in found if message.startswith("`allow` is empty, so no tool is offered")]
+    assert empty == (["agents.d/a.yaml:6:30"] if expected else [])
+
+
+def test_an_empty_allow_of_an_agent_that_only_delegates_is_no_warning(tmp_path: Path) -> None:
+    policy = "{deny: [echo], allow: []}"
+    boss = agent("a", model="offline", skill_policy=policy, sub_agents="[b]")
+    files = {"agents.d/a.yaml": boss, "agents.d/b.yaml": agent("b", model="offline")}
+    assert not [message for _, message in warnings(tmp_path, files) if "is empty" in message]
+
+
+@pytest.mark.parametrize("rule", ["{{tool: read_file, when: {{path: 'a{0}'}}}}", "x{0}", "echo", "'e*'"])
+@pytest.mark.parametrize("kind", ["deny", "ask", "allow"])
+def test_twice_as_many_rules_take_about_twice_as_long(kind: str, rule: str) -> None:
+    def steps(count: int) -> int:
+        """Calls of Python functions while a file of so many rules is read: no clock, no neighbour disturbs them."""
+        rules = ", ".join(rule.format(number) if kind != "allow" else f"x{number}" for number in range(count))
+        others = "" if kind == "allow" else ", allow: ['*']"
+        text = agent("a", model="offline", skill_policy=f"{{{kind}: [{rules}]{others}}}")
+        profile = Profile()
+        profile.runcall(built, {"agents.d/a.yaml": text.encode()})
+        return sum(entry.callcount for entry in profile.getstats())
+
+    small, large = steps(500), steps(1000)
+    assert large < 2.6 * small
+
+
+@tool(risk="low", paths="path")
+def fetch(path: str, folder: str, filters: dict[str, int], items: list[dict[str, str]]) -> str:
+    """Fetch something."""
+    return f"{path} {folder} {filters} {items}"
+
+
+@pytest.mark.parametrize(
+    ("when", "told"),
+    [
+        ('{path: "a/*"}', ""),
+        ('{filters.amount: "> 5"}', ""),
+        ('{items.name: "x"}', ""),
+        ('{filters: "> 5"}', "applies whatever 'filters' is: it is an object; name a part of it"),
+        ('{items: "x"}', "applies whatever 'items' is: it is an object; name a part of it"),
+        ('{folder: "a/*"}', "takes 'folder' of fetch as plain text, so other spellings of the same place step over it"),
+    ],
+)
+def test_a_condition_that_does_not_do_what_it_seems_to_is_told(tmp_path: Path, when: str, told: str) -> None:
+    policy = f"{{deny: [{{tool: fetch, when: {when}}}], allow: [fetch]}}"
+    found = warnings(tmp_path, {"agents.d/a.yaml": agent("a", model="offline", skill_policy=policy)}, [fetch])
+    assert len(found) == bool(told)
+    assert all(told in message for _, message in found)
+
+
+def test_more_tools_than_providers_accept_are_told_where_they_are_allowed(tmp_path: Path) -> None:
+    async def one() -> str:
+        """Do something."""
+        return ""
+
+    tools = [
+        replace(tool(risk="low")(one), definition=tool(risk="low", name=f"t.n{n}")(one).definition) for n in range(130)
+    ]
+    files = {"agents.d/a.yaml": agent("a", model="offline", skill_policy='{allow: ["t.*"]}')}
+    told = warnings(tmp_path / "a", files, tools)
+    assert told == [
+        ("agents.d/a.yaml:6:16", "the model is offered 130 tools, and several providers accept at most 128")
+    ]
+    files = {"agents.d/a.yaml": agent("a", model="offline", skill_policy='{allow: ["t.n1*"]}')}
+    assert warnings(tmp_path / "b", files, tools) == []

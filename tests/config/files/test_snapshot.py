@@ -1,0 +1,251 @@
+"""What is read of a project's folders: every file that counts, in one piece, and only when it may have changed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from framework.config.files import reading, snapshot
+from framework.config.files.reading import COARSE_NS, FINE_NS, read_whole, was_still
+from framework.config.files.roots import Roots
+from framework.config.files.snapshot import Scanner, take_snapshot
+from tests.support.projects import write
+
+A = "agents.d/a.yaml"
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that were opened, by name."""
+    names: list[str] = []
+
+    def noted(path: str) -> tuple[bytes, reading.Fingerprint]:
+        names.append(Path(path).name)
+        return read_whole(path)
+
+    monkeypatch.setattr(snapshot, "read_whole", noted)
+    return names
+
+
+def settled(*paths: Path) -> None:
+    """Wait until the next change of the files will have another time."""
+    while time.time_ns() - max(path.stat().st_ctime_ns for path in paths) <= FINE_NS:
+        os.sched_yield()
+
+
+def test_only_what_changed_is_opened_again(tmp_path: Path, opened: list[str]) -> None:
+    write(tmp_path, {A: "a", "agents.d/b.yaml": "b", "prompts/c.j2": "c", "agents.d/a.test.yaml": "cases: []"})
+    settled(*(path for path in tmp_path.rglob("*") if path.is_file()))
+    scanner = Scanner(tmp_path)
+    first = scanner.scan()
+    assert sorted(opened) == ["a.test.yaml", "a.yaml", "b.yaml", "c.j2"]
+    opened.clear()
+    assert scanner.scan() is first
+    assert not opened
+    write(tmp_path, {A: "new"})
+    second = scanner.scan()
+    assert (second.files[A], opened) == (b"new", ["a.yaml"])
+    assert second.digest != first.digest
+    assert second.digest == take_snapshot(tmp_path).digest
+
+
+def test_a_file_that_changed_just_now_is_read_again_although_its_times_are_the_same(
+    tmp_path: Path, opened: list[str]
+) -> None:
+    write(tmp_path, {A: "a"})
+    scanner = Scanner(tmp_path)
+    first = scanner.scan()
+    assert scanner.scan() is first
+    assert opened == ["a.yaml", "a.yaml"]
+
+
+@pytest.mark.parametrize(("fraction", "needed"), [(5, FINE_NS), (0, COARSE_NS)])
+def test_how_long_a_file_must_have_been_still_depends_on_how_exact_its_times_are(fraction: int, needed: int) -> None:
+    changed = 1_700_000_000 * 10**9 + fraction
+    assert was_still((1, 1, 1, 1, changed), changed + needed + 1)
+    assert not was_still((1, 1, 1, 1, changed), changed + needed)
+    assert not was_still((1, 1, 1, 1, changed), changed - 10**9), "a clock that goes wrong"
+
+
+@pytest.mark.conformance(15)
+def test_an_edit_of_the_same_size_with_its_time_put_back_is_seen_by_its_fingerprint(tmp_path: Path) -> None:
+    write(tmp_path, {A: "aaaa"})
+    scanner = Scanner(tmp_path)
+    settled(tmp_path / A)
+    scanner.scan()
+    before = (tmp_path / A).stat()
+    (tmp_path / A).write_text("bbbb")
+    os.utime(tmp_path / A, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = (tmp_path / A).stat()
+    assert (after.st_mtime_ns, after.st_size, after.st_ino) == (before.st_mtime_ns, before.st_size, before.st_ino)
+    assert scanner.scan().files[A] == b"bbbb"
+
+
+@pytest.mark.conformance(14)
+def test_touch_chmod_and_the_same_bytes_again_are_the_same_snapshot(tmp_path: Path) -> None:
+    write(tmp_path, {A: "a"})
+    scanner = Scanner(tmp_path)
+    first = scanner.scan()
+    (tmp_path / A).touch()
+    assert scanner.scan() is first
+    (tmp_path / A).chmod(0o600)
+    assert scanner.scan() is first
+    write(tmp_path, {"fresh": "a"})
+    (tmp_path / "fresh").replace(tmp_path / A)
+    assert scanner.scan() is first
+
+
+@pytest.fixture
+def disturbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Texts that `agents.d/a.yaml` gets in turn, each while it is being read."""
+    texts: list[str] = []
+    original = os.read
+
+    def read_and_write(descriptor: int, length: int) -> bytes:
+        part = original(descriptor, length)
+        if part and texts and os.fstat(descriptor).st_ino == (tmp_path / A).stat().st_ino:
+            (tmp_path / A).write_text(texts.pop())
+        return part
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "read", read_and_write)
+        yield texts
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, disturbed: list[str]) -> None:
+    write(tmp_path, {A: "first"})
+    disturbed += ["third, and longer", "2"]
+    assert take_snapshot(tmp_path).files == {A: b"third, and longer"}
+    assert not disturbed
+
+
+def test_a_file_that_never_stops_changing_while_it_is_read_is_told(tmp_path: Path, disturbed: list[str]) -> None:
+    write(tmp_path, {A: "first", "agents.d/b.yaml": "b"})
+    disturbed += [letter * length for length in range(1, 50) for letter in "xy"]
+    found = take_snapshot(tmp_path)
+    assert found.files == {"agents.d/b.yaml": b"b"}
+    assert [str(problem) for problem in found.problems] == [f"{A}: cannot be read: it is being written"]
+
+
+def test_folders_may_be_nested_deeper_than_calls_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "agents.d"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    deep = sys.getrecursionlimit() + 10
+    for _ in range(deep):
+        os.mkdir("d")  # noqa: PTH102 - a Path of that many parts takes its time
+        os.chdir("d")
+    Path("a.yaml").write_text("a")
+    try:
+        assert take_snapshot(tmp_path).files == {"agents.d/" + "d/" * deep + "a.yaml": b"a"}
+    finally:  # shutil.rmtree cannot
+        Path("a.yaml").unlink()
+        for _ in range(deep):
+            os.chdir("..")
+            os.rmdir("d")  # noqa: PTH106 - as above
+
+
+def link(path: Path, target: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(target)
+
+
+def test_a_linked_folder_is_followed_into_what_is_hidden(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/..2026/team/c.yaml": "c"})
+    link(tmp_path / "agents.d/..data", "..2026")
+    link(tmp_path / "agents.d/team", "..data/team")
+    found = take_snapshot(tmp_path)
+    assert (found.files, found.problems) == ({"agents.d/team/c.yaml": b"c"}, ())
+
+
+def test_a_linked_folder_that_is_shown_already_is_not_read_twice(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/team/c.yaml": "c"})
+    link(tmp_path / "agents.d/other", "team")
+    link(tmp_path / "agents.d/team/round", "..")
+    found = take_snapshot(tmp_path)
+    assert (list(found.files), found.problems) == (["agents.d/team/c.yaml"], ())
+
+
+def test_hidden_folders_that_lead_in_a_circle_come_to_an_end(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/.hidden/c.yaml": "c"})
+    link(tmp_path / "agents.d/.hidden/again", ".")
+    link(tmp_path / "agents.d/shown", ".hidden")
+    assert list(take_snapshot(tmp_path).files) == ["agents.d/shown/c.yaml"]
+
+
+@pytest.mark.parametrize("target", ["../outside", "..data/out"])
+def test_a_linked_folder_that_leads_out_is_told(tmp_path: Path, target: str) -> None:
+    write(tmp_path, {"outside/b.yaml": "b", A: "a"})
+    link(tmp_path / "agents.d/..data/out", "../../outside")
+    link(tmp_path / "agents.d/team", target)
+    found = take_snapshot(tmp_path)
+    assert list(found.files) == [A]
+    assert [str(problem) for problem in found.problems] == [
+        "agents.d/team: cannot be read: it is a link that leads out of the folder"
+    ]
+
+
+def test_files_may_be_held_as_they_were(tmp_path: Path) -> None:
+    write(tmp_path, {A: "old", "agents.d/b.yaml": "old"})
+    before = take_snapshot(tmp_path)
+    write(tmp_path, {A: "new", "agents.d/b.yaml": "new", "agents.d/c.yaml": "new"})
+    (tmp_path / A).unlink()
+    os.mkfifo(tmp_path / A)
+    after = take_snapshot(tmp_path)
+    assert after.problems
+    held = after.holding({A, "agents.d/c.yaml"}, before)
+    assert (dict(held.files), held.problems) == ({A: b"old", "agents.d/b.yaml": b"new"}, ())
+    assert after.holding({A, "agents.d/b.yaml", "agents.d/c.yaml"}, before).digest == before.digest
+    assert after.holding(set(), before).digest == after.digest
+
+
+def _made_again(folder: Path) -> None:
+    folder.rmdir()
+    folder.mkdir()
+
+
+def _renamed_and_linked(folder: Path) -> None:
+    folder.rename(folder.with_name("elsewhere"))
+    folder.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize("change", [Path.rmdir, _made_again, _renamed_and_linked])
+def test_another_folder_in_the_place_of_one_is_told_apart(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    folder = tmp_path / "agents.d"
+    folder.mkdir()
+    roots = Roots([folder, tmp_path / "none"])
+    try:
+        assert (roots.folders, roots.changed()) == ((folder,), False)
+        change(folder)
+        assert roots.changed()
+    finally:
+        roots.close()
+
+
+def test_a_folder_that_comes_to_be_is_noticed(tmp_path: Path) -> None:
+    roots = Roots([tmp_path / "agents.d"])
+    assert not roots.changed()
+    (tmp_path / "agents.d").mkdir()
+    assert roots.changed()
+
+
+def test_a_folder_that_cannot_be_looked_at_is_none_and_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> os.stat_result:
+        raise OSError(errno.ESTALE, "stale file handle")
+
+    before = set(Path("/dev/fd").iterdir())
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", refuse)
+        roots = Roots([tmp_path])
+    assert not roots.folders
+    assert roots.changed()
+    roots.close()
+    assert set(Path("/dev/fd").iterdir()) == before

@@ -1,0 +1,959 @@
+"""What is live is what the files say; a file that cannot be used leaves its last good version live, and says why."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from textwrap import dedent
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from framework.config.agents.compile import Agent
+from framework.config.agents.link import Parsed, Surroundings
+from framework.config.generations.catalog import Catalog
+from framework.config.generations.generation import Generation
+from framework.tools.tool import Tool, tool
+from framework.types.events import ConfigRejected, ConfigReloaded
+from tests.support.cases import cases
+from tests.support.projects import agent, write
+
+BAD = "version: 1\nname: [\n"
+
+
+@tool
+def echo(text: str) -> str:
+    """Say it again."""
+    return text
+
+
+class Project:
+    """A folder with its catalog; remembers what the catalog told."""
+
+    def __init__(self, root: Path, files: Mapping[str, str] | None = None, tools: tuple[Tool, ...] = (echo,)) -> None:
+        self.root = root
+        write(root, files or {})
+        self.catalog = Catalog(root, tools=tools, executors=["react", "plan"], models=["offline", "openai/"])
+        self.events: list[ConfigReloaded | ConfigRejected] = []
+        self.catalog.subscribe(self.events.append)
+        self.reload()
+
+    def reload(self, files: Mapping[str, str] | None = None, *, delete: tuple[str, ...] = ()) -> Generation:
+        """Write and delete files, and reload once."""
+        write(self.root, files or {})
+        for path in delete:
+            (self.root / path).unlink()
+        return asyncio.run(self.catalog.reload())
+
+    @property
+    def live(self) -> Mapping[str, Agent]:
+        return self.catalog.current.agents
+
+    @property
+    def errors(self) -> list[str]:
+        """The errors as `file:line:column: message`."""
+        return [f"{problem.place}: {problem.message}" for problem in self.catalog.current.errors]
+
+    @property
+    def warnings(self) -> list[str]:
+        problems = self.catalog.current.problems
+        return [f"{p.place}: {p.message}" for p in problems if p.severity == "warning"]
+
+    def stale(self) -> set[str]:
+        return {name for name, agent in self.live.items() if agent.stale}
+
+    def said(self) -> tuple[list[str], list[str], list[str]]:
+        """Of the last event: which agents were added, changed, removed."""
+        event = self.events[-1]
+        assert isinstance(event, ConfigReloaded)
+        return list(event.added), list(event.changed), list(event.removed)
+
+
+def one(name: str, description: str = "", **keys: str) -> str:
+    more = {"description": description} if description else {}
+    return agent(name, **{"model": "offline", **more, **keys})
+
+
+THREE = {f"agents.d/{name}.yaml": one(name) for name in "abc"}
+PLUGIN = """
+from framework import tool
+
+
+@tool
+def lookup(order: str) -> str:
+    "{}"
+    return order
+"""
+ORDERS = PLUGIN.format("Look an order up.")
+USES_ORDERS = one("clerk", skill_policy="{allow: [orders.lookup]}")
+
+
+# --- files one by one
+
+
+def test_at_a_cold_start_a_broken_file_does_not_keep_the_others_from_serving(tmp_path: Path) -> None:
+    project = Project(tmp_path, {**THREE, "agents.d/b.yaml": BAD})
+    assert list(project.live) == ["a", "c"]
+    assert [problem.path for problem in project.catalog.current.errors] == ["agents.d/b.yaml"]
+    assert project.said() == (["a", "c"], [], [])
+    assert not project.stale()
+
+
+def test_a_broken_edit_keeps_the_last_good_agent_and_others_go_live(tmp_path: Path) -> None:
+    project = Project(tmp_path, THREE)
+    old = project.live["b"]
+    generation = project.reload({"agents.d/b.yaml": BAD, "agents.d/c.yaml": one("c", "New.")})
+    assert generation.number == 2
+    assert (project.live["b"].spec, project.live["b"].digest) == (old.spec, old.digest)
+    assert project.stale() == {"b"}
+    assert project.live["b"].stale == generation.errors
+    assert project.live["c"].spec.description == "New."
+    assert project.said() == ([], ["c"], [])
+
+
+def test_fixing_a_file_makes_its_new_version_live(tmp_path: Path) -> None:
+    project = Project(tmp_path, THREE)
+    project.reload({"agents.d/b.yaml": BAD})
+    project.reload({"agents.d/b.yaml": one("b", "Fixed.")})
+    assert (project.live["b"].spec.description, project.stale(), project.errors) == ("Fixed.", set(), [])
+    assert project.said() == ([], ["b"], [])
+
+
+def test_reverting_a_file_clears_the_stale_mark_and_changes_nothing_else(tmp_path: Path) -> None:
+    project = Project(tmp_path, THREE)
+    before = project.live["b"]
+    project.reload({"agents.d/b.yaml": BAD})
+    project.reload({"agents.d/b.yaml": one("b")})
+    assert project.live["b"] == before
+    assert project.errors == []
+    assert project.said() == ([], [], [])
+
+
+def test_one_bad_version_after_another_keeps_the_first_good_one(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"agents.d/a.yaml": one("a", "Good.")})
+    for bad in (BAD, "", one("a", executor="nope"), BAD + "\n"):
+        project.reload({"agents.d/a.yaml": bad})
+        assert project.live["a"].spec.description == "Good."
+        assert project.live["a"].stale == project.catalog.current.errors
+
+
+def test_a_file_that_was_never_good_serves_nothing_until_it_is(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"agents.d/a.yaml": BAD})
+    assert not project.live
+    assert isinstance(project.events[-1], ConfigRejected)
+    project.reload({"agents.d/a.yaml": one("a")})
+    assert project.said() == (["a"], [], [])
+
+
+def test_equal_bytes_are_no_new_generation(tmp_path: Path) -> None:
+    project = Project(tmp_path, {**THREE, "prompts/x.j2": "x", "plugins/orders.py": ORDERS})
+    before = project.catalog.current
+    os.utime(tmp_path / "agents.d/a.yaml", (1, 1))
+    (tmp_path / "agents.d/a.yaml").chmod(0o600)
+    assert project.reload({**THREE, "prompts/x.j2": "x"}) is before
+    assert len(project.events) == 1
+
+
+def test_there_and_back_between_two_looks_is_no_new_generation(tmp_path: Path) -> None:
+    project = Project(tmp_path, THREE)
+    before = project.catalog.current
+    write(tmp_path, {"agents.d/a.yaml": BAD, "agents.d/new.yaml": one("new")})
+    assert project.reload({"agents.d/a.yaml": one("a")}, delete=("agents.d/new.yaml",)) is before
+
+
+def test_agents_whose_files_did_not_change_stay_the_same_objects(tmp_path: Path) -> None:
+    project = Project(tmp_path, THREE)
+    before = dict(project.live)
+    project.reload({"agents.d/b.yaml": one("b", "New.")})
+    assert project.live["a"] is before["a"]
+    assert project.live["c"] is before["c"]
+    assert project.live["b"] is not before["b"]
+
+
+def test_a_deleted_file_is_a_removed_agent(tmp_path: Path) -> None:
+    project = Project(tmp_path, THREE)
+    project.reload(delete=("agents.d/b.yaml",))
+    assert list(project.live) == ["a", "c"]
+    assert project.said() == ([], [], ["b"])
+
+
+def test_deleting_a_broken_file_removes_its_last_good_version_too(tmp_path: Path) -> None:
+    project = Project(tmp_path, THREE)
+    project.reload({"agents.d/b.yaml": BAD})
+    project.reload(delete=("agents.d/b.yaml",))
+    assert (list(project.live), project.errors) == (["a", "c"], [])
+
+
+def test_a_renamed_file_is_a_move(tmp_path: Path) -> None:
+    project = Project(tmp_path, THREE)
+    (tmp_path / "agents.d/b.yaml").rename(tmp_path / "agents.d/moved.yml")
+    project.reload()
+    assert project.live["b"].path == "agents.d/moved.yml"
+    assert project.said() == ([], [], [])
+
+
+def test_a_file_that_is_moved_and_broken_at_once_keeps_its_last_good_version(tmp_path: Path) -> None:
+    project = Project(tmp_path, THREE)
+    project.reload({"agents.d/moved.yaml": one("b", executor="nope")}, delete=("agents.d/b.yaml",))
+    assert project.stale() == {"b"}
+    project.reload({"agents.d/moved.yaml": one("b", executor="nope either")})
+    assert project.stale() == {"b"}
+    project.reload({"agents.d/moved.yaml": one("b", "Fixed.")})
+    assert (project.live["b"].spec.description, project.stale()) == ("Fixed.", set())
+
+
+def test_a_new_name_in_a_file_is_a_new_agent_instead_of_the_old_one(tmp_path: Path) -> None:
+    project = Project(tmp_path, THREE)
+    project.reload({"agents.d/b.yaml": one("d")})
+    assert project.said() == (["d"], [], ["b"])
+
+
+# --- two files, one name
+
+
+def test_two_files_of_one_name_serve_neither_at_first(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"agents.d/x.yaml": one("a"), "agents.d/y.yaml": one("a"), "agents.d/z.yaml": one("z")})
+    assert list(project.live) == ["z"]
+    assert project.errors == [
+        "agents.d/x.yaml:2:7: the name 'a' is also used by agents.d/y.yaml",
+        "agents.d/y.yaml:2:7: the name 'a' is also used by agents.d/x.yaml",
+    ]
+    project.reload(delete=("agents.d/x.yaml",))
+    assert (list(project.live), project.errors) == (["a", "z"], [])
+
+
+def test_of_two_files_of_one_name_the_one_that_served_goes_on(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"agents.d/y.yaml": one("a", "Old owner.")})
+    old = project.live["a"]
+    project.reload({"agents.d/x.yaml": one("a", "New.")})
+    assert project.live["a"] is old
+    assert [error.partition(": ")[0] for error in project.errors] == ["agents.d/x.yaml:2:7", "agents.d/y.yaml:2:7"]
+    project.reload({"agents.d/y.yaml": one("a", "Old owner, edited.")})
+    assert project.live["a"].spec.description == "Old owner, edited."
+    project.reload(delete=("agents.d/y.yaml",))
+    assert (project.live["a"].spec.description, project.errors) == ("New.", [])
+
+
+def test_a_file_that_takes_anothers_name_keeps_its_last_good_version(tmp_path: Path) -> None:
+    project = Project(tmp_path, THREE)
+    project.reload({"agents.d/b.yaml": one("a", "Thief.")})
+    assert list(project.live) == ["a", "b", "c"]
+    assert project.stale() == {"b"}
+    assert project.live["a"].spec.description == "The agent a."
+
+
+def test_two_files_can_swap_their_names(tmp_path: Path) -> None:
+    project = Project(tmp_path, THREE)
+    project.reload({"agents.d/a.yaml": one("b"), "agents.d/b.yaml": one("a")})
+    assert {name: agent.path for name, agent in project.live.items()} == {
+        "a": "agents.d/b.yaml",
+        "b": "agents.d/a.yaml",
+        "c": "agents.d/c.yaml",
+    }
+    assert project.errors == []
+
+
+def test_when_half_of_a_swap_fails_both_stay_as_they_were(tmp_path: Path) -> None:
+    project = Project(tmp_path, THREE)
+    project.reload({"agents.d/a.yaml": one("b", executor="nope"), "agents.d/b.yaml": one("a")})
+    assert {name: agent.path for name, agent in project.live.items()} == {
+        "a": "agents.d/a.yaml",
+        "b": "agents.d/b.yaml",
+        "c": "agents.d/c.yaml",
+    }
+    assert project.stale() == {"a", "b"}
+
+
+# --- references
+
+
+@pytest.mark.parametrize(
+    ("keys", "place", "message"),
+    [
+        ({"skill_policy": "{allow: ['*', ech]}"}, "6:29", "there is no tool 'ech'; did you mean echo?"),
+        ({"skill_policy": "{allow: [agent.x]}"}, "6:24", "there is no tool 'agent.x'"),
+        ({"instructions": "{template: systm.j2}"}, "5:26", "there is no template 'systm.j2'; did you mean system.j2"),
+        ({"executor": "plam"}, "7:11", "there is no executor 'plam'; did you mean plan?"),
+        ({"model": "opnai/gpt"}, "4:8", "unknown model 'opnai/gpt'; did you mean openai?"),
+        ({"sub_agents": "[a, othr]"}, "7:17", "there is no usable agent 'othr'; did you mean other?"),
+        ({"inputs": "{message: {}}"}, "7:10", "`message` is the request itself"),
+        ({"inputs": "{_x: {}}"}, "7:10", "'_x' cannot be the name of an input"),
+        ({"inputs": "{__base__: {}}"}, "7:10", "'__base__' cannot be the name of an input"),
+        ({"inputs": "{model_dump: {}}"}, "7:10", "'model_dump' cannot be the name of an input"),
+        ({"inputs": "{a b: {}}"}, "7:10", "'a b' cannot be the name of an input"),
+        ({"inputs": "{n: {type: integer, default: x}}"}, "7:38", "the default is not of type integer"),
+    ],
+)
+def test_a_reference_that_leads_nowhere_is_a_problem_at_its_place(
+    tmp_path: Path, keys: dict[str, str], place: str, message: str
+) -> None:
+    project = Project(tmp_path, {"agents.d/b.yaml": one("b", **keys), "agents.d/o.yaml": one("other")})
+    wrong = [error for error in project.errors if not error.startswith("agents.d/b.yaml:7:14: there is no usable")]
+    assert len(wrong) == 1
+    assert wrong[0].startswith(f"agents.d/b.yaml:{place}: {message}")
+    assert list(project.live) == ["other"]
+
+
+def test_everything_that_is_wrong_with_a_file_is_told_at_once(tmp_path: Path) -> None:
+    keys = {"executor": "x", "model": "x/y", "skill_policy": "{allow: [x, y]}", "sub_agents": "[x]"}
+    project = Project(tmp_path, {"agents.d/b.yaml": one("b", **keys)})
+    assert [error.split(":")[1] for error in project.errors] == ["4", "6", "6", "7", "8"]
+
+
+def test_a_type_error_hides_no_reference_that_leads_nowhere(tmp_path: Path) -> None:
+    keys = {"executor": "plam", "skill_policy": "{allow: [read_fiel]}", "runtime_policy": "{max_steps: ten}"}
+    text = one("b", **keys, max_stepz="1")
+    project = Project(tmp_path, {"agents.d/b.yaml": text})
+    found = "\n".join(project.errors)
+    for told in ("unknown key 'max_stepz'", "must be a whole number", "no tool 'read_fiel'", "no executor 'plam'"):
+        assert found.count(told) == 1, told
+
+
+def test_references_work_in_any_order_of_writing(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"agents.d/a.yaml": one("a", sub_agents="[z]", instructions="{template: x.j2}")})
+    assert not project.live
+    project.reload({"prompts/x.j2": "x"})
+    assert not project.live
+    project.reload({"agents.d/z.yaml": one("z")})
+    assert (list(project.live), project.errors) == (["a", "z"], [])
+
+
+def test_sub_agents_may_be_named_in_the_policy(tmp_path: Path) -> None:
+    keys = {"sub_agents": "[z]", "skill_policy": "{allow: [agent.z]}"}
+    project = Project(tmp_path, {"agents.d/a.yaml": one("a", **keys), "agents.d/z.yaml": one("z")})
+    assert (list(project.live["a"].toolset.offered), project.errors) == (["agent.z"], [])
+
+
+def test_a_parent_knows_its_sub_agent_as_it_is_now(tmp_path: Path) -> None:
+    files = {"agents.d/a.yaml": one("a", sub_agents="[z]"), "agents.d/z.yaml": one("z", "Old.")}
+    project = Project(tmp_path, files)
+    project.reload({"agents.d/z.yaml": one("z", "New.", inputs="{order: {type: string}}")})
+    definition = project.live["a"].toolset.offered["agent.z"].definition
+    assert (definition.description, set(definition.parameters["properties"])) == ("New.", {"message", "order"})
+    assert project.said() == ([], ["a", "z"], [])
+
+
+def test_what_a_parent_does_not_see_of_its_sub_agent_does_not_touch_it(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"agents.d/a.yaml": one("a", sub_agents="[z]"), "agents.d/z.yaml": one("z")})
+    before = project.live["a"]
+    project.reload({"agents.d/z.yaml": one("z", instructions="Other.")})
+    assert project.live["a"] is before
+
+
+def test_an_agent_whose_sub_agent_goes_away_keeps_its_last_good_version(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"agents.d/a.yaml": one("a", sub_agents="[z]"), "agents.d/z.yaml": one("z")})
+    project.reload(delete=("agents.d/z.yaml",))
+    assert project.stale() == {"a"}
+    assert project.errors == ["agents.d/a.yaml:7:14: there is no usable agent 'z'; there are: a"]
+
+
+def test_a_parent_of_a_broken_agent_goes_on_with_its_last_good_version(tmp_path: Path) -> None:
+    files = {"agents.d/a.yaml": one("a", sub_agents="[z]"), "agents.d/z.yaml": one("z", inputs="{old: {}}")}
+    project = Project(tmp_path, files)
+    before = project.live["a"]
+    project.reload({"agents.d/z.yaml": one("z", inputs="{new: {}}", executor="nope")})
+    assert project.stale() == {"z"}
+    assert project.live["a"] is before
+
+
+def test_a_parent_of_an_agent_that_never_worked_does_not_work_either(tmp_path: Path) -> None:
+    files = {"agents.d/a.yaml": one("a", sub_agents="[y]"), "agents.d/y.yaml": one("y", sub_agents="[z]")}
+    project = Project(tmp_path, {**files, "agents.d/z.yaml": one("z", executor="nope"), "agents.d/ok.yaml": one("ok")})
+    assert list(project.live) == ["ok"]
+    assert len(project.errors) == 3
+
+
+def test_sub_agents_in_a_circle_are_refused_at_every_link(tmp_path: Path) -> None:
+    circle = {"a": "[b]", "b": "[c]", "c": "[a]", "d": "[a]", "e": "[e]"}
+    files = {f"agents.d/{name}.yaml": one(name, sub_agents=subs) for name, subs in circle.items()}
+    project = Project(tmp_path, {**files, "agents.d/ok.yaml": one("ok")})
+    assert list(project.live) == ["ok"]
+    assert project.errors == [
+        "agents.d/a.yaml:7:14: sub-agents in a circle: a -> b -> c -> a",
+        "agents.d/b.yaml:7:14: sub-agents in a circle: b -> c -> a -> b",
+        "agents.d/c.yaml:7:14: sub-agents in a circle: c -> a -> b -> c",
+        "agents.d/d.yaml:7:14: there is no usable agent 'a'; there are: d, ok",
+        "agents.d/e.yaml:7:14: sub-agents in a circle: e -> e",
+    ]
+
+
+def test_the_edit_that_closes_a_circle_is_the_one_refused(tmp_path: Path) -> None:
+    files = {"agents.d/a.yaml": one("a", sub_agents="[b]"), "agents.d/b.yaml": one("b", sub_agents="[c]")}
+    project = Project(tmp_path, {**files, "agents.d/c.yaml": one("c")})
+    before = dict(project.live)
+    project.reload({"agents.d/c.yaml": one("c", sub_agents="[a]")})
+    assert project.stale() == {"c"}
+    assert [error.partition(": ")[2] for error in project.errors] == ["sub-agents in a circle: c -> a -> b -> c"]
+    assert all(project.live[name] is before[name] for name in "ab")
+
+
+def test_rules_that_match_nothing_are_warnings_that_stay(tmp_path: Path) -> None:
+    policy = "{deny: ['orders.*'], ask: [ech], allow: ['mcp.*', echo]}"
+    project = Project(tmp_path, {"agents.d/a.yaml": one("a", skill_policy=policy), "agents.d/b.yaml": one("b")})
+    expected = [
+        "agents.d/a.yaml:6: the deny rule 'orders.*' matches no tool there is",
+        "agents.d/a.yaml:6: the ask rule 'ech' matches no tool there is",
+        "agents.d/a.yaml:6: the allow rule 'mcp.*' matches no tool there is",
+    ]
+    assert (project.warnings, project.errors, project.stale()) == (expected, [], set())
+    project.reload({"agents.d/b.yaml": one("b", "New.")})
+    assert project.warnings == expected
+    project.reload({"plugins/orders.py": ORDERS})
+    assert project.warnings == expected[1:]
+
+
+# --- templates
+
+
+TEMPLATED = {
+    "agents.d/a.yaml": one("a", instructions="{template: a.j2}"),
+    "agents.d/b.yaml": one("b", instructions="{template: b.j2}"),
+    "agents.d/c.yaml": one("c"),
+    "prompts/a.j2": "{% include 'shared/x.j2' %}",
+    "prompts/b.j2": "b",
+    "prompts/shared/x.j2": "{% include 'shared/y.j2' %}",
+    "prompts/shared/y.j2": "y",
+}
+
+
+def test_a_template_edit_rebuilds_the_agents_that_use_it_and_no_other(tmp_path: Path) -> None:
+    project = Project(tmp_path, TEMPLATED)
+    before = dict(project.live)
+    project.reload({"prompts/shared/y.j2": "new"})
+    assert project.live["a"].instructions("en", {}, None) == "new"
+    assert before["a"].instructions("en", {}, None) == "y"
+    assert all(project.live[name] is before[name] for name in "bc")
+    assert project.said() == ([], ["a"], [])
+
+
+def test_a_new_variant_of_a_template_goes_live(tmp_path: Path) -> None:
+    project = Project(tmp_path, TEMPLATED)
+    project.reload({"prompts/b.zh.j2": "乙"})
+    assert project.live["b"].instructions("zh-TW", {}, None) == "乙"
+    assert project.said() == ([], ["b"], [])
+    project.reload(delete=("prompts/b.zh.j2",))
+    assert project.live["b"].instructions("zh-TW", {}, None) == "b"
+
+
+def test_a_broken_template_is_one_error_and_its_agents_are_stale(tmp_path: Path) -> None:
+    both = {"agents.d/b.yaml": one("b", instructions="{template: a.j2}")}
+    project = Project(tmp_path, {**TEMPLATED, **both})
+    project.reload({"prompts/shared/y.j2": "one\n{% if %}"})
+    assert project.stale() == {"a", "b"}
+    assert all(project.live[name].instructions("en", {}, None) == "y" for name in "ab")
+    where = "its template a.j2 cannot be rendered: prompts/shared/y.j2:2: Expected an expression"
+    assert [error.removesuffix(", got 'end of statement block'") for error in project.errors] == [
+        f"agents.d/a.yaml:5:26: {where}",
+        f"agents.d/b.yaml:5:26: {where}",
+        "prompts/shared/y.j2:2: Expected an expression",
+    ]
+    project.reload({"prompts/shared/y.j2": "fixed"})
+    assert (project.errors, project.live["a"].instructions("en", {}, None)) == ([], "fixed")
+
+
+def test_a_broken_template_that_nobody_uses_disturbs_nobody(tmp_path: Path) -> None:
+    project = Project(tmp_path, {**TEMPLATED, "prompts/unused.j2": "{{"})
+    assert (list(project.live), project.stale()) == (["a", "b", "c"], set())
+    assert [error.partition(": ")[0] for error in project.errors] == ["prompts/unused.j2:1"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "place"),
+    [
+        ("{{ custmer }}", "prompts/b.j2:1: 'custmer' is undefined"),
+        ("x\n{% include 'gone.j2' %}", "prompts/b.j2:2: there is no template 'gone.j2'"),
+        ("{% include 'b.j2' %}", "prompts/b.j2:1: templates include each other in a circle"),
+        ("{{ customer.upper() + 1 }}", "prompts/b.j2:1: can only concatenate str"),
+    ],
+)
+def test_a_template_that_could_not_be_rendered_in_a_request_is_refused_before(
+    tmp_path: Path, broken: str, place: str
+) -> None:
+    with_input = one("b", instructions="{template: b.j2}", inputs="{customer: {required: true}}")
+    project = Project(tmp_path, {"agents.d/b.yaml": with_input, "prompts/b.j2": "Hello {{ customer }}"})
+    assert project.errors == []
+    project.reload({"prompts/b.j2": broken})
+    assert project.stale() == {"b"}
+    assert project.live["b"].instructions("en", {"customer": "Anna"}, None) == "Hello Anna"
+    assert any(error.startswith(place) for error in project.errors)
+
+
+def test_a_variant_that_needs_more_than_there_is_is_refused(tmp_path: Path) -> None:
+    project = Project(tmp_path, {**TEMPLATED, "prompts/b.zh.j2": "{{ nobody_gives_it }}"})
+    assert "b" not in project.live
+    assert any(error.startswith("prompts/b.zh.j2:1: 'nobody_gives_it' is undefined") for error in project.errors)
+
+
+@pytest.mark.parametrize(
+    ("template", "fits"),
+    [
+        ("{{ order.id }} {{ order.lines[0].price * 2 }} {{ order | tojson }}", True),
+        ("{% for tag in tags %}{{ tag.name | upper }}{% endfor %}", True),
+        ("{% if note %}{{ note.strip() }}{% endif %}", True),
+        ("{{ note | default('none', true) }}", True),
+        ("{{ user or 'nobody' }} {{ agent.name }} {{ tools | length }} {{ limits.max_steps }} {{ locale }}", True),
+        ("{{ tone }}", True),
+        ("{{ note.strip() }}", False),
+        ("{{ user.name }}", False),
+        ("{{ count + 'x' }}", False),
+    ],
+)
+def test_templates_are_tried_with_what_requests_may_bring(tmp_path: Path, template: str, fits: bool) -> None:
+    text = """
+        version: 1
+        name: a
+        description: d
+        instructions: {template: a.j2, vars: {tone: short}}
+        inputs:
+          order: {type: object, required: true}
+          tags: {type: array, required: true}
+          note: {type: string}
+          count: {type: integer, default: 3}
+        """
+    project = Project(tmp_path, {"agents.d/a.yaml": dedent(text), "prompts/a.j2": template})
+    assert (project.errors == []) is fits
+    assert ("a" in project.live) is fits
+
+
+@pytest.mark.parametrize(
+    ("name", "stale"),
+    [
+        ("react.j2", {"a", "p"}),
+        ("error.zh.j2", {"a", "p"}),
+        ("plan.j2", {"p"}),
+        ("summary.j2", {"p"}),
+        ("system.j2", set()),
+    ],
+)
+@pytest.mark.parametrize("broken", ["{% if %}", "{{ nobody_gives_it }}"])
+def test_a_broken_template_of_the_runtime_is_refused_like_any_other(
+    tmp_path: Path, name: str, stale: set[str], broken: str
+) -> None:
+    project = Project(tmp_path, {"agents.d/a.yaml": one("a"), "agents.d/p.yaml": one("p", executor="plan")})
+    project.reload({f"prompts/{name}": "mine"})
+    assert project.errors == []
+    project.reload({f"prompts/{name}": broken})
+    assert project.stale() == stale
+
+
+def test_a_template_that_is_not_utf_8_is_told_with_its_line(tmp_path: Path) -> None:
+    project = Project(tmp_path, TEMPLATED)
+    (tmp_path / "prompts/b.j2").write_bytes(b"one\ncaf\xe9")
+    project.reload()
+    assert project.stale() == {"b"}
+    assert "prompts/b.j2:2: not UTF-8: byte 0xe9" in project.errors
+
+
+# --- plugins
+
+
+def test_a_plugins_tools_can_be_used(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"plugins/orders.py": ORDERS, "agents.d/clerk.yaml": USES_ORDERS})
+    assert list(project.catalog.current.tools) == ["echo", "orders.lookup"]
+    assert list(project.live["clerk"].toolset.offered) == ["orders.lookup"]
+
+
+@pytest.mark.parametrize(
+    "broken", ["def f(:\n", "raise RuntimeError\n", "import sys; sys.exit()\n", "import nowhere_\n"]
+)
+def test_a_broken_plugin_keeps_its_last_good_tools(tmp_path: Path, broken: str) -> None:
+    project = Project(tmp_path, {"plugins/orders.py": ORDERS, "agents.d/clerk.yaml": USES_ORDERS})
+    before = project.live["clerk"]
+    project.reload({"plugins/orders.py": broken})
+    assert project.live["clerk"] is before
+    assert [error.partition(": ")[0].split(":")[0] for error in project.errors] == ["plugins/orders.py"]
+    project.reload({"agents.d/clerk.yaml": USES_ORDERS + "executor: plan\n"})
+    assert (list(project.live["clerk"].toolset.offered), project.stale()) == (["orders.lookup"], set())
+    project.reload({"plugins/orders.py": PLUGIN.format("Fixed.")})
+    assert project.live["clerk"].toolset.offered["orders.lookup"].definition.description == "Fixed."
+    assert project.errors == []
+
+
+def test_a_plugin_that_never_worked_gives_no_tools(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"plugins/orders.py": "1 / 0", "agents.d/clerk.yaml": USES_ORDERS, **THREE})
+    assert list(project.live) == ["a", "b", "c"]
+    assert [error.split(":")[0] for error in project.errors] == ["agents.d/clerk.yaml", "plugins/orders.py"]
+
+
+def test_an_agent_whose_tool_disappeared_keeps_its_last_good_version(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"plugins/orders.py": ORDERS, "agents.d/clerk.yaml": USES_ORDERS, **THREE})
+    before = project.live["clerk"].toolset.offered["orders.lookup"]
+    project.reload({"plugins/orders.py": ORDERS.replace("def lookup", "def find")})
+    assert project.stale() == {"clerk"}
+    assert project.live["clerk"].toolset.offered["orders.lookup"] is before
+    assert project.errors == [
+        "agents.d/clerk.yaml:6:24: there is no tool 'orders.lookup'; there are: echo, orders.find"
+    ]
+    project.reload({"plugins/orders.py": ORDERS})
+    assert (project.stale(), project.errors) == (set(), [])
+
+
+def test_an_agent_goes_on_when_the_plugin_of_its_tool_is_deleted(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"plugins/orders.py": ORDERS, "agents.d/clerk.yaml": USES_ORDERS})
+    project.reload(delete=("plugins/orders.py",))
+    assert project.stale() == {"clerk"}
+    assert project.live["clerk"].toolset.offered["orders.lookup"].function("7") == "7"
+    assert "orders.lookup" not in project.catalog.current.tools
+
+
+def test_a_plugin_edit_rebuilds_the_agents_that_use_its_tools_and_no_other(tmp_path: Path) -> None:
+    narrow = {"agents.d/a.yaml": one("a", skill_policy="{allow: [echo]}")}
+    project = Project(tmp_path, {"plugins/orders.py": ORDERS, "agents.d/clerk.yaml": USES_ORDERS, **narrow})
+    before = project.live["a"]
+    project.reload({"plugins/orders.py": PLUGIN.format("New.")})
+    assert project.live["a"] is before
+    assert project.said() == ([], ["clerk"], [])
+
+
+def test_a_new_plugin_reaches_the_agents_that_allow_its_tools(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"agents.d/a.yaml": one("a", skill_policy="{allow: ['orders.*']}")})
+    project.reload({"plugins/orders.py": ORDERS})
+    assert list(project.live["a"].toolset.offered) == ["orders.lookup"]
+
+
+def test_helpers_beside_the_plugins_are_no_plugins(tmp_path: Path) -> None:
+    hidden = {"plugins/_helpers.py": "1 / 0", "plugins/.x.py": "1 / 0", "plugins/__pycache__/y.py": "1 / 0"}
+    project = Project(tmp_path, {**hidden, "plugins/readme.txt": "x"})
+    assert (project.errors, list(project.catalog.current.tools)) == ([], ["echo"])
+
+
+@pytest.mark.conformance(35)
+def test_a_helper_beside_the_plugins_can_be_imported_and_an_edit_of_it_goes_live(tmp_path: Path) -> None:
+    uses = "from ._rates import RATE\n" + ORDERS + "    assert RATE\n"
+    project = Project(tmp_path, {"plugins/orders.py": uses, "plugins/_rates.py": "RATE = 2"})
+    assert project.errors == []
+    before = project.catalog.current.tools["orders.lookup"]
+    project.reload({"plugins/_rates.py": "RATE = 3"})
+    assert (project.errors, project.catalog.current.tools["orders.lookup"] is before) == ([], False)
+
+
+COLLIDING = ORDERS.replace("@tool", '@tool(name="b__c")')
+
+
+def test_of_two_plugins_with_one_name_on_the_wire_the_one_that_served_goes_on(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"plugins/a__b.py": ORDERS.replace("def lookup", "def c"), **THREE})
+    assert "a__b.c" in project.catalog.current.tools
+    project.reload({"plugins/a.py": COLLIDING})
+    assert list(project.catalog.current.tools) == ["echo", "a__b.c"]
+    assert project.errors == ["plugins/a.py: 'a.b__c' and 'a__b.c' are both 'a__b__c' on the wire"]
+    assert not project.stale()
+    project.reload(delete=("plugins/a__b.py",))
+    assert (list(project.catalog.current.tools), project.errors) == (["echo", "a.b__c"], [])
+
+
+def test_a_plugin_that_edits_itself_into_anothers_name_keeps_its_last_good_tools(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"plugins/a__b.py": ORDERS.replace("def lookup", "def c"), "plugins/a.py": ORDERS})
+    project.reload({"plugins/a.py": COLLIDING})
+    assert list(project.catalog.current.tools) == ["echo", "a.lookup", "a__b.c"]
+
+
+def test_two_plugins_of_one_file_name_are_refused_together_with_nothing_else(tmp_path: Path) -> None:
+    files = {"plugins/x/orders.py": ORDERS, "plugins/y/orders.py": ORDERS, "plugins/fine.py": ORDERS}
+    project = Project(tmp_path, files)
+    assert list(project.catalog.current.tools) == ["echo", "fine.lookup", "orders.lookup"]
+    assert project.errors == ["plugins/y/orders.py: two tools are named 'orders.lookup'"]
+
+
+# --- what counts as a file
+
+
+def test_hidden_files_backups_and_test_cases_are_no_agents(tmp_path: Path) -> None:
+    names = (".a.yaml", "_a.yaml", "a.yaml~", "a.test.yaml", "a.test.yml", "a.txt", ".git/a.yaml", "a.yaml.swp", "4913")
+    project = Project(tmp_path, {f"agents.d/{name}": BAD for name in names} | {"agents.d/x/y/deep.yml": one("deep")})
+    assert (list(project.live), project.errors) == (["deep"], [])
+
+
+def test_a_folder_without_anything_is_an_empty_generation(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    assert (project.catalog.current.number, dict(project.live), project.errors) == (1, {}, [])
+
+
+def test_one_agent_file_is_a_project(tmp_path: Path) -> None:
+    write(tmp_path, {"one.yaml": one("a"), "two.yaml": one("b"), "agents.d/c.yaml": one("c")})
+    project = Project(tmp_path / "one.yaml")
+    assert {name: agent.path for name, agent in project.live.items()} == {"a": "one.yaml"}
+    write(tmp_path, {"one.yaml": BAD})
+    project.reload()
+    assert project.stale() == {"a"}
+    assert project.errors[0].startswith("one.yaml:3:1: ")
+    (tmp_path / "one.yaml").unlink()
+    project.reload()
+    assert project.stale() == {"a"}
+    assert project.errors == ["one.yaml: cannot be read: No such file or directory"]
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _dangling(path: Path) -> None:
+    path.symlink_to("nowhere.yaml")
+
+
+def _loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/null")
+
+
+def _outsider(path: Path) -> None:
+    outside = path.parent.parent / "outside.yaml"
+    outside.write_text(one("b", "Outside."))
+    path.symlink_to(outside)
+
+
+def _huge(path: Path) -> None:
+    path.write_text(one("b") + "#" * (1 << 20))
+
+
+@pytest.mark.conformance(41)
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (_fifo, "it is not a regular file"),
+        (_dangling, "No such file or directory"),
+        (_loop, "Too many levels of symbolic links"),
+        (_device, "it is a link that leads out of the folder"),
+        (_outsider, "it is a link that leads out of the folder"),
+        (_huge, "it has more than 1048576 bytes"),
+    ],
+)
+def test_what_cannot_be_read_is_told_and_keeps_the_last_good_version(tmp_path: Path, make: object, reason: str) -> None:
+    assert callable(make)
+    project = Project(tmp_path, THREE)
+    (tmp_path / "agents.d/b.yaml").unlink()
+    make(tmp_path / "agents.d/b.yaml")
+    project.reload({"agents.d/c.yaml": one("c", "New.")})
+    assert project.errors == [f"agents.d/b.yaml: cannot be read: {reason}"]
+    assert (list(project.live), project.stale()) == (["a", "b", "c"], {"b"})
+    assert project.live["c"].spec.description == "New."
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("path", ["agents.d/x/b.yaml", "agents.d/x", "agents.d"])
+def test_what_may_not_be_read_keeps_the_last_good_version(tmp_path: Path, path: str) -> None:
+    project = Project(tmp_path, {"agents.d/x/b.yaml": one("b")})
+    (tmp_path / path).chmod(0)
+    try:
+        project.reload()
+    finally:
+        (tmp_path / path).chmod(0o700)
+    assert project.errors == [f"{path}: cannot be read: Permission denied"]
+    assert project.stale() == {"b"}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("path", ["plugins/x/orders.py", "plugins/x", "plugins"])
+def test_a_plugin_that_may_not_be_read_keeps_its_tools(tmp_path: Path, path: str) -> None:
+    project = Project(tmp_path, {"plugins/x/orders.py": ORDERS})
+    (tmp_path / path).chmod(0)
+    try:
+        project.reload()
+    finally:
+        (tmp_path / path).chmod(0o700)
+    assert "orders.lookup" in project.catalog.current.tools
+
+
+def test_a_plugin_or_template_that_cannot_be_read_keeps_what_it_gave(tmp_path: Path) -> None:
+    project = Project(tmp_path, {**TEMPLATED, "plugins/orders.py": ORDERS, "agents.d/clerk.yaml": USES_ORDERS})
+    for path in ("plugins/orders.py", "prompts/b.j2"):
+        (tmp_path / path).unlink()
+        os.mkfifo(tmp_path / path)
+    project.reload()
+    assert "orders.lookup" in project.catalog.current.tools
+    assert project.stale() == {"b"}
+    assert project.live["b"].instructions("en", {}, None) == "b"
+
+
+def test_a_folder_named_like_an_agent_is_a_folder(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"agents.d/x.yaml/a.yaml": one("a")})
+    assert (list(project.live), project.errors) == (["a"], [])
+
+
+def test_a_link_inside_the_folder_is_followed(tmp_path: Path) -> None:
+    """As Kubernetes mounts its files: links into a hidden folder, which is itself a link."""
+    write(tmp_path, {"agents.d/..2026/a.yaml": one("a")})
+    (tmp_path / "agents.d/..data").symlink_to("..2026")
+    (tmp_path / "agents.d/a.yaml").symlink_to("..data/a.yaml")
+    project = Project(tmp_path)
+    assert (list(project.live), project.errors) == (["a"], [])
+
+
+def test_the_folders_themselves_may_be_links(tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere", {"a.yaml": one("a")})
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/agents.d").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "link").symlink_to("project")
+    assert list(Project(tmp_path / "link").live) == ["a"]
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9.yaml", b"caf\xe9/b.yaml"])
+def test_a_name_that_is_not_utf_8_is_told_and_the_rest_loads(tmp_path: Path, name: bytes) -> None:
+    path = os.path.join(os.fsencode(tmp_path), b"agents.d", name)  # noqa: PTH118 - a Path holds no such name as bytes
+    os.makedirs(os.path.dirname(path))  # noqa: PTH103, PTH120 - as above
+    with open(path, "w") as file:  # noqa: PTH123 - as above
+        file.write(one("b"))
+    project = Project(tmp_path, {"agents.d/a.yaml": one("a")})
+    assert list(project.live) == ["a"]
+    assert project.errors == [
+        f"agents.d/{name.decode(errors='backslashreplace')}: cannot be read: its name is not UTF-8"
+    ]
+
+
+# --- events
+
+
+def test_problems_are_in_the_order_of_files_and_lines(tmp_path: Path) -> None:
+    files = {"plugins/b.py": "x\n(", "prompts/a.j2": "\n{{", "agents.d/z.yaml": BAD, "agents.d/a.yaml": "x: 1\ny: 2\n"}
+    project = Project(tmp_path, files)
+    places = [(problem.path, problem.line) for problem in project.catalog.current.problems]
+    assert places == sorted(places)
+    assert {path for path, _ in places} == set(files)
+
+
+def test_an_edit_that_cannot_be_used_is_told_as_rejected(tmp_path: Path) -> None:
+    project = Project(tmp_path, THREE)
+    generation = project.reload({"agents.d/b.yaml": BAD})
+    event = project.events[-1]
+    assert isinstance(event, ConfigRejected)
+    assert (event.generation, event.problems) == (generation.number, generation.problems)
+
+
+def test_the_reload_event_names_generation_and_digest(tmp_path: Path) -> None:
+    project = Project(tmp_path, THREE)
+    generation = project.reload(
+        {"agents.d/d.yaml": one("d"), "agents.d/a.yaml": one("a", "x")}, delete=("agents.d/b.yaml",)
+    )
+    event = project.events[-1]
+    assert isinstance(event, ConfigReloaded)
+    assert (event.generation, event.digest) == (2, generation.digest)
+    assert project.said() == (["d"], ["a"], ["b"])
+
+
+def test_a_subscriber_that_fails_or_leaves_does_not_keep_others_from_hearing(tmp_path: Path) -> None:
+    project = Project(tmp_path, THREE)
+
+    def fail(event: object) -> None:
+        raise RuntimeError("no")
+
+    heard: list[object] = []
+    project.catalog.subscribe(fail)
+    leave = project.catalog.subscribe(heard.append)
+    project.reload({"agents.d/a.yaml": one("a", "2")})
+    leave()
+    project.reload({"agents.d/a.yaml": one("a", "3")})
+    assert (len(heard), len(project.events)) == (1, 3)
+
+
+def test_waiting_ends_when_the_generation_is_live(tmp_path: Path) -> None:
+    async def wait() -> tuple[int, int]:
+        catalog = Catalog(write(tmp_path, THREE), tools=[], executors=["react"], models=["offline"])
+        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+            waiting = group.create_task(catalog.wait_generation(2))
+            await catalog.reload()
+            write(tmp_path, {"agents.d/a.yaml": one("a", "New.")})
+            await catalog.reload()
+        return waiting.result().number, (await catalog.wait_generation(1)).number
+
+    assert asyncio.run(wait()) == (2, 2)
+
+
+def test_reloads_side_by_side_build_one_generation(tmp_path: Path) -> None:
+    async def together() -> list[Generation]:
+        catalog = Catalog(write(tmp_path, THREE), tools=[], executors=["react"], models=["offline"])
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(catalog.reload()) for _ in range(8)]
+        return [task.result() for task in tasks]
+
+    assert len({id(generation) for generation in asyncio.run(together())}) == 1
+
+
+# --- all of it
+
+FILES = ("a", "b", "c")
+GOOD_STEP = st.tuples(st.just("good"), st.sampled_from(FILES), st.integers(0, 3))
+BAD_STEP = st.tuples(st.just("bad"), st.sampled_from(FILES), st.integers(0, 2))
+DELETE_STEP = st.tuples(st.just("delete"), st.sampled_from(FILES), st.just(0))
+BAD_TEXTS = (BAD, one("x", executor="nope"), "version: 1\n")
+
+
+@cases(40)
+@given(batches=st.lists(st.lists(GOOD_STEP | BAD_STEP | DELETE_STEP, max_size=4), max_size=8))
+@example(batches=[[("good", "a", 0)], [("bad", "a", 1)], [("delete", "a", 0)], [("bad", "a", 0)], [("good", "a", 0)]])
+def test_what_is_live_is_the_last_good_version_of_every_file(batches: list[list[tuple[str, str, int]]]) -> None:
+    with TemporaryDirectory() as folder:
+        project = Project(Path(folder))
+        last_good: dict[str, str] = {}
+        disk: dict[str, str] = {}
+        for batch in batches:
+            for kind, name, number in batch:
+                if kind == "delete":
+                    disk.pop(name, None)
+                    (project.root / f"agents.d/{name}.yaml").unlink(missing_ok=True)
+                else:
+                    disk[name] = one(name, f"Version {number}.") if kind == "good" else BAD_TEXTS[number]
+                    write(project.root, {f"agents.d/{name}.yaml": disk[name]})
+            before, generation = project.catalog.current, project.reload()
+            good = {name: text for name, text in disk.items() if text not in BAD_TEXTS}
+            last_good = {name: good.get(name, last_good.get(name, "")) for name in disk}
+            last_good = {name: text for name, text in last_good.items() if text}
+            live = {name: one(name, agent.spec.description) for name, agent in generation.agents.items()}
+            assert live == last_good
+            assert {name for name, agent in generation.agents.items() if agent.stale} == last_good.keys() - good.keys()
+            assert {Path(problem.path).stem for problem in generation.errors} == disk.keys() - good.keys()
+            for name, agent in generation.agents.items():
+                same = name in before.agents and before.agents[name].digest == agent.digest
+                assert not (same and agent.stale == before.agents[name].stale) or agent is before.agents[name]
+
+
+def test_what_was_known_of_earlier_versions_of_a_file_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Surroundings] = []
+    digest_for = Surroundings.digest_for
+
+    def noted(surroundings: Surroundings, own: Parsed) -> str:
+        asked.append(surroundings)
+        return digest_for(surroundings, own)
+
+    monkeypatch.setattr(Surroundings, "digest_for", noted)
+    project = Project(tmp_path, {"agents.d/a.yaml": agent("a"), "agents.d/b.yaml": agent("b")})
+    for number in range(5):
+        project.reload({"agents.d/a.yaml": agent("a", description=f"Version {number}.")})
+    assert asked[0] is asked[-1]
+    assert len(asked[-1].digests) == 2
+
+
+def test_what_was_only_built_is_not_made_live_by_other_tools_of_a_server(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"agents.d/a.yaml": agent("a", model="offline")})
+    write(tmp_path, {"agents.d/b.yaml": agent("b", model="offline")})
+
+    async def scene() -> None:
+        candidate = await project.catalog.prepare(project.catalog.snapshot())
+        assert candidate is not None
+        assert list((await project.catalog.refresh()).agents) == ["a"], "it may still be waiting for its grace"
+        await project.catalog.publish(candidate)
+        assert list((await project.catalog.refresh()).agents) == ["a", "b"]
+
+    asyncio.run(scene())
+
+
+def test_what_was_only_built_ends_no_rollback(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"agents.d/a.yaml": agent("a", model="offline")})
+    project.reload({"agents.d/a.yaml": agent("a", model="offline", description="Bad.")})
+
+    async def scene() -> None:
+        bad = project.catalog.snapshot()
+        held = await project.catalog.rollback(1)
+        write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline", description="Half")})
+        assert await project.catalog.prepare(project.catalog.snapshot())
+        assert await project.catalog.prepare(bad) is None
+        assert project.catalog.current is held
+
+    asyncio.run(scene())

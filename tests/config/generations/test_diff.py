@@ -1,0 +1,156 @@
+"""Which way a change of an agent's file goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.config.generations.diff import agent_diff, diff
+from framework.tools.conditions import holds
+from framework.types.spec import RISKS, AgentSpec
+from tests.support.cases import cases
+
+
+def spec(**keys: Any) -> AgentSpec:
+    required = {"version": 1, "name": "a", "description": "d", "instructions": "i", "skill_policy": {"allow": ["x"]}}
+    return AgentSpec.model_validate(required | keys)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "key", "effect"),
+    [
+        ({}, {"skill_policy": {"allow": ["x", "y"]}}, "skill_policy.allow", "widens"),
+        ({}, {"skill_policy": {"allow": []}}, "skill_policy.allow", "tightens"),
+        ({}, {"skill_policy": {"deny": ["x"], "allow": ["x"]}}, "skill_policy.deny", "tightens"),
+        ({"skill_policy": {"deny": ["x"], "allow": ["x"]}}, {}, "skill_policy.deny", "widens"),
+        ({"skill_policy": {"ask": ["x"], "allow": ["x"]}}, {}, "skill_policy.ask", "widens"),
+        ({}, {"runtime_policy": {"max_steps": 11}}, "runtime_policy.max_steps", "widens"),
+        ({}, {"runtime_policy": {"max_steps": 9}}, "runtime_policy.max_steps", "tightens"),
+        ({}, {"runtime_policy": {"max_total_tokens": None}}, "runtime_policy.max_total_tokens", "widens"),
+        ({}, {"runtime_policy": {"max_cost_usd": 1}}, "runtime_policy.max_cost_usd", "tightens"),
+        ({}, {"runtime_policy": {"timeout": "1h"}}, "runtime_policy.timeout", "widens"),
+        ({}, {"runtime_policy": {"risk_level": "high"}}, "runtime_policy.risk_level", "widens"),
+        ({}, {"runtime_policy": {"confirm": {"from": "low"}}}, "runtime_policy.confirm.from", "tightens"),
+        ({}, {"runtime_policy": {"confirm": {"from": "never"}}}, "runtime_policy.confirm.from", "widens"),
+        ({}, {"plan": {"approval": "never"}}, "plan.approval", "widens"),
+        ({}, {"plan": {"approval": "always"}}, "plan.approval", "tightens"),
+        ({}, {"plan": {"approval": {"from": "critical"}}}, "plan.approval", "widens"),
+        ({}, {"plan": {"max_plan_steps": 13}}, "plan.max_plan_steps", "widens"),
+        ({}, {"plan": {"max_replans": 1}}, "plan.max_replans", "tightens"),
+        ({}, {"plan": {"step_timeout": None}}, "plan.step_timeout", "widens"),
+        ({}, {"plan": {"step_retries": 0}}, "plan.step_retries", "tightens"),
+        ({}, {"plan": {"on_failure": "skip"}}, "plan.on_failure", "neutral"),
+        ({}, {"sub_agents": ["b"]}, "sub_agents", "widens"),
+        ({}, {"instructions": "j"}, "instructions", "neutral"),
+        ({}, {"model_settings": {"temperature": 1}}, "model_settings.temperature", "neutral"),
+    ],
+)
+def test_one_change_has_one_direction(before: dict[str, Any], after: dict[str, Any], key: str, effect: str) -> None:
+    (change,) = agent_diff(spec(**before), spec(**after))
+    assert (change.key, change.effect) == (key, effect)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "effect"),
+    [
+        ("> 500", "> 300", "tightens"),
+        ("> 300", "> 500", "widens"),
+        (">= 500", "> 500", "widens"),
+        ("> 500", ">= 500", "tightens"),
+        ("< 5", "< 9.5", "tightens"),
+        ("<= 5", "<5", "widens"),
+        ("> 5", "> 5.0", "neutral"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["deny", "ask"])
+def test_another_bound_in_a_rule_is_one_change(kind: str, before: str, after: str, effect: str) -> None:
+    old, new = ({kind: [{"tool": "x", "when": {"n": bound}}], "allow": ["x"]} for bound in (before, after))
+    (change,) = agent_diff(spec(skill_policy=old), spec(skill_policy=new))
+    assert (change.key, change.effect) == (f"skill_policy.{kind}", effect)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "effects"),
+    [
+        ({"tool": "x", "when": {"n": "> 5"}}, {"tool": "x"}, ["tightens"]),
+        ({"tool": "x"}, {"tool": "x", "when": {"n": "> 5"}}, ["widens"]),
+        ({"tool": "x", "reason": "a"}, {"tool": "x", "reason": "b"}, ["neutral"]),
+        ({"tool": "x", "when": {"n": "> 5"}}, {"tool": "x", "when": {"n": "< 5"}}, ["widens", "tightens"]),
+        ({"tool": "x", "when": {"n": "> 5"}}, {"tool": "x", "when": {"m": "> 5"}}, ["widens", "tightens"]),
+        ({"tool": "x", "when": {"n": "> 5"}}, {"tool": "y", "when": {"n": "> 5"}}, ["widens", "tightens"]),
+        ({"tool": "x", "when": {"n": "a*"}}, {"tool": "x", "when": {"n": "> 5"}}, ["widens", "tightens"]),
+    ],
+)
+def test_only_a_rule_that_certainly_covers_another_one_is_its_successor(
+    before: dict[str, Any], after: dict[str, Any], effects: list[str]
+) -> None:
+    old, new = ({"deny": [rule], "allow": ["x"]} for rule in (before, after))
+    assert [change.effect for change in agent_diff(spec(skill_policy=old), spec(skill_policy=new))] == effects
+
+
+BOUNDS = st.builds("{} {}".format, st.sampled_from([">", ">=", "<", "<="]), st.integers(-3, 3))
+
+
+@cases(200)
+@given(before=BOUNDS, after=BOUNDS)
+def test_a_bound_that_tightens_applies_to_every_value_of_the_one_before(before: str, after: str) -> None:
+    old, new = ({"deny": [{"tool": "x", "when": {"n": bound}}], "allow": ["x"]} for bound in (before, after))
+    effects = {change.effect for change in agent_diff(spec(skill_policy=old), spec(skill_policy=new))}
+    values = [number / 2 for number in range(-10, 11)]
+    was, now = ({value for value in values if holds(bound, value)} for bound in (before, after))
+    if effects == {"tightens"}:
+        assert was < now
+    if effects in ({"neutral"}, set[str]()):
+        assert was == now
+    if effects == {"widens"}:
+        assert now < was
+
+
+def test_leaving_the_whole_policy_out_tightens_and_a_vanished_limit_is_its_default() -> None:
+    before = spec(runtime_policy={"max_steps": 3})
+    (change,) = agent_diff(before, spec())
+    assert (change.before, change.after, change.effect) == (3, 10, "widens")
+
+
+def test_an_added_agent_widens_and_a_removed_one_tightens() -> None:
+    added, removed = diff({"a": spec()}, {"b": spec(name="b")})
+    assert (added.agent, added.effect, removed.agent, removed.effect) == ("a", "tightens", "b", "widens")
+    assert str(added) == "a: removed (tightens)"
+
+
+def test_the_order_of_rules_and_names_is_no_change_of_direction() -> None:
+    assert not list(agent_diff(spec(skill_policy={"allow": ["x", "y"]}), spec(skill_policy={"allow": ["y", "x"]})))
+
+
+POLICIES = st.fixed_dictionaries(
+    {
+        "skill_policy": st.fixed_dictionaries(
+            {
+                "allow": st.lists(st.sampled_from("xyz"), unique=True),
+                "deny": st.lists(st.sampled_from("xyz"), unique=True),
+                "ask": st.lists(st.sampled_from("xyz"), unique=True),
+            }
+        ),
+        "runtime_policy": st.fixed_dictionaries(
+            {"max_steps": st.none() | st.integers(1, 4), "risk_level": st.sampled_from(RISKS)}
+        ),
+    }
+)
+
+
+@cases(200)
+@given(one=POLICIES, other=POLICIES)
+def test_what_goes_one_way_goes_the_other_way_back(one: dict[str, Any], other: dict[str, Any]) -> None:
+    turned = {"widens": "tightens", "tightens": "widens", "neutral": "neutral"}
+    there = {(c.key, str(c.before), str(c.after), c.effect) for c in agent_diff(spec(**one), spec(**other))}
+    back = {(c.key, str(c.after), str(c.before), turned[c.effect]) for c in agent_diff(spec(**other), spec(**one))}
+    assert there == back
+    assert (not there) == (spec(**one) == spec(**other) or _same_sets(one, other))
+
+
+def _same_sets(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    sets = [{key: set(rules) for key, rules in policy["skill_policy"].items()} for policy in (one, other)]
+    return sets[0] == sets[1] and one["runtime_policy"] == other["runtime_policy"]

@@ -1,0 +1,177 @@
+"""What `agentsd.yaml` restricts is live although the file, or another one, cannot be used as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from framework import Runtime
+from framework.config.generations.generation import Generation
+from framework.config.generations.narrowing import KEYS
+from framework.config.generations.reload_effects import EFFECTS
+from framework.config.settings import Settings
+from framework.config.yaml.partial import at_key
+from framework.server.access import admission
+from framework.server.failures import Unauthenticated
+from tests.support.projects import agent, write
+
+FILE = "agentsd.yaml"
+ONE, TWO, THREE = (letter * 20 for letter in "abc")
+STRICTER: dict[str, tuple[Any, Any]] = {
+    "tools.unprotected": (["a", "b"], ["a"]),
+    "tools.write_below": (["a", "b"], ["a"]),
+    "tools.http.domains": (["x.com", "y.com"], ["y.com"]),
+    "tools.http.methods": (["GET", "POST"], ["GET"]),
+    "tools.http.private_networks": (["10.0.0.0/8", "192.168.0.0/16"], ["10.0.0.0/8"]),
+    "tools.http.max_redirects": (3, 1),
+    "tools.http.max_bytes": (1000, 10),
+    "tools.http.timeout": (20.0, 2.0),
+    "telemetry.content": ("full", "redacted"),
+    "telemetry.inbound": ("parent", "ignore"),
+    "server.api_keys": ([ONE, TWO], [TWO]),
+}
+"""Of each setting a value, and a stricter one."""
+BROKEN = {
+    "in the same file": {},
+    "in the same section": {},
+    "in an agent's file": {"agents.d/two.yaml": agent("two", model="offline", max_stepz="1")},
+}
+
+
+def text(key: str, value: Any, extra: str = "") -> str:
+    """`agentsd.yaml` with one setting."""
+    *above, last = key.split(".")
+    data: Any = {last: value}
+    for part in reversed(above):
+        data = {part: data}
+    if extra == "in the same section":
+        data.setdefault(key.partition(".")[0], {})["made_up_by_nobody"] = 1
+    end = {"in the same file": "locael: en\n", "in an agent's file": "reload: {mode: strict}\n"}.get(extra, "")
+    return f"{yaml.safe_dump(data)}{end}"
+
+
+def edited(root: Path, before: str, after: dict[str, str]) -> tuple[Generation, str]:
+    """What is live after an edit, and the problems it causes."""
+    two = {"agents.d/one.yaml": agent("one", model="offline"), "agents.d/two.yaml": agent("two", model="offline")}
+    write(root, {**two, FILE: before})
+
+    async def main() -> tuple[Generation, str]:
+        async with Runtime.open(root, watch=False) as runtime:
+            assert not runtime.catalog.problems
+            write(root, after)
+            generation = await runtime.reload()
+            problems = runtime.catalog.problems
+            assert any(problem.severity == "error" for problem in problems)
+            return generation, "\n".join(map(str, problems))
+
+    return asyncio.run(main())
+
+
+def value(settings: Settings, key: str) -> Any:
+    """A setting as plain data, secrets included."""
+    found = at_key(settings.model_dump(), key)
+    if isinstance(found, tuple):
+        return [item.get_secret_value() if hasattr(item, "get_secret_value") else item for item in found]
+    return found
+
+
+def test_every_setting_that_takes_effect_at_once_can_be_made_stricter_by_a_broken_file() -> None:
+    assert {key for key, effect in EFFECTS.items() if effect == "hot"} <= {*KEYS}
+    assert {*KEYS} - {*STRICTER} == {"tools.base_path"}, "another base path is neither stricter nor wider"
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize("key", STRICTER)
+def test_a_stricter_setting_is_live_although_the_edit_is_broken(tmp_path: Path, key: str, broken: str) -> None:
+    wide, strict = STRICTER[key]
+    strict_mode = broken if broken == "in an agent's file" else ""
+    edit = {FILE: text(key, strict, broken), **BROKEN[broken]}
+    live, problems = edited(tmp_path, text(key, wide, strict_mode), edit)
+
+    assert value(live.settings, key) == strict
+    assert "of this file only what restricts is live" in problems
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize("key", sorted(STRICTER.keys() - {"tools.write_below", "server.api_keys"}))
+def test_a_setting_that_is_removed_has_its_default_if_that_is_stricter(tmp_path: Path, key: str, broken: str) -> None:
+    default = value(Settings.model_construct(), key)
+    wide = {"tools.http.max_redirects": 9, "tools.http.max_bytes": 10**7, "tools.http.timeout": 60.0}.get(key)
+    strict_mode = broken if broken == "in an agent's file" else ""
+    before = text(key, wide or STRICTER[key][0], strict_mode)
+    edit = {FILE: text("telemetry.service_name", "agentsd", broken), **BROKEN[broken]}
+    live, _ = edited(tmp_path, before, edit)
+
+    assert value(live.settings, key) in (default, [*default] if isinstance(default, tuple) else default, "none")
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize("key", STRICTER)
+def test_a_wider_setting_waits_and_a_warning_says_so(tmp_path: Path, key: str, broken: str) -> None:
+    wide, strict = STRICTER[key]
+    strict_mode = broken if broken == "in an agent's file" else ""
+    edit = {FILE: text(key, wide, broken), **BROKEN[broken]}
+    live, problems = edited(tmp_path, text(key, strict, strict_mode), edit)
+
+    assert value(live.settings, key) == strict
+    assert f"{key} is NOT live as saved" in problems
+
+
+@pytest.mark.parametrize("given", ["model: [", "server: {]"])
+def test_a_file_that_is_no_yaml_restricts_nothing_and_a_warning_says_so(tmp_path: Path, given: str) -> None:
+    live, problems = edited(tmp_path, text("server.api_keys", [ONE, TWO]), {FILE: given})
+
+    assert value(live.settings, "server.api_keys") == [ONE, TWO]
+    assert problems.count("the restrictions in this file are NOT live") == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "named"),
+    [
+        ("servre: {api_keys: [%s]}\n", "servre"),
+        ("server: {api_kyes: [%s]}\n", "server.api_kyes"),
+        ("server: [%s]\n", "server"),
+        ("server: {api_keys: [%s, short]}\nlocael: en\n", "server.api_keys.1"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, file: str, named: str) -> None:
+    live, problems = edited(tmp_path, text("server.api_keys", [ONE]), {FILE: file % ONE})
+
+    assert value(live.settings, "server.api_keys") == [ONE]
+    assert f"{named} are NOT live: they cannot be read" in problems
+    warnings = [line for line in problems.splitlines() if "NOT live" in line]
+    assert ONE not in "".join(warnings), "what is written is not shown"
+
+
+def test_when_all_keys_are_replaced_in_a_broken_file_no_key_is_accepted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    edit = {FILE: text("server.api_keys", [TWO, THREE], "in the same file")}
+    live, problems = edited(tmp_path, text("server.api_keys", [ONE]), edit)
+
+    admit = admission(lambda: live.settings.server.api_keys)
+    for authorization in (f"Bearer {ONE}", f"Bearer {TWO}", "Bearer ", ""):
+        with pytest.raises(Unauthenticated):
+            admit({"authorization": authorization}, "127.0.0.1")
+    assert "until then the server accepts no key at all" in problems
+    assert "until then the server accepts no key at all" in caplog.text
+
+
+def test_keys_that_are_added_where_there_were_none_are_needed_at_once(tmp_path: Path) -> None:
+    live, _ = edited(tmp_path, "locale: en\n", {FILE: text("server.api_keys", [ONE], "in the same file")})
+
+    assert value(live.settings, "server.api_keys") == [ONE]
+
+
+def test_a_setting_of_the_environment_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTSD_SERVER__API_KEYS", f'["{ONE}", "{TWO}"]')
+    monkeypatch.setenv("AGENTSD_TOOLS__HTTP__MAX_BYTES", "500")
+    edit = {FILE: f"server: {{api_keys: [{TWO}]}}\ntools: {{http: {{max_bytes: 5, max_redirects: 1}}}}\nlocael: en\n"}
+    live, _ = edited(tmp_path, "locale: en\n", edit)
+
+    assert value(live.settings, "server.api_keys") == [ONE, TWO]
+    assert (live.settings.tools.http.max_bytes, live.settings.tools.http.max_redirects) == (500, 1)

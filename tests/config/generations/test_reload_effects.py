@@ -1,0 +1,236 @@
+"""`agentsd.yaml` edited while the process runs: each setting takes effect when the list says so, or nothing does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework import Runtime, tool
+from framework.config.generations.reload_effects import EFFECTS, effect_of, leaves
+from framework.config.settings import Settings
+from framework.testing import ScriptedModel, calls
+from framework.tools.tool import ToolContext
+from framework.types.events import ConfigRejected, ConfigReloaded
+from framework.types.http import HttpLimits
+from tests.support.paths import ROOT
+from tests.support.projects import agent, write
+
+Body = Callable[[Runtime], Awaitable[None]]
+ONE = agent("one", model="fast")
+FILE = "agentsd.yaml"
+FAST = "models: {fast: {model: openai/a, api_key: k1}}\n"
+
+
+def live(root: Path, body: Body, **options: Any) -> None:
+    async def main() -> None:
+        async with Runtime.open(root, watch=False, **options) as runtime:
+            await body(runtime)
+
+    asyncio.run(main())
+
+
+def test_of_every_setting_it_is_known_when_a_change_takes_effect() -> None:
+    known = {key: effect_of(key) for key, _ in leaves(Settings.model_construct())}
+    assert EFFECTS.keys() <= known.keys(), "no row without a setting"
+    assert {key for key, effect in known.items() if effect == "restart"} == {
+        "version",
+        "reload.mode",
+        "reload.gate",
+        "reload.quiet",
+        "reload.removal_grace",
+        "reload.widening_grace",
+        "reload.reconcile",
+        "store.url",
+        "store.retention",
+        "telemetry.otlp_endpoint",
+        "telemetry.otlp_headers",
+        "telemetry.service_name",
+        "server.host",
+        "server.max_connections",
+        "server.max_connections_per_address",
+        "server.port",
+        "server.request_timeout",
+    }
+    hot = {key for key, effect in known.items() if effect == "hot"}
+    assert hot == {key for key in known if key.startswith("tools.")} - {"tools.base_path"} | {
+        "server.api_keys",
+        "telemetry.inbound",
+    }
+    assert effect_of("something.new") == "restart"
+
+
+def test_the_page_about_settings_says_the_same() -> None:
+    text = (ROOT / "docs/settings.md").read_text("utf-8")
+    for key, effect in EFFECTS.items():
+        section = next((name for name in ("tools.http.", "model_calls.") if key.startswith(name)), None)
+        shown = f"{section}…" if section else key
+        (row,) = [line for line in text.splitlines() if line.startswith("|") and f"`{shown}`" in line]
+        assert effect in row, key
+
+
+def test_another_model_is_for_the_next_run_and_a_run_that_goes_on_keeps_its_own(tmp_path: Path) -> None:
+    root = write(tmp_path, {"agents.d/one.yaml": agent("one", model="null"), FILE: "model: first\n"})
+    models = {
+        "first": ScriptedModel(calls(("change", {})), "from the first"),
+        "second": ScriptedModel("from the second"),
+    }
+    held: list[Runtime] = []
+
+    @tool(risk="low")
+    async def change() -> str:
+        """Change the settings."""
+        write(root, {FILE: "model: second\n"})
+        return str((await held[0].reload()).number)
+
+    async def body(runtime: Runtime) -> None:
+        held.append(runtime)
+        assert (await runtime.run("go")).output == "from the first"
+        assert (await runtime.run("go")).output == "from the second"
+        assert runtime.settings.model == "second"
+
+    live(root, body, models=models, tools=[change])
+
+
+@pytest.mark.conformance(19)
+@pytest.mark.parametrize("broken", ["model: [\n", "modle: offline\n", "reload: {quiet: soon}\n", "model: ${UNSET_X}\n"])
+def test_settings_that_cannot_be_used_keep_everything_as_it_is_until_they_are_mended(
+    tmp_path: Path, broken: str
+) -> None:
+    root = write(tmp_path, {"agents.d/one.yaml": ONE, FILE: FAST})
+
+    async def body(runtime: Runtime) -> None:
+        told: list[ConfigReloaded | ConfigRejected] = []
+        runtime.catalog.subscribe(told.append)
+        first = runtime.catalog.current
+        write(root, {FILE: broken, "agents.d/two.yaml": agent("two", model="offline")})
+        assert await runtime.reload() is first
+        assert await runtime.reload() is first
+        assert [type(event) for event in told] == [ConfigRejected]
+        assert {problem.path for problem in runtime.catalog.problems} == {FILE}
+        write(root, {FILE: FAST})
+        assert (await runtime.reload()).agents.keys() == {"one", "two"}
+        assert runtime.catalog.problems == ()
+
+    live(root, body)
+
+
+@pytest.mark.conformance(45)
+def test_a_setting_that_needs_a_new_start_is_told_at_its_line_and_changes_nothing(tmp_path: Path) -> None:
+    root = write(tmp_path, {"agents.d/one.yaml": ONE, FILE: FAST})
+
+    async def body(runtime: Runtime) -> None:
+        write(root, {FILE: FAST + "reload:\n  mode: strict\nlocale: zh\n"})
+        generation = await runtime.reload()
+        (notice,) = generation.problems
+        assert (notice.place, notice.severity) == ("agentsd.yaml:3:3", "warning")
+        assert notice.message == "reload.mode takes effect at the next start"
+        assert (generation.settings.reload.mode, generation.settings.locale) == ("tolerant", "zh")
+        write(root, {"agents.d/bad.yaml": "name: ["})
+        assert (await runtime.reload()).number == generation.number + 1, "not strict yet"
+        write(root, {FILE: FAST})
+        assert all(problem.path != FILE for problem in (await runtime.reload()).problems)
+
+    live(root, body)
+
+
+def test_a_model_that_is_no_longer_known_leaves_its_agents_as_they_were(tmp_path: Path) -> None:
+    root = write(tmp_path, {"agents.d/one.yaml": ONE, FILE: FAST})
+
+    async def body(runtime: Runtime) -> None:
+        write(root, {FILE: "locale: en\n"})
+        generation = await runtime.reload()
+        assert generation.agents["one"].stale
+        assert "unknown model 'fast'" in generation.errors[0].message
+        write(root, {FILE: FAST})
+        assert not (await runtime.reload()).agents["one"].stale
+
+    live(root, body)
+
+
+def test_what_changed_is_told_without_any_secret(tmp_path: Path) -> None:
+    root = write(tmp_path, {"agents.d/one.yaml": ONE, FILE: FAST})
+
+    async def body(runtime: Runtime) -> None:
+        told: list[ConfigReloaded | ConfigRejected] = []
+        runtime.catalog.subscribe(told.append)
+        write(root, {FILE: FAST.replace("k1", "k2").replace("openai/a", "openai/b") + "tools: {unprotected: [a]}\n"})
+        await runtime.reload()
+        (event,) = told
+        assert isinstance(event, ConfigReloaded)
+        changes = {change.key: (change.agent, change.effect) for change in event.changes}
+        assert changes["models.fast.model"] == (FILE, "neutral")
+        assert changes["models.fast.api_key"] == (FILE, "neutral")
+        assert changes["tools.unprotected"] == (FILE, "widens")
+        assert "k1" not in str(told)
+        assert "k2" not in str(told)
+
+    live(root, body)
+
+
+def test_what_tools_may_no_longer_do_holds_at_once_and_what_they_may_do_more_only_later(tmp_path: Path) -> None:
+    root = write(tmp_path, {"agents.d/one.yaml": agent("one"), FILE: "tools: {unprotected: [a, b]}\n"})
+    seen: list[tuple[str, ...]] = []
+    held: list[Runtime] = []
+
+    @tool(risk="low")
+    async def look(context: ToolContext) -> str:
+        """See what is open."""
+        seen.append(context.unprotected)
+        write(root, {FILE: "tools: {unprotected: [b, c]}\n"})
+        return str((await held[0].reload()).number)
+
+    model = ScriptedModel(calls(("look", {})), calls(("look", {}), prefix="d"), "done", calls(("look", {})), "done")
+
+    async def body(runtime: Runtime) -> None:
+        held.append(runtime)
+        await runtime.run("go")
+        await runtime.run("go")
+
+    live(root, body, models={"scripted": model}, tools=[look])
+    assert seen == [("a", "b"), ("b",), ("b", "c")]
+
+
+def test_settings_that_a_program_gave_stay_whatever_the_file_says(tmp_path: Path) -> None:
+    root = write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
+
+    async def body(runtime: Runtime) -> None:
+        write(root, {FILE: "model: ["})
+        assert (await runtime.reload()).problems == ()
+        assert runtime.settings.locale == "fr"
+
+    live(root, body, settings=Settings(locale="fr"))
+
+
+def test_an_edit_of_the_settings_goes_live_by_itself(tmp_path: Path) -> None:
+    root = write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline"), FILE: "reload: {reconcile: 100ms}\n"})
+
+    async def main() -> None:
+        async with Runtime.open(root) as runtime:
+            write(root, {FILE: "reload: {reconcile: 100ms}\nlocale: zh\n"})
+            await runtime.wait_generation(2)
+            assert runtime.settings.locale == "zh"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("begun", "now", "both"),
+    [
+        (("a.com", "b.com"), ("b.com", "c.com"), ("b.com",)),
+        (("*",), ("a.com", "*.b.com", "127.0.0.1:80", "c.com:8080", "127.0.0.1"), ("a.com", "*.b.com")),
+        (("*.a.com", "a.com"), ("x.a.com", "a.com", "y.b.com"), ("a.com", "x.a.com")),
+        (("x.a.com",), ("*.a.com",), ("x.a.com",)),
+        (("a.com",), (), ()),
+    ],
+)
+def test_only_what_was_listed_then_and_is_listed_now_can_be_reached(
+    begun: tuple[str, ...], now: tuple[str, ...], both: tuple[str, ...]
+) -> None:
+    then = HttpLimits(domains=begun, methods=("GET", "POST"), timeout=5.0)
+    narrowed = then.narrowed_by(HttpLimits(domains=now, max_bytes=10))
+    assert narrowed.domains == both
+    assert (narrowed.methods, narrowed.timeout, narrowed.max_bytes) == (("GET",), 5.0, 10)

@@ -1,0 +1,130 @@
+"""What templates and the shipped guidance know of the run: its message, its history, its limits, what it may reach."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework import Runtime
+from framework.testing import ScriptedModel, Turn
+from tests.cli.test_cli import agentsd
+from tests.engine.plan.test_executor import Workshop, draft, step
+from tests.support.cases import cases
+from tests.support.projects import agent, write
+
+TOLD = """\
+Asked: {{ message }}
+{% for said in history %}{{ said.role }}: {{ said.content }}
+{% endfor %}"""
+
+
+def systems(root: Path, messages: list[str], *turns: Turn, conversation: str | None = "c") -> list[str]:
+    """The system messages of the first request of each run, one run for each message."""
+
+    async def main() -> list[str]:
+        model = ScriptedModel(*(turns or ["answer"] * len(messages)))
+        async with Runtime.open(root, models={"scripted": model}, tools=Workshop().tools(), watch=False) as runtime:
+            assert not runtime.catalog.current.errors, runtime.catalog.current.errors
+            for message in messages:
+                await runtime.run(message, conversation=conversation)
+        return [request.messages[0].content for request in model.requests]
+
+    return asyncio.run(main())
+
+
+def project(root: Path, prompts: dict[str, str], instructions: str = "{template: own.j2}", **keys: str) -> Path:
+    files = {f"prompts/{name}": text for name, text in prompts.items()}
+    return write(root, {"agents.d/one.yaml": agent("one", instructions=instructions, **keys), **files})
+
+
+def test_instructions_may_use_the_message_and_the_history(tmp_path: Path) -> None:
+    root = project(tmp_path, {"own.j2": TOLD})
+    first, second = systems(root, ["good morning", "and now?"])
+    assert first.startswith("Asked: good morning\n\n")
+    assert second.startswith("Asked: and now?\nuser: good morning\nassistant: answer\n")
+
+
+@cases(25)
+@given(
+    text=st.text(min_size=1, max_size=60).filter(str.strip) | st.sampled_from(["{{ 7 * 7 }}", "{% raw %}", "{# x #}"])
+)
+def test_what_a_user_writes_is_inserted_and_never_rendered(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    root = project(
+        tmp_path_factory.mktemp("p"), {"own.j2": "<{{ message }}|{{ history | map(attribute='content') | join }}>"}
+    )
+    first, second = systems(root, [text, text])
+    assert first.startswith(f"<{text}|>")
+    assert second.startswith(f"<{text}|{text}answer>")
+
+
+def test_a_guidance_that_uses_the_message_is_rendered_for_each_run(tmp_path: Path) -> None:
+    root = project(tmp_path, {"react.j2": "Now: {{ message }}, after {{ history | length }}."}, "Hello.")
+    assert systems(root, ["one", "two"]) == ["Hello.\n\nNow: one, after 0.", "Hello.\n\nNow: two, after 2."]
+
+
+def test_a_prompt_that_does_not_use_them_is_the_same_in_every_run(tmp_path: Path) -> None:
+    root = project(tmp_path, {"own.j2": "You are {{ agent.name }}."})
+    assert len(set(systems(root, ["one", "two", "three"]))) == 1
+
+
+def test_the_templates_of_plans_may_use_them_too(tmp_path: Path) -> None:
+    prompts = {"summary.j2": "Sum up for: {{ message }} {{ history | length }}", "plan.j2": "Plan: {{ message }}"}
+    root = project(tmp_path, prompts, "Hello.", executor="plan")
+
+    async def main() -> list[str]:
+        model = ScriptedModel(draft(step("a")), "done")
+        async with Runtime.open(root, models={"scripted": model}, tools=Workshop().tools(), watch=False) as runtime:
+            await runtime.run("go")
+        return [request.messages[-1].content for request in model.requests]
+
+    assert asyncio.run(main()) == ["Plan: go", "Sum up for: go 0"]
+
+
+def test_an_input_of_that_name_wins(tmp_path: Path) -> None:
+    root = project(tmp_path, {"own.j2": "{{ history }}"}, inputs="{history: {type: string, default: mine}}")
+    assert systems(root, ["theirs"])[0].startswith("mine\n")
+
+
+def test_a_template_that_fails_in_a_new_conversation_is_a_problem_of_the_file(tmp_path: Path) -> None:
+    root = project(tmp_path, {"own.j2": "{{ history[0].content }}"}, model="offline")
+    done = agentsd("check", cwd=root)
+    assert done.returncode != 0
+    assert "own.j2" in done.stdout + done.stderr
+    assert "in a new conversation" in done.stdout + done.stderr
+
+
+# --- the shipped guidance
+
+
+def test_the_model_is_told_what_its_http_requests_may_reach_and_only_if_it_may_make_any(tmp_path: Path) -> None:
+    write(
+        tmp_path, {"agentsd.yaml": "tools: {http: {domains: [api.example.com], methods: [GET, POST], timeout: 5s}}\n"}
+    )
+    policy = '{allow: ["*"]}'
+    root = project(tmp_path, {}, "Hello.", skill_policy=policy, runtime_policy="{risk_level: high}")
+    (told,) = systems(root, ["hi"])
+    assert "http_request may only use GET, POST on api.example.com, 5 s a request." in told
+    project(tmp_path, {}, "Hello.", skill_policy=policy, runtime_policy="{risk_level: high}", model="offline")
+    assert "on api.example.com" in agentsd("explain", "one", cwd=root).stdout
+    (told,) = systems(project(tmp_path, {}, "Hello.", skill_policy="{allow: [echo]}"), ["hi"])
+    assert "http" not in told
+
+
+def test_the_model_is_told_its_time_limit_and_where_results_are_cut(tmp_path: Path) -> None:
+    limits = "{timeout: 90s, max_observation_chars: 700}"
+    (told,) = systems(project(tmp_path, {}, "Hello.", runtime_policy=limits), ["hi"])
+    assert "tool calls, 90 s." in told
+    assert "Results over 700 characters are cut; call again for the details you need." in told
+    (told,) = systems(project(tmp_path, {}, "Hello.", skill_policy="{allow: []}"), ["hi"])
+    assert "are cut" not in told, "an agent without tools has no results"
+
+
+def test_the_language_of_the_guidance_is_that_of_the_run(tmp_path: Path) -> None:
+    write(tmp_path, {"agentsd.yaml": "locale: zh\ntools: {http: {domains: [api.example.com]}}\n"})
+    (told,) = systems(project(tmp_path, {}, "Hello.", runtime_policy="{risk_level: high, timeout: 90s}"), ["hi"])
+    assert "http_request 只能用 GET 方法访问 api.example.com" in told
+    assert "90 秒" in told

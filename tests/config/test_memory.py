@@ -1,0 +1,61 @@
+"""A process that serves does not grow with the edits it has seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.cases import FACTOR
+from tests.support.projects import agent, write
+
+EDITS = 200 * min(FACTOR, 10)
+EDITING = """
+import asyncio, ctypes, json, random, sys
+from pathlib import Path
+from framework import Runtime
+from framework.cli.serve import settle_memory
+
+root, edits, random = Path(sys.argv[1]), int(sys.argv[2]), random.Random(1)
+
+class Mallinfo(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in
+                "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Mallinfo
+
+async def main():
+    async with Runtime.open(root, watch=False) as runtime:
+        before = libc.mallinfo2().fordblks
+        for number in range(edits):
+            file = root / f"agents.d/a{random.randrange(20)}.yaml"
+            text = file.read_text().partition("instructions:")[0]
+            file.write_text(text + "instructions: " + "answer " * random.randrange(1, 400) + f"{number}\\n")
+            assert (await runtime.reload()).number == number + 2
+        print(json.dumps([before, libc.mallinfo2().fordblks]))
+
+settle_memory()
+asyncio.run(main())
+"""
+
+
+def gaps(root: Path, **environment: str) -> int:
+    """By how many bytes the gaps in a process's heap grow with the edits."""
+    write(root, {f"agents.d/a{number}.yaml": agent(f"a{number}", model="offline") for number in range(20)})
+    command = [sys.executable, "-c", EDITING, str(root), str(EDITS)]
+    done = subprocess.run(command, capture_output=True, check=True, env={**os.environ, **environment})
+    before, after = json.loads(done.stdout)
+    return int(after - before)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's heap that has the gaps")
+@pytest.mark.timeout(300)
+def test_edits_leave_no_gaps_in_the_heap_of_a_server(tmp_path: Path) -> None:
+    untouched = gaps(tmp_path / "untouched", MALLOC_MMAP_THRESHOLD_="33554432")  # where glibc ends up by itself
+    assert gaps(tmp_path / "settled") < untouched / 2

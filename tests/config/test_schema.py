@@ -1,0 +1,494 @@
+"""The schemas that editors get agree with the loader, know the project's names, and are written without a fuss."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel, ValidationError
+
+from framework import Runtime
+from framework.cli.init import copy_starter
+from framework.cli.schema import names_of, refresh_schemas, write_schemas
+from framework.config.schema import (
+    Names,
+    agent_schema,
+    cases_schema,
+    field_docs,
+    settings_schema,
+    sources_schema,
+)
+from framework.config.settings import ReloadSettings, Settings
+from framework.config.yaml.document import read_document
+from framework.config.yaml.parse import ParseError, parse_agent
+from framework.types.errors import ConfigError
+from framework.types.private_folder import OWN
+from framework.types.spec import (
+    AgentSpec,
+    ConfirmPolicy,
+    ConversationSettings,
+    InputSpec,
+    ModelSettings,
+    PlanSettings,
+    Routing,
+    RuntimePolicy,
+)
+from tests.cli.test_cli import agentsd
+from tests.docs.test_docs import blocks
+from tests.support.cases import cases
+from tests.support.projects import agent, write
+
+NAMES = Names(
+    tools={"read_file": "Read a file.", "echo": "Say it again."},
+    agents={"helper": "Helps.", "planner": "Plans."},
+    models=["offline", "fast", "openai/"],
+    executors=["react", "plan"],
+    templates=["a/system.j2"],
+)
+AGENT, SETTINGS, NAMELESS = agent_schema(NAMES), settings_schema(NAMES), agent_schema(Names())
+CASES, SOURCES = cases_schema(NAMES), sources_schema(NAMES)
+GOOD = "version: 1\nname: a\ndescription: Does a.\ninstructions: Do a.\n"
+
+
+def refuses(schema: dict[str, Any], data: Any) -> bool:
+    return not Draft202012Validator(schema).is_valid(data)
+
+
+def data_of(text: str) -> dict[str, Any]:
+    return read_document("agents.d/a.yaml", text.encode()).data
+
+
+@pytest.fixture(scope="module")
+def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("starter")
+    copy_starter(folder)
+    return folder
+
+
+def names_in(root: Path) -> Names:
+    async def main() -> Names:
+        async with Runtime.open(root, watch=False) as runtime:
+            return names_of(runtime)
+
+    return asyncio.run(main())
+
+
+# --- what it says
+
+
+@pytest.mark.parametrize(
+    "schema", [AGENT, SETTINGS, CASES, SOURCES, agent_schema(Names()), cases_schema(Names()), settings_schema(Names())]
+)
+def test_it_is_a_json_schema_and_names_its_dialect(schema: dict[str, Any]) -> None:
+    Draft202012Validator.check_schema(schema)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert schema["$id"].startswith("urn:agentsd:")
+
+
+@pytest.mark.parametrize("schema", [AGENT, SETTINGS, CASES, SOURCES], ids=["agent", "settings", "cases", "sources"])
+def test_every_field_says_what_it_is(schema: dict[str, Any]) -> None:
+    definitions = schema["$defs"]
+    for owner, model in {"the file": schema, **definitions}.items():
+        for key, node in model["properties"].items():
+            behind = definitions[node["$ref"].rpartition("/")[2]] if "$ref" in node else {}
+            assert node.get("description") or behind.get("description"), f"{owner}: {key}"
+            assert "title" not in node
+        assert "title" not in model
+        assert model["additionalProperties"] is False, "an unknown key is a mistake"
+
+
+def test_docstrings_of_fields_are_found_where_they_are_inherited_from() -> None:
+    docs = field_docs(RuntimePolicy)
+    assert docs["max_steps"] == "Model turns."
+    assert docs["risk_level"] == "Tools above this risk are denied."
+    assert AGENT["$defs"]["RuntimePolicy"]["properties"]["max_steps"]["description"] == "Model turns."
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ConfirmPolicy,
+        ConversationSettings,
+        InputSpec,
+        ModelSettings,
+        PlanSettings,
+        Routing,
+        RuntimePolicy,
+        ReloadSettings,
+    ],
+    ids=lambda model: model.__name__,
+)
+def test_the_defaults_it_shows_are_those_that_hold(model: type[BaseModel]) -> None:
+    properties = {**AGENT["$defs"], **SETTINGS["$defs"]}[model.__name__]["properties"]
+    shown = {key: node["default"] for key, node in properties.items()}
+    assert model.model_validate(shown) == model()
+
+
+def test_a_default_duration_is_shown_as_it_would_be_written() -> None:
+    assert AGENT["$defs"]["RuntimePolicy"]["properties"]["timeout"]["default"] == "120s"
+
+
+# --- it agrees with the loader
+
+
+@pytest.mark.parametrize(("place", "text"), [block for block in blocks("yaml") if "\nname:" in block[1]])
+def test_it_accepts_every_agent_of_the_documentation(place: str, text: str) -> None:
+    assert not refuses(AGENT, data_of(text))
+
+
+@pytest.mark.parametrize(("place", "text"), [block for block in blocks("yaml") if "\nmodels:" in block[1]])
+def test_it_accepts_every_settings_file_of_the_documentation(place: str, text: str) -> None:
+    assert not refuses(SETTINGS, data_of(text))
+
+
+def test_it_accepts_the_starter(starter: Path) -> None:
+    schema = agent_schema(names_in(starter))
+    files = [path for path in (starter / "agents.d").glob("*.yaml") if not path.name.endswith(".test.yaml")]
+    assert len(files) == 7
+    for path in files:
+        text = path.read_text("utf-8")
+        assert not refuses(schema, data_of(text)), path
+        pointer = re.match(r"# yaml-language-server: \$schema=(\S+)\n", text)
+        assert pointer
+        assert (path.parent / pointer[1]).resolve() == (starter / OWN / "agent.schema.json").resolve()
+
+
+def test_it_accepts_the_cases_of_the_starter_and_of_the_documentation(starter: Path) -> None:
+    texts = [path.read_text("utf-8") for path in (starter / "agents.d").glob("*.test.yaml")]
+    texts += [text for _, text in blocks("yaml") if "cases:" in text]
+    assert len(texts) > 2
+    for text in texts:
+        assert not refuses(cases_schema(names_in(starter)), data_of(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cases: [{name: a, message: x, expect: {caled: [echo]}}]",
+        "cases: [{message: x}]",
+        "cases: [{name: a, message: x, model: [{call: 7}]}]",
+        "cases: [{name: a, message: x, expect: {status: fine}}]",
+    ],
+)
+def test_it_marks_mistakes_in_cases(text: str) -> None:
+    assert refuses(CASES, data_of(text))
+
+
+def test_it_accepts_sources_with_variables_and_marks_their_mistakes() -> None:
+    good = "version: 1\nmcp_servers: {docs: {command: [x], timeout: '${T:-5s}', env: {TOKEN: '${TOKEN}'}}}\n"
+    assert not refuses(SOURCES, data_of(good))
+    for bad in (good.replace("command", "comand"), good.replace("version: 1", "version: 2"), good.replace("[x]", "x")):
+        assert refuses(SOURCES, data_of(bad))
+
+
+MISTAKES = [
+    "modle: offline\n",
+    "model: 7\n",
+    "model_settings: {temperature: hot}\n",
+    "model_settings: {temperature: 3}\n",
+    "model_settings: {top_p: 0}\n",
+    "model_settings: {max_tokens: 0}\n",
+    "model_settings: {max_tokens: 1.5}\n",
+    "model_settings: {reasoning: extreme}\n",
+    "model_settings: {stop: END}\n",
+    "model_settings: {seed: true}\n",
+    "inputs: {a: {type: text}}\n",
+    "inputs: {a: {required: 3}}\n",
+    "inputs: {a: string}\n",
+    "inputs: [a]\n",
+    "examples: [{user: hi}]\n",
+    "examples: [{user: hi, assistant: ho, asistant: x}]\n",
+    "examples: {user: hi, assistant: ho}\n",
+    "routing: {priority: high}\n",
+    "routing: {priority: 1.5}\n",
+    "routing: {keywords: refund}\n",
+    "routing: {keyword: [refund]}\n",
+    "executor: [plan]\n",
+    "skill_policy: {}\n",
+    "skill_policy: {deny: [x]}\n",
+    "skill_policy: [read_file]\n",
+    "skill_policy: {allow: read_file}\n",
+    "skill_policy: {allow: ['']}\n",
+    f"skill_policy: {{allow: [{'x' * 201}]}}\n",
+    "skill_policy: {allow: [5]}\n",
+    "skill_policy: {allow: [], deny: ['']}\n",
+    "skill_policy: {allow: [], deny: [5]}\n",
+    "skill_policy: {allow: [], ask: [{reason: x}]}\n",
+    "skill_policy: {allow: [], ask: [{tool: x, reson: y}]}\n",
+    "skill_policy: {allow: [], ask: [{tool: x, when: {a: [1]}}]}\n",
+    "skill_policy: {allow: [], ask: [{tool: x, when: {a: null}}]}\n",
+    "runtime_policy: {max_step: 3}\n",
+    "runtime_policy: {max_steps: many}\n",
+    "runtime_policy: {max_steps: 0}\n",
+    "runtime_policy: {max_steps: 2.5}\n",
+    "runtime_policy: {max_steps: true}\n",
+    "runtime_policy: {max_parallel_tools: null}\n",
+    "runtime_policy: {max_corrections: -1}\n",
+    "runtime_policy: {max_observation_chars: 99}\n",
+    "runtime_policy: {max_cost_usd: 0}\n",
+    "runtime_policy: {timeout: soon}\n",
+    "runtime_policy: {timeout: 90 seconds}\n",
+    "runtime_policy: {timeout: 0s}\n",
+    "runtime_policy: {timeout: '0.0m'}\n",
+    "runtime_policy: {timeout: 0}\n",
+    "runtime_policy: {timeout: -3}\n",
+    "runtime_policy: {timeout: true}\n",
+    "runtime_policy: {risk_level: extreme}\n",
+    "runtime_policy: {confirm: high}\n",
+    "runtime_policy: {confirm: {from: hihg}}\n",
+    "runtime_policy: {confirm: {from_: high}}\n",
+    "plan: {approval: sometimes}\n",
+    "plan: {approval: {form: high}}\n",
+    "plan: {approval: {from: never}}\n",
+    "plan: {max_parallel: 0}\n",
+    "sub_agents: helper\n",
+    "sub_agents: [Helper]\n",
+    "sub_agents: [helper, 3]\n",
+    "conversation: {window: 0}\n",
+    "conversation: null\n",
+]
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_what_the_loader_refuses_it_refuses(text: str) -> None:
+    with pytest.raises(ParseError):
+        parse_agent("agents.d/a.yaml", (GOOD + text).encode())
+    assert refuses(AGENT, data_of(GOOD + text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD.replace("version: 1\n", ""),
+        GOOD.replace("version: 1", "version: 2"),
+        GOOD.replace("version: 1", "version: true"),
+        GOOD.replace("version: 1", "version: '1'"),
+        GOOD.replace("name: a", "name: Support Agent"),
+        GOOD.replace("name: a", f"name: {'a' * 65}"),
+        GOOD.replace("Does a.", "''"),
+        GOOD.replace("Do a.", "''"),
+        GOOD.replace("Do a.", "{template: 3}"),
+        GOOD.replace("Do a.", "{vars: {}}"),
+        GOOD.replace("Do a.", "{template: x.j2, var: {}}"),
+        GOOD.replace("Do a.", "[Do a.]"),
+        GOOD.replace("instructions: Do a.\n", ""),
+        GOOD + "$schema: x.json\n",
+    ],
+)
+def test_what_is_wrong_with_a_required_key_both_refuse(text: str) -> None:
+    with pytest.raises(ParseError):
+        parse_agent("agents.d/a.yaml", text.encode())
+    assert refuses(AGENT, data_of(text))
+
+
+WHOLE = data_of(
+    GOOD.replace("Do a.", "{template: a/system.j2, vars: {tone: short}}") + "model: fast\n"
+    "model_settings: {temperature: 0.2, top_p: 1, max_tokens: 10, stop: [x], seed: 1, tool_choice: x, reasoning: low}\n"
+    "inputs: {who: {type: string, required: true, default: x, description: y}}\n"
+    "examples: [{user: hi, assistant: ho}]\n"
+    "routing: {priority: 1, keywords: [x], patterns: [y], examples: [z]}\n"
+    "executor: plan\n"
+    "skill_policy: {deny: [x, {tool: y, when: {a: 1, b: '> 2'}, reason: z}], ask: [{tool: y}], allow: ['*', echo]}\n"
+    "runtime_policy: {risk_level: low, confirm: {from: never}, max_steps: 3, timeout: 90s, tool_timeout: 3}\n"
+    "plan: {approval: {from: low}, max_plan_steps: 3, max_parallel: 1}\n"
+    "sub_agents: [helper]\n"
+    "conversation: {window: 3}\n"
+)
+
+
+def places(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+        yield (*path, key)
+        yield from places(value, (*path, key))
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 300),
+    st.sampled_from([0.5, -0.5, 1.5, 2.5]),
+    st.sampled_from(
+        ["", "x", "3", "1.5", "90s", "0s", "1.5m", "low", "never", "yes", "react", "Aa", "a b", "x.*", "string"]
+    ),
+    st.sampled_from([[], {}, ["x"], [1], [None], {"from": "high"}, {"tool": "x"}, {"template": "x"}, {"zzz": 1}]),
+)
+
+
+@cases(400)
+@given(st.data())
+def test_it_accepts_what_the_loader_accepts_and_nothing_else(draw: st.DataObject) -> None:
+    data = deepcopy(WHOLE)
+    for _ in range(draw.draw(st.integers(1, 2))):
+        *above, key = draw.draw(st.sampled_from(sorted(places(data), key=str)))
+        holder: Any = data
+        for part in above:
+            holder = holder[part]
+        match draw.draw(st.sampled_from(["change", "change", "remove", "add"])):
+            case "change":
+                holder[key] = deepcopy(draw.draw(VALUES))
+            case "remove":
+                del holder[key]
+            case _ if isinstance(holder, dict):
+                holder["unheard_of"] = 1
+    agreement(data)
+
+
+def agreement(data: dict[str, Any]) -> None:
+    """The loader also takes words for true and false; and whether a pattern compiles, only the loader can say."""
+    refused = refuses(NAMELESS, data)
+    try:
+        AgentSpec.model_validate(data)
+    except ValidationError:
+        assert refused, data
+        return
+    if refused:
+        with pytest.raises(ValidationError, match="boolean"):
+            AgentSpec.model_validate_json(json.dumps(data), strict=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "modle: x\n",
+        "models: {fast: {}}\n",
+        "models: {fast: {model: x, base: y}}\n",
+        "models: fast\n",
+        "routing: {default_agent: Helper}\n",
+        "routing: {default_agent: 3}\n",
+        "reload: {quiet: soon}\n",
+        "reload: {mode: lax}\n",
+        "reload: {quiet: 0}\n",
+        "version: 2\n",
+        "locale: 5\n",
+    ],
+)
+def test_wrong_settings_are_refused_by_both(tmp_path: Path, text: str) -> None:
+    write(tmp_path, {"agentsd.yaml": text})
+    with pytest.raises(ConfigError):
+        Settings.load(tmp_path)
+    assert refuses(SETTINGS, data_of(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'models: {fast: {model: "${M}", base_url: "${U:-http://h}", api_key: "${K}"}}\n',
+        'routing: {default_agent: "${A}"}\n',
+        'reload: {quiet: "${Q:-1s}", mode: "${NOT_SET:-strict}"}\n',
+        "reload: {quiet: 250ms}\nlocale: zh\nrouting: {default_agent: null}\n",
+    ],
+)
+def test_settings_may_hold_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    for name, value in {"M": "openai/x", "U": "http://h", "K": "k", "A": "helper", "Q": "2s"}.items():
+        monkeypatch.setenv(name, value)
+    write(tmp_path, {"agentsd.yaml": text})
+    Settings.load(tmp_path)
+    assert not refuses(SETTINGS, data_of(text))
+
+
+# --- the names of the project
+
+
+def test_names_are_offered_and_others_stay_valid() -> None:
+    allow = AGENT["$defs"]["SkillPolicy"]["properties"]["allow"]["items"]
+    assert allow["anyOf"][0]["enum"] == ["echo", "read_file"]
+    assert allow["anyOf"][0]["enumDescriptions"] == ["Say it again.", "Read a file."]
+    for more in (
+        "skill_policy: {allow: ['orders.*', not_there], deny: ['agent.*']}\n",
+        "sub_agents: [not-there]\n",
+        "model: openai/not-there\n",
+    ):
+        assert not refuses(AGENT, data_of(GOOD + more))
+    assert not refuses(AGENT, data_of(GOOD.replace("Do a.", "{template: not/there.j2}")))
+
+
+def test_an_executor_must_be_one_there_is() -> None:
+    assert not refuses(AGENT, data_of(GOOD + "executor: plan\n"))
+    assert refuses(AGENT, data_of(GOOD + "executor: plann\n"))
+
+
+def test_a_project_brings_its_own_names(starter: Path) -> None:
+    names = names_in(starter)
+    assert {"read_file", "dates.now"} <= names.tools.keys()
+    assert names.agents["planner"] == "Plans a task of several steps first, then works it off."
+    assert {"offline", "openai/", "ollama/"} <= set(names.models)
+    assert set(names.executors) == {"react", "plan", "auto"}
+    assert "repo-analysis/system.j2" in names.templates
+
+
+# --- where it is written
+
+
+def test_files_are_written_when_something_changed_and_only_then(tmp_path: Path) -> None:
+    files = [tmp_path / OWN / f"{kind}.schema.json" for kind in ("agent", "cases", "settings", "sources")]
+    assert write_schemas(tmp_path, NAMES) == files
+    before = [path.stat().st_mtime_ns for path in files]
+    assert write_schemas(tmp_path, NAMES) == []
+    assert [path.stat().st_mtime_ns for path in files] == before
+    more = Names(tools={**NAMES.tools, "new": ""}, agents=NAMES.agents, models=NAMES.models)
+    assert write_schemas(tmp_path, more) == files[:2]
+    assert sorted((tmp_path / OWN).iterdir()) == files
+
+
+def refresh(root: Path) -> None:
+    async def main() -> None:
+        async with Runtime.open(root, watch=False) as runtime:
+            refresh_schemas(runtime)
+
+    asyncio.run(main())
+
+
+def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline"), OWN: "a file is in the way"})
+    refresh(tmp_path)
+    assert (tmp_path / OWN).read_text() == "a file is in the way"
+
+
+def test_only_a_projects_folder_gets_schemas(tmp_path: Path) -> None:
+    write(tmp_path, {"one.yaml": agent("one", model="offline")})
+    refresh(tmp_path / "one.yaml")
+    refresh(tmp_path)
+    assert not (tmp_path / OWN).exists()
+
+
+@pytest.mark.parametrize("command", [("check",), ("run", "echo hello"), ("schema", "--write")], ids=lambda c: c[0])
+def test_commands_leave_schemas_with_the_projects_names(tmp_path: Path, command: tuple[str, ...]) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
+    done = agentsd(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert OWN not in done.stderr
+    schema = json.loads((tmp_path / OWN / "agent.schema.json").read_text("utf-8"))
+    assert schema["properties"]["sub_agents"]["items"]["anyOf"][0]["enum"] == ["one"]
+    Draft202012Validator.check_schema(json.loads((tmp_path / OWN / "settings.schema.json").read_text("utf-8")))
+
+
+def test_schema_prints_what_it_would_write(starter: Path) -> None:
+    for kind in ("agent", "cases", "settings", "sources"):
+        done = agentsd("schema", "--kind", kind, cwd=starter)
+        assert done.returncode == 0, done.stderr
+        printed = json.loads(done.stdout)
+        Draft202012Validator.check_schema(printed)
+        assert printed["$id"] == f"urn:agentsd:{kind}"
+    assert not (starter / OWN).exists()
+
+
+def test_schema_says_what_it_wrote_and_why_it_could_not(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
+    assert "wrote .agentsd/agent.schema.json\n" in agentsd("schema", "--write", cwd=tmp_path).stdout
+    assert agentsd("schema", "--write", cwd=tmp_path).stdout == "nothing has changed\n"
+    write(tmp_path, {"other/two.yaml": agent("two", model="offline"), "other/.agentsd": "in the way"})
+    single = agentsd("schema", "other/two.yaml", "--write", cwd=tmp_path)
+    assert (single.returncode, single.stdout) == (2, "")
+    assert "other/two.yaml is a file by itself" in single.stderr
+    blocked = agentsd("schema", "other", "--write", cwd=tmp_path)
+    assert blocked.returncode == 2
+    assert ".agentsd cannot be written" in blocked.stderr

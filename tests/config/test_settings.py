@@ -1,0 +1,332 @@
+"""`agentsd.yaml` and the environment over it; whatever is wrong is named with its place, and never with a secret."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from framework.config.generations.reload_effects import leaves
+from framework.config.settings import PREFIX, Settings, variable_of
+from framework.engine.runtime.project import Project
+from framework.types.errors import ConfigError
+from framework.types.problem import Problem
+from tests.support.projects import agent, write
+
+SECRET = "sk-5eCr3t"
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(PREFIX):
+            monkeypatch.delenv(name)
+
+
+def load(root: Path, text: str | None = None) -> Settings:
+    if text is not None:
+        (root / "agentsd.yaml").write_text(text)
+    return Settings.load(root)
+
+
+def refused(root: Path, text: str | None = None) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load(root, text)
+    return caught.value
+
+
+def only(error: ConfigError) -> Problem:
+    (problem,) = error.problems
+    return problem
+
+
+def test_without_a_file_and_variables_the_defaults_hold(tmp_path: Path) -> None:
+    settings = load(tmp_path)
+    assert (settings.model, settings.locale, settings.reload.quiet) == ("offline", "en", 0.1)
+    assert (settings.models, settings.routing.default_agent, settings.tools.base_path) == ({}, None, ".")
+
+
+def test_a_file_is_read_whole(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path,
+        "version: 1\nmodel: fast\nlocale: zh\nmodels: {fast: {model: openai/x, base_url: 'http://h/v1'}}\n"
+        "routing: {default_agent: helper}\ntools: {base_path: data}\nreload: {quiet: 250ms}\n",
+    )
+    assert (settings.model, settings.locale, settings.models["fast"].base_url) == ("fast", "zh", "http://h/v1")
+    assert (settings.routing.default_agent, settings.tools.base_path) == ("helper", "data")
+    assert settings.reload.quiet == 0.25
+
+
+def test_the_environment_wins_key_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTSD_MODEL", "openai/y")
+    monkeypatch.setenv("AGENTSD_RELOAD__QUIET", "2s")
+    monkeypatch.setenv("AGENTSD_MODELS__FAST__BASE_URL", "http://other/v1")
+    monkeypatch.setenv("AGENTSD_MODELS__SLOW__MODEL", "openai/z")
+    text = "model: x\nlocale: zh\nmodels: {fast: {model: openai/x, base_url: 'http://h/v1'}}\nreload: {quiet: 1s}\n"
+    settings = load(tmp_path, text)
+    assert (settings.model, settings.locale, settings.reload.quiet) == ("openai/y", "zh", 2.0)
+    fast = settings.models["fast"]
+    assert (fast.model, fast.base_url) == ("openai/x", "http://other/v1")
+    assert settings.models["slow"].model == "openai/z"
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message", "hint"),
+    [
+        ("modle: x\n", "agentsd.yaml:1:1", "unknown key 'modle'", "did you mean 'model'?"),
+        (
+            "model: x\nrouting: {defalt_agent: x}\n",
+            "agentsd.yaml:2:11",
+            "unknown key 'defalt_agent'",
+            "'default_agent'",
+        ),
+        ("models: {fast: {model: x, base: y}}\n", "agentsd.yaml:1:27", "unknown key 'base'", "'base_url'"),
+        ("reload: {quiet: soon}\n", "agentsd.yaml:1:17", "a duration is written like", ""),
+        ("routing: helper\n", "agentsd.yaml:1:10", "must be a mapping of keys", ""),
+        ("models: {fast: {}}\n", "agentsd.yaml:1:10", "the key 'model' is missing", ""),
+        ("version: 2\n", "agentsd.yaml:1:10", "version 2 of this file format is not known; known: 1", ""),
+        ("- model\n", "agentsd.yaml:1:1", "a mapping of keys is expected", ""),
+        ("model: x\nmodel: y\n", "agentsd.yaml:2:1", "the key 'model' stands twice", ""),
+        ("_env_file: .env\n", "agentsd.yaml:1:1", "unknown key '_env_file'", ""),
+        ("_cli_parse_args: true\n", "agentsd.yaml:1:1", "unknown key '_cli_parse_args'", ""),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_named_with_its_place(
+    tmp_path: Path, text: str, place: str, message: str, hint: str
+) -> None:
+    error = refused(tmp_path, text)
+    problem = only(error)
+    assert error.message == "agentsd.yaml cannot be used"
+    assert problem.place == place
+    assert problem.message.startswith(message)
+    assert hint in (problem.hint or "")
+
+
+def test_all_mistakes_are_told_at_once_in_order(tmp_path: Path) -> None:
+    error = refused(tmp_path, "routing: {x: 1}\n_a: 1\nreload: {quiet: soon}\nmodle: x\n")
+    assert [problem.line for problem in error.problems] == [1, 2, 3, 4]
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "agentsd.yaml").write_bytes(b"model: caf\xe9\n")
+    assert only(refused(tmp_path)).place == "agentsd.yaml:1:11"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_told(tmp_path: Path) -> None:
+    (tmp_path / "agentsd.yaml").write_text("model: x\n")
+    (tmp_path / "agentsd.yaml").chmod(0)
+    assert refused(tmp_path).message == "agentsd.yaml cannot be read: Permission denied"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "path", "message"),
+    [
+        ("AGENTSD_MODLE", "x", "AGENTSD_MODLE", "no such setting; did you mean AGENTSD_MODEL"),
+        ("AGENTSD_TOPIC__X", "x", "AGENTSD_TOPIC__X", "no such setting"),
+        ("AGENTSD_ROUTING__DEFALT_AGENT", "x", "AGENTSD_ROUTING__DEFALT_AGENT", "unknown key 'defalt_agent'"),
+        ("AGENTSD_RELOAD__QUIET", "soon", "AGENTSD_RELOAD__QUIET", "a duration is written like"),
+        ("AGENTSD_MODELS", '{"fast": 5}', "AGENTSD_MODELS", "must be a mapping of keys"),
+        ("AGENTSD_MODELS__FAST__BASE_URL", "http://x", "AGENTSD_MODELS__FAST__MODEL", "the key 'model' is missing"),
+    ],
+)
+@pytest.mark.parametrize("text", [None, "model: x\nreload: {quiet: 1s}\n"], ids=["no file", "a file"])
+def test_what_is_wrong_in_the_environment_is_named_by_its_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, path: str, message: str, text: str | None
+) -> None:
+    monkeypatch.setenv(name, value)
+    error = refused(tmp_path, text)
+    assert error.message == "the environment is wrong"
+    assert only(error).path == path
+    assert only(error).message.startswith(message)
+
+
+def test_the_hint_for_a_variable_names_the_keys_of_its_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTSD_ROUTING__DEFALT_AGENT", "x")
+    assert only(refused(tmp_path)).hint == "did you mean 'default_agent'?"
+
+
+def test_variables_of_others_are_nobodys_business(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTS_MODEL", "x")
+    monkeypatch.setenv("MODEL", "x")
+    assert load(tmp_path).model == "offline"
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("${SOME_NAME}", "text"),
+        ("a ${SOME_NAME} b ${SOME_NAME}", "a text b text"),
+        ("${SOME_NAME:-other}", "text"),
+        ("${NOT_SET:-other}", "other"),
+        ("${NOT_SET:-}", ""),
+        ("${SET_TO_NOTHING:-other}", "other"),
+        ("${SET_TO_NOTHING}x", "x"),
+        ("$${SOME_NAME}", "${SOME_NAME}"),
+        ("$$", "$"),
+        ("$SOME_NAME", "$SOME_NAME"),
+        ("cost: 5$", "cost: 5$"),
+        ("${NEWLINES}", "x\nversion: 7\nmodel: {injected: 1}"),
+        ("${NESTED}", "${SOME_NAME}"),
+    ],
+)
+def test_variables_are_filled_in_as_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, value: str
+) -> None:
+    monkeypatch.delenv("NOT_SET", raising=False)
+    monkeypatch.setenv("SOME_NAME", "text")
+    monkeypatch.setenv("SET_TO_NOTHING", "")
+    monkeypatch.setenv("NEWLINES", "x\nversion: 7\nmodel: {injected: 1}")
+    monkeypatch.setenv("NESTED", "${SOME_NAME}")
+    assert load(tmp_path, f"telemetry: {{service_name: '{written}'}}\n").telemetry.service_name == value
+
+
+def test_an_address_of_a_model_that_is_none_is_refused_at_its_place(tmp_path: Path) -> None:
+    problem = only(refused(tmp_path, "models:\n  local: {model: openai/m, base_url: 'localhost:8080/v1'}\n"))
+    assert (problem.line, problem.column) == (2, 38)
+    assert problem.message.endswith("this does not begin with http:// or https://")
+
+
+PROBLEMS = [
+    (
+        "model: locl\nmodels: {local: {model: openai/m}}\n",
+        "agentsd.yaml:1:8: unknown model 'locl'; did you mean local?",
+    ),
+    ("routing: {model: opnai/m}\n", "agentsd.yaml:1:18: unknown model 'opnai/m'; did you mean openai?"),
+    ("models: {a: {model: openai/m}, b: {model: a}}\n", "agentsd.yaml:1:43: unknown model 'a'; there are: anthropic,"),
+    (
+        "model: openai\n",
+        "agentsd.yaml:1:8: unknown model 'openai': openai is a provider, and which of its models is not",
+    ),
+    ("model: '${M:-opnai/m}'\n", "agentsd.yaml:1:8: unknown model 'opnai/m'; did you mean openai?"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), PROBLEMS)
+def test_models_that_settings_name_and_nobody_has_are_found_at_their_place(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    for fixed in (None, load(tmp_path, text)):
+        project = asyncio.run(Project.read(write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline")}), fixed))
+        (problem,) = project.catalog.problems
+        assert str(problem).startswith(said)
+        assert problem.severity == "error"
+        assert project.catalog.current.agents, "agents that name a model of their own are served"
+
+
+def test_a_model_that_a_program_or_a_variable_names_is_no_fault_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline"), "agentsd.yaml": "model: mine\n"})
+
+    def found(settings: Settings | None = None) -> list[str]:
+        project = asyncio.run(Project.read(root, settings, models=["mine"]))
+        return [str(problem) for problem in project.catalog.problems]
+
+    assert found() == []
+    assert found(Settings(model="thine")) == []
+    monkeypatch.setenv("AGENTSD_MODEL", "thine")
+    assert [text.partition(";")[0] for text in found()] == ["AGENTSD_MODEL: unknown model 'thine'"]
+
+
+def test_a_variable_can_hold_a_number_or_a_duration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIET", "3s")
+    assert load(tmp_path, "reload: {quiet: '${QUIET}'}\n").reload.quiet == 3.0
+
+
+def test_variables_that_are_not_set_are_all_named_with_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NOT_SET", raising=False)
+    error = refused(tmp_path, "model: ${NOT_SET}\nmodels: {fast: {model: '${NOT_SET}/${NOT_SET_EITHER}'}}\n")
+    assert [(p.place, p.message, p.hint) for p in error.problems] == [
+        ("agentsd.yaml:1:8", "the variable NOT_SET is not set", "set it, or write ${NOT_SET:-default}"),
+        ("agentsd.yaml:2:24", "the variable NOT_SET is not set", "set it, or write ${NOT_SET:-default}"),
+        ("agentsd.yaml:2:24", "the variable NOT_SET_EITHER is not set", "set it, or write ${NOT_SET_EITHER:-default}"),
+    ]
+
+
+def test_a_secret_is_kept_but_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", SECRET)
+    settings = load(tmp_path, "models: {fast: {model: x, api_key: '${SOME_KEY}'}}\n")
+    key = settings.models["fast"].api_key
+    assert key is not None
+    assert key.get_secret_value() == SECRET
+    assert SECRET not in repr(settings) + str(settings) + settings.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "models: {fast: {model: x, api_key: '${SOME_KEY}', base: 1}}\n",
+        "models: {fast: {model: x, api_key: '${SOME_KEY}', base_url: ['${SOME_KEY}']}}\n",
+        "reload: {quiet: '${SOME_KEY}'}\n",
+        "routing: {default_agent: '${SOME_KEY}'}\n",
+        "version: ${SOME_KEY}\n",
+        f"models: {{fast: {{modle: x, api_key: {SECRET}}}}}\n",
+        f"models: {{fast: {{model: x, api_key: [{SECRET}]}}}}\n",
+        f"models:\n  fast:\n    model: x\n    api_key:\n      - {SECRET}\n",
+        f"models:\n  fast:\n    model: x\n    api_key:\n      {SECRET}: [\n",
+        f'models: {{fast: {{"api_key": "{SECRET}}}}}\n',
+        f"models: {{fast: {{api_key: {SECRET}, model: '${{NOT_SET}}'}}}}\n",
+        f"models: {{fast: {{api_key: !x {SECRET}}}}}\n",
+    ],
+)
+def test_no_error_shows_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.delenv("NOT_SET", raising=False)
+    monkeypatch.setenv("SOME_KEY", SECRET)
+    error = refused(tmp_path, text)
+    assert error.problems
+    shown = str(error) + repr(error) + "".join(problem.model_dump_json() for problem in error.problems)
+    assert SECRET not in shown
+
+
+LONG_SECRET = "9f86d081884c7d659a2feaa0c55ad015"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"server: {{api_kyes: [{LONG_SECRET}]}}\n",
+        f"server: [{LONG_SECRET}]\n",
+        f"sevrer:\n  '{LONG_SECRET}'\n",
+        f'models: {{fast: {{modle: openai/x, apikye: "{LONG_SECRET}"}}}}\n',
+    ],
+)
+def test_no_error_shows_a_key_whose_own_name_is_misspelt(tmp_path: Path, text: str) -> None:
+    error = refused(tmp_path, text)
+    assert error.problems
+    shown = str(error) + repr(error) + "".join(problem.model_dump_json() for problem in error.problems)
+    assert LONG_SECRET not in shown
+    assert all(problem.excerpt is not None for problem in error.problems)
+
+
+@pytest.mark.parametrize(
+    "name", ["AGENTSD_MODELS", "AGENTSD_RELOAD__QUIET", "AGENTSD_MODELS__FAST", "AGENTSD_ROUTING", "AGENTSD_VERSION"]
+)
+@pytest.mark.parametrize("value", [SECRET, f'{{"fast": "{SECRET}"}}', f'["{SECRET}'])
+def test_no_error_shows_what_a_variable_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    error = refused(tmp_path)
+    assert SECRET not in str(error) + repr(error)
+
+
+def test_lines_are_shown_when_the_file_names_only_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", SECRET)
+    error = refused(tmp_path, "models: {fast: {modle: x, api_key: '${SOME_KEY}'}}\n")
+    assert all(problem.excerpt == "models: {fast: {modle: x, api_key: '${SOME_KEY}'}}" for problem in error.problems)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(key, value) for key, value in leaves(Settings.model_construct()) if isinstance(value, bool | int | str)],
+)
+def test_every_setting_can_come_from_its_variable(key: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        variable_of(tuple(key.split("."))), str(value).lower() if isinstance(value, bool) else str(value)
+    )
+    assert dict(leaves(Settings.parse(b"{}")))[key] == value

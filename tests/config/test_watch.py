@@ -1,0 +1,512 @@
+"""The real watcher: however a file is changed, what it says goes live, and nothing stops the watch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import watchfiles
+
+from framework import Runtime
+from framework.config import watch
+from framework.config.files.debounce import Settling
+from framework.config.files.roots import Roots
+from framework.config.files.snapshot import Snapshot
+from framework.config.generations.candidate import Candidate
+from framework.config.generations.catalog import Catalog
+from framework.config.settings import Settings
+from framework.types.events import ConfigRejected
+from tests.support.paths import ROOT
+from tests.support.projects import agent, write
+
+
+def one(name: str, description: str = "Old.") -> str:
+    return agent(name, model="offline", description=description)
+
+
+@asynccontextmanager
+async def opened(root: Path, **reload: str) -> AsyncIterator[Runtime]:
+    """A runtime that watches: the second probe goes live by an event, the first maybe by the look at the start.
+
+    Without the periodic look, what goes live was noticed by the watcher.
+    """
+    short = {"quiet": "20ms", "removal_grace": "20ms", "widening_grace": "20ms", "reconcile": "1000s"}
+    settings = Settings.model_validate({"reload": short | reload})
+    async with asyncio.timeout(30), Runtime.open(root, settings=settings) as runtime:
+        for number in (1, 2):
+            seen = runtime.catalog.current.number
+            for attempt in range(100):
+                _probe(root, f"{number} {attempt}")
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.2):
+                        await runtime.wait_generation(seen + 1)
+                        break
+        yield runtime
+
+
+def _probe(root: Path, text: str) -> None:
+    if root.is_file():
+        root.write_text(f"{root.read_text().partition('#')[0]}# {text}\n")
+    elif (root / "agents.d").is_dir():
+        write(root, {"agents.d/probe.yaml": one("probe", text)})
+
+
+async def live(runtime: Runtime, name: str, description: str | None) -> None:
+    """Wait until an agent is live in this version; None: until it is gone."""
+    async with asyncio.timeout(10):
+        number = runtime.catalog.current.number
+        while _description(runtime, name) != description:
+            number = (await runtime.wait_generation(number + 1)).number
+
+
+def _description(runtime: Runtime, name: str) -> str | None:
+    found = runtime.catalog.current.agents.get(name)
+    return found.spec.description if found else None
+
+
+def _overwrite(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def _replace(path: Path, text: str) -> None:
+    fresh = path.with_name(".fresh")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+def _rename_away_and_write(path: Path, text: str) -> None:
+    path.rename(path.with_name(path.name + "~"))
+    path.write_text(text)
+
+
+def _delete_and_write(path: Path, text: str) -> None:
+    path.unlink()
+    path.write_text(text)
+
+
+def _move_in(path: Path, text: str) -> None:
+    outside = path.parent.parent / "outside"
+    outside.write_text(text)
+    outside.rename(path)
+
+
+@pytest.mark.parametrize("edit", [_overwrite, _replace, _rename_away_and_write, _delete_and_write, _move_in])
+def test_an_edit_goes_live(tmp_path: Path, edit: Callable[[Path, str], None]) -> None:
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
+            edit(tmp_path / "agents.d/a.yaml", one("a", "New."))
+            await live(runtime, "a", "New.")
+
+    asyncio.run(scene())
+
+
+def test_one_edit_after_another_goes_live(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
+            for number in range(5):
+                _replace(tmp_path / "agents.d/a.yaml", one("a", f"Version {number}."))
+                await live(runtime, "a", f"Version {number}.")
+
+    asyncio.run(scene())
+
+
+def test_new_and_deleted_files_and_folders_are_noticed(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
+            write(tmp_path, {"agents.d/b.yaml": one("b")})
+            await live(runtime, "b", "Old.")
+            write(tmp_path, {"agents.d/deep/er/c.yaml": one("c")})
+            await live(runtime, "c", "Old.")
+            write(tmp_path, {"agents.d/deep/er/c.yaml": one("c", "New.")})
+            await live(runtime, "c", "New.")
+            (tmp_path / "agents.d/b.yaml").unlink()
+            await live(runtime, "b", None)
+            shutil.rmtree(tmp_path / "agents.d/deep")
+            await live(runtime, "c", None)
+            assert list(runtime.catalog.current.agents) == ["a", "probe"]
+
+    asyncio.run(scene())
+
+
+def test_a_full_folder_that_is_moved_in_is_read(tmp_path: Path) -> None:
+    async def scene() -> None:
+        write(tmp_path, {"agents.d/a.yaml": one("a"), **{f"outside/{name}.yaml": one(name) for name in "bcd"}})
+        async with opened(tmp_path) as runtime:
+            (tmp_path / "outside").rename(tmp_path / "agents.d/inside")
+            await live(runtime, "d", "Old.")
+            assert list(runtime.catalog.current.agents) == ["a", "b", "c", "d", "probe"]
+
+    asyncio.run(scene())
+
+
+def test_templates_and_plugins_are_watched_too(tmp_path: Path) -> None:
+    plugin = 'from framework import tool\n\n\n@tool\ndef f() -> int:\n    "{}"\n    return 1\n'
+    files = {"agents.d/a.yaml": agent("a", model="offline", instructions="{template: a.j2}"), "prompts/a.j2": "old"}
+
+    async def scene() -> None:
+        async with opened(write(tmp_path, {**files, "plugins/p.py": plugin.format("Old.")})) as runtime:
+            number = runtime.catalog.current.number
+            _replace(tmp_path / "prompts/a.j2", "new")
+            generation = await runtime.wait_generation(number + 1)
+            assert generation.agents["a"].instructions("en", {}, None) == "new"
+            _replace(tmp_path / "plugins/p.py", plugin.format("New."))
+            generation = await runtime.wait_generation(number + 2)
+            assert generation.tools["p.f"].definition.description == "New."
+
+    asyncio.run(scene())
+
+
+def test_folders_that_appear_after_the_start_are_watched(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Runtime.open(tmp_path) as runtime:
+            write(tmp_path, {"agents.d/a.yaml": one("a")})
+            await live(runtime, "a", "Old.")
+
+    asyncio.run(scene())
+
+
+def test_where_nothing_can_be_watched_the_next_look_finds_what_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*paths: object, **options: object) -> NoReturn:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(watchfiles, "watch", refuse)
+
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")}), reconcile="50ms") as runtime:
+            write(tmp_path, {"agents.d/a.yaml": one("a", "New.")})
+            await live(runtime, "a", "New.")
+            assert runtime.watcher is not None
+            assert runtime.watcher.restarts >= 1
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scene())
+    assert "the file watcher failed and is started again: no space left on device" in caplog.messages
+
+
+class Panic(BaseException):
+    """As code in Rust raises it."""
+
+
+@pytest.mark.parametrize("error", [OSError("no space left on device"), Panic("unwrapped nothing")])
+def test_a_watch_that_fails_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    failures = [error]
+    begin = watchfiles.watch
+
+    def fail_once(*paths: Path, **options: Any) -> Generator[set[tuple[watchfiles.Change, str]], None, None]:
+        if failures:
+            raise failures.pop()
+        return begin(*paths, **options)
+
+    monkeypatch.setattr(watchfiles, "watch", fail_once)
+
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
+            write(tmp_path, {"agents.d/a.yaml": one("a", "New.")})
+            await live(runtime, "a", "New.")
+            assert runtime.watcher is not None
+            assert runtime.watcher.restarts == 1
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("error", [RuntimeError("lost"), asyncio.CancelledError()])
+def test_a_look_that_fails_is_done_again_soon_without_a_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    failures: list[Snapshot] = []
+    prepare = Catalog.prepare
+
+    async def fail_twice(catalog: Catalog, snapshot: Snapshot) -> Candidate | None:
+        if len(failures) < 2:
+            failures.append(snapshot)
+            raise error
+        return await prepare(catalog, snapshot)
+
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
+            monkeypatch.setattr(Catalog, "prepare", fail_twice)
+            write(tmp_path, {"agents.d/a.yaml": one("a", "New.")})
+            await live(runtime, "a", "New.")
+            assert len(failures) == 2
+
+    asyncio.run(scene())
+
+
+def test_a_project_that_is_gone_and_back_is_watched_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the pause has become by then."""
+    root, failed, until_changed = tmp_path / "project", asyncio.Event(), Roots.until_changed
+
+    async def noted(roots: Roots, seconds: float) -> None:
+        failed.set()
+        await until_changed(roots, seconds)
+
+    monkeypatch.setattr(Roots, "until_changed", noted)
+    monkeypatch.setattr(watch, "RETRY_MOST_SECONDS", 1000.0)
+    monkeypatch.setattr(watch, "RETRY_SECONDS", 1000.0)
+
+    async def scene() -> None:
+        async with opened(write(root, {"agents.d/a.yaml": one("a")})) as runtime:
+            root.rename(tmp_path / "away")
+            await live(runtime, "a", None)
+            await failed.wait()
+            (tmp_path / "away").rename(root)
+            await live(runtime, "a", "Old.")
+            _replace(root / "agents.d/a.yaml", one("a", "New."))
+            await live(runtime, "a", "New.")
+
+    asyncio.run(scene())
+
+
+@asynccontextmanager
+async def hurried(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Runtime, asyncio.Queue[Snapshot]]]:
+    """A runtime that waits for ever, and what its watcher sees."""
+    looks = asyncio.Queue[Snapshot]()
+    look = Settling.look
+
+    def noted(settling: Settling, seen: Snapshot, live: str, ended: float) -> None:
+        look(settling, seen, live, ended)
+        looks.put_nowait(seen)
+
+    monkeypatch.setattr(Settling, "look", noted)
+    settings = Settings.model_validate({"reload": {"quiet": "1h"}})
+    async with asyncio.timeout(30), Runtime.open(root, settings=settings) as runtime:
+        await looks.get()
+        yield runtime, looks
+
+
+def test_an_edit_is_built_while_it_is_not_live_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = asyncio.Queue[Candidate | None]()
+    prepare = Catalog.prepare
+
+    async def noted(catalog: Catalog, snapshot: Snapshot) -> Candidate | None:
+        candidate = await prepare(catalog, snapshot)
+        built.put_nowait(candidate)
+        return candidate
+
+    monkeypatch.setattr(Catalog, "prepare", noted)
+
+    async def scene() -> None:
+        async with hurried(write(tmp_path, {"agents.d/a.yaml": one("a")}), monkeypatch) as (runtime, _):
+            write(tmp_path, {"agents.d/a.yaml": one("a", "New.")})
+            candidate = await built.get()
+            assert candidate is not None
+            assert candidate.generation.agents["a"].spec.description == "New."
+            assert _description(runtime, "a") == "Old."
+
+    asyncio.run(scene())
+
+
+def test_a_plugin_is_not_run_before_it_was_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = f"from pathlib import Path\n\nPath({str(tmp_path / 'ran')!r}).write_text('')\n"
+
+    async def scene() -> None:
+        async with hurried(write(tmp_path, {"agents.d/a.yaml": one("a")}), monkeypatch) as (_, looks):
+            write(tmp_path, {"plugins/p.py": plugin})
+            while "plugins/p.py" not in (await looks.get()).files:
+                pass
+            for number in range(3):  # what a look before these had begun is done by then
+                write(tmp_path, {"agents.d/a.yaml": one("a", f"Version {number}.")})
+                while (await looks.get()).files["agents.d/a.yaml"] != one("a", f"Version {number}.").encode():
+                    pass
+            assert not (tmp_path / "ran").exists()
+
+    asyncio.run(scene())
+
+
+def test_what_tightens_does_not_wait_for_what_widens(tmp_path: Path) -> None:
+    def limited(steps: int) -> str:
+        return agent("a", model="offline", runtime_policy=f"{{max_steps: {steps}}}")
+
+    async def scene() -> None:
+        write(tmp_path, {"agents.d/a.yaml": limited(5), "agents.d/probe.yaml": one("probe")})
+        async with opened(tmp_path, widening_grace="1h") as runtime:
+            first = runtime.catalog.current
+            write(tmp_path, {"agents.d/a.yaml": limited(9)})
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await runtime.wait_generation(first.number + 1)
+            write(tmp_path, {"agents.d/a.yaml": limited(4)})
+            generation = await runtime.wait_generation(first.number + 1)
+            assert generation.agents["a"].spec.runtime_policy.max_steps == 4
+            write(tmp_path, {"agents.d/a.yaml": limited(9)})
+            await runtime.reload()
+            assert runtime.catalog.current.agents["a"].spec.runtime_policy.max_steps == 9, "who asks does not wait"
+
+    asyncio.run(scene())
+
+
+@pytest.mark.conformance(43)
+def test_a_rollback_holds_against_the_watch_until_the_files_change(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")}), reconcile="30ms") as runtime:
+            good = runtime.catalog.current.number
+            write(tmp_path, {"agents.d/a.yaml": one("a", "Bad.")})
+            await live(runtime, "a", "Bad.")
+            held = await runtime.catalog.rollback(good)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):  # ten looks
+                    await runtime.wait_generation(held.number + 1)
+            assert _description(runtime, "a") == "Old."
+            write(tmp_path, {"agents.d/a.yaml": one("a", "Better.")})
+            await live(runtime, "a", "Better.")
+
+    asyncio.run(scene())
+
+
+def test_with_a_gate_the_cases_are_watched_too(tmp_path: Path) -> None:
+    def case(expected: str) -> str:
+        return f"cases:\n  - name: says it\n    message: hi\n    model: [{{say: yes}}]\n    expect: {expected}\n"
+
+    async def scene() -> None:
+        files = {"agents.d/a.yaml": one("a"), "agents.d/a.test.yaml": case("{status: completed}")}
+        async with opened(write(tmp_path, files), gate="tests", reconcile="30ms") as runtime:
+            before = runtime.catalog.current.number
+            write(tmp_path, {"agents.d/a.test.yaml": case("{status: paused}")})
+            rejected = asyncio.Event()
+            runtime.catalog.subscribe(lambda event: rejected.set() if isinstance(event, ConfigRejected) else None)
+            async with asyncio.timeout(10):
+                await rejected.wait()
+            assert runtime.catalog.current.number == before
+            write(tmp_path, {"agents.d/a.test.yaml": case("{status: completed}"), "agents.d/a.yaml": one("a", "New.")})
+            await live(runtime, "a", "New.")
+            assert runtime.catalog.current.number == before + 1
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_folder_that_is_deleted_and_made_again_is_watched_again(tmp_path: Path, *, at_once: bool) -> None:
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
+            shutil.rmtree(tmp_path / "agents.d")
+            if not at_once:
+                await live(runtime, "a", None)
+            write(tmp_path, {"agents.d/a.yaml": one("a", "Second.")})
+            await live(runtime, "a", "Second.")
+            write(tmp_path, {"agents.d/a.yaml": one("a", "Third.")})
+            await live(runtime, "a", "Third.")
+
+    asyncio.run(scene())
+
+
+def test_a_folder_that_is_replaced_by_another_is_watched_and_the_old_one_no_more(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a"), "next/a.yaml": one("a", "Next.")})) as runtime:
+            (tmp_path / "agents.d").rename(tmp_path / "old")
+            (tmp_path / "next").rename(tmp_path / "agents.d")
+            await live(runtime, "a", "Next.")
+            write(tmp_path, {"old/a.yaml": one("a", "Wrong."), "agents.d/a.yaml": one("a", "Right.")})
+            await live(runtime, "a", "Right.")
+
+    asyncio.run(scene())
+
+
+def test_a_name_that_is_not_utf_8_does_not_end_the_watch(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
+            _make_file(tmp_path / "agents.d", b"caf\xe9.yaml")
+            async with asyncio.timeout(10):
+                while not runtime.catalog.current.errors:
+                    await runtime.wait_generation(runtime.catalog.current.number + 1)
+            for text in ("New.", "Newer."):
+                write(tmp_path, {"agents.d/a.yaml": one("a", text)})
+                await live(runtime, "a", text)
+
+    asyncio.run(scene())
+
+
+def _make_file(folder: Path, name: bytes) -> None:
+    os.close(os.open(os.fsencode(folder) + b"/" + name, os.O_CREAT | os.O_WRONLY))
+
+
+def test_a_broken_edit_does_not_end_the_watch(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
+            number = runtime.catalog.current.number
+            write(tmp_path, {"agents.d/a.yaml": "name: ["})
+            assert (await runtime.wait_generation(number + 1)).agents["a"].stale
+            write(tmp_path, {"agents.d/a.yaml": one("a", "Fixed.")})
+            await live(runtime, "a", "Fixed.")
+
+    asyncio.run(scene())
+
+
+def test_a_project_of_one_file_is_watched(tmp_path: Path) -> None:
+    async def scene() -> None:
+        write(tmp_path, {"one.yaml": one("a"), "other/two.yaml": one("b")})
+        async with opened(tmp_path / "one.yaml") as runtime:
+            for edit, text in ((_overwrite, "New."), (_replace, "Newer."), (_overwrite, "Newest.")):
+                edit(tmp_path / "one.yaml", one("a", text))
+                await live(runtime, "a", text)
+
+    asyncio.run(scene())
+
+
+def test_changes_beside_the_project_are_no_new_generation(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
+            number = runtime.catalog.current.number
+            write(tmp_path, {"agents.d/notes.txt": "x", "agents.d/.a.yaml.swp": "x", "data/x.yaml": one("x")})
+            (tmp_path / "agents.d/a.yaml").touch()
+            write(tmp_path, {"agents.d/a.yaml": one("a", "New.")})
+            await live(runtime, "a", "New.")
+            assert runtime.catalog.current.number == number + 1
+
+    asyncio.run(scene())
+
+
+def test_closing_the_runtime_leaves_no_task_behind(tmp_path: Path) -> None:
+    async def scene() -> int:
+        write(tmp_path, {"agents.d/a.yaml": one("a")})
+        before = asyncio.all_tasks()
+        for number in range(3):
+            async with opened(tmp_path) as runtime:
+                write(tmp_path, {"agents.d/a.yaml": one("a", f"Version {number}.")})
+                await live(runtime, "a", f"Version {number}.")
+        return len(asyncio.all_tasks() - before)
+
+    assert asyncio.run(scene()) == 0
+
+
+FORGETFUL = """
+import asyncio, sys
+from framework import Runtime
+
+loop = asyncio.new_event_loop()
+opened = Runtime.open(sys.argv[1])
+runtime = loop.run_until_complete(opened.__aenter__())
+loop.run_until_complete(asyncio.sleep(float(sys.argv[2])))
+"""
+
+
+@pytest.mark.parametrize("seconds", ["0", "0.3"])
+def test_a_process_ends_although_nobody_closed_the_runtime(tmp_path: Path, seconds: str) -> None:
+    write(tmp_path, {"agents.d/a.yaml": one("a")})
+    command = [sys.executable, "-c", FORGETFUL, str(tmp_path), seconds]
+    assert subprocess.run(command, cwd=ROOT, timeout=20, check=False).returncode == 0
+
+
+def test_a_runtime_that_does_not_watch_reloads_when_it_is_told(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Runtime.open(write(tmp_path, {"agents.d/a.yaml": one("a")}), watch=False) as runtime:
+            write(tmp_path, {"agents.d/a.yaml": one("a", "New.")})
+            assert _description(runtime, "a") == "Old."
+            await runtime.reload()
+            assert _description(runtime, "a") == "New."
+
+    asyncio.run(scene())

@@ -1,0 +1,49 @@
+"""Files of this format that once loaded always load, with the same meaning: the folder only ever grows."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import yaml
+
+from framework import Runtime
+from framework.config.yaml.parse import parse_agent
+from framework.types.spec import AgentSpec
+from tests.support.paths import TESTS
+
+CORPUS = TESTS / "config/yaml/corpus" / "v1"
+FILES = sorted(CORPUS.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_of_version_1_says_what_it_always_said(path: Path) -> None:
+    spec, _ = parse_agent(path.name, path.read_bytes())
+    said = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    assert said.keys() == yaml.safe_load(path.read_bytes()).keys()
+    assert AgentSpec.model_validate(said) == spec, "what is written out is read as the same"
+
+
+def test_every_key_of_the_format_stands_in_the_corpus() -> None:
+    spec, _ = parse_agent("full.yaml", (CORPUS / "full.yaml").read_bytes())
+    assert spec.model_fields_set == set(AgentSpec.model_fields)
+    assert spec.runtime_policy.model_fields_set == set(type(spec.runtime_policy).model_fields)
+    limits = spec.runtime_policy
+    assert (limits.timeout, limits.model_timeout, limits.tool_timeout) == (300.0, 90.0, 0.5)
+    assert limits.max_repeated_calls is None
+
+
+def test_the_corpus_is_a_project_that_can_be_used(tmp_path: Path) -> None:
+    (tmp_path / "agents.d").mkdir()
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts/system.j2").write_text("{{ tone }} {{ customer }} {{ limit }}")
+    for path in FILES:
+        (tmp_path / "agents.d" / path.name).write_bytes(path.read_bytes())
+
+    async def main() -> None:
+        async with Runtime.open(tmp_path, watch=False) as runtime:
+            assert runtime.catalog.problems == ()
+            assert runtime.catalog.current.agents.keys() == {"full", "minimal"}
+
+    asyncio.run(main())

@@ -1,0 +1,308 @@
+"""Every mistake in an agent file is found at once, at its place, with what was meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from framework.config.yaml.parse import MAX_PROBLEMS, ParseError, parse_agent
+from framework.types.problem import Problem
+from framework.types.spec import AgentSpec, ApprovalFrom, Rule, TemplateRef
+
+GOOD = "version: 1\nname: a\ndescription: Does a.\ninstructions: Do a.\n"
+
+
+def spec(more: str = "", base: str = GOOD) -> AgentSpec:
+    return parse_agent("agents.d/a.yaml", (base + more).encode())[0]
+
+
+def problems(more: str, base: str = GOOD) -> tuple[Problem, ...]:
+    with pytest.raises(ParseError) as caught:
+        spec(more, base)
+    return caught.value.problems
+
+
+def found(more: str, base: str = GOOD) -> list[tuple[int | None, int | None, str, str | None]]:
+    return [(p.line, p.column, p.message, p.hint) for p in problems(more, base)]
+
+
+WITHOUT_INSTRUCTIONS = "version: 1\nname: a\ndescription: Does a.\n"
+
+
+def test_what_is_left_out_is_the_safe_small_value() -> None:
+    plain = spec()
+    assert plain.skill_policy.allow == ()
+    assert (plain.runtime_policy.risk_level, plain.runtime_policy.confirm.from_) == ("medium", "high")
+    assert (plain.runtime_policy.max_steps, plain.runtime_policy.timeout) == (10, 120.0)
+    assert plain.plan.approval == ApprovalFrom(**{"from": "high"})
+
+
+def test_a_typical_file_is_read_whole() -> None:
+    read = spec(
+        "executor: plan\n"
+        "skill_policy: {deny: ['x.*'], ask: [{tool: y, when: {amount: '> 50'}, reason: money}], allow: ['*']}\n"
+        "runtime_policy: {timeout: 90s, model_timeout: 1.5m, tool_timeout: 250ms, max_total_tokens: null}\n"
+        "plan: {approval: always}\n"
+        "inputs: {customer: {type: string, required: true}}\n"
+        "instructions: {template: s.j2, vars: {tone: short}}\n",
+        WITHOUT_INSTRUCTIONS,
+    )
+    assert read.instructions == TemplateRef(template="s.j2", vars={"tone": "short"})
+    assert read.skill_policy.deny == (Rule(tool="x.*"),)
+    assert read.skill_policy.ask == (Rule(tool="y", when={"amount": "> 50"}, reason="money"),)
+    limits = read.runtime_policy
+    assert (limits.timeout, limits.model_timeout, limits.tool_timeout, limits.max_total_tokens) == (90, 90, 0.25, None)
+    assert read.plan.approval == "always"
+
+
+@pytest.mark.parametrize(
+    ("more", "column", "key", "hint"),
+    [
+        ("modle: x\n", 1, "modle", "did you mean 'model'?"),
+        ("runtime_policy: {max_step: 3}\n", 18, "max_step", "did you mean 'max_steps'?"),
+        ("runtime_policy: {confirm: {form: low}}\n", 28, "form", "did you mean 'from'?"),
+        ("skill_policy: {allow: [], deny: [{tool: x, reson: y}]}\n", 44, "reson", "did you mean 'reason'?"),
+        ("inputs: {order: {typ: string}}\n", 18, "typ", "did you mean 'type'?"),
+        (
+            "examples: [{user: a, assistant: b}, {user: a, assistant: b, asistant: c}]\n",
+            61,
+            "asistant",
+            "did you mean 'assistant'?",
+        ),
+        ("routing: {zzz: 1}\n", 11, "zzz", "known here: priority, keywords, patterns, examples"),
+    ],
+)
+def test_an_unknown_key_is_pointed_at_and_the_one_that_was_meant_is_named(
+    more: str, column: int, key: str, hint: str
+) -> None:
+    assert found(more) == [(5, column, f"unknown key {key!r}", hint)]
+
+
+@pytest.mark.parametrize(
+    ("more", "column", "key", "hint"),
+    [
+        ("instructions: {template: x, var: {}}\n", 29, "var", "did you mean 'vars'?"),
+        ("instructions: {template: x, vars: {}, templat: y}\n", 39, "templat", "did you mean 'template'?"),
+    ],
+)
+def test_an_unknown_key_beside_a_key_that_is_named_like_the_unions_label_is_the_one_pointed_at(
+    more: str, column: int, key: str, hint: str
+) -> None:
+    assert found(more, WITHOUT_INSTRUCTIONS) == [(4, column, f"unknown key {key!r}", hint)]
+
+
+def test_an_unknown_key_inside_a_union_is_pointed_at() -> None:
+    assert found("plan: {approval: {from: low, form: low}}\n") == [
+        (5, 30, "unknown key 'form'", "did you mean 'from'?"),
+    ]
+
+
+def test_a_missing_key_is_reported_at_the_key_around_it() -> None:
+    assert found("examples:\n  - user: x\n") == [(6, 5, "the key 'assistant' is missing", None)]
+    assert found("", "name: a\ninstructions: {vars: {}}\n") == [
+        (1, 1, "the key 'version' is missing", None),
+        (1, 1, "the key 'description' is missing", None),
+        (2, 1, "the key 'template' is missing", None),
+    ]
+
+
+def test_a_policy_without_allow_gets_the_fix() -> None:
+    fix = 'say which tools are allowed, for instance `allow: ["*"]` for all of them'
+    assert found("skill_policy: {deny: [x]}\n") == [(5, 1, "the key 'allow' is missing", fix)]
+
+
+@pytest.mark.parametrize(
+    ("more", "column", "message", "hint"),
+    [
+        ("runtime_policy: {risk_level: hihg}\n", 30, "must be 'low', 'medium', 'high' or 'critical'", "high"),
+        ("plan: {approval: alwais}\n", 18, "must be 'never' or 'always'", "always"),
+        (
+            "inputs: {n: {type: int}}\n",
+            20,
+            "must be 'string', 'integer', 'number', 'boolean', 'array' or 'object'",
+            "integer",
+        ),
+        ("runtime_policy: {risk_level: zzz}\n", 30, "must be 'low', 'medium', 'high' or 'critical'", None),
+    ],
+)
+def test_a_wrong_word_is_answered_with_the_right_ones(more: str, column: int, message: str, hint: str | None) -> None:
+    assert found(more) == [(5, column, message, f"did you mean {hint!r}?" if hint else None)]
+
+
+def test_another_version_of_the_format_is_refused() -> None:
+    assert found("", GOOD.replace("version: 1", "version: 2")) == [
+        (1, 10, "version 2 of this file format is not known; known: 1", None)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "column", "message"),
+    [
+        ("model: 3\n", 8, "must be text"),
+        ("runtime_policy: {max_steps: many}\n", 29, "must be a whole number"),
+        ("runtime_policy: {max_steps: 1.5}\n", 29, "must be a whole number"),
+        ("runtime_policy: {max_steps: 0}\n", 29, "must be greater than 0"),
+        ("model_settings: {temperature: hot}\n", 31, "must be a number"),
+        ("inputs: {n: {required: maybe}}\n", 24, "must be true or false"),
+        ("sub_agents: helper\n", 13, "must be a list"),
+        ("skill_policy: [a]\n", 15, "must be a mapping of keys"),
+        ("runtime_policy: ~\n", 17, "must be a mapping of keys"),
+        ("inputs: [a]\n", 9, "must be a mapping of keys"),
+        ("skill_policy: {allow: [], deny: [3]}\n", 34, "must be a mapping of keys"),
+        ("plan: {approval: [x]}\n", 18, "must be a mapping of keys"),
+        ("routing: {patterns: [ok, '(']}\n", 26, "not a regular expression that takes linear time: unclosed group"),
+        ("name: A b\n", 7, "must begin with one of a-z, and go on with at most 63 of a-z0-9_-"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_pointed_at(more: str, column: int, message: str) -> None:
+    base = GOOD.replace("name: a\n", "") if more.startswith("name") else GOOD
+    ((line, at, said, _),) = found(more, base)
+    assert (line, at) == (base.count("\n") + 1, column)
+    assert said.startswith(message)
+
+
+def test_the_members_of_a_union_complain_with_one_voice() -> None:
+    assert found("skill_policy: {allow: [x], ask: [{tool: x, when: {amount: [1]}}]}\n") == [
+        (5, 59, "must be text or a whole number or a number or true or false", None)
+    ]
+
+
+@pytest.mark.parametrize("value", ["90", "9 x", "-1s", "1s 2s", "forever", ""])
+def test_what_is_not_a_duration_is_told_how_to_write_one(value: str) -> None:
+    ((_, column, message, _),) = found(f"runtime_policy: {{timeout: '{value}'}}\n")
+    assert (column, message) == (27, "a duration is written like 500ms, 90s, 15m, 24h or 30d")
+
+
+@pytest.mark.parametrize("value", ["0s", "0", "-3"])
+def test_no_time_at_all_is_not_a_duration(value: str) -> None:
+    ((_, column, message, _),) = found(f"runtime_policy: {{timeout: {value}}}\n")
+    assert column == 27
+    assert message in {"must be greater than 0", "a duration is written like 500ms, 90s, 15m, 24h or 30d"}
+
+
+def test_a_file_that_is_not_yaml_is_one_problem() -> None:
+    assert found("a: [\n") == [(6, 1, "while parsing a flow node: did not find expected node content", None)]
+
+
+BAD = """\
+version: 2
+nmae: support
+description: ""
+instructions:
+  template: 7
+  vasr: {tone: short}
+inputs:
+  order: {type: strin, requird: true}
+examples:
+  - user: hello
+routing: {priority: first, patterns: ["("]}
+skill_policy:
+  deny: [orders.delete]
+runtime_policy: {timeout: 2 parsecs, max_steps: -1}
+colour: red
+"""
+PRINTED = """\
+agents.d/bad.yaml:1:1: the key 'name' is missing
+    1 | version: 2
+      | ^
+agents.d/bad.yaml:1:10: version 2 of this file format is not known; known: 1
+    1 | version: 2
+      |          ^
+agents.d/bad.yaml:2:1: unknown key 'nmae'
+    2 | nmae: support
+      | ^
+      = did you mean 'name'?
+agents.d/bad.yaml:3:14: string should have at least 1 character
+    3 | description: ""
+      |              ^
+agents.d/bad.yaml:5:13: must be text
+    5 |   template: 7
+      |             ^
+agents.d/bad.yaml:6:3: unknown key 'vasr'
+    6 |   vasr: {tone: short}
+      |   ^
+      = did you mean 'vars'?
+agents.d/bad.yaml:8:17: must be 'string', 'integer', 'number', 'boolean', 'array' or 'object'
+    8 |   order: {type: strin, requird: true}
+      |                 ^
+      = did you mean 'string'?
+agents.d/bad.yaml:8:24: unknown key 'requird'
+    8 |   order: {type: strin, requird: true}
+      |                        ^
+      = did you mean 'required'?
+agents.d/bad.yaml:10:5: the key 'assistant' is missing
+   10 |   - user: hello
+      |     ^
+agents.d/bad.yaml:11:21: must be a whole number
+   11 | routing: {priority: first, patterns: ["("]}
+      |                     ^
+agents.d/bad.yaml:11:39: not a regular expression that takes linear time: unclosed group
+   11 | routing: {priority: first, patterns: ["("]}
+      |                                       ^
+agents.d/bad.yaml:12:1: the key 'allow' is missing
+   12 | skill_policy:
+      | ^
+      = say which tools are allowed, for instance `allow: ["*"]` for all of them
+agents.d/bad.yaml:14:27: a duration is written like 500ms, 90s, 15m, 24h or 30d
+   14 | runtime_policy: {timeout: 2 parsecs, max_steps: -1}
+      |                           ^
+agents.d/bad.yaml:14:49: must be greater than 0
+   14 | runtime_policy: {timeout: 2 parsecs, max_steps: -1}
+      |                                                 ^
+agents.d/bad.yaml:15:1: unknown key 'colour'
+   15 | colour: red
+      | ^
+      = known here: version, name, description, model, fallback_models, model_settings, protocol, instructions, \
+inputs, examples, routing, executor, skill_policy, mcp_policy, runtime_policy, plan, sub_agents, conversation, \
+output_schema, hooks, telemetry"""
+
+
+def test_a_bad_file_is_printed_with_all_its_mistakes_in_order() -> None:
+    with pytest.raises(ParseError) as caught:
+        parse_agent("agents.d/bad.yaml", BAD.encode())
+    assert str(caught.value) == PRINTED
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "model: [sk-hidden]\n",
+        "runtime_policy: {max_steps: sk-hidden}\n",
+        "runtime_policy: {timeout: sk-hidden}\n",
+        "runtime_policy: {risk_level: sk-hidden}\n",
+        "inputs: {n: {required: sk-hidden}}\n",
+        "sub_agents: [SK-hidden]\n",
+        "skill_policy: sk-hidden\n",
+    ],
+)
+def test_a_message_does_not_repeat_the_value(more: str) -> None:
+    for problem in problems(more):
+        assert "hidden" not in problem.message + (problem.hint or "")
+
+
+def test_of_very_many_mistakes_the_first_are_shown_and_the_others_counted() -> None:
+    many = problems("".join(f"unknown_{number}: 1\n" for number in range(20_000)))
+    assert len(many) == MAX_PROBLEMS + 1
+    assert many[-1].message == f"and {20_000 - MAX_PROBLEMS} problems more"
+
+
+def test_an_endless_key_is_cut() -> None:
+    (only,) = problems("x" * 900 + ": 1\n")
+    assert len(only.message) < 100
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("version: true", "1 is expected"),
+        ("runtime_policy: {max_steps: true}", "must be a whole number"),
+        ("runtime_policy: {timeout: true}", "a duration is written like"),
+        ("runtime_policy: {confirm: {from_: low}}", "unknown key 'from_'"),
+        ("routing: {priority: yes}", "must be a whole number"),
+    ],
+)
+def test_what_only_looks_like_a_value_of_the_right_kind_is_refused(line: str, message: str) -> None:
+    version = "" if line.startswith("version") else "version: 1\n"
+    text = f"{version}name: a\ndescription: d\ninstructions: i\n{line}\n"
+    with pytest.raises(ParseError) as refused:
+        parse_agent("agents.d/a.yaml", text.encode())
+    assert any(message in problem.message for problem in refused.value.problems), str(refused.value)

@@ -1,0 +1,596 @@
+"""Safe reloading with the real watcher: whatever tools do to the files, what goes live is whole, once, and soon."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from framework import Runtime
+from framework.config.generations.generation import Generation
+from framework.config.yaml.parse import ParseError, parse_agent
+from tests.support.paths import ROOT
+from tests.support.projects import write
+from tests.support.watched import PATIENCE, Watched, one, watched
+
+NEVER = "1000s"
+"""A pace at which no look happens by itself: what goes live was noticed."""
+A = "agents.d/a.yaml"
+
+
+def run(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scene())
+
+
+def command(*words: str | Path, cwd: Path | None = None) -> None:
+    subprocess.run(words, cwd=cwd, check=True)
+
+
+# --- 1: ways to save a file
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def _append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text.removeprefix(path.read_text()))
+
+
+def _replace(path: Path, text: str) -> None:
+    fresh = path.with_name("fresh.tmp")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+def _vim_renames(path: Path, text: str) -> None:
+    (path.parent / "4913").touch()
+    (path.parent / "4913").unlink()
+    path.rename(path.with_name(path.name + "~"))
+    path.write_text(text)
+    path.with_name(path.name + "~").unlink()
+
+
+def _vim(path: Path, text: str) -> None:
+    path.with_name("text").write_text(text)
+    command("vim", "-u", "NONE", "-es", "-c", f"%d|0r {path.with_name('text')}|$d|wq", path)
+
+
+def _sed(path: Path, text: str) -> None:
+    line = next(line for line in text.splitlines() if line.startswith("description"))
+    command("sed", "-i", f"s/^description.*/{line}/", path)
+
+
+def _move_in(path: Path, text: str) -> None:
+    outside = path.parent.parent / "outside.yaml"
+    outside.write_text(text)
+    command("mv", outside, path)
+
+
+@pytest.mark.hostile(17)
+@pytest.mark.conformance(1)
+@pytest.mark.parametrize("save", [_write, _append, _replace, _vim_renames, _vim, _sed, _move_in])
+def test_a_saved_file_is_one_generation_at_once(tmp_path: Path, save: Callable[[Path, str], None]) -> None:
+    if save is _vim and not shutil.which("vim"):
+        pytest.skip("there is no vim")
+
+    async def scene() -> None:
+        text = one("a", "Old.").rstrip()  # its last line is what the edits change
+        async with watched(write(tmp_path, {A: text}), reconcile=NEVER) as seen:
+            took = []
+            for number in range(2):
+                text = f"{text}  # and once more" if save is _append else one("a", f"New {number}.").rstrip()
+                before = seen.current.number
+                await asyncio.to_thread(save, tmp_path / A, text)
+                saved = perf_counter()
+                await seen.runtime.wait_generation(before + 1)
+                took.append(perf_counter() - saved)
+                assert seen.description("a") == ("Old." if save is _append else f"New {number}.")
+            await seen.probe()
+            assert len(seen.generations) == 3, "one each, and the probe's"
+            assert min(took) <= 0.5
+
+    run(scene)
+
+
+# --- 2: Kubernetes
+
+
+def kubelet_writes(folder: Path, files: dict[str, str], version: str) -> None:
+    """As its AtomicWriter does: the whole set in a new folder, one rename of a link, links for each file."""
+    old = folder / (folder / "..data").readlink() if (folder / "..data").is_symlink() else None
+    fresh = folder / f"..2026_{version}"
+    for name, text in files.items():
+        (fresh / name).parent.mkdir(parents=True, exist_ok=True)
+        (fresh / name).write_text(text)
+    (folder / "..data_tmp").symlink_to(fresh.name)
+    (folder / "..data_tmp").rename(folder / "..data")
+    shown = {name.partition("/")[0] for name in files}
+    for name in shown:
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(f"..data/{name}")
+    for path in folder.iterdir():
+        if path.is_symlink() and not path.name.startswith("..") and path.name not in shown:
+            path.unlink()
+    if old:
+        shutil.rmtree(old)
+
+
+@pytest.mark.conformance(2)
+def test_a_config_map_is_one_generation_a_swap_and_each_agent_once(tmp_path: Path) -> None:
+    folder = tmp_path / "agents.d"
+    a, b, c = "a.yaml", "b.yaml", "team/c.yaml"
+
+    async def scene() -> None:
+        probe = {"probe.yaml": one("probe")}
+        folder.mkdir()
+        kubelet_writes(folder, {a: one("a"), b: one("b"), **probe}, "1")
+        async with Runtime.open(tmp_path) as runtime:
+            seen = Watched(tmp_path, runtime)
+            runtime.catalog.subscribe(lambda _: seen.generations.append(seen.current))
+            kubelet_writes(folder, {a: one("a", "New."), b: one("b"), **probe}, "2")
+            await seen.live("a", "New.")
+            kubelet_writes(folder, {a: one("a", "Newer."), b: one("b"), c: one("c"), **probe}, "3")
+            await seen.live("c", "Old.")
+            assert seen.description("a") == "Newer."
+            kubelet_writes(folder, {a: one("a", "Newest."), c: one("c", "New."), **probe}, "4")
+            await seen.live("b", None)
+            assert (seen.description("a"), seen.description("c")) == ("Newest.", "New.")
+            kubelet_writes(folder, {a: one("a", "Last."), c: one("c", "New."), **probe}, "5")
+            await seen.live("a", "Last.")
+            assert len(seen.generations) == 4
+            assert all(not generation.problems for generation in seen.generations)
+            paths = {name: agent.path for name, agent in seen.current.agents.items()}
+            assert paths == {"a": f"agents.d/{a}", "c": f"agents.d/{c}", "probe": "agents.d/probe.yaml"}
+
+    run(scene)
+
+
+# --- 3, 4: the folders themselves
+
+
+@pytest.mark.conformance(3)
+def test_agents_stay_for_the_removal_grace_when_their_folder_is_deleted(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with watched(write(tmp_path, {A: one("a")}), reconcile=NEVER) as seen:
+            deleted = perf_counter()
+            shutil.rmtree(tmp_path / "agents.d")
+            await seen.live("a", None)
+            assert perf_counter() - deleted >= 0.5
+            assert not seen.current.agents
+            write(tmp_path, {A: one("a", "Second.")})
+            await seen.live("a", "Second.")
+            write(tmp_path, {A: one("a", "Third.")})
+            await seen.live("a", "Third.")
+            assert len(seen.generations) == 3
+
+    run(scene)
+
+
+@pytest.mark.conformance(3)
+def test_a_folder_that_is_deleted_and_made_again_within_the_grace_was_never_gone(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with watched(write(tmp_path, {A: one("a")}), reconcile=NEVER) as seen:
+            inode = (tmp_path / "agents.d").stat().st_ino
+            shutil.rmtree(tmp_path / "agents.d")
+            write(tmp_path, {A: one("a", "Second.")})
+            assert (tmp_path / "agents.d").stat().st_ino != inode, "the watcher holds the old one"
+            await seen.live("a", "Second.")
+            await seen.until(lambda generation: "probe" not in generation.agents)
+            write(tmp_path, {A: one("a", "Third.")})
+            await seen.live("a", "Third.")
+            assert all("a" in generation.agents for generation in seen.generations)
+
+    run(scene)
+
+
+@pytest.mark.conformance(4)
+def test_a_folder_that_is_renamed_away_is_not_watched_any_more(tmp_path: Path) -> None:
+    async def scene() -> None:
+        write(tmp_path, {A: one("a"), "next/a.yaml": one("a", "Next."), "next/probe.yaml": one("probe")})
+        async with watched(tmp_path, reconcile=NEVER) as seen:
+            (tmp_path / "agents.d").rename(tmp_path / "old")
+            (tmp_path / "next").rename(tmp_path / "agents.d")
+            await seen.live("a", "Next.")
+            write(tmp_path, {"old/a.yaml": one("a", "Wrong.")})
+            write(tmp_path, {A: one("a", "Right.")})
+            await seen.live("a", "Right.")
+            await seen.probe()
+            assert len(seen.generations) == 3
+
+    run(scene)
+
+
+@pytest.mark.conformance(4)
+@pytest.mark.parametrize("link", ["agents.d", "current"])
+def test_a_link_to_a_folder_may_come_to_lead_to_another(tmp_path: Path, link: str) -> None:
+    """The link is the folder of the agents, or that of the project."""
+    below = "" if link == "agents.d" else "agents.d/"
+
+    def release(number: int, text: str) -> None:
+        files = {f"{below}a.yaml": one("a", text), f"{below}probe.yaml": one("probe")}
+        write(tmp_path / f"releases/{number}", files)
+
+    def point(number: int) -> None:
+        (tmp_path / "fresh").symlink_to(f"releases/{number}")
+        (tmp_path / "fresh").rename(tmp_path / link)
+
+    async def scene() -> None:
+        release(1, "First.")
+        release(2, "Second.")
+        point(1)
+        root = tmp_path if link == "agents.d" else tmp_path / link
+        async with watched(root, reconcile=NEVER) as seen:
+            point(2)
+            await seen.live("a", "Second.")
+            release(1, "Wrong.")
+            release(2, "Right.")
+            await seen.live("a", "Right.")
+            await seen.probe()
+            assert len(seen.generations) == 3
+
+    run(scene)
+
+
+# --- 5: names
+
+
+@pytest.mark.conformance(5)
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file systems take no such names")
+@pytest.mark.parametrize("name", [b"caf\xe9.yaml", b"caf\xe9/b.yaml"])
+def test_a_name_that_is_not_utf_8_is_told_and_the_watch_begun_again(tmp_path: Path, name: bytes) -> None:
+    def put(path: bytes) -> None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - a Path holds no such name as bytes
+        with open(path, "w") as file:  # noqa: PTH123 - as above
+            file.write(one("b"))
+
+    async def scene() -> None:
+        async with watched(write(tmp_path, {A: one("a")}), reconcile=NEVER) as seen:
+            path = os.fsencode(tmp_path) + b"/agents.d/" + name
+            await asyncio.to_thread(put, path)
+            await seen.until(lambda generation: bool(generation.errors))
+            assert seen.current.errors[0].message == "cannot be read: its name is not UTF-8"
+            assert seen.runtime.watcher is not None
+            assert seen.runtime.watcher.restarts >= 1
+            write(tmp_path, {A: one("a", "New.")})
+            await seen.live("a", "New.")
+
+    run(scene)
+
+
+# --- 6, 7, 8: many files
+
+
+@pytest.mark.conformance(6)
+def test_folders_made_in_a_hurry_and_folders_moved_in_and_out_are_seen_whole(tmp_path: Path) -> None:
+    def hurry() -> float:
+        """Returns how long it took, in seconds."""
+        began = perf_counter()
+        for number in range(300):
+            write(tmp_path, {f"agents.d/p{number}/q/x.yaml": one(f"n{number}")})
+        return perf_counter() - began
+
+    async def scene() -> None:
+        write(tmp_path, {f"outside/deep/{number}.yaml": one(f"m{number}") for number in range(50)})
+        async with watched(tmp_path, reconcile=NEVER) as seen:
+            took = await asyncio.to_thread(hurry)
+            await seen.until(lambda generation: len(generation.agents) == 301)
+            (tmp_path / "outside").rename(tmp_path / "agents.d/inside")
+            await seen.until(lambda generation: len(generation.agents) == 351)
+            (tmp_path / "agents.d/inside").rename(tmp_path / "outside")
+            await seen.until(lambda generation: len(generation.agents) == 301)
+            if took < 0.8:  # new agents wait for a second, and nothing for more than two: more was no hurry
+                assert len(seen.generations) == 3
+
+    run(scene)
+
+
+class Lags:
+    """How many seconds late the loop is, each time it is to wake up after 5 ms."""
+
+    PACE = 0.005
+
+    def __init__(self) -> None:
+        self.loop, self.longest = asyncio.get_running_loop(), 0.0
+        self.tick(self.loop.time())
+
+    def tick(self, due: float) -> None:
+        self.longest = max(self.longest, self.loop.time() - due)
+        self.loop.call_at(self.loop.time() + self.PACE, self.tick, self.loop.time() + self.PACE)
+
+
+@pytest.mark.conformance(7)
+def test_three_hundred_rewritten_files_are_one_or_two_generations_and_never_half(tmp_path: Path) -> None:
+    def project(version: str) -> dict[str, str]:
+        return {f"agents.d/{number}.yaml": one(f"n{number}", version) for number in range(300)}
+
+    def rewrite() -> float:
+        """Returns how long the longest pause was, in seconds."""
+        longest, last = 0.0, perf_counter()
+        for path, text in project("New.").items():
+            write(tmp_path, {path: text})
+            longest, last = max(longest, perf_counter() - last), perf_counter()
+        return longest
+
+    async def scene() -> None:
+        async with watched(write(tmp_path, project("Old.")), reconcile=NEVER) as seen:
+            gc.collect()
+            gc.freeze()  # how long a collection takes is to depend on this project, not on what tests left behind
+            lags = Lags()
+            longest = await asyncio.to_thread(rewrite)
+            await seen.live("n299", "New.")
+            await seen.probe()
+            for generation in seen.generations if longest < 0.1 else ():  # else it was more than one edit
+                found = {agent.spec.description for name, agent in generation.agents.items() if name != "probe"}
+                assert len(found) == 1, "all old or all new"
+            assert 1 <= len(seen.generations) - 1 <= 2
+            assert lags.longest < 0.25, "agents are answered meanwhile"
+
+    run(scene)
+
+
+CHILD = """
+import asyncio, sys
+from framework import Runtime
+
+async def main():
+    async with Runtime.open(sys.argv[1]) as runtime:
+        while True:
+            generation = runtime.catalog.current
+            print(*sorted({agent.spec.description for agent in generation.agents.values()}), flush=True)
+            await runtime.wait_generation(generation.number + 1)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.conformance(8)
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify's queue")
+def test_changes_that_the_operating_system_drops_are_found_nonetheless(tmp_path: Path) -> None:
+    limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    if limit > 200_000:
+        pytest.skip("the queue is too long to be filled")
+
+    def project(version: str) -> dict[str, str]:
+        return {f"agents.d/{number}.yaml": one(f"n{number}", version) for number in range(300)}
+
+    async def line(output: asyncio.StreamReader, expected: str) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while (await output.readline()).decode().strip() != expected:
+                pass
+
+    def flood() -> None:
+        for number in range(limit + 1000):  # in turn: equal events one after the other count as one
+            os.utime(noise[number % 2])
+
+    write(tmp_path, {**project("Old."), "agents.d/x.txt": "", "agents.d/y.txt": ""})
+    noise = [tmp_path / "agents.d/x.txt", tmp_path / "agents.d/y.txt"]
+
+    async def scene() -> None:
+        here = ROOT
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", CHILD, tmp_path, stdout=asyncio.subprocess.PIPE, cwd=here
+        )
+        assert child.stdout is not None
+        try:
+            await line(child.stdout, "Old.")
+            for text in ("First.", "Second."):  # the second is seen by the watch, which is in place then
+                write(tmp_path, project(text))
+                await line(child.stdout, text)
+            child.send_signal(signal.SIGSTOP)
+            await asyncio.to_thread(flood)
+            await asyncio.to_thread(write, tmp_path, project("New."))
+            child.send_signal(signal.SIGCONT)
+            async with asyncio.timeout(6):
+                await line(child.stdout, "New.")
+        finally:
+            child.kill()
+            await child.communicate()
+
+    run(scene)
+
+
+# --- 9: polling
+
+
+@pytest.mark.conformance(9)
+def test_two_writes_within_a_second_are_both_seen_where_there_are_no_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHFILES_FORCE_POLLING", "1")  # compares times by whole seconds
+
+    async def scene() -> None:
+        async with watched(write(tmp_path, {A: one("a")}), reconcile="500ms") as seen:
+            write(tmp_path, {A: one("a", "First.")})
+            await seen.live("a", "First.")
+            time = (tmp_path / A).stat().st_mtime_ns
+            write(tmp_path, {A: one("a", "Final.")})
+            os.utime(tmp_path / A, ns=(time, time))
+            await seen.live("a", "Final.")
+
+    run(scene)
+
+
+# --- 10, 11, 13: writers that take their time
+
+POLICY = {
+    "version": "1",
+    "name": "a",
+    "description": "{}",
+    "model": "offline",
+    "instructions": "Do it.",
+    "runtime_policy": "{{max_steps: 3, timeout: 10s, risk_level: low}}",
+    "skill_policy": '\n  allow: ["*"]\n  ask: [read_file]\n  deny: [list_dir, echo]',
+    "routing": "{{keywords: [list], priority: 1}}",
+}
+
+
+def by_pieces(description: str) -> list[str]:
+    """An agent file whose lines have 40 bytes each; policy comes last, so that its halves allow more than the whole."""
+    text = "".join(f"{key}: {value}\n" for key, value in POLICY.items()).format(description)
+    return [f"{line:<39}\n" if len(line) < 39 else line + "\n" for line in text.splitlines()]
+
+
+def is_weaker(generation: Generation) -> bool:
+    """Than both versions of the file."""
+    spec = generation.agents["a"].spec
+    return not (len(spec.skill_policy.deny) == 2 and spec.skill_policy.ask and spec.runtime_policy.max_steps == 3)
+
+
+@pytest.mark.hostile(17)
+@pytest.mark.conformance(10)
+@pytest.mark.parametrize(("gap", "quiet"), [(0.02, 0.1), (0.06, 0.1), (0.15, 0.2), (0.15, 0.1)])
+def test_the_half_of_a_file_that_is_written_slowly_never_weakens_a_policy(
+    tmp_path: Path, gap: float, quiet: float
+) -> None:
+    async def scene() -> None:
+        write(tmp_path, {A: "".join(by_pieces("Old."))})
+        async with watched(tmp_path, reconcile=NEVER, quiet=f"{quiet}s") as seen:
+            longest, last = 0.0, perf_counter()
+            with (tmp_path / A).open("w") as file:
+                for piece in by_pieces("New."):
+                    file.write(piece)
+                    file.flush()
+                    longest, last = max(longest, perf_counter() - last), perf_counter()
+                    await asyncio.sleep(gap)  # the writer's own pace
+            await seen.live("a", "New.")
+            assert not [generation.number for generation in seen.generations if is_weaker(generation)]
+            if longest < quiet:  # otherwise this machine made a longer gap than was meant
+                assert len(seen.generations) == 1
+
+    run(scene)
+
+
+@pytest.mark.conformance(10)
+def test_the_halves_of_that_file_would_weaken_the_policy() -> None:
+    pieces, weaker = by_pieces("New."), 0
+    for count in range(len(pieces)):
+        try:
+            spec, _ = parse_agent(A, "".join(pieces[:count]).encode())
+        except ParseError:
+            continue
+        weaker += not spec.skill_policy.deny or spec.runtime_policy.max_steps != 3
+    assert weaker >= 2
+
+
+@pytest.mark.conformance(11)
+def test_a_file_that_never_stops_changing_goes_live_now_and_then(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with watched(write(tmp_path, {A: one("a"), "agents.d/b.yaml": one("b")}), reconcile=NEVER) as seen:
+            stopped = asyncio.Event()
+
+            async def writer() -> None:
+                number = 0
+                while not stopped.is_set():
+                    number += 1
+                    await asyncio.to_thread(_replace, tmp_path / A, one("a", f"Version {number}."))
+                    await asyncio.sleep(0.03)  # the writer's own pace
+
+            writing = asyncio.create_task(writer())
+            write(tmp_path, {"agents.d/b.yaml": one("b", "New.")})
+            for _ in range(2):
+                before, began = seen.current.number, perf_counter()
+                async with asyncio.timeout(3):
+                    await seen.runtime.wait_generation(before + 1)
+                assert perf_counter() - began <= 2.5
+                assert (seen.description("a") or "").startswith("Version")
+                assert seen.description("b") == "New."
+            stopped.set()
+            await writing
+
+    run(scene)
+
+
+@pytest.mark.conformance(13)
+@pytest.mark.skipif(not shutil.which("git"), reason="there is no git")
+def test_a_branch_that_is_checked_out_never_mixes_an_agent_with_another_version_of_its_template(tmp_path: Path) -> None:
+    def project(version: str) -> dict[str, str]:
+        agents = {f"agents.d/{n}.yaml": one(f"n{n}", version, instructions=f"{{template: {n}.j2}}") for n in range(150)}
+        return agents | {f"prompts/{n}.j2": version for n in range(150)}
+
+    def git(*words: str) -> None:
+        identity = ("-c", "user.name=n", "-c", "user.email=e@example.com", "-c", "core.hooksPath=/dev/null")
+        command("git", *identity, *words, cwd=tmp_path)
+
+    def repository() -> None:
+        git("init", "-q", "-b", "main")
+        write(tmp_path, {".git/info/exclude": "probe.yaml\n", **project("Old.")})
+        git("add", ".")
+        git("commit", "-q", "-m", "Old.")
+        git("checkout", "-q", "-b", "next")
+        write(tmp_path, project("New."))
+        git("commit", "-q", "-a", "-m", "New.")
+        git("checkout", "-q", "main")
+
+    async def scene() -> None:
+        async with watched(tmp_path, reconcile=NEVER) as seen:
+            for branch, version in (("next", "New."), ("main", "Old."), ("next", "New.")):
+                await asyncio.to_thread(git, "checkout", "-q", branch)
+                await seen.live("n149", version)
+            for generation in seen.generations:
+                mixed = [
+                    name
+                    for name, agent in generation.agents.items()
+                    if name != "probe" and agent.instructions("en", {}, None) != agent.spec.description
+                ]
+                assert not mixed
+            assert len(seen.generations) == 3
+
+    repository()
+    run(scene)
+
+
+# --- 44: the end
+
+
+def descriptors() -> set[str]:
+    return {path.name for path in Path("/dev/fd").iterdir()}
+
+
+@pytest.mark.conformance(44)
+def test_closing_idle_or_in_the_middle_of_a_reload_is_quick_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    write(tmp_path, {f"agents.d/{number}.yaml": one(f"n{number}") for number in range(20)})
+
+    async def open_and_close(number: int) -> float:
+        async with AsyncExitStack() as stack:
+            runtime = await stack.enter_async_context(Runtime.open(tmp_path))
+            live = runtime.catalog.current.number
+            if number % 2:
+                write(tmp_path, {"agents.d/0.yaml": one("n0", f"Version {perf_counter()}.")})
+            if number % 8 == 1:
+                await runtime.wait_generation(live + 1)
+            for _ in range(number):  # somewhere in the first look
+                await asyncio.sleep(0)
+            began = perf_counter()
+            await stack.aclose()
+            return perf_counter() - began
+
+    async def scene(times: int) -> None:
+        tasks = asyncio.all_tasks()
+        took = sorted([await open_and_close(number) for number in range(times)])
+        assert took[times * 9 // 10] <= 0.2, "but for a hiccup of the machine"
+        assert took[-1] <= 1.0
+        assert asyncio.all_tasks() == tasks
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("agentsd-watch")]
+
+    asyncio.run(scene(2))  # loads what is loaded once
+    threads, before = set(threading.enumerate()), descriptors()
+    asyncio.run(scene(50))
+    assert set(threading.enumerate()) == threads
+    ends = perf_counter() + 5
+    while not descriptors() <= before and perf_counter() < ends:
+        os.sched_yield()  # watchfiles closes its own in a thread of its own
+    assert descriptors() <= before

@@ -1,0 +1,246 @@
+"""Long conversations: what the model gets to see of them, and that nothing that matters gets lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework import ModelError, Runtime, events, tool
+from framework.config.templates.prompts import Prompts
+from framework.conversation.compaction import beginning, events_of, facts_of, summed_up
+from framework.conversation.window import last_messages
+from framework.llm.client import ModelRequest
+from framework.testing import ScriptedModel, Turn, calls
+from framework.types.messages import Message, ToolCall
+from framework.types.transcript import Summary, faults
+from tests.support.cases import cases
+from tests.support.projects import agent, write
+
+FACTS = st.sampled_from(["1234", "2026-01-05", "src/app.py", "ann@example.com", "80.50", "order_id", "订单 77 号"])
+WORDS = st.sampled_from(["please", "refund", "the", "看看", "now"])
+SAID = st.lists(FACTS | WORDS, min_size=1, max_size=6).map(" ".join)
+STATUSES = st.sampled_from(["success", "error", "denied", "cancelled"])
+DECISIONS = st.sampled_from([None, None, "approve", "reject: too much", 'edit: {"amount": 5}'])
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[Message]:
+    messages: list[Message] = []
+    for _ in range(draw(st.integers(1, 8))):
+        messages.append(Message(role="user", content=draw(SAID)))
+        for _ in range(draw(st.integers(0, 3))):
+            wanted = [ToolCall(id=f"c{n}", tool=draw(WORDS)) for n in range(draw(st.integers(1, 2)))]
+            messages.append(Message(role="assistant", tool_calls=tuple(wanted)))
+            messages.extend(
+                Message(
+                    role="tool",
+                    tool_call_id=call.id,
+                    content=draw(SAID),
+                    status=draw(STATUSES),
+                    decision=draw(DECISIONS),
+                )
+                for call in wanted
+            )
+        messages.append(Message(role="assistant", content=draw(SAID)))
+    return messages
+
+
+@cases(100)
+@given(messages=conversations(), window=st.integers(1, 40))
+def test_a_window_begins_with_the_user_and_splits_no_call_from_its_answer(messages: list[Message], window: int) -> None:
+    seen = last_messages(messages, window)
+    assert len(seen) <= window
+    assert not [*faults(seen)]
+    assert not seen or seen[0].role == "user"
+    assert seen[1:] == messages[len(messages) - len(seen) + 1 :]
+    if len(messages) <= window:
+        assert seen == messages
+
+
+def test_a_turn_longer_than_the_window_is_not_forgotten() -> None:
+    call = ToolCall(id="c", tool="echo")
+    rounds = [Message(role="assistant", tool_calls=(call,)), Message(role="tool", tool_call_id="c", content="a")] * 30
+    seen = last_messages([Message(role="user", content="go"), *rounds], 6)
+    assert [message.role for message in seen] == ["user", "assistant", "tool", "assistant", "tool"]
+
+
+@cases(60)
+@given(rounds=st.lists(st.tuples(conversations(), SAID | st.just("")), min_size=1, max_size=4), keep=st.integers(0, 30))
+def test_facts_failures_denials_and_decisions_survive_whatever_the_model_writes(
+    rounds: list[tuple[list[Message], str]], keep: int
+) -> None:
+    """However often it is summed up, and even if the model writes nothing at all."""
+    summary: Summary | None = None
+    history: list[Message] = []
+    for messages, text in rounds:
+        history += messages
+        gone = beginning(history, keep, lambda message: 1 + len(message.content) // 20)
+        summary = summed_up(summary, history[:gone], text)
+        history = history[gone:]
+        assert not [*faults(history)]
+        assert not history or history[0].role == "user"
+    assert summary is not None
+    whole = [message for messages, _ in rounds for message in messages]
+    assert [*whole[summary.upto :]] == history
+    told = Prompts({}).render("earlier.j2", "en", {"summary": summary.model_dump()})
+    told += "\n".join(message.content for message in history)
+    for fact in facts_of(whole):
+        assert fact in told
+    for event in events_of(whole):
+        assert event in told or event in {*events_of(history)}
+
+
+def test_what_one_summary_said_and_the_next_leaves_out_is_taken_over() -> None:
+    first = summed_up(None, [Message(role="user", content="refund order 1234")], "They want a refund for 1234.")
+    assert first.facts == ()
+    second = summed_up(first, [Message(role="user", content="hurry")], "They are in a hurry.")
+    assert (second.facts, second.upto) == (("1234",), 2)
+
+
+def test_what_is_pasted_is_not_taken_for_words() -> None:
+    log = "\n".join(f"2026-01-05 12:00:{n:02} error {n}" for n in range(60)) * 10
+    found = [*facts_of([Message(role="user", content=f"why order 1234? {log}")])]
+    assert "1234" in found
+    assert len("".join(found)) < 2000
+
+
+# --- runs
+
+
+@tool(risk="low")
+async def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+def is_compression(request: ModelRequest) -> bool:
+    return "gets too long" in request.messages[-1].content
+
+
+def talk(root: Path, script: Any, *messages: str, **keys: str) -> tuple[ScriptedModel, Any, list[list[events.Event]]]:
+    """One conversation; returns the model, the conversation as it is stored, and the events of each run."""
+    policy = '{deny: [{tool: pay, when: {amount: "> 50"}}], allow: ["*"]}'
+    given = {"conversation": "{compress_at_tokens: 300}", "skill_policy": policy, **keys}
+    write(root, {"agents.d/a.yaml": agent("a", **given)})
+    model = ScriptedModel(script=script)
+
+    async def main() -> tuple[ScriptedModel, Any, list[list[events.Event]]]:
+        told = []
+        async with Runtime.open(root, tools=[pay], models={"scripted": model}, watch=False) as runtime:
+            assert runtime.catalog.problems == (), runtime.catalog.problems
+            for message in messages:
+                async with runtime.stream(message, conversation="c") as stream:
+                    told.append([event async for event in stream])
+                result = await stream.result()
+                assert result.status == "completed", result
+            return model, await runtime.store.conversation("c"), told
+
+    return asyncio.run(main())
+
+
+def script(request: ModelRequest) -> Turn:
+    """Sum up, pay what the first message wants paid, or answer."""
+    if is_compression(request):
+        return "THE SUMMARY"
+    if request.messages[-1].content.startswith("pay "):
+        return calls(("pay", {"amount": int(request.messages[-1].content.split()[1])}))
+    return "well " * 60
+
+
+MESSAGES = ("pay 80 for order 1234", "word " * 100, "word " * 100, "word " * 100, "and now?")
+
+
+def test_past_the_threshold_a_summary_takes_the_place_of_the_beginning(tmp_path: Path) -> None:
+    model, conversation, told = talk(tmp_path, script, *MESSAGES)
+    last = [message.content for message in model.requests[-1].messages]
+    assert "THE SUMMARY" in last[1]
+    assert 'pay {"amount": 80}: denied' in last[1]
+    assert "Also named: 80, 1234" in last[1]
+    assert "pay 80 for order 1234" not in last
+    assert last[-1] == "and now?"
+    assert [m.content for m in conversation.messages if m.role == "user"] == list(MESSAGES), "all stay in the store"
+    assert conversation.summary.upto == len(conversation.messages) - 2 - len(last[2:-1]), "all before this turn"
+    codes = [[e.code for e in run if isinstance(e, events.Warned)] for run in told]
+    assert codes[0] == []
+    assert ["compressed"] in codes
+
+
+def test_the_summary_is_a_call_of_the_run_and_is_paid_from_its_budget(tmp_path: Path) -> None:
+    model, _, told = talk(tmp_path, script, *MESSAGES)
+    finished = [run[-1] for run in told]
+    used = [event.tokens_used for event in finished if isinstance(event, events.RunFinished)]
+    asked = sum(map(is_compression, model.requests))
+    assert asked >= 1
+    assert sum(used) == 10 * len(model.requests), "10 tokens a call, summaries included"
+
+
+def test_a_summary_is_kept_from_run_to_run(tmp_path: Path) -> None:
+    model, _, _ = talk(tmp_path, script, *MESSAGES, "one", "two")
+    ones = [request for request in model.requests if request.messages[-1].content in ("one", "two")]
+    assert all("THE SUMMARY" in request.messages[1].content for request in ones)
+    again = [request for request in model.requests if is_compression(request)][1:]
+    assert all("THE SUMMARY" in request.messages[1].content for request in again), "the summary is summed up, too"
+
+
+def test_without_a_summary_the_run_goes_on_with_a_warning(tmp_path: Path) -> None:
+    def broken(request: ModelRequest) -> Turn:
+        return ModelError("no") if is_compression(request) else script(request)
+
+    _, conversation, told = talk(tmp_path, broken, *MESSAGES)
+    warned = [event for run in told for event in run if isinstance(event, events.Warned)]
+    assert {event.code for event in warned} == {"compression"}
+    assert "the conversation could not be summed up: no" in warned[0].message
+    assert conversation.summary is None
+
+
+@pytest.mark.parametrize("keys", [{"conversation": "{compress_at_tokens: null}"}, {"runtime_policy": "{max_steps: 1}"}])
+def test_no_summary_is_made_where_none_may_be(tmp_path: Path, keys: dict[str, str]) -> None:
+    said = ("word " * 100, "word " * 100, "word " * 100, "and now?")
+    model, _, _ = talk(tmp_path, script, *said, **keys)
+    assert not any(map(is_compression, model.requests))
+
+
+def test_a_plan_sums_up_before_it_plans(tmp_path: Path) -> None:
+    from framework.types.plan import PlanDraft, StepDraft
+
+    def planned(request: ModelRequest) -> Turn:
+        if request.output is PlanDraft:
+            return PlanDraft(
+                goal="g", steps=(StepDraft(id="s", description="d", tool="echo", parameters={"text": "x"}),)
+            )
+        return script(request)
+
+    model, _, _ = talk(tmp_path, planned, *MESSAGES[1:], executor="plan")
+    plan_requests = [request for request in model.requests if request.output is PlanDraft]
+    assert "THE SUMMARY" in plan_requests[-1].messages[1].content
+
+
+def test_offline_sums_up_by_listing_the_requests(tmp_path: Path) -> None:
+    keys = {"model": "offline", "conversation": "{compress_at_tokens: 60}"}
+    for locale in ("en", "zh"):
+        write(tmp_path, {"agentsd.yaml": f"locale: {locale}\n"})
+        said = ("echo 'the first'", "echo 'the second'", "echo 'the third one'", "echo 'the fourth one'", "echo 'end'")
+        _, conversation, told = talk(tmp_path, script, *said, **keys)
+        assert conversation.summary is not None
+        assert "the first" in conversation.summary.text
+        finished = told[-1][-1]
+        assert isinstance(finished, events.RunFinished)
+        assert finished.output == "end"
+
+
+def test_a_conversation_longer_than_the_window_warns_and_says_what_to_do(tmp_path: Path) -> None:
+    def plain(request: ModelRequest) -> Turn:
+        return f"seen {len(request.messages)}"
+
+    _, _, told = talk(tmp_path, plain, *("hi",) * 4, conversation="{window: 4}")
+    warned = [[e.message for e in run if isinstance(e, events.Warned)] for run in told]
+    assert warned[:3] == [[], [], []]
+    assert warned[3] == [
+        "of 6 messages of the conversation, the model sees the last 4; "
+        "begin a new conversation, or raise conversation.window (agents.d/a.yaml:7)"
+    ]

@@ -1,0 +1,67 @@
+"""What the documentation shows is true: its Python runs, its YAML is valid, its links lead somewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from framework.cli.init import copy_starter
+from framework.config.settings import Settings
+from framework.config.yaml.document import read_document
+from framework.config.yaml.environment import expand
+from framework.config.yaml.parse import parse, parse_agent
+from framework.tools.plugins.loader import PluginLoader
+from framework.types.case import CaseFile
+from framework.types.source import Sources
+from tests.support.paths import ROOT
+
+PAGES = sorted([ROOT / "README.md", ROOT / "AGENTS.md", *(ROOT / "docs").rglob("*.md")])
+
+
+def blocks(language: str) -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        for number, text in enumerate(re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8"), re.DOTALL), 1):
+            yield f"{page.relative_to(ROOT)}#{number}", text
+
+
+@pytest.mark.parametrize(("place", "text"), list(blocks("yaml")))
+def test_every_yaml_block_is_valid(place: str, text: str) -> None:
+    if "cases:" in text:
+        parse(place, text.encode(), CaseFile)
+    elif "mcp_servers:" in text:
+        parse(place, text.encode(), Sources)
+    elif "\nname:" in text:
+        parse_agent(place, text.encode())
+    else:
+        document = read_document(place, text.encode())
+        data, problems = expand(document, {})
+        assert not problems
+        is_source = data.keys() & {"skill_hosts", "mcp_servers"}
+        Sources(**data) if is_source else Settings(**data)
+
+
+@pytest.mark.parametrize(("place", "text"), list(blocks("python")))
+def test_every_python_block_runs(place: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy_starter(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    if '"""plugins/' in text:
+        plugin = PluginLoader().load("plugins/orders.py", text.encode())
+        assert [tool.name for tool in plugin.tools] == ["orders.refund"]
+        return
+    names: dict[str, object] = {"__name__": place}
+    exec(compile(text, place, "exec"), names)
+    for name, value in names.items():
+        if name.startswith("test_"):
+            value()  # type: ignore[operator]  # a function of the block
+        if name == "serve":
+            asyncio.run(value())  # type: ignore[operator]  # a coroutine function of the block
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text("utf-8")):
+        assert (page.parent / target).exists(), target

@@ -1,0 +1,543 @@
+"""Every limit ends, or bounds, a real run: what it has is returned, and the finish reason is the limit's key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework import LimitExceeded, RequestError, RunResult, Runtime, Tool, ToolContext, tool
+from framework.llm.capabilities import Capabilities, Prices
+from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
+from framework.testing import JsonStore, ScriptedModel, Turn, calls
+from framework.types.events import Event, ToolFinished, Warned
+from framework.types.messages import Message, ToolCall, Usage
+from framework.types.report import LimitUse
+from tests.support.cases import cases
+from tests.support.projects import agent, write
+
+FILE = "agents.d/worker.yaml"
+
+
+@tool(risk="low")
+async def work(n: int = 0) -> str:
+    """Do something."""
+    return f"did {n}"
+
+
+@tool(risk="low")
+async def stuck() -> str:
+    """Wait for what never comes."""
+    await asyncio.Event().wait()
+    return "never"
+
+
+def project(root: Path, limits: str = "{}", **keys: str) -> Path:
+    """One agent; its limits are on line 7 of its file."""
+    return write(root, {FILE: agent("worker", runtime_policy=limits, **keys)})
+
+
+def works(*numbers: int) -> Turn:
+    return calls(*(("work", {"n": number}) for number in numbers))
+
+
+def endless() -> ScriptedModel:
+    """Asks for one more, new call in every turn."""
+    return ScriptedModel(script=lambda request: works(len(request.messages)))
+
+
+async def run(
+    root: Path, *turns: Turn, model: Any = None, tools: Sequence[Tool] = (work, stuck), **options: Any
+) -> RunResult:
+    models = {"scripted": model or ScriptedModel(*turns)}
+    async with Runtime.open(root, tools=tools, models=models, watch=False) as runtime:
+        return await runtime.run("go", **{"agent": "worker", **options})
+
+
+async def events(root: Path, *turns: Turn) -> list[Event]:
+    models = {"scripted": ScriptedModel(*turns)}
+    async with Runtime.open(root, tools=[work], models=models, watch=False) as runtime, runtime.stream("go") as stream:
+        return [event async for event in stream]
+
+
+def observations(model: ScriptedModel) -> list[str]:
+    return [message.content for message in model.requests[-1].messages if message.role == "tool"]
+
+
+# --- each limit
+
+
+def test_max_steps_ends_a_run_before_the_turn_too_many(tmp_path: Path) -> None:
+    model = endless()
+    result = asyncio.run(run(project(tmp_path, "{max_steps: 3}"), model=model))
+
+    assert (result.status, result.finish_reason, result.steps) == ("stopped", "max_steps", 3)
+    assert len(model.requests) == 3
+    assert [call.status for call in result.tool_calls] == ["success"] * 3, "the last turn's calls are still made"
+    assert result.stopped_by == LimitUse(limit="max_steps", used=3, allowed=3, place=f"{FILE}:7")
+
+
+def test_calls_past_max_tool_calls_are_answered_instead_of_made_and_the_model_may_still_answer(tmp_path: Path) -> None:
+    model = ScriptedModel(works(1, 2, 3, 4), "enough")
+    result = asyncio.run(run(project(tmp_path, "{max_tool_calls: 2}"), model=model))
+
+    assert (result.status, result.output) == ("completed", "enough")
+    assert [call.status for call in result.tool_calls] == ["success", "success", "error", "error"]
+    assert observations(model)[:2] == ["did 1", "did 2"]
+    assert all("limit of tool calls is reached" in text for text in observations(model)[2:])
+
+
+def test_a_run_whose_turn_asks_for_more_calls_when_none_is_left_is_stopped(tmp_path: Path) -> None:
+    result = asyncio.run(run(project(tmp_path, "{max_tool_calls: 2}"), works(1, 2, 3), works(4), "never asked"))
+
+    assert (result.status, result.finish_reason) == ("stopped", "max_tool_calls")
+    assert [call.result for call in result.tool_calls if call.status == "success"] == ["did 1", "did 2"]
+    assert result.stopped_by == LimitUse(limit="max_tool_calls", used=2, allowed=2, place=f"{FILE}:7")
+
+
+def test_max_total_tokens_lets_the_answer_that_went_past_it_count_and_ends_the_run_then(tmp_path: Path) -> None:
+    root = project(tmp_path, "{max_total_tokens: 15}")
+    stopped = asyncio.run(run(root, works(1), works(2), "never asked"))
+    answered = asyncio.run(run(root, works(1), "in time"))
+
+    assert (stopped.finish_reason, stopped.usage.total_tokens) == ("max_total_tokens", 20)
+    assert [call.result for call in stopped.tool_calls] == ["did 1", "did 2"]
+    assert (answered.status, answered.output) == ("completed", "in time")
+
+
+class Priced:
+    """A model of which every answer costs half a dollar, and asks for more."""
+
+    info = ModelInfo(provider="priced", model="", capabilities=Capabilities(prices=Prices(input=0, output=0)))
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        message = Message(role="assistant", tool_calls=works(len(request.messages)))
+        yield Delta(reply=ModelReply(message, "tool_calls", Usage(cost_usd=0.5)))
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def test_max_cost_usd_ends_a_run_once_it_is_spent(tmp_path: Path) -> None:
+    result = asyncio.run(run(project(tmp_path, "{max_cost_usd: 1.2}"), model=Priced()))
+
+    assert (result.finish_reason, result.steps, result.usage.cost_usd) == ("max_cost_usd", 3, 1.5)
+
+
+def test_timeout_ends_a_run_in_the_middle_of_a_tool_and_keeps_what_was_done_and_said(tmp_path: Path) -> None:
+    root = project(tmp_path, "{timeout: 300ms, tool_timeout: null}")
+    both = calls(("work", {"n": 1}), ("stuck", {}))
+    result = asyncio.run(run(root, both))
+
+    assert (result.status, result.finish_reason) == ("stopped", "timeout")
+    assert [(call.tool, call.result) for call in result.tool_calls] == [("work", "did 1")]
+    assert result.stopped_by == LimitUse(limit="timeout", used=0.3, allowed=0.3, place=f"{FILE}:7")
+    assert result.elapsed_ms >= 300
+
+
+class Silent:
+    """A model that never answers."""
+
+    info = ModelInfo(provider="silent", model="1")
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        await asyncio.Event().wait()
+        yield Delta()
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def test_model_timeout_fails_a_run_whose_model_does_not_answer(tmp_path: Path) -> None:
+    root = write(project(tmp_path, "{model_timeout: 50ms}"), {"agentsd.yaml": "model_calls: {backoff: 1ms}\n"})
+    result = asyncio.run(run(root, model=Silent()))
+
+    assert (result.status, result.finish_reason) == ("failed", "model_error")
+    assert result.error is not None
+    assert result.error.message == (
+        "silent/1 did not answer within 0.05s (runtime_policy.model_timeout, agents.d/worker.yaml:7) (4 attempts)"
+    )
+    assert result.error.retryable
+
+
+def test_tool_timeout_is_told_to_the_model_and_the_run_goes_on(tmp_path: Path) -> None:
+    model = ScriptedModel(calls(("stuck", {}), ("work", {"n": 1})), "so be it")
+    result = asyncio.run(run(project(tmp_path, "{tool_timeout: 50ms}"), model=model))
+
+    assert result.output == "so be it"
+    late, done = observations(model)
+    assert "stuck" in late
+    assert "did not finish within 0.05s; whether it took effect is unknown" in late
+    assert done == "did 1"
+
+
+def test_a_tool_that_may_be_repeated_leaves_no_doubt_when_it_times_out(tmp_path: Path) -> None:
+    @tool(risk="low", idempotent=True)
+    async def looking() -> str:
+        """Look for ever."""
+        await asyncio.Event().wait()
+        return ""
+
+    model = ScriptedModel(calls(("looking", {})), "so be it")
+    asyncio.run(run(project(tmp_path, "{tool_timeout: 50ms}"), model=model, tools=[looking]))
+
+    assert "it did not finish within 0.05s" in observations(model)[0]
+    assert "unknown" not in observations(model)[0]
+
+
+@pytest.mark.parametrize(("own", "agents", "expected"), [(0.05, "10s", "0.05s"), (10.0, "50ms", "0.05s")])
+def test_of_a_tools_own_timeout_and_the_agents_the_shorter_one_counts(
+    tmp_path: Path, own: float, agents: str, expected: str
+) -> None:
+    @tool(risk="low", timeout=own)
+    async def slow() -> str:
+        """Never end."""
+        await asyncio.Event().wait()
+        return ""
+
+    model = ScriptedModel(calls(("slow", {})), "done")
+    asyncio.run(run(project(tmp_path, f"{{tool_timeout: {agents}}}"), model=model, tools=[slow]))
+
+    assert f"within {expected}" in observations(model)[0]
+
+
+def test_a_timeout_that_a_tool_raises_by_itself_is_its_failure_not_a_limit(tmp_path: Path) -> None:
+    @tool(risk="low")
+    async def remote() -> str:
+        """Ask somebody."""
+        raise TimeoutError("the server was silent")
+
+    model = ScriptedModel(calls(("remote", {})), "done")
+    result = asyncio.run(run(project(tmp_path), model=model, tools=[remote]))
+
+    assert result.status == "completed"
+    assert "TimeoutError: the server was silent" in observations(model)[0]
+
+
+@pytest.mark.hostile(35)
+def test_the_same_call_is_warned_of_the_third_time_and_ends_the_run_the_fourth(tmp_path: Path) -> None:
+    model = ScriptedModel(works(7), works(7), works(7), works(7), "never asked")
+    result = asyncio.run(run(project(tmp_path), model=model))
+
+    assert (result.status, result.finish_reason, result.steps) == ("stopped", "max_repeated_calls", 4)
+    assert [call.result for call in result.tool_calls] == ["did 7"] * 3
+    assert [text.startswith("did 7\n(You made this very call 3 times.") for text in observations(model)] == [
+        False,
+        False,
+        True,
+    ]
+
+
+def test_a_repeated_call_is_a_warning_event_once_and_others_in_between_do_not_matter(tmp_path: Path) -> None:
+    found = asyncio.run(events(project(tmp_path), works(7, 1), works(7), works(8), works(7), "done"))
+
+    warnings = [event for event in found if isinstance(event, Warned)]
+    assert [(event.code, event.message) for event in warnings] == [
+        ("max_repeated_calls", "work was called 3 times with the same arguments")
+    ]
+    assert warnings[0].seq > [event.seq for event in found if isinstance(event, ToolFinished)][-1]
+
+
+def test_turns_in_a_row_with_wrong_calls_end_the_run_after_max_corrections(tmp_path: Path) -> None:
+    wrong = [calls(("wrok", {})), calls(("work", {"n": "many"})), calls(("work", {"m": 1}))]
+    model = ScriptedModel(*wrong, "never asked")
+    result = asyncio.run(run(project(tmp_path, "{max_corrections: 2}"), model=model))
+
+    assert (result.status, result.finish_reason, result.steps) == ("stopped", "max_corrections", 3)
+    assert result.stopped_by == LimitUse(limit="max_corrections", used=3, allowed=2, place=f"{FILE}:7")
+
+
+def test_a_right_call_ends_a_row_of_wrong_ones(tmp_path: Path) -> None:
+    turns = [calls(("wrok", {})), works(1), calls(("wrok", {"n": 2})), works(2), "done"]
+
+    assert asyncio.run(run(project(tmp_path, "{max_corrections: 1}"), *turns)).output == "done"
+
+
+def test_without_corrections_the_first_wrong_call_ends_the_run(tmp_path: Path) -> None:
+    result = asyncio.run(run(project(tmp_path, "{max_corrections: 0}"), calls(("wrok", {})), "never asked"))
+
+    assert result.finish_reason == "max_corrections"
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_no_more_calls_run_side_by_side_than_max_parallel_tools(tmp_path: Path, width: int) -> None:
+    under_way, most = 0, 0
+
+    @tool(risk="low")
+    async def count(n: int) -> str:
+        """Count those under way."""
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        under_way -= 1
+        return str(n)
+
+    turn = calls(*(("count", {"n": n}) for n in range(8)))
+    root = project(tmp_path, f"{{max_parallel_tools: {width}}}")
+    result = asyncio.run(run(root, turn, "done", tools=[count]))
+
+    assert most == width
+    assert [call.result for call in result.tool_calls] == [str(n) for n in range(8)]
+
+
+# --- what a limit says
+
+
+def test_at_four_fifths_of_a_limit_there_is_one_warning(tmp_path: Path) -> None:
+    root = project(tmp_path, "{max_steps: 5, max_tool_calls: 6, max_total_tokens: 1000}")
+    found = asyncio.run(events(root, *(works(n) for n in range(4)), "done"))
+
+    warnings = [(event.code, event.message) for event in found if isinstance(event, Warned)]
+    assert warnings == [("max_steps", "4 of max_steps 5 used")]
+
+
+def test_a_large_count_is_written_out(tmp_path: Path) -> None:
+    model = ScriptedModel(works(1), "never asked", tokens=1_234_567)
+    root = project(tmp_path, "{max_total_tokens: 1234567}")
+
+    with pytest.raises(LimitExceeded, match="max_total_tokens reached: 1234567 of 1234567"):
+        asyncio.run(run(root, model=model, raise_on_limit=True))
+
+
+def test_raise_on_limit_raises_with_the_result_and_says_limit_use_and_place(tmp_path: Path) -> None:
+    root = project(tmp_path, "\n  max_tool_calls: 40\n  max_steps: 2")
+
+    with pytest.raises(LimitExceeded) as caught:
+        asyncio.run(run(root, model=endless(), raise_on_limit=True))
+
+    error = caught.value
+    assert str(error) == f"max_steps reached: 2 of 2 (set at {FILE}:9)"
+    assert (error.limit, error.used, error.allowed, error.place) == ("max_steps", 2, 2, f"{FILE}:9")
+    assert error.result is not None
+    assert (error.result.status, len(error.result.tool_calls)) == ("stopped", 2)
+
+
+@pytest.mark.parametrize(
+    ("limits", "turns"),
+    [
+        ("{max_tool_calls: 1}", [works(1), works(2)]),
+        ("{max_total_tokens: 1}", [works(1)]),
+        ("{timeout: 100ms}", [calls(("stuck", {}))]),
+        ("{max_repeated_calls: 1}", [works(1), works(1)]),
+        ("{max_corrections: 0}", [calls(("wrok", {}))]),
+    ],
+)
+def test_raise_on_limit_raises_for_every_limit(tmp_path: Path, limits: str, turns: list[Turn]) -> None:
+    with pytest.raises(LimitExceeded) as caught:
+        asyncio.run(run(project(tmp_path, limits), *turns, raise_on_limit=True))
+
+    assert caught.value.limit == limits.strip("{").partition(":")[0]
+    assert caught.value.place == f"{FILE}:7"
+    assert caught.value.used >= caught.value.allowed
+
+
+def test_raise_on_limit_does_not_raise_for_a_run_that_ends_otherwise(tmp_path: Path) -> None:
+    assert asyncio.run(run(project(tmp_path), "hello", raise_on_limit=True)).output == "hello"
+
+
+def test_what_stopped_a_run_is_kept_with_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = JsonStore()
+        root = project(tmp_path, "{max_steps: 1}")
+        models = {"scripted": endless()}
+        async with Runtime.open(root, tools=[work], models=models, store=store, watch=False) as runtime:
+            result = await runtime.run("go")
+        assert (await store.load_run(result.run_id)).stopped_by == result.stopped_by
+        assert result.stopped_by is not None
+
+    asyncio.run(main())
+
+
+def test_a_stopped_run_returns_the_last_thing_that_the_model_said(tmp_path: Path) -> None:
+    def turn(request: ModelRequest) -> Turn:
+        number = len(request.messages)
+        call = ToolCall(id=f"c{number}", tool="work", arguments={"n": number})
+        return Message(role="assistant", content=f"thought {number}", tool_calls=(call,))
+
+    model = ScriptedModel(script=turn)
+    result = asyncio.run(run(project(tmp_path), model=model, limits={"max_steps": 2}))
+
+    assert (result.status, result.output) == ("stopped", "thought 4")
+
+
+@pytest.mark.parametrize(
+    ("limits", "turns"),
+    [
+        ("{max_tool_calls: 1}", [works(1), works(2)]),
+        ("{max_repeated_calls: 1}", [works(1), works(1)]),
+        ("{timeout: 100ms, tool_timeout: null}", [calls(("stuck", {}))]),
+    ],
+)
+def test_every_call_in_a_stopped_runs_messages_has_its_answer(tmp_path: Path, limits: str, turns: list[Turn]) -> None:
+    result = asyncio.run(run(project(tmp_path, limits), *turns))
+
+    asked = [call.id for message in result.messages for call in message.tool_calls]
+    assert asked == [message.tool_call_id for message in result.messages if message.role == "tool"]
+
+
+# --- limits of one call
+
+
+def test_a_caller_may_lower_a_limit_and_is_told_that_it_was_theirs(tmp_path: Path) -> None:
+    root = project(tmp_path, "{max_steps: 8}")
+
+    with pytest.raises(LimitExceeded) as caught:
+        asyncio.run(run(root, model=endless(), limits={"max_steps": 2}, raise_on_limit=True))
+
+    assert str(caught.value) == "max_steps reached: 2 of 2 (set at limits.max_steps of the request)"
+
+
+def test_a_caller_may_raise_a_limit(tmp_path: Path) -> None:
+    root = project(tmp_path, "{max_steps: 2}")
+
+    assert asyncio.run(run(root, model=endless(), limits={"max_steps": 5})).steps == 5
+
+
+def test_null_is_no_limit_in_the_file_and_in_the_call(tmp_path: Path) -> None:
+    unlimited = "{max_steps: null, max_tool_calls: null, max_total_tokens: null, timeout: null}"
+    turns = [*(works(n) for n in range(60)), "done"]
+    in_file = asyncio.run(run(project(tmp_path, unlimited), model=ScriptedModel(*turns, tokens=5000)))
+    names = ("max_steps", "max_tool_calls", "max_total_tokens", "timeout")
+    in_call = asyncio.run(run(project(tmp_path), model=ScriptedModel(*turns, tokens=5000), limits=dict.fromkeys(names)))
+
+    for result in (in_file, in_call):
+        assert (result.status, result.steps, result.usage.total_tokens) == ("completed", 61, 305_000)
+
+
+def test_null_repeats_and_timeouts_are_no_limits_either(tmp_path: Path) -> None:
+    limits = "{max_repeated_calls: null, model_timeout: null, tool_timeout: null}"
+
+    assert asyncio.run(run(project(tmp_path, limits), *[works(1)] * 8, "done")).output == "done"
+
+
+def test_a_missing_limit_is_the_small_default(tmp_path: Path) -> None:
+    result = asyncio.run(run(project(tmp_path), model=endless()))
+
+    assert (result.finish_reason, result.steps) == ("max_steps", 10)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_stesp": 3}, "limits: there is no 'max_stesp'; did you mean max_steps"),
+        ({"risk_level": "critical"}, "limits: there is no 'risk_level'"),
+        ({"max_steps": 0}, "limits: max_steps: Input should be greater than 0"),
+        ({"timeout": "soon"}, "limits: timeout: .*a duration is written like"),
+        ({"max_corrections": None}, "limits: max_corrections"),
+    ],
+)
+def test_limits_that_are_none_are_refused(tmp_path: Path, limits: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        asyncio.run(run(project(tmp_path), limits=limits))
+
+
+# --- sub-agents
+
+
+def family(root: Path, parent: str, child: str = "{}") -> Path:
+    boss = agent("boss", runtime_policy=parent, sub_agents="[worker]", skill_policy="{allow: []}")
+    project(root, child)
+    return write(root, {"agents.d/boss.yaml": boss})
+
+
+DELEGATE = calls(("agent.worker", {"message": "work"}))
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason", "turns"),
+    [
+        ("{max_steps: 3}", "max_steps", [DELEGATE, works(1), works(2)]),
+        ("{max_total_tokens: 25}", "max_total_tokens", [DELEGATE, works(1), works(2)]),
+        ("{max_tool_calls: 2}", "max_tool_calls", [DELEGATE, works(1), works(2), DELEGATE]),
+    ],
+)
+def test_a_sub_agent_spends_its_parents_budget(tmp_path: Path, limits: str, reason: str, turns: list[Turn]) -> None:
+    result = asyncio.run(run(family(tmp_path, limits), *turns, agent="boss"))
+
+    assert (result.status, result.finish_reason) == ("stopped", reason)
+    assert result.stopped_by is not None
+    assert result.stopped_by.place == "agents.d/boss.yaml:7"
+    assert result.steps == 3 if reason != "max_tool_calls" else 4
+
+
+def test_a_sub_agents_own_limit_ends_only_the_sub_agent(tmp_path: Path) -> None:
+    model = ScriptedModel(DELEGATE, works(1), "the worker had to stop")
+    result = asyncio.run(run(family(tmp_path, "{}", "{max_steps: 1}"), model=model, agent="boss"))
+
+    assert (result.status, result.output) == ("completed", "the worker had to stop")
+    assert "it was stopped by max_steps" in observations(model)[0]
+    assert result.steps == 3
+
+
+def test_a_parents_time_runs_out_for_its_sub_agent_too(tmp_path: Path) -> None:
+    root = family(tmp_path, "{timeout: 200ms}", "{tool_timeout: null}")
+    result = asyncio.run(run(root, DELEGATE, calls(("stuck", {})), agent="boss"))
+
+    assert (result.status, result.finish_reason) == ("stopped", "timeout")
+    assert result.stopped_by is not None
+    assert result.stopped_by.place == "agents.d/boss.yaml:7"
+
+
+# --- any limits at all
+
+
+@cases(40)
+@given(
+    steps=st.integers(1, 8),
+    allowed=st.integers(1, 12),
+    tokens=st.integers(1, 120),
+    turns=st.lists(st.integers(1, 5), max_size=10),
+)
+def test_whatever_the_model_wants_no_limit_is_overstepped(
+    tmp_path_factory: pytest.TempPathFactory, steps: int, allowed: int, tokens: int, turns: list[int]
+) -> None:
+    made: list[int] = []
+
+    @tool(risk="low")
+    async def note(n: int) -> str:
+        """Note a number."""
+        made.append(n)
+        return "noted"
+
+    numbers = iter(range(100))
+    script: list[Turn] = [calls(*(("note", {"n": next(numbers)}) for _ in range(width))) for width in turns]
+    model = ScriptedModel(*script, "done")
+    limits = {"max_steps": steps, "max_tool_calls": allowed, "max_total_tokens": tokens}
+    root = project(tmp_path_factory.mktemp("limits"))
+    result = asyncio.run(run(root, model=model, tools=[note], limits=limits))
+
+    assert len(model.requests) == result.steps <= steps
+    assert len(made) <= allowed
+    assert result.usage.total_tokens < tokens + 10, "only the last answer may go past it"
+    assert result.status == "completed" or result.finish_reason in limits
+    assert len(made) == sum(call.status == "success" for call in result.tool_calls)
+    if result.status == "completed":
+        assert len(made) == min(sum(turns), allowed)
+
+
+def test_the_time_of_a_run_is_stored_while_it_runs_so_that_a_crash_gives_none_back(tmp_path: Path) -> None:
+    store, stored = JsonStore(), []
+
+    @tool(risk="low")
+    async def peek(n: int, context: ToolContext) -> str:
+        """Look at the record of the run."""
+        stored.append((await store.load_run(context.run_id)).elapsed_ms)
+        return f"looked {n}"
+
+    async def main() -> RunResult:
+        model = ScriptedModel(calls(("peek", {"n": 1})), calls(("peek", {"n": 2})), "done")
+        root, models = project(tmp_path, "{timeout: 60s}"), {"scripted": model}
+        async with Runtime.open(root, models=models, tools=[peek], store=store, watch=False) as runtime:
+            return await runtime.run("go")
+
+    result = asyncio.run(main())
+    assert result.output == "done"
+    first, second = stored
+    assert 0 < first < second < result.elapsed_ms

@@ -1,0 +1,151 @@
+"""When a model may be asked: after failures in a row it is left alone, and one call finds out whether it is back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.engine.context.circuit_breaker import JITTER, LONGEST_COOLDOWN, Health, Permit
+from tests.support.cases import cases
+
+AFTER, COOLDOWN = 3, 5.0
+
+
+@dataclass
+class World:
+    """A clock, a chance, and what was permitted."""
+
+    now: float = 100.0
+    chance: float = 0.0
+    health: Health = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.health = Health(lambda: self.now, lambda: self.chance)
+
+    def ask(self, model: str = "m") -> Permit:
+        return self.health.permit(model)
+
+    def fail(self, permit: Permit, model: str = "m") -> None:
+        self.health.failed(model, permit, "down", after=AFTER, cooldown=COOLDOWN)
+
+    def fail_times(self, times: int) -> None:
+        for _ in range(times):
+            self.fail(self.ask())
+
+
+def test_failures_in_a_row_begin_a_cooldown_and_a_success_between_them_does_not_count() -> None:
+    world = World()
+    world.fail_times(AFTER - 1)
+    world.health.succeeded("m")
+    world.fail_times(AFTER - 1)
+    assert world.ask().wait == 0
+    assert not world.health.is_resting("m")
+    world.fail_times(1)
+    assert world.ask().wait == COOLDOWN
+    assert world.health.is_resting("m")
+    assert world.health.trouble("m") == "it failed 3 times in a row, the last time: down"
+
+
+def test_one_call_finds_out_whether_the_model_is_back_and_the_others_wait() -> None:
+    world = World()
+    world.fail_times(AFTER)
+    world.now += COOLDOWN
+    assert world.ask().wait == 0
+    assert [world.ask().wait for _ in range(3)] == [COOLDOWN] * 3
+    world.health.succeeded("m")
+    assert [world.ask().wait for _ in range(3)] == [0] * 3
+
+
+def test_a_probe_that_fails_doubles_the_cooldown_up_to_the_longest() -> None:
+    world = World()
+    world.fail_times(AFTER)
+    waits = []
+    for _ in range(6):
+        waits.append(world.ask().wait)
+        world.now += waits[-1]
+        world.fail(world.ask())
+    assert waits == [5, 10, 20, 40, LONGEST_COOLDOWN, LONGEST_COOLDOWN]
+
+
+def test_a_probe_that_never_comes_back_is_followed_by_another() -> None:
+    world = World()
+    world.fail_times(AFTER)
+    world.now += COOLDOWN
+    world.ask()
+    world.now += COOLDOWN
+    assert world.ask().wait == 0
+
+
+def test_calls_that_began_before_the_cooldown_do_not_prolong_it() -> None:
+    world = World()
+    begun = [world.ask() for _ in range(10)]
+    for permit in begun:
+        world.fail(permit)
+    assert world.ask().wait == COOLDOWN
+
+
+def test_models_are_judged_one_by_one() -> None:
+    world = World()
+    world.fail_times(AFTER)
+    assert world.ask("other").wait == 0
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("pass"), st.floats(0, 30)),
+        st.tuples(st.just("ask"), st.just(0.0)),
+        st.tuples(st.just("fail"), st.floats(0, 1)),
+        st.tuples(st.just("succeed"), st.just(0.0)),
+    ),
+    max_size=80,
+)
+
+
+@given(steps=STEPS, chance=st.floats(0, 1))
+@cases(150)
+def test_whatever_happens_a_wait_ends_in_time_and_a_cooldown_lets_one_call_through(
+    steps: list[tuple[str, float]], chance: float
+) -> None:
+    world = World(chance=chance)
+    open_calls: list[Permit] = []
+    quiet_until = 0.0
+    for step, value in steps:
+        match step:
+            case "pass":
+                world.now += value
+            case "ask":
+                permit = world.ask()
+                assert 0 <= permit.wait <= LONGEST_COOLDOWN
+                assert permit.wait == 0 or world.health.is_resting("m")
+                if permit.wait == 0:
+                    assert world.now >= quiet_until, "nobody gets through while a model is left alone"
+                    open_calls.append(permit)
+                    if world.ask().wait:  # that was a probe: no second one
+                        quiet_until = world.now + world.ask().wait
+            case "fail" if open_calls:
+                before = world.ask().wait if world.health.is_resting("m") else 0.0
+                world.fail(open_calls.pop(int(value * (len(open_calls) - 1))))
+                if world.health.is_resting("m"):
+                    wait = world.ask().wait
+                    assert wait >= min(before, COOLDOWN * (1 - JITTER)), "a failure never makes it shorter"
+                    quiet_until = world.now + wait
+            case "succeed" if open_calls:
+                open_calls.pop()
+                world.health.succeeded("m")
+                quiet_until = 0.0
+                assert world.ask().wait == 0
+
+
+def test_a_probe_that_comes_back_after_the_next_one_was_begun_says_nothing() -> None:
+    world = World()
+    world.fail_times(AFTER)
+    world.now += COOLDOWN
+    lost = world.ask()
+    assert lost.wait == 0
+    world.now += COOLDOWN
+    assert world.ask().wait == 0, "the first probe never came back"
+    world.fail(lost)
+    world.now += COOLDOWN
+    assert world.ask().wait == 0, "its failure, told late, has made no cooldown longer"

@@ -1,0 +1,44 @@
+"""Jobs that run in parallel: a limit that one of them meets keeps further ones from starting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from framework.engine.context.concurrency import Confirmations, Job, as_ready
+from framework.types.errors import LimitExceeded
+
+
+def test_no_job_starts_after_one_has_met_a_limit_and_those_in_progress_finish() -> None:
+    log: list[str] = []
+
+    async def main() -> None:
+        met = asyncio.Event()
+
+        async def limited() -> Confirmations:
+            met.set()
+            raise LimitExceeded("max_repeated_calls", used=3, allowed=3)
+
+        async def slow() -> Confirmations:
+            await met.wait()
+            log.append("slow finished")
+            return ()
+
+        async def late() -> Confirmations:
+            log.append("late started")
+            return ()
+
+        jobs: Iterator[Job] = iter([slow(), limited()])
+        more = [late]  # a coroutine is made only when it is asked for
+
+        def next_job() -> Job | None:
+            return next(jobs, None) or (more.pop()() if more else None)
+
+        with pytest.raises(LimitExceeded, match="max_repeated_calls"):
+            await as_ready(next_job, at_most=2)
+
+    asyncio.run(main())
+
+    assert log == ["slow finished"]

@@ -1,0 +1,277 @@
+"""A cost limit that cannot be computed is an error, at load or before the first model call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from framework import RunResult, Runtime
+from framework.config.schema import Names, settings_schema
+from framework.config.settings import Settings
+from framework.engine.runtime.project import Project
+from framework.llm.capabilities import Capabilities, Prices, priced
+from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
+from framework.testing import ScriptedModel, calls
+from framework.types.messages import Message, Usage
+from framework.types.spec import Limits
+from tests.cli.test_cli import agentsd
+from tests.support.cases import cases
+from tests.support.projects import agent, write
+from tests.support.wire import says, wire_server
+
+LIMIT = "{max_cost_usd: 0.01}"
+UNPRICED = "openai/gpt-9-unheard-of"
+LOCAL = "models: {{local: {{model: openai/m, base_url: '{url}', capabilities: {{{can}}}}}}}\n"
+
+
+def problems(root: Path, settings: str = "", **keys: str) -> list[tuple[str, str, str]]:
+    """Place, message and hint of each error of a project whose agent has a cost limit."""
+    one = agent("one", **{"model": "offline", "runtime_policy": LIMIT, **keys})
+    write(root, {"agents.d/one.yaml": one, "agentsd.yaml": settings or "version: 1\n"})
+
+    async def main() -> list[tuple[str, str, str]]:
+        project = await Project.read(root)
+        try:
+            return [(one.place, one.message, one.hint or "") for one in project.catalog.problems]
+        finally:
+            await project.catalog.close()
+
+    return asyncio.run(main())
+
+
+# --- at load
+
+
+@pytest.mark.parametrize(
+    ("keys", "settings", "who"),
+    [
+        ({"model": UNPRICED}, "", "model"),
+        ({"fallback_models": f"[offline, {UNPRICED}]"}, "", "fallback_models.1"),
+        ({"plan": f"{{model: {UNPRICED}}}"}, "", "plan.model"),
+        ({}, f"routing: {{model: {UNPRICED}}}\n", "routing.model"),
+        ({"model": "null"}, f"model: {UNPRICED}\n", "the default model of agentsd.yaml"),
+        ({"sub_agents": "[helper]"}, "", "helper: model"),
+    ],
+)
+def test_every_model_that_a_run_may_ask_needs_a_price(
+    tmp_path: Path, keys: dict[str, str], settings: str, who: str
+) -> None:
+    write(tmp_path, {"agents.d/helper.yaml": agent("helper", model=UNPRICED)})
+    ((place, message, hint),) = problems(tmp_path, settings, **keys)
+    line = (tmp_path / "agents.d/one.yaml").read_text("utf-8").splitlines().index(f"runtime_policy: {LIMIT}") + 1
+    assert place.startswith(f"agents.d/one.yaml:{line}:")
+    assert message == f"max_cost_usd cannot be enforced: the price of {UNPRICED} is unknown ({who})"
+    assert hint == (
+        f"set capabilities.prices of a model {UNPRICED} under `models` in agentsd.yaml:"
+        " US dollars for a million tokens, or `free`"
+    )
+
+
+@pytest.mark.parametrize("prices", ["prices: {input: 1, output: 2}", "prices: free"])
+def test_a_price_or_the_word_free_lifts_the_error(tmp_path: Path, prices: str) -> None:
+    without = LOCAL.format(url="http://127.0.0.1:1/v1", can="tools: true")
+    ((_, message, hint),) = problems(tmp_path, without, model="local")
+    assert "the price of local is unknown" in message
+    assert "capabilities.prices of models.local in agentsd.yaml" in hint
+    assert not problems(tmp_path, LOCAL.format(url="http://127.0.0.1:1/v1", can=prices), model="local")
+
+
+def test_known_models_the_offline_model_and_agents_without_the_limit_are_no_error(tmp_path: Path) -> None:
+    assert not problems(tmp_path, model="openai/gpt-4o-mini")
+    assert not problems(tmp_path, model="offline")
+    assert not problems(tmp_path, model=UNPRICED, runtime_policy="{max_steps: 3}")
+
+
+def test_the_hint_is_right_and_check_shows_the_error(tmp_path: Path) -> None:
+    problems(tmp_path, model=UNPRICED)
+    checked = agentsd("check", cwd=tmp_path)
+    assert checked.returncode != 0
+    assert "max_cost_usd cannot be enforced" in checked.stdout + checked.stderr
+    priced = f"models: {{{UNPRICED}: {{model: {UNPRICED}, capabilities: {{prices: free}}}}}}\n"
+    write(tmp_path, {"agentsd.yaml": priced})
+    assert agentsd("check", cwd=tmp_path).returncode == 0
+
+
+def test_free_is_part_of_the_settings_schema() -> None:
+    prices = settings_schema(Names())["$defs"]["Capabilities"]["properties"]["prices"]
+    assert '"const": "free"' in json.dumps(prices)
+    settings = Settings.parse(b"models: {m: {model: openai/m, capabilities: {prices: free}}}")
+    capabilities = settings.models["m"].capabilities
+    assert capabilities is not None
+    assert capabilities.prices == Prices(input=0, output=0)
+    for wrong in (b"cheap", b"{input: .inf, output: 1}", b"{input: .nan, output: 1}"):
+        with pytest.raises(Exception, match=r"prices|input"):
+            Settings.parse(b"models: {m: {model: openai/m, capabilities: {prices: " + wrong + b"}}}")
+
+
+# --- at run time
+
+
+async def one_run(root: Path, **options: Any) -> RunResult:
+    async with Runtime.open(root, watch=False) as runtime:
+        return await runtime.run("go", agent="one", **options)
+
+
+@pytest.mark.parametrize(
+    ("can", "requests", "reason"),
+    [("tools: true", 0, "config_invalid"), ("prices: free", 1, "final"), ("prices: {input: 1, output: 1}", 1, "final")],
+)
+def test_a_caller_s_cost_limit_fails_before_the_first_call(
+    tmp_path: Path, can: str, requests: int, reason: str
+) -> None:
+    async def main() -> tuple[RunResult, int]:
+        async with wire_server([says("hello")]) as server:
+            files = {"agentsd.yaml": LOCAL.format(url=server.url, can=can)}
+            write(tmp_path, {**files, "agents.d/one.yaml": agent("one", model="local")})
+            return await one_run(tmp_path, limits={"max_cost_usd": 0.5}), len(server.requests)
+
+    result, asked = asyncio.run(main())
+    assert (asked, result.finish_reason) == (requests, reason)
+    if not requests:
+        assert result.error is not None
+        assert result.error.message == (
+            "max_cost_usd (limits.max_cost_usd of the request) cannot be enforced: the price of local is unknown;"
+            " set capabilities.prices of models.local in agentsd.yaml: US dollars for a million tokens, or `free`"
+        )
+
+
+def test_a_model_that_the_caller_chooses_a_sub_agent_and_a_fallback_are_held_to_the_limit(tmp_path: Path) -> None:
+    async def main() -> tuple[list[RunResult], int]:
+        async with wire_server([says("hello")]) as server:
+            files = {
+                "agentsd.yaml": LOCAL.format(url=server.url, can="tools: true"),
+                "agents.d/one.yaml": agent("one", sub_agents="[two]"),
+                "agents.d/two.yaml": agent("two", model="local"),
+                "agents.d/three.yaml": agent("three", fallback_models="[local]"),
+            }
+            models = {"scripted": ScriptedModel(calls(("agent.two", {"message": "look"})), "done")}
+            limits = {"max_cost_usd": 0.5}
+            async with Runtime.open(write(tmp_path, files), models=models, watch=False) as runtime:
+                results = [
+                    await runtime.run("go", agent="one", limits=limits),
+                    await runtime.run("go", agent="one", limits=limits, model="local"),
+                    await runtime.run("go", agent="three", limits=limits),
+                ]
+            return results, len(server.requests)
+
+    (sub, chosen, fallback), asked = asyncio.run(main())
+    assert asked == 0
+    assert "the price of local is unknown" in str(sub.tool_calls[0].result)
+    assert (chosen.finish_reason, fallback.finish_reason) == ("config_invalid", "config_invalid")
+
+
+def test_a_router_without_a_price_is_not_asked_under_a_caller_s_cost_limit(tmp_path: Path) -> None:
+    async def main() -> tuple[RunResult, int]:
+        async with wire_server([says("hello")]) as server:
+            files = {
+                "agentsd.yaml": LOCAL.format(url=server.url, can="tools: true") + "routing: {model: local}\n",
+                "agents.d/assistant.yaml": agent("assistant"),
+                "agents.d/two.yaml": agent("two"),
+            }
+            models = {"scripted": ScriptedModel("done")}
+            async with Runtime.open(write(tmp_path, files), models=models, watch=False) as runtime:
+                return await runtime.run("go", limits={"max_cost_usd": 0.5}), len(server.requests)
+
+    result, asked = asyncio.run(main())
+    assert (result.agent, result.output, asked) == ("assistant", "done", 0)
+
+
+class Own:
+    """A program's own client, which reports what it likes."""
+
+    def __init__(self, usage: Usage, capabilities: Capabilities = Capabilities()) -> None:  # noqa: B008 - frozen
+        self.info = ModelInfo(provider="own", model="", capabilities=capabilities)
+        self._usage = usage
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        asked = calls(("list_dir", {"path": f"d{len(request.messages)}"}))
+        yield Delta(reply=ModelReply(Message(role="assistant", tool_calls=asked), "tool_calls", self._usage))
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def test_a_program_s_own_client_declares_its_prices(tmp_path: Path) -> None:
+    async def main(client: Own) -> str:
+        async with Runtime.open(tmp_path, models={"own": client}, watch=False) as runtime:
+            return (await runtime.run("go")).finish_reason
+
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="own", runtime_policy="{max_cost_usd: 1}")})
+    free = Capabilities(prices=Prices(input=0, output=0))
+    assert asyncio.run(main(Own(Usage(cost_usd=0.6)))) == "config_invalid"
+    assert asyncio.run(main(Own(Usage(cost_usd=0.6), free))) == "max_cost_usd"
+
+
+@pytest.mark.parametrize(
+    ("usage", "limit", "place"),
+    [
+        (Usage(cost_usd=0.1), "max_total_tokens: 800, max_cost_usd: 99", "max_total_tokens"),
+        (Usage(prompt_tokens=600_000, total_tokens=600_000), "max_cost_usd: 1, max_total_tokens: null", "max_cost_usd"),
+        (Usage(), "max_cost_usd: 0.001", "max_cost_usd"),
+    ],
+    ids=["tokens", "cost", "both"],
+)
+def test_what_a_client_leaves_out_of_its_report_is_estimated(
+    tmp_path: Path, usage: Usage, limit: str, place: str
+) -> None:
+    async def main() -> str:
+        client = Own(usage, Capabilities(prices=Prices(input=1, output=1)))
+        async with Runtime.open(tmp_path, models={"own": client}, watch=False) as runtime:
+            return (await runtime.run("word " * 300)).finish_reason
+
+    policy = f"{{{limit}, max_steps: 20, max_corrections: 20}}"
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="own", runtime_policy=policy)})
+    assert asyncio.run(main()) == place
+
+
+# --- what is counted
+
+
+@cases(100)
+@given(
+    prompt=st.integers(0, 10**6),
+    completion=st.integers(0, 10**6),
+    total=st.integers(0, 3 * 10**6),
+    price=st.floats(0.001, 100),
+)
+def test_no_part_of_a_report_is_left_out_of_tokens_and_cost(
+    prompt: int, completion: int, total: int, price: float
+) -> None:
+    usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=total)
+    counted = priced(usage, Capabilities(prices=Prices(input=price, output=price)))
+    assert counted.total_tokens == max(total, prompt + completion)
+    assert counted.cost_usd == pytest.approx(price * counted.total_tokens / 1_000_000)
+
+
+@pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0])
+def test_a_cost_that_no_limit_could_be_compared_with_is_refused(cost: float) -> None:
+    with pytest.raises(ValidationError):
+        Usage(cost_usd=cost)
+    with pytest.raises(ValidationError):
+        Limits(max_cost_usd=cost)
+
+
+def test_an_unstreamed_call_that_times_out_counts_what_was_sent(tmp_path: Path) -> None:
+    class Stuck(Own):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+            await asyncio.Event().wait()
+            yield Delta()
+
+    async def main() -> RunResult:
+        policy = "{model_timeout: 10ms, max_total_tokens: 4000}"
+        files = {
+            "agents.d/one.yaml": agent("one", model="own", runtime_policy=policy),
+            "agentsd.yaml": "model_calls: {max_retries: 20, backoff: 1ms, max_backoff: 1ms, cooldown_after: 99}\n",
+        }
+        async with Runtime.open(write(tmp_path, files), models={"own": Stuck(Usage())}, watch=False) as runtime:
+            return await runtime.run("word " * 1000)
+
+    assert asyncio.run(main()).finish_reason == "max_total_tokens"

@@ -1,0 +1,99 @@
+"""What a run puts on record and tells, in what order, while writes and readers are slow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from framework.engine.context.journal import Journal
+from framework.engine.context.stream import Channel
+from framework.store.protocol import RunRecord
+from framework.store.sql.store import SqlStore
+from framework.types.events import ContentReceived, Event, Warned
+from framework.types.messages import Message
+from framework.types.state import RunState
+from framework.types.trace import SpanRecord
+
+PATIENCE = 20
+"""Seconds, for what should take none."""
+
+
+class Slow:
+    """A run's record whose first write waits."""
+
+    cancel_requested = False
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record = record
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+
+    async def write(
+        self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
+    ) -> None:
+        self.reached.set()
+        await self._record.write(state, events, spans, last=last)
+        await self.go.wait()
+
+    async def release(self) -> None:
+        await self._record.release()
+
+
+def test_what_is_to_be_saved_soon_is_saved_although_a_write_is_under_way(tmp_path: Path, store_url: str) -> None:
+    async def main() -> None:
+        store = await SqlStore.open(store_url, tmp_path)
+        state = RunState(agent="one", messages=[Message(role="user", content="go")])
+        record = Slow(await store.begin(state, None, None))
+        journal = Journal(state, record, Channel(), durable=True)
+        saving = asyncio.create_task(journal.save())
+        await record.reached.wait()
+        state.messages.append(Message(role="assistant", content="paid for"))
+        journal.save_soon()
+        record.go.set()
+        await saving
+        async with asyncio.timeout(PATIENCE):
+            while len((await store.load_run(state.run_id)).messages) < 2:
+                pass
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_events_come_in_order_whoever_waits_for_room(tmp_path: Path) -> None:
+    def event(seq: int) -> Warned:
+        return Warned(run_id="r", seq=seq, generation=1, code="x", message="")
+
+    async def main() -> None:
+        channel = Channel(size=1)
+        got: list[Event | None] = []
+        await channel.put(event(1))
+
+        async def read_and_tell() -> None:
+            got.append(await channel.get())
+            await channel.put(event(3))  # there is room, and somebody who was here before
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(channel.put(event(2)))
+            group.create_task(read_and_tell())
+            while len(got) < 3:
+                await asyncio.sleep(0)
+                if got:
+                    got.append(await channel.get())
+        assert [told and told.seq for told in got] == [1, 2, 3]
+
+    asyncio.run(main())
+
+
+def test_pieces_of_one_answer_are_put_together_where_there_is_no_room(tmp_path: Path) -> None:
+    def piece(text: str) -> ContentReceived:
+        return ContentReceived(run_id="r", seq=0, generation=1, message_id="m", text=text)
+
+    async def main() -> None:
+        channel = Channel(size=1)
+        for text in "abc":
+            await channel.put(piece(text))
+        assert await channel.get() == piece("abc")
+        channel.close()
+        assert await channel.get() is None
+
+    asyncio.run(main())

@@ -1,0 +1,250 @@
+"""A run keeps the generation it began on; what an edit tightens holds for it at once, what it widens never does."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework import RunResult, Runtime, tool
+from framework.engine.context.budget import tightened
+from framework.testing import ScriptedModel, Turn, calls
+from framework.types.spec import Limits
+from tests.support.cases import cases
+from tests.support.projects import agent, write
+
+
+async def run_with_an_edit(root: Path, edited: dict[str, str], *turns: Turn, **limits: Any) -> RunResult:
+    """A run whose first tool call changes the agent's file, and waits until that is live."""
+    async with Runtime.open(root, tools=[], watch=False) as probe:
+        assert not probe.catalog.current.problems
+
+    @tool(risk="low")
+    async def edit() -> str:
+        """Change the agent's file."""
+        write(root, {"agents.d/one.yaml": agent("one", **({"model": "offline"} | edited))})
+        await opened[0].reload()
+        return "edited"
+
+    opened: list[Runtime] = []
+    model = ScriptedModel(calls(("edit", {}), prefix="e"), *turns)
+    async with Runtime.open(root, tools=[edit], models={"offline": model}, watch=False) as runtime:
+        opened.append(runtime)
+        result = await runtime.run("go", agent="one", limits=limits)
+        assert runtime.catalog.current.number == 2
+    return result
+
+
+def project(root: Path, **keys: str) -> Path:
+    return write(root, {"agents.d/one.yaml": agent("one", model="offline", **keys)})
+
+
+ECHO = calls(("echo", {"text": "x"}))
+
+
+def test_a_run_ends_on_the_generation_it_began_with(tmp_path: Path) -> None:
+    result = asyncio.run(run_with_an_edit(project(tmp_path), {"instructions": "New."}, "done"))
+    assert (result.generation, result.output) == (1, "done")
+
+
+def test_a_deny_added_in_mid_run_denies_the_next_call(tmp_path: Path) -> None:
+    edited = {"skill_policy": '{deny: [{tool: echo, reason: not any more}], allow: ["*"]}'}
+    result = asyncio.run(run_with_an_edit(project(tmp_path), edited, ECHO, "done"))
+    assert [(call.tool, call.status) for call in result.tool_calls] == [("edit", "success"), ("echo", "denied")]
+    assert "not any more" in str(result.tool_calls[1].result)
+
+
+@pytest.mark.parametrize(
+    ("rules", "status"), [('{deny: [pay], allow: ["*"]}', "denied"), ('{ask: [pay], allow: ["*"]}', "waits")]
+)
+def test_a_call_that_waits_for_its_rate_is_held_to_the_rules_of_when_it_is_made(
+    tmp_path: Path, rules: str, status: str
+) -> None:
+    root, made = project(tmp_path), list[int]()
+
+    async def main() -> RunResult:
+        @tool(risk="low", rate="1/s")
+        async def pay(amount: int) -> str:
+            """Pay; the agent that does may not do it again."""
+            made.append(amount)
+            write(root, {"agents.d/one.yaml": agent("one", model="offline", skill_policy=rules)})
+            await runtime.reload()
+            return "paid"
+
+        model = ScriptedModel(calls(("pay", {"amount": 1}), ("pay", {"amount": 2})), "done")
+        async with Runtime.open(root, tools=[pay], models={"offline": model}, watch=False) as runtime:
+            return await runtime.run("go")
+
+    result = asyncio.run(main())
+    assert made == [1]
+    if status == "waits":
+        assert [(asked.tool, asked.arguments) for asked in result.pending] == [("pay", {"amount": 2})]
+    else:
+        assert [call.status for call in result.tool_calls] == ["success", "denied"]
+
+
+def test_a_call_that_is_denied_meanwhile_is_not_tried_again(tmp_path: Path) -> None:
+    root, made = project(tmp_path), list[int]()
+
+    async def main() -> RunResult:
+        @tool(risk="low", idempotent=True, retries=2)
+        async def fetch() -> str:
+            """Fetch something; the agent that does may not do it again."""
+            made.append(1)
+            rules = '{deny: [fetch], allow: ["*"]}'
+            write(root, {"agents.d/one.yaml": agent("one", model="offline", skill_policy=rules)})
+            await runtime.reload()
+            raise ConnectionError("lost")
+
+        model = ScriptedModel(calls(("fetch", {})), "done")
+        async with Runtime.open(root, tools=[fetch], models={"offline": model}, watch=False) as runtime:
+            return await runtime.run("go")
+
+    result = asyncio.run(main())
+    assert made == [1]
+    assert [(call.status, call.result) for call in result.tool_calls] == [("error", "ConnectionError: lost")]
+
+
+def test_a_deny_removed_in_mid_run_still_denies(tmp_path: Path) -> None:
+    root = project(tmp_path, skill_policy='{deny: [echo], allow: ["*"]}')
+    result = asyncio.run(run_with_an_edit(root, {"skill_policy": '{allow: ["*"]}'}, ECHO, "done"))
+    assert result.tool_calls[1].status == "denied"
+
+
+def test_a_question_added_in_mid_run_is_asked(tmp_path: Path) -> None:
+    result = asyncio.run(run_with_an_edit(project(tmp_path), {"skill_policy": '{ask: [echo], allow: ["*"]}'}, ECHO))
+    assert result.status == "paused"
+    assert [asked.tool for asked in result.pending] == ["echo"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "turns"),
+    [("max_steps", "2", [ECHO]), ("max_tool_calls", "1", [ECHO]), ("max_total_tokens", "20", [ECHO])],
+)
+def test_a_limit_lowered_in_mid_run_stops_the_run_and_says_where_it_is_set(
+    tmp_path: Path, limit: str, value: str, turns: list[Turn]
+) -> None:
+    edited = {"runtime_policy": f"{{{limit}: {value}}}"}
+    result = asyncio.run(run_with_an_edit(project(tmp_path), edited, *turns))
+    assert (result.status, result.finish_reason) == ("stopped", limit)
+    assert result.stopped_by is not None
+    assert result.stopped_by.place == "agents.d/one.yaml:7"
+
+
+@tool(risk="low")
+async def never() -> str:
+    """Never ends."""
+    await asyncio.Event().wait()
+    return ""
+
+
+def test_a_timeout_lowered_in_mid_run_ends_it(tmp_path: Path) -> None:
+    async def main() -> RunResult:
+        root = project(tmp_path)
+        began = asyncio.Event()
+
+        @tool(risk="low")
+        async def edit() -> str:
+            """Change the agent's file."""
+            edited = agent("one", model="offline", runtime_policy="{timeout: 50ms}")
+            write(root, {"agents.d/one.yaml": edited})
+            await runtime.reload()
+            began.set()
+            return "edited"
+
+        model = ScriptedModel(calls(("edit", {}), prefix="e"), calls(("never", {})))
+        async with Runtime.open(root, tools=[edit, never], models={"offline": model}, watch=False) as runtime:
+            result = await runtime.run("go")
+        assert began.is_set()
+        return result
+
+    result = asyncio.run(main())
+    assert (result.status, result.finish_reason) == ("stopped", "timeout")
+
+
+def test_a_timeout_lowered_while_a_sub_agent_works_ends_the_run(tmp_path: Path) -> None:
+    async def main() -> RunResult:
+        root = project(tmp_path, sub_agents="[two]")
+        write(root, {"agents.d/two.yaml": agent("two", model="offline")})
+
+        @tool(risk="low")
+        async def edit() -> str:
+            """Change the file of the agent whose work this is part of."""
+            edited = agent("one", model="offline", sub_agents="[two]", runtime_policy="{timeout: 50ms}")
+            write(root, {"agents.d/one.yaml": edited})
+            await runtime.reload()
+            return "edited"
+
+        asked = calls(("agent.two", {"message": "go"})), calls(("edit", {})), calls(("never", {}))
+        options: dict[str, Any] = {"tools": [edit, never], "models": {"offline": ScriptedModel(*asked)}}
+        async with Runtime.open(root, watch=False, **options) as runtime, asyncio.timeout(20):
+            return await runtime.run("go", agent="one")
+
+    result = asyncio.run(main())
+    assert (result.status, result.finish_reason) == ("stopped", "timeout")
+
+
+def test_a_limit_raised_in_mid_run_is_for_the_next_run(tmp_path: Path) -> None:
+    root = project(tmp_path, runtime_policy="{max_steps: 2}")
+    result = asyncio.run(run_with_an_edit(root, {"runtime_policy": "{max_steps: 5}"}, ECHO))
+    assert result.finish_reason == "max_steps"
+
+
+def test_an_edit_of_something_else_leaves_the_callers_own_limit(tmp_path: Path) -> None:
+    root = project(tmp_path, runtime_policy="{max_steps: 2}")
+    turns = [calls(("echo", {"text": str(n)}), prefix=f"t{n}") for n in range(3)]
+    edited = {"runtime_policy": "{max_steps: 2, max_tool_calls: 9}"}
+    result = asyncio.run(run_with_an_edit(root, edited, *turns, "done", max_steps=8))
+    assert (result.status, result.steps) == ("completed", 5)
+
+
+def test_a_removed_agent_is_denied_its_next_call_and_the_run_ends_normally(tmp_path: Path) -> None:
+    root = write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
+
+    async def main() -> RunResult:
+        @tool(risk="low")
+        async def remove() -> str:
+            """Remove the agent's file."""
+            await asyncio.to_thread((root / "agents.d/one.yaml").unlink)
+            await runtime.reload()
+            assert "one" not in runtime.catalog.current.agents
+            return "removed"
+
+        model = ScriptedModel(calls(("remove", {}), prefix="r"), ECHO, "done")
+        async with Runtime.open(root, tools=[remove], models={"offline": model}, watch=False) as runtime:
+            return await runtime.run("go")
+
+    result = asyncio.run(main())
+    assert result.output == "done"
+    assert result.tool_calls[1].status == "denied"
+    assert "agents.d/one.yaml no longer defines the agent 'one'" in str(result.tool_calls[1].result)
+
+
+def test_a_broken_file_denies_nothing(tmp_path: Path) -> None:
+    result = asyncio.run(run_with_an_edit(project(tmp_path), {"max_stepz": "1"}, ECHO, "done"))
+    assert [call.status for call in result.tool_calls] == ["success", "success"]
+
+
+LIMITS = st.builds(
+    Limits,
+    max_steps=st.none() | st.integers(1, 5),
+    max_total_tokens=st.none() | st.integers(1, 5),
+    timeout=st.none() | st.floats(1, 5),
+)
+
+
+@cases(200)
+@given(own=LIMITS, pinned=LIMITS, live=LIMITS)
+def test_limits_are_only_ever_lowered_and_only_by_what_an_edit_lowered(
+    own: Limits, pinned: Limits, live: Limits
+) -> None:
+    result = tightened(own, pinned, live)
+    for name in ("max_steps", "max_total_tokens", "timeout"):
+        mine, before, now, then = (getattr(x, name) for x in (own, pinned, live, result))
+        big = float("inf")
+        mine, before, now, then = (big if x is None else x for x in (mine, before, now, then))
+        assert then == (min(mine, now) if now < before else mine)

@@ -1,0 +1,677 @@
+"""One verdict for every call, with the rule it comes from; what is denied is neither offered nor ever executed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from framework import RequestError, RunResult, Runtime, Tool, ToolContext, tool
+from framework.config.agents.compile import Agent
+from framework.config.agents.external_tools import Outside
+from framework.config.files.snapshot import Snapshot
+from framework.config.generations.generation import Builder, nothing
+from framework.config.generations.reload_effects import SettingsFile
+from framework.config.settings import Settings
+from framework.engine.context.policy import Policy, judge
+from framework.testing import ScriptedModel, Turn, calls
+from framework.tools.conditions import holds, matches
+from framework.types.events import ToolFinished
+from framework.types.spec import RISKS, Risk, Rule
+from tests.support.cases import cases
+from tests.support.projects import agent, write
+
+
+@tool(risk="low")
+def look(order: str = "1") -> str:
+    """Look an order up."""
+    return order
+
+
+def shaped(name: str, risk: Risk = "medium", *, confirm: bool = False) -> Tool:
+    """A tool under a full name, as a plugin file gives one."""
+    return replace(look.named(name, "plugin"), risk=risk, confirm=confirm)
+
+
+ORDERS = [shaped("orders.look", "low"), shaped("orders.refund"), shaped("orders.delete", "high"), shaped("bank.pay")]
+
+
+def compiled(text: str, tools: list[Tool] | None = None, name: str = "clerk") -> Agent:
+    """An agent out of its file's text; beside it stands an agent `helper`."""
+    files = {f"agents.d/{name}.yaml": text, "agents.d/helper.yaml": agent("helper", model="offline")}
+    builder = Builder(ORDERS if tools is None else tools, ["react"], ["offline"], SettingsFile(Settings(), fixed=True))
+    snapshot = Snapshot({path: source.encode() for path, source in files.items()}, (), "")
+    return builder.build(snapshot, nothing(Settings()), Outside()).agents[name]
+
+
+def clerk(policy: str, runtime_policy: str = "{}", tools: list[Tool] | None = None, **keys: str) -> Agent:
+    """An agent whose `skill_policy` is on line 6 of its file, and its `runtime_policy` on line 7."""
+    text = agent("clerk", model="offline", skill_policy=policy, runtime_policy=runtime_policy, **keys)
+    return compiled(text, tools)
+
+
+def verdict(of: Agent, name: str, **arguments: Any) -> tuple[str, str, str]:
+    """Kind, rule and place."""
+    wanted = of.toolset.tools[name]
+    found = judge(of, wanted, wanted.with_defaults(arguments))
+    return found.kind, found.rule, found.place
+
+
+LINES = """\
+version: 1
+name: clerk
+description: Works on orders.
+model: offline
+instructions: Help.
+skill_policy:
+  deny:
+    - {tool: "bank.*", reason: use the till}
+  ask:
+    - tool: orders.refund
+      when: {order: "7*"}
+  allow:
+    - orders.*
+    - bank.pay
+runtime_policy:
+  risk_level: medium
+  confirm: {from: medium}
+"""
+
+
+def test_each_verdict_names_the_rule_and_the_line_it_stands_on() -> None:
+    of = compiled(LINES)
+
+    assert verdict(of, "bank.pay") == ("deny", "deny bank.*", "agents.d/clerk.yaml:8")
+    assert verdict(of, "orders.delete") == ("deny", "risk_level medium", "agents.d/clerk.yaml:16")
+    assert verdict(of, "orders.refund", order="77") == ("ask", "ask orders.refund", "agents.d/clerk.yaml:10")
+    assert verdict(of, "orders.refund", order="1") == ("ask", "confirm from medium", "agents.d/clerk.yaml:17")
+    assert verdict(of, "orders.look") == ("allow", "allow orders.*", "agents.d/clerk.yaml:13")
+
+
+def test_a_tool_that_no_rule_allows_is_denied_at_the_allow_list() -> None:
+    of = compiled(LINES, [*ORDERS, shaped("mail.send")])
+
+    assert verdict(of, "mail.send") == ("deny", "not in skill_policy.allow", "agents.d/clerk.yaml:12")
+
+
+def test_without_a_skill_policy_nothing_is_allowed() -> None:
+    text = LINES[: LINES.index("skill_policy")]
+
+    assert {name: verdict(compiled(text), name)[0] for name in ("orders.look", "bank.pay")} == {
+        "orders.look": "deny",
+        "bank.pay": "deny",
+    }
+
+
+def test_the_reason_written_beside_a_rule_is_part_of_its_verdict() -> None:
+    of = compiled(LINES)
+
+    assert str(judge(of, of.toolset.tools["bank.pay"], {})) == "deny bank.* (agents.d/clerk.yaml:8): use the till"
+
+
+def test_a_tool_that_asks_by_itself_is_asked_about_though_it_is_allowed() -> None:
+    @tool(risk="low", confirm=True)
+    def launch() -> str:
+        """Launch."""
+        return "gone"
+
+    kind, rule, place = verdict(clerk("{allow: ['*']}", tools=[launch]), "launch")
+
+    assert (kind, rule) == ("ask", "@tool(confirm=True)")
+    line = launch.function.__code__.co_firstlineno
+    assert place == f"{Path(__file__).name}:{line}"
+    assert "confirm=True" in Path(__file__).read_text("utf-8").splitlines()[line - 1]
+
+
+def test_a_plugins_own_confirmation_names_the_line_of_the_plugin(tmp_path: Path) -> None:
+    root = write(
+        tmp_path,
+        {
+            "agents.d/clerk.yaml": agent("clerk"),
+            "plugins/till.py": '''
+                from framework import tool
+
+
+                @tool(confirm=True)
+                def pay(amount: int) -> str:
+                    """Pay."""
+                    return "paid"
+                ''',
+        },
+    )
+    result = asyncio.run(run_script(root, [], calls(("till.pay", {"amount": 1})), "done"))
+
+    assert [asked.rule for asked in result.pending] == ["@tool(confirm=True) (plugins/till.py:4)"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "runtime_policy", "risk", "confirm", "expected"),
+    [
+        ("{deny: [t], ask: [t], allow: [t]}", "{risk_level: low}", "high", True, "deny t"),
+        ("{ask: [t], allow: [t]}", "{risk_level: low}", "high", True, "risk_level low"),
+        ("{ask: [t], allow: [t]}", "{risk_level: high, confirm: {from: low}}", "high", True, "ask t"),
+        ("{allow: [t]}", "{risk_level: high, confirm: {from: low}}", "high", True, "@tool(confirm=True)"),
+        ("{allow: [t]}", "{risk_level: high, confirm: {from: low}}", "high", False, "confirm from low"),
+        ("{allow: [t]}", "{risk_level: high, confirm: {from: never}}", "high", False, "allow t"),
+        ("{allow: [u]}", "{risk_level: high, confirm: {from: never}}", "high", True, "not in skill_policy.allow"),
+    ],
+)
+def test_each_kind_of_rule_gives_way_only_to_those_before_it(
+    policy: str, runtime_policy: str, risk: Risk, confirm: bool, expected: str
+) -> None:
+    tools = [shaped("t", risk, confirm=confirm), shaped("u")]
+
+    assert verdict(clerk(policy, runtime_policy, tools), "t")[1] == expected
+
+
+def test_a_tool_that_only_an_ask_rule_names_is_offered_and_denied_where_the_rule_does_not_hold() -> None:
+    of = clerk('{ask: [{tool: orders.refund, when: {order: "7*"}}], allow: []}')
+
+    assert set(of.toolset.offered) == {"orders.refund"}
+    assert verdict(of, "orders.refund", order="77")[0] == "ask"
+    assert verdict(of, "orders.refund", order="1")[:2] == ("deny", "not in skill_policy.allow")
+
+
+# --- conditions
+
+
+@pytest.mark.parametrize(
+    ("condition", "value", "expected"),
+    [
+        ("> 50", 50, False),
+        ("> 50", 50.01, True),
+        (">= 50", 50, True),
+        ("< 0", -1, True),
+        ("<= 0", 0, True),
+        (">50", "80", True),
+        ("> 50", "8.5e3", True),
+        ("> 50", "eighty", True),
+        ("> 50", None, True),
+        ("> 50", [1], False),
+        ("> 50", [1, [99]], True),
+        ("> 50", {"amount": 1}, True),
+        ("> 50", float("nan"), True),
+        ("> 50", 10**400, True),
+        ("> many", 1, True),
+        ("> nan", 1, True),
+        (50, 50, True),
+        (50, 50.0, True),
+        (50, "50", True),
+        (50, "51", False),
+        ("50", 50, True),
+        ("50", 50.0, True),
+        (True, True, True),
+        (True, False, False),
+        (True, "true", True),
+        ("true", True, True),
+        ("false", True, False),
+        ("*.pem", "keys/server.pem", True),
+        ("*.pem", "keys/server.PEM", False),
+        ("*secret*", ["a", "secret.txt"], True),
+        ("prod", "prod", True),
+        ("prod", "production", False),
+        ("!= prod", "prod", False),
+        ("!= prod", "staging", True),
+        ("!= 50", 50.0, False),
+        ("!= test_*", "test_1", False),
+        ("null", None, True),
+    ],
+)
+def test_a_condition_holds_for_the_values_it_names_and_for_those_it_cannot_compare(
+    condition: str | float, value: object, expected: bool
+) -> None:
+    assert holds(condition, value) is expected
+
+
+FILLED = partial(st.lists, min_size=1)
+"""A condition holds for a list if it holds for an item, so for an empty one it does not."""
+
+
+@cases(100)
+@given(value=st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), FILLED))
+@example(value=float("inf"))
+def test_every_json_value_is_above_a_bound_below_it_or_not_comparable(value: object) -> None:
+    assert holds(">= 5", value) or holds("< 5", value)
+
+
+@cases(100)
+@given(value=st.floats() | st.integers() | st.booleans() | st.text(), condition=st.text() | st.integers())
+def test_any_condition_can_be_judged_for_any_value(value: object, condition: str | int) -> None:
+    assert holds(condition, value) in (True, False)
+
+
+def test_all_conditions_of_a_rule_must_hold_and_an_argument_that_is_not_given_does_not() -> None:
+    rule = Rule(tool="t", when={"amount": "> 50", "currency": "EUR"})
+
+    assert matches(rule, {"amount": 80, "currency": "EUR"})
+    assert not matches(rule, {"amount": 80, "currency": "USD"})
+    assert not matches(rule, {"amount": 80})
+    assert not matches(rule, {})
+
+
+def test_the_default_of_an_argument_that_the_model_leaves_out_is_judged_too(tmp_path: Path) -> None:
+    paid: list[int] = []
+
+    @tool
+    def pay(amount: int = 900) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    policy = '{deny: [{tool: pay, when: {amount: "> 500"}}], allow: [pay]}'
+    root = write(tmp_path, {"agents.d/clerk.yaml": agent("clerk", skill_policy=policy)})
+    result = asyncio.run(run_script(root, [pay], calls(("pay", {})), calls(("pay", {"amount": 5})), "done"))
+
+    assert [call.status for call in result.tool_calls] == ["denied", "success"]
+    assert paid == [5]
+
+
+def test_a_tool_under_a_second_name_is_judged_by_the_name_it_is_called_by() -> None:
+    tools = [shaped("orders.refund"), shaped("legacy.refund")]
+    of = clerk('{deny: ["legacy.*"], allow: ["*"]}', tools=tools)
+
+    assert verdict(of, "orders.refund")[0] == "allow"
+    assert verdict(of, "legacy.refund")[:2] == ("deny", "deny legacy.*")
+
+
+# --- several have a say
+
+
+def having(*agents: Agent) -> Mapping[str, Agent]:
+    return {one.name: one for one in agents}
+
+
+@pytest.mark.parametrize(
+    ("pinned", "current", "expected"),
+    [
+        ("{allow: ['*']}", "{deny: [orders.refund], allow: ['*']}", "deny orders.refund"),
+        ("{allow: ['*']}", "{ask: [orders.refund], allow: ['*']}", "ask orders.refund"),
+        ("{allow: ['*']}", "{allow: [bank.pay]}", "not in skill_policy.allow"),
+        ("{deny: [orders.refund], allow: ['*']}", "{allow: ['*']}", "deny orders.refund"),
+        ("{ask: [orders.refund], allow: ['*']}", "{allow: ['*']}", "ask orders.refund"),
+        ("{ask: [orders.refund], allow: ['*']}", "{deny: [orders.refund], allow: ['*']}", "deny orders.refund"),
+        ("{allow: ['*']}", "{allow: [orders.*]}", "allow *"),
+    ],
+)
+def test_of_the_version_a_run_began_with_and_the_live_one_the_stricter_wins(
+    pinned: str, current: str, expected: str
+) -> None:
+    policy = Policy(clerk(pinned), having(clerk(current)).get)
+
+    assert policy.judge(ORDERS[1], {}).rule == expected
+
+
+def test_an_agent_whose_file_was_deleted_is_denied_every_call() -> None:
+    policy = Policy(clerk("{allow: ['*']}"), having().get)
+
+    found = policy.judge(ORDERS[1], {})
+    assert (found.kind, found.place) == ("deny", "agents.d/clerk.yaml")
+    assert found.reason == "agents.d/clerk.yaml no longer defines the agent 'clerk'"
+
+
+def test_a_sub_agent_is_denied_every_call_once_its_caller_is_deleted_or_no_longer_lists_it() -> None:
+    own = compiled(agent("helper", model="offline"), name="helper")
+    boss = compiled(agent("boss", model="offline", sub_agents="[helper]"), name="boss")
+    alone = compiled(agent("boss", model="offline"), name="boss")
+
+    assert Policy(own, having(own, boss).get, (boss,)).judge(ORDERS[1], {}).kind == "allow"
+    deleted = Policy(own, having(own).get, (boss,)).judge(ORDERS[1], {})
+    dropped = Policy(own, having(own, alone).get, (boss,)).judge(ORDERS[1], {})
+    assert (deleted.kind, deleted.reason) == ("deny", "agents.d/boss.yaml no longer defines the agent 'boss'")
+    assert (dropped.kind, dropped.reason) == ("deny", "'boss' no longer lists 'helper'")
+
+
+@pytest.mark.parametrize(
+    ("began", "live", "expected"),
+    [
+        (shaped("t", "low"), shaped("t", "high"), "risk_level medium"),
+        (shaped("t", "high"), shaped("t", "low"), "risk_level medium"),
+        (shaped("t"), shaped("t", confirm=True), "@tool(confirm=True)"),
+        (shaped("t", confirm=True), shaped("t"), "@tool(confirm=True)"),
+        (shaped("t"), shaped("other"), "no such tool any more"),
+    ],
+)
+def test_a_tool_that_was_loaded_anew_is_judged_by_what_it_was_and_what_it_is(
+    began: Tool, live: Tool, expected: str
+) -> None:
+    before, now = clerk("{allow: ['*']}", tools=[began]), clerk("{allow: ['*']}", tools=[live])
+
+    assert Policy(before, having(now).get).judge(began, {}).rule == expected
+
+
+def test_a_lowered_ceiling_applies_to_the_tool_as_it_was_although_its_risk_was_lowered_too() -> None:
+    began, live = shaped("t", "high"), shaped("t", "low")
+    before = clerk("{allow: ['*']}", "{risk_level: high, confirm: {from: never}}", tools=[began])
+    now = clerk("{allow: ['*']}", "{risk_level: medium}", tools=[live])
+
+    assert Policy(before, having(before).get).judge(began, {}).kind == "allow"
+    assert Policy(before, having(now).get).judge(began, {}).rule == "risk_level medium"
+
+
+def test_a_sub_agent_that_was_taken_away_is_not_called_any_more() -> None:
+    before, now = clerk("{allow: []}", sub_agents="[helper]"), clerk("{allow: []}")
+    helper = before.toolset.tools["agent.helper"]
+
+    assert Policy(before, having(before).get).judge(helper, {}).rule == "sub_agents"
+    assert Policy(before, having(now).get).judge(helper, {}).rule == "not in sub_agents"
+
+
+def parent_of(policy: str, runtime_policy: str = "{}") -> Agent:
+    text = agent("boss", model="offline", skill_policy=policy, runtime_policy=runtime_policy)
+    return compiled(text, name="boss")
+
+
+@pytest.mark.parametrize(
+    ("parent", "name", "expected"),
+    [
+        (parent_of("{deny: [bank.*], allow: []}"), "bank.pay", "deny bank.*"),
+        (parent_of("{allow: []}", "{risk_level: low}"), "orders.refund", "risk_level low"),
+        (parent_of("{ask: [bank.pay], allow: []}"), "bank.pay", "ask bank.pay"),
+        (parent_of("{allow: []}", "{confirm: {from: low}}"), "bank.pay", "confirm from low"),
+        (parent_of("{allow: []}"), "bank.pay", "allow *"),
+    ],
+)
+def test_a_sub_agent_is_bound_by_its_parents_restrictions_but_not_by_what_they_allow(
+    parent: Agent, name: str, expected: str
+) -> None:
+    own = clerk("{allow: ['*']}")
+    policy = Policy(own, having(own, parent).get, (parent,))
+
+    assert policy.judge(own.toolset.tools[name], {}).rule == expected
+
+
+def test_a_parent_that_was_tightened_binds_the_sub_agents_of_runs_under_way() -> None:
+    own, before = clerk("{allow: ['*']}"), parent_of("{allow: []}")
+    now = parent_of("{deny: [bank.*], allow: []}")
+
+    assert Policy(own, having(own, before).get, (before,)).judge(ORDERS[3], {}).kind == "allow"
+    found = Policy(own, having(own, now).get, (before,)).judge(ORDERS[3], {})
+    assert (found.rule, found.place) == ("deny bank.*", "agents.d/boss.yaml:6")
+
+
+# --- any rules at all
+
+NAMES = ("a.read", "a.write", "b.drop", "b.read", "c")
+PATTERNS = st.sampled_from([*NAMES, "*", "a.*", "*.read", "?", "[ab].*", "nothing*"])
+CONDITIONS = st.sampled_from(["{}", '{order: "> 50"}', '{order: "5*"}', '{missing: "1"}'])
+
+
+@dataclass(frozen=True)
+class Rules:
+    """An agent's rules, as data of the test's own."""
+
+    deny: tuple[tuple[str, str], ...]
+    ask: tuple[tuple[str, str], ...]
+    allow: tuple[str, ...]
+    ceiling: Risk
+    confirm_from: str
+
+    def agent(self, tools: list[Tool]) -> Agent:
+        def rules(pairs: tuple[tuple[str, str], ...]) -> str:
+            return ", ".join(f'{{tool: "{pattern}", when: {when}}}' for pattern, when in pairs)
+
+        allowed = ", ".join(f'"{pattern}"' for pattern in self.allow)
+        policy = f"{{deny: [{rules(self.deny)}], ask: [{rules(self.ask)}], allow: [{allowed}]}}"
+        return clerk(policy, f"{{risk_level: {self.ceiling}, confirm: {{from: {self.confirm_from}}}}}", tools)
+
+    def expected(self, wanted: Tool, order: str) -> str:
+        """The verdict, by the order of the rules: written a second time, without looking at the first."""
+        if self._says(self.deny, wanted.name, order) or RISKS.index(wanted.risk) > RISKS.index(self.ceiling):
+            return "deny"
+        listed = any(fnmatchcase(wanted.name, p) for p in self.allow)
+        if not listed and not any(fnmatchcase(wanted.name, p) for p, _ in self.ask):
+            return "deny"
+        risky = self.confirm_from != "never" and RISKS.index(wanted.risk) >= [*RISKS].index(self.confirm_from)  # type: ignore[arg-type]  # not "never" here
+        if self._says(self.ask, wanted.name, order) or wanted.confirm or risky:
+            return "ask"
+        return "allow" if listed else "deny"
+
+    def _says(self, rules: tuple[tuple[str, str], ...], name: str, order: str) -> bool:
+        met = {"{}": True, '{order: "> 50"}': float(order) > 50, '{order: "5*"}': order.startswith("5")}
+        return any(fnmatchcase(name, pattern) and met.get(when, False) for pattern, when in rules)
+
+
+RULES = st.builds(
+    Rules,
+    deny=st.lists(st.tuples(PATTERNS, CONDITIONS), max_size=2).map(tuple),
+    ask=st.lists(st.tuples(PATTERNS, CONDITIONS), max_size=2).map(tuple),
+    allow=st.lists(PATTERNS, max_size=3, unique=True).map(tuple),
+    ceiling=st.sampled_from(RISKS),
+    confirm_from=st.sampled_from([*RISKS, "never"]),
+)
+TOOLS = st.tuples(*(st.builds(shaped, st.just(n), st.sampled_from(RISKS), confirm=st.booleans()) for n in NAMES)).map(
+    list
+)
+ORDER = st.sampled_from(["1", "50", "51", "500"])
+
+
+@cases(60)
+@given(rules=RULES, tools=TOOLS, order=ORDER)
+def test_for_any_rules_the_verdict_is_that_of_the_strictest_one_that_applies(
+    rules: Rules, tools: list[Tool], order: str
+) -> None:
+    of = rules.agent(tools)
+
+    for wanted in tools:
+        assert judge(of, wanted, {"order": order}).kind == rules.expected(wanted, order)
+
+
+@cases(60)
+@given(rules=RULES, tools=TOOLS, order=ORDER)
+def test_a_tool_that_every_call_of_would_be_denied_is_never_offered(
+    rules: Rules, tools: list[Tool], order: str
+) -> None:
+    of = rules.agent(tools)
+    ceiling = RISKS.index(rules.ceiling)
+
+    for wanted in tools:
+        if any(fnmatchcase(wanted.name, p) and when == "{}" for p, when in rules.deny):
+            assert wanted.name not in of.toolset.offered
+        if RISKS.index(wanted.risk) > ceiling:
+            assert wanted.name not in of.toolset.offered
+        if wanted.name not in of.toolset.offered:
+            assert judge(of, wanted, {"order": order}).kind == "deny"
+    assert {definition.name for definition in of.toolset.definitions} == set(of.toolset.offered)
+
+
+STRICTNESS = ("allow", "ask", "deny")
+
+
+@cases(40)
+@given(began=RULES, live=RULES, parents=st.lists(RULES, max_size=2), tools=TOOLS, order=ORDER)
+def test_whoever_else_has_a_say_can_only_make_a_verdict_stricter(
+    began: Rules, live: Rules, parents: list[Rules], tools: list[Tool], order: str
+) -> None:
+    own, now = began.agent(tools), live.agent(tools)
+    above = tuple(rules.agent(tools) for rules in parents)
+    policy = Policy(own, having(now).get, above)
+
+    for wanted in tools:
+        found = policy.judge(wanted, {"order": order})
+        restricted = [replace(rules, allow=("*",)).expected(wanted, order) for rules in parents]
+        if parents:  # all are versions of one agent here, so the live one restricts as a parent too
+            restricted.append(replace(live, allow=("*",)).expected(wanted, order))
+        own_say = [began.expected(wanted, order), live.expected(wanted, order)]
+        assert found.kind == max([*own_say, *restricted], key=STRICTNESS.index)
+
+
+# --- in real runs
+
+
+async def run_script(
+    root: Path, tools: list[Tool], *turns: Turn, model: ScriptedModel | None = None, agent: str = "clerk"
+) -> RunResult:
+    models = {"scripted": model or ScriptedModel(*turns)}
+    async with Runtime.open(root, tools=tools, models=models, watch=False) as runtime:
+        return await runtime.run("go", agent=agent)
+
+
+@dataclass
+class Till:
+    """Tools that tell which of them were really called."""
+
+    called: list[str] = field(default_factory=list)
+
+    def tools(self, wanted: list[Tool]) -> list[Tool]:
+        return [replace(one, function=self._counting(one.name)) for one in wanted]
+
+    def _counting(self, name: str) -> Any:
+        def call(order: str = "1") -> str:
+            self.called.append(name)
+            return f"{name} did {order}"
+
+        return call
+
+
+@contextmanager
+def project_of(of: Agent) -> Iterator[Path]:
+    """A folder with this agent's file, its model being the script."""
+    text = of.document.source.decode().replace("model: offline", "model: scripted")
+    with TemporaryDirectory() as folder:
+        yield write(Path(folder), {of.path: text})
+
+
+@pytest.mark.hostile(6)
+@cases(30)
+@given(rules=RULES, tools=TOOLS, order=ORDER)
+def test_a_model_that_asks_for_every_tool_gets_done_exactly_what_the_policy_allows(
+    rules: Rules, tools: list[Tool], order: str
+) -> None:
+    of, till = rules.agent(tools), Till()
+    model = ScriptedModel(calls(*((name, {"order": order}) for name in NAMES)), "done")
+    expected = {one.name: rules.expected(one, order) for one in tools}
+
+    with project_of(of) as root:
+        result = asyncio.run(run_script(root, till.tools(tools), model=model))
+
+    offered = {definition.name for definition in model.requests[0].tools}
+    assert offered & set(NAMES) == set(of.toolset.offered)
+    assert sorted(till.called) == [name for name in NAMES if expected[name] == "allow"]
+    assert sorted(asked.tool for asked in result.pending) == [name for name in NAMES if expected[name] == "ask"]
+    denied = sorted(call.tool for call in result.tool_calls if call.status == "denied")
+    assert denied == [name for name in NAMES if expected[name] == "deny"]
+    assert result.status == ("paused" if "ask" in expected.values() else "completed")
+
+
+def test_a_denied_call_is_told_to_the_model_with_rule_and_place_and_the_run_goes_on(tmp_path: Path) -> None:
+    till = Till()
+    root = write(tmp_path, {"agents.d/clerk.yaml": LINES.replace("offline", "scripted")})
+    model = ScriptedModel(
+        calls(("bank.pay", {}), ("orders.delete", {}), ("orders.look", {"order": "3"})), "looked at it only"
+    )
+    result = asyncio.run(run_script(root, till.tools(ORDERS), model=model))
+
+    assert till.called == ["orders.look"]
+    assert result.status == "completed"
+    assert result.output == "looked at it only"
+    assert [call.status for call in result.tool_calls] == ["denied", "denied", "success"]
+    told = [message.content for message in model.requests[1].messages if message.role == "tool"]
+    assert told == [
+        "Denied: the policy forbids this call: deny bank.* (agents.d/clerk.yaml:8): use the till",
+        "Denied: the policy forbids this call: risk_level medium (agents.d/clerk.yaml:16): its risk is high",
+        "orders.look did 3",
+    ]
+    assert {definition.name for definition in model.requests[0].tools} == {"orders.look", "orders.refund"}
+
+
+def test_a_denied_call_is_an_event_with_that_status(tmp_path: Path) -> None:
+    async def main() -> list[tuple[str, str]]:
+        root = write(tmp_path, {"agents.d/clerk.yaml": LINES.replace("offline", "scripted")})
+        models = {"scripted": ScriptedModel(calls(("bank.pay", {})), "done")}
+        opened = Runtime.open(root, tools=ORDERS, models=models, watch=False)
+        async with opened as runtime, runtime.stream("go") as stream:
+            return [(one.tool, one.status) async for one in stream if isinstance(one, ToolFinished)]
+
+    assert asyncio.run(main()) == [("bank.pay", "denied")]
+
+
+@pytest.mark.hostile(6)
+def test_a_call_without_a_model_is_judged_alike(tmp_path: Path) -> None:
+    till = Till()
+
+    async def main() -> None:
+        root = write(tmp_path, {"agents.d/clerk.yaml": LINES})
+        async with Runtime.open(root, tools=till.tools(ORDERS), watch=False) as runtime:
+            denied = await runtime.call_tool("clerk", "bank.pay", {})
+            assert (denied.status, denied.metadata["place"]) == ("denied", "agents.d/clerk.yaml:8")
+            with pytest.raises(RequestError, match=r"^orders\.refund needs approval"):
+                await runtime.call_tool("clerk", "orders.refund", {"order": "77"})
+            assert (await runtime.call_tool("clerk", "orders.look", {"order": "2"})).output == "orders.look did 2"
+
+    asyncio.run(main())
+    assert till.called == ["orders.look"]
+
+
+@pytest.mark.hostile(6)
+def test_a_wrong_argument_does_not_get_a_call_past_a_deny_rule(tmp_path: Path) -> None:
+    policy = "{deny: [{tool: orders.refund, when: {order: '7*'}}], allow: [orders.refund]}"
+    root = write(tmp_path, {"agents.d/clerk.yaml": agent("clerk", skill_policy=policy)})
+    turn = calls(("orders.refund", {"order": "77", "force": True}), ("orders.refund", {"order": 77}))
+    result = asyncio.run(run_script(root, ORDERS, turn, "done"))
+
+    assert [call.status for call in result.tool_calls] == ["denied", "denied"]
+
+
+def test_a_policy_that_is_tightened_binds_a_run_under_way_and_one_that_is_widened_does_not(tmp_path: Path) -> None:
+    file = "agents.d/clerk.yaml"
+    root = write(tmp_path, {file: agent("clerk", skill_policy="{deny: [orders.look], allow: ['*']}")})
+    till = Till()
+
+    @tool(risk="low")
+    async def reload(context: ToolContext) -> str:
+        """Turn the rules round."""
+        write(root, {file: agent("clerk", skill_policy="{deny: [bank.pay], allow: ['*']}")})
+        return str((await context.deps[0].reload()).number)
+
+    async def main() -> RunResult:
+        deps: list[Runtime] = []
+        everything = calls(("bank.pay", {}), ("orders.look", {}))
+        model = ScriptedModel(everything, calls(("reload", {})), everything, "done")
+        tools = [*till.tools(ORDERS), reload]
+        async with Runtime.open(root, tools=tools, models={"scripted": model}, deps=deps, watch=False) as runtime:
+            deps.append(runtime)
+            return await runtime.run("go", agent="clerk")
+
+    result = asyncio.run(main())
+
+    assert [(call.tool, call.status) for call in result.tool_calls] == [
+        ("bank.pay", "success"),
+        ("orders.look", "denied"),
+        ("reload", "success"),
+        ("bank.pay", "denied"),
+        ("orders.look", "denied"),
+    ]
+    assert till.called == ["bank.pay"]
+
+
+@pytest.mark.hostile(6)
+def test_in_a_real_run_a_sub_agent_cannot_do_what_its_parent_may_not(tmp_path: Path) -> None:
+    till = Till()
+    boss = agent("boss", skill_policy="{deny: [bank.*], allow: []}", sub_agents="[clerk]")
+    root = write(tmp_path, {"agents.d/clerk.yaml": agent("clerk"), "agents.d/boss.yaml": boss})
+    turns: list[Turn] = [
+        calls(("agent.clerk", {"message": "pay"})),
+        calls(("bank.pay", {}), ("orders.look", {})),
+        "paid?",
+        "no",
+    ]
+    result = asyncio.run(run_script(root, till.tools(ORDERS), *turns, agent="boss"))
+
+    assert {call.tool: call.status for call in result.tool_calls} == {
+        "agent.clerk": "success",
+        "bank.pay": "denied",
+        "orders.look": "success",
+    }
+    denied = next(call.result for call in result.tool_calls if call.tool == "bank.pay")
+    assert denied == "the policy forbids this call: deny bank.* (agents.d/boss.yaml:6)"
+    assert till.called == ["orders.look"]

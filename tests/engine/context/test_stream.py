@@ -1,0 +1,87 @@
+"""A reader who does not read: the run waits for them, but its end does not."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework import RunSuspended, Runtime, ToolContext, tool
+from framework.engine.context.stream import CHANNEL_SIZE
+from framework.store.memory import MemoryStore
+from framework.testing import JsonStore, ScriptedModel, calls
+from framework.types.events import RunFinished
+from framework.types.state import RunState
+from tests.support.projects import agent, write
+
+
+class Ending(MemoryStore):
+    """Says when a run has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_ended = asyncio.Event()
+
+    def ended(self, state: RunState) -> None:
+        super().ended(state)
+        self.has_ended.set()
+
+
+def talking(root: Path, times: int) -> tuple[dict[str, Any], asyncio.Event]:
+    """An agent whose tool tells of its progress so often."""
+    said = asyncio.Event()
+
+    @tool(risk="low")
+    async def talk(context: ToolContext) -> str:
+        """Talk."""
+        assert context.progress is not None
+        for _ in range(times):
+            await context.progress(0.5, "still")
+        said.set()
+        return "said"
+
+    write(root, {"agents.d/a.yaml": agent("a")})
+    return {"tools": [talk], "models": {"scripted": ScriptedModel(calls(("talk", {})), "done")}, "watch": False}, said
+
+
+def test_a_run_that_is_cancelled_while_its_reader_is_slow_has_its_end(tmp_path: Path) -> None:
+    """Its reader has taken nothing, and there is no room for the last event when it is cancelled."""
+    others = 4  # route, the call's beginning and end, a piece of the answer
+
+    async def main() -> None:
+        store = Ending()
+        options, _ = talking(tmp_path, CHANNEL_SIZE - others)
+        async with Runtime.open(tmp_path, store=store, **options) as runtime, runtime.stream("go") as stream:
+            await store.has_ended.wait()
+            stream.cancel()
+            seen = [event async for event in stream]
+            assert len(seen) == CHANNEL_SIZE + 1, "it was full"
+            assert [isinstance(event, RunFinished) for event in seen[-2:]] == [False, True]
+            assert (await stream.result()).status == "completed"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_runtime_closes_also_under_a_reader_who_does_not_read(tmp_path: Path, durable: bool) -> None:
+    async def main() -> None:
+        options, said = talking(tmp_path, CHANNEL_SIZE + 100)
+        store = JsonStore() if durable else None
+        options["store"], options["grace"] = store, 0
+        async with Runtime.open(tmp_path, **options) as runtime, runtime.stream("go") as stream:
+            if durable:
+                await said.wait()  # what it tells goes to the store first, which is as far as it gets
+            else:
+                while len(stream._channel._events) < CHANNEL_SIZE:  # noqa: ASYNC110 - it tells nobody
+                    await asyncio.sleep(0)
+            async with asyncio.timeout(20):
+                await runtime._close(0)
+            if durable:
+                with pytest.raises(RunSuspended):
+                    await stream.result()
+            else:
+                assert (await stream.result()).status == "cancelled"
+
+    asyncio.run(main())

@@ -1,0 +1,548 @@
+"""Model calls that fail: what is asked again, what goes to another model, what it costs, and what a listener sees."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from framework import ModelError, RunResult, Runtime, events, tool
+from framework.config.generations.diff import agent_diff
+from framework.config.settings import ModelCallSettings
+from framework.config.yaml.parse import parse_agent
+from framework.engine.model_call.retry import pause
+from framework.evals.stubs import isolate
+from framework.llm.anthropic.client import Blocks
+from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, ModelRequest
+from framework.llm.gemini.format import Parts
+from framework.testing import ScriptedModel, calls
+from framework.types.events import Event, Warned
+from framework.types.messages import Message, Usage
+from framework.types.spec import AgentSpec
+from tests.engine.plan.test_executor import draft, step
+from tests.support.cases import cases
+from tests.support.projects import agent, write
+from tests.support.wire import Answer, WireServer, failed, kept_alive, says, stalled, wire_server
+
+FAST = "backoff: 1ms, max_backoff: 1ms"
+
+
+def project(root: Path, rules: str = FAST, **keys: str) -> Path:
+    return write(root, {"agents.d/one.yaml": agent("one", **keys), "agentsd.yaml": f"model_calls: {{{rules}}}\n"})
+
+
+def down(text: str = "down", **kind: Any) -> ModelError:
+    return ModelError(text, **{"retryable": True, **kind})
+
+
+@tool(risk="low")
+async def work(n: int) -> str:
+    """Do something."""
+    return f"did {n}"
+
+
+async def told(root: Path, **models: ModelClient) -> tuple[list[Event], RunResult]:
+    """One streamed run."""
+    async with Runtime.open(root, models=models, tools=[work], watch=False) as runtime, runtime.stream("go") as stream:
+        seen = [event async for event in stream]
+        return seen, await stream.result()
+
+
+async def run_all(root: Path, count: int, **models: ModelClient) -> list[RunResult]:
+    """Runs one after the other in one process."""
+    async with Runtime.open(root, models=models, tools=[work], watch=False) as runtime:
+        return [await runtime.run("go") for _ in range(count)]
+
+
+def run(root: Path, **models: ModelClient) -> RunResult:
+    return asyncio.run(run_all(root, 1, **models))[0]
+
+
+def warnings(seen: list[Event]) -> list[tuple[str, str]]:
+    return [(event.code, event.message) for event in seen if isinstance(event, Warned)]
+
+
+def why(result: RunResult) -> str:
+    assert result.status == "failed"
+    assert result.error is not None
+    return result.error.message
+
+
+# --- again
+
+
+def test_what_may_pass_by_itself_is_asked_again_and_the_turn_is_one_step(
+    tmp_path: Path, spans: InMemorySpanExporter
+) -> None:
+    model = ScriptedModel(down("busy"), calls(("work", {"n": 1})), down(), down(), down(), "done")
+    seen, result = asyncio.run(told(project(tmp_path), scripted=model))
+
+    assert (result.output, result.steps, len(model.requests)) == ("done", 2, 6)
+    assert [call.result for call in result.tool_calls] == ["did 1"]
+    assert [text for code, text in warnings(seen) if code == "model_retry"] == [
+        "busy; asking again in 0.0s",
+        *["down; asking again in 0.0s"] * 3,
+    ]
+    chats = [span for span in spans.get_finished_spans() if span.name == "chat scripted"]
+    assert [(span.attributes or {})["agentsd.model.attempts"] for span in chats] == [2, 4], "one span a turn"
+    attempts = [span for span in spans.get_finished_spans() if span.name.startswith("chat.attempt")]
+    assert [(span.attributes or {})["agentsd.model.attempt"] for span in attempts] == [1, 2, 1, 2, 3, 4]
+    assert [(span.attributes or {}).get("error.type") for span in attempts[:2]] == ["model_error", None]
+
+
+def test_a_model_is_given_up_after_the_last_attempt_with_its_last_word(tmp_path: Path) -> None:
+    model = ScriptedModel(script=lambda _: down("still down"))
+    result = run(project(tmp_path, FAST + ", max_retries: 2"), scripted=model)
+
+    assert why(result) == "still down (3 attempts)"
+    assert result.error is not None
+    assert result.error.retryable
+    assert len(model.requests) == 3
+
+
+@pytest.mark.parametrize("fallback", ["[]", "[other]"])
+def test_a_refusal_is_final_for_this_model_and_every_other(tmp_path: Path, fallback: str) -> None:
+    model, other = ScriptedModel(ModelError("refused: flagged")), ScriptedModel()
+    assert why(run(project(tmp_path, fallback_models=fallback), scripted=model, other=other)) == "refused: flagged"
+    assert (len(model.requests), len(other.requests)) == (1, 0)
+
+
+@given(
+    tried=st.integers(0, 30), asked=st.none() | st.floats(0, 1e6), backoff=st.floats(0.001, 10), most=st.floats(0.1, 60)
+)
+@cases(100)
+def test_a_pause_is_up_to_chance_but_never_shorter_than_the_provider_asks_for(
+    tried: int, asked: float | None, backoff: float, most: float
+) -> None:
+    rules = ModelCallSettings(backoff=backoff, max_backoff=most)
+    wait = pause(down(retry_after=asked), tried, rules)
+    least = asked or 0.0
+    assert least <= wait <= least + min(most, backoff * 2**tried)
+
+
+def test_an_hour_that_the_provider_asks_for_is_not_waited(tmp_path: Path) -> None:
+    patient = project(tmp_path / "a", fallback_models="[other]")
+    hurried = project(tmp_path / "b", runtime_policy="{model_timeout: null, timeout: 20s}")
+
+    model, other = ScriptedModel(down(retry_after=3600)), ScriptedModel("instead")
+    assert run(patient, scripted=model, other=other).output == "instead"
+    assert why(run(hurried, scripted=ScriptedModel(down("busy", retry_after=21)))) == "busy"
+
+    unhurried = project(tmp_path / "c", runtime_policy="{model_timeout: 10s, timeout: null}")
+    assert why(run(unhurried, scripted=ScriptedModel(down("busy", retry_after=11), "late"))) == "busy"
+
+
+def test_a_pause_that_the_provider_asks_for_is_made(tmp_path: Path) -> None:
+    seen, result = asyncio.run(told(project(tmp_path), scripted=ScriptedModel(down(retry_after=0.1), "done")))
+    assert result.output == "done"
+    assert warnings(seen) == [("model_retry", "down; asking again in 0.1s")]
+
+
+# --- another model
+
+
+def test_fallbacks_are_asked_in_their_order_each_with_attempts_of_its_own(
+    tmp_path: Path, spans: InMemorySpanExporter
+) -> None:
+    root = project(tmp_path, FAST + ", max_retries: 1", fallback_models="[second, third]")
+    models = {
+        "scripted": ScriptedModel(down("1 down"), down("1 down")),
+        "second": ScriptedModel(down("2 down"), down("2 down")),
+        "third": ScriptedModel(down("3 down"), "done"),
+    }
+    seen, result = asyncio.run(told(root, **models))
+
+    assert (result.output, result.steps) == ("done", 1)
+    assert warnings(seen) == [
+        ("model_retry", "1 down; asking again in 0.0s"),
+        ("model_fallback", "1 down; asking second instead"),
+        ("model_retry", "2 down; asking again in 0.0s"),
+        ("model_fallback", "2 down; asking third instead"),
+        ("model_retry", "3 down; asking again in 0.0s"),
+    ]
+    named = [(span.name.rpartition(" ")[0], span.attributes or {}) for span in spans.get_finished_spans()]
+    attempts = [attributes for name, attributes in named if name == "chat.attempt"]
+    assert [attempt["agentsd.model.attempt"] for attempt in attempts] == [1, 2, 3, 4, 5, 6]
+    assert [attempt.get("agentsd.model.fallback") for attempt in attempts] == [None, None, True, True, True, True]
+    (chat,) = [attributes for name, attributes in named if name == "chat"]
+    assert (chat["agentsd.model.attempts"], chat["agentsd.model.fallback"]) == (6, True)
+
+
+def test_a_model_that_is_not_to_be_had_is_not_asked_twice(tmp_path: Path) -> None:
+    model, other = ScriptedModel(ModelError("no quota", unavailable=True)), ScriptedModel("done")
+    result = run(project(tmp_path, fallback_models="[other]"), scripted=model, other=other)
+    assert (result.output, len(model.requests)) == ("done", 1)
+
+
+def test_when_no_model_answers_the_caller_is_told_of_each(tmp_path: Path) -> None:
+    gone = ModelError("1 has no quota", unavailable=True)
+    root = project(tmp_path, fallback_models="[other]")
+    result = run(root, scripted=ScriptedModel(gone), other=ScriptedModel(script=lambda _: down("2 is down")))
+    assert why(result) == "1 has no quota; 2 is down (5 attempts)"
+
+
+def test_a_fallback_without_a_key_is_one_model_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    root = project(tmp_path, FAST + ", max_retries: 0", fallback_models="[openai/gpt-5.4-mini, other]")
+    seen, result = asyncio.run(told(root, scripted=ScriptedModel(down()), other=ScriptedModel("done")))
+    assert result.output == "done"
+    assert "set OPENAI_API_KEY" in warnings(seen)[1][1]
+
+
+class Untyped(ScriptedModel):
+    """Leaves typed answers to Instructor."""
+
+    info = ModelInfo(provider="untyped", model="1")
+
+
+def test_a_typed_answer_is_not_asked_of_a_model_that_cannot_give_it(tmp_path: Path) -> None:
+    root = project(tmp_path, FAST + ", max_retries: 0", executor="plan", fallback_models="[untyped, other]")
+    plan = draft({**step("a"), "parameters": {"n": 1}})
+    models = {"scripted": ScriptedModel(down(), "sum"), "untyped": Untyped(), "other": ScriptedModel(plan)}
+    seen, result = asyncio.run(told(root, **models))
+    assert result.output == "sum", result.error
+    assert any("untyped cannot give the typed answer" in text for _, text in warnings(seen))
+
+
+def test_an_unknown_fallback_is_a_problem_at_its_line_and_another_order_is_neutral(tmp_path: Path) -> None:
+    root = project(tmp_path, fallback_models="[offline, opnai/gpt-5.4-mini]")
+
+    async def problems() -> list[str]:
+        async with Runtime.open(root, models={"scripted": ScriptedModel()}, watch=False) as runtime:
+            return [f"{problem.place}: {problem.message}" for problem in runtime.catalog.problems]
+
+    (found,) = asyncio.run(problems())
+    assert found.startswith("agents.d/one.yaml:7:28: unknown model 'opnai/gpt-5.4-mini'; did you mean openai")
+    assert [change.effect for change in agent_diff(spec("[a, b]"), spec("[b, a]"))] == ["neutral"]
+
+
+def spec(fallbacks: str) -> AgentSpec:
+    return parse_agent("a.yaml", agent("one", fallback_models=fallbacks).encode())[0]
+
+
+def test_a_case_asks_its_own_model_only(tmp_path: Path) -> None:
+    root = project(tmp_path, fallback_models="[offline]")
+
+    async def main() -> tuple[str, ...]:
+        async with Runtime.open(root, models={"scripted": ScriptedModel()}, watch=False) as runtime:
+            return isolate(runtime.catalog.current, "one", "scripted", {}).agents["one"].spec.fallback_models
+
+    assert asyncio.run(main()) == ()
+
+
+# --- what it costs
+
+
+def test_attempts_that_failed_are_paid_for_and_end_a_run_that_can_pay_no_more(tmp_path: Path) -> None:
+    costly = down()
+    costly.usage = Usage(prompt_tokens=30, completion_tokens=10, total_tokens=40)
+    root = project(tmp_path, runtime_policy="{max_total_tokens: 70}")
+
+    paid = run(root, scripted=ScriptedModel(costly, "done", tokens=10))
+    stopped = run(root, scripted=ScriptedModel(script=lambda _: costly))
+
+    assert (paid.output, paid.usage.total_tokens) == ("done", 50)
+    assert (stopped.finish_reason, stopped.usage.total_tokens, stopped.steps) == ("max_total_tokens", 80, 1)
+
+
+class Halting:
+    """A model that says a few words and fails, a number of times; then it answers."""
+
+    info = ModelInfo(provider="halting", model="1")
+
+    def __init__(self, failures: int, error: ModelError | None = None) -> None:
+        self.left = failures
+        self.error = error
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        words = ("half ", "an ") if self.left else ("the ", "whole")
+        for word in words:
+            yield Delta(text=word)
+        if self.left:
+            self.left -= 1
+            if self.error:
+                raise self.error
+            return  # cut off
+        reply = Message(role="assistant", content="".join(words))
+        yield Delta(reply=ModelReply(reply, "stop", Usage(prompt_tokens=5, completion_tokens=5, total_tokens=10)))
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def test_an_answer_cut_in_the_middle_is_paid_for_by_an_estimate(tmp_path: Path) -> None:
+    result = run(project(tmp_path), scripted=Halting(1))
+    whole = run(project(tmp_path), scripted=Halting(0))
+    assert result.output == whole.output == "the whole"
+    assert whole.usage.total_tokens == 10
+    assert result.usage.completion_tokens == 7, "two tokens of text were lost"
+    assert result.usage.prompt_tokens > 10
+
+
+# --- what a listener sees
+
+
+@pytest.mark.parametrize("error", [None, down()], ids=["cut", "error"])
+def test_text_of_an_attempt_that_failed_is_void_and_the_next_is_another_message(
+    tmp_path: Path, error: ModelError | None
+) -> None:
+    seen, result = asyncio.run(told(project(tmp_path), scripted=Halting(2, error)))
+
+    shown: dict[str, str] = {}
+    for event in seen:
+        if isinstance(event, events.ContentReceived):
+            shown[event.message_id] = shown.get(event.message_id, "") + event.text
+        elif isinstance(event, Warned) and event.message_id:
+            del shown[event.message_id]
+    done = seen[-1]
+    assert isinstance(done, events.RunFinished)
+    assert shown == {done.message_id: "the whole"}
+    assert done.message_id == "msg.1-3"
+    assert result.output == "the whole"
+
+
+# --- deadlines and connections
+
+
+async def streamed(root: Path, url: str, use: Callable[[list[Event], RunResult], None], **keys: str) -> None:
+    alias = f"models: {{local: {{model: openai/test, base_url: '{url}', api_key: k}}}}\n"
+    text = agent("one", model="local", **keys)
+    write(root, {"agents.d/one.yaml": text, "agentsd.yaml": alias + f"model_calls: {{{FAST}, max_retries: 20}}\n"})
+    use(*await told(root))
+
+
+def wire(answers: list[Answer], root: Path, use: Callable[[list[Event], RunResult], None], **keys: str) -> WireServer:
+    async def main() -> WireServer:
+        async with wire_server(answers) as server:
+            await streamed(root, server.url, use, **keys)
+            await asyncio.wait_for(server.disconnected.wait(), 20)
+            return server
+
+    return asyncio.run(main())
+
+
+def test_comments_that_keep_a_connection_alive_are_not_the_beginning_of_an_answer(tmp_path: Path) -> None:
+    late = "openai/test did not begin to answer within 0.3s (runtime_policy.first_token_timeout, agents.d/one.yaml:7)"
+
+    def check(seen: list[Event], result: RunResult) -> None:
+        assert result.output == "at last", result.error
+        assert {text.partition(";")[0] for _, text in warnings(seen)} == {late}
+
+    server = wire(
+        [kept_alive(), says("at last")], tmp_path, check, runtime_policy="{first_token_timeout: 300ms, timeout: null}"
+    )
+    assert len(server.requests) == 2
+
+
+def test_an_answer_that_began_but_does_not_end_in_time_is_given_up_and_its_connection_closed(tmp_path: Path) -> None:
+    def check(seen: list[Event], result: RunResult) -> None:
+        assert result.output == "at last", result.error
+        late = "openai/test did not continue its answer within 1s (runtime_policy.model_timeout, agents.d/one.yaml:7)"
+        assert late in {text.partition(";")[0] for _, text in warnings(seen)}
+
+    policy = "{first_token_timeout: 900ms, model_timeout: 1s}"
+    wire([stalled(), says("at last")], tmp_path, check, runtime_policy=policy)
+
+
+class Slow:
+    """Answers after a tenth of a second, in one piece; with `signs` it shows before that it is at it."""
+
+    info = ModelInfo(provider="slow", model="1")
+
+    def __init__(self, *, signs: bool = False) -> None:
+        self.signs = signs
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        if self.signs:
+            yield Delta()
+        await asyncio.sleep(0.1)
+        yield Delta(reply=ModelReply(Message(role="assistant", content="done"), "stop", Usage()))
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class Talking:
+    """Answers word by word, with a pause between two; after `stalls` words, if given, it says nothing more."""
+
+    info = ModelInfo(provider="talking", model="1")
+
+    def __init__(self, words: int, pause: float = 0.0, *, stalls: bool = False) -> None:
+        self.words, self.pause, self.stalls = words, pause, stalls
+        self.asked = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        self.asked += 1
+        for _ in range(self.words):
+            await asyncio.sleep(self.pause)
+            yield Delta(text="words ")
+        if self.stalls:
+            await asyncio.Event().wait()
+        yield Delta(reply=ModelReply(Message(role="assistant", content="done"), "stop", Usage()))
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def test_a_streamed_answer_may_take_longer_than_model_timeout_as_long_as_it_goes_on(tmp_path: Path) -> None:
+    root = project(tmp_path, "max_retries: 0", runtime_policy="{model_timeout: 800ms}")
+    assert asyncio.run(told(root, scripted=Talking(40, 0.03)))[1].output == "done"
+    unstreamed = "talking/1 did not answer within 0.8s (runtime_policy.model_timeout, agents.d/one.yaml:7)"
+    assert why(run(root, scripted=Talking(40, 0.03))) == unstreamed
+
+
+@pytest.mark.parametrize(("words", "asked"), [(10, 3), (300, 1)])
+def test_after_much_of_an_answer_a_deadline_ends_the_call_for_good(tmp_path: Path, words: int, asked: int) -> None:
+    root = project(tmp_path, "max_retries: 2, backoff: 1ms", runtime_policy="{model_timeout: 100ms}")
+    model = Talking(words, stalls=True)
+    said = why(asyncio.run(told(root, scripted=model))[1])
+    assert model.asked == asked
+    assert "did not continue its answer within 0.1s (runtime_policy.model_timeout, agents.d/one.yaml:7)" in said
+    assert ("not retried after 1800 characters" in said) == (asked == 1)
+
+
+def test_the_first_piece_has_a_deadline_only_where_answers_come_in_pieces(tmp_path: Path) -> None:
+    root = project(tmp_path, "max_retries: 0", runtime_policy="{first_token_timeout: 20ms}")
+    assert run(root, scripted=Slow()).output == "done", "not streamed: there are no pieces"
+    late = "slow/1 did not begin to answer within 0.02s (runtime_policy.first_token_timeout, agents.d/one.yaml:7)"
+    assert why(asyncio.run(told(root, scripted=Slow()))[1]) == late
+    assert asyncio.run(told(root, scripted=Slow(signs=True)))[1].output == "done", "any piece will do"
+
+
+class Held(Slow):
+    """Holds on to its answers, so that only who asked can close them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[AsyncIterator[Delta]] = []
+        self.closed = 0
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        self.held.append(self._answer(request))
+        return self.held[-1]
+
+    async def _answer(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        try:
+            async for delta in super().stream(request):
+                yield delta
+        finally:
+            self.closed += 1
+
+
+def test_an_answer_is_closed_once_it_is_there(tmp_path: Path) -> None:
+    model = Held()
+
+    async def main() -> int:
+        (result,) = await run_all(project(tmp_path), 1, scripted=model)
+        assert result.output == "done"
+        return model.closed  # the end of the loop would close it, too
+
+    assert asyncio.run(main()) == 1
+
+
+def test_a_tool_call_that_comes_in_is_a_sign_of_life_from_claude_and_gemini_too() -> None:
+    begun = {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "name": "work"}}
+    piece = {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": "{"}}
+    blocks = Blocks()
+    assert [blocks.take(event) for event in ({"type": "ping"}, begun, piece)] == [None, Delta(), Delta()]
+
+    call = SimpleNamespace(function_call=SimpleNamespace(name="work"), thought_signature=None)
+    told = SimpleNamespace(content=SimpleNamespace(parts=[call]), finish_reason=None)
+    head = {"model_version": "g", "response_id": "r", "usage_metadata": None, "prompt_feedback": None}
+    parts = Parts({})
+    assert parts.take(SimpleNamespace(candidates=[], **head)) is None
+    assert parts.take(SimpleNamespace(candidates=[told], **head)) == Delta()
+
+
+@pytest.mark.parametrize("listening", [False, True], ids=["whole", "streamed"])
+def test_a_run_that_is_cancelled_closes_its_connection(tmp_path: Path, listening: bool) -> None:
+    begun = asyncio.Event()
+
+    def stall(_: dict[str, Any]) -> Answer:
+        begun.set()
+        return stalled()
+
+    async def go(runtime: Runtime) -> RunResult:
+        if not listening:
+            return await runtime.run("go")
+        async with runtime.stream("go") as stream:
+            return await stream.result()
+
+    async def main() -> None:
+        async with wire_server(stall) as server:
+            alias = f"models: {{local: {{model: openai/test, base_url: '{server.url}', api_key: k}}}}\n"
+            write(tmp_path, {"agents.d/one.yaml": agent("one", model="local"), "agentsd.yaml": alias})
+            async with Runtime.open(tmp_path, watch=False) as runtime:
+                task = asyncio.create_task(go(runtime))
+                await asyncio.wait_for(begun.wait(), 20)
+                assert not server.disconnected.is_set()
+                task.cancel()
+                await asyncio.wait_for(server.disconnected.wait(), 20)
+                await asyncio.wait([task])
+
+    asyncio.run(main())
+
+
+# --- a model that fails again and again
+
+
+REST = FAST + ", max_retries: 0, cooldown_after: 2, cooldown: 30s"
+
+
+def test_a_model_that_keeps_failing_is_left_alone_and_calls_go_straight_to_the_fallback(tmp_path: Path) -> None:
+    model, other = ScriptedModel(script=lambda _: down()), ScriptedModel(script=lambda _: "instead")
+    root = project(tmp_path, REST, fallback_models="[other]")
+    results = asyncio.run(run_all(root, 5, scripted=model, other=other))
+    assert [result.output for result in results] == ["instead"] * 5
+    assert (len(model.requests), len(other.requests)) == (2, 5)
+
+
+def test_the_failure_after_which_a_model_is_left_alone_is_its_last_in_this_run(tmp_path: Path) -> None:
+    root = project(tmp_path, FAST + ", max_retries: 9, cooldown_after: 2, cooldown: 30s", fallback_models="[other]")
+    seen, result = asyncio.run(told(root, scripted=ScriptedModel(down(), down()), other=ScriptedModel("instead")))
+    assert result.output == "instead"
+    assert [text for _, text in warnings(seen)] == ["down; asking again in 0.0s", "down; asking other instead"]
+
+
+def test_without_a_fallback_a_run_fails_at_once_if_the_wait_is_longer_than_it_has(tmp_path: Path) -> None:
+    model = ScriptedModel(script=lambda _: down("overloaded"))
+    root = project(tmp_path, REST, runtime_policy="{timeout: 10s}")
+    *_, last = asyncio.run(run_all(root, 3, scripted=model))
+    assert len(model.requests) == 2
+    assert "scripted is left alone for" in why(last)
+    assert "it failed 2 times in a row, the last time: overloaded" in why(last)
+    assert "longer than the run has; try again then, or give the agent `fallback_models`" in why(last)
+
+
+def test_without_a_fallback_a_run_with_enough_time_waits_and_finds_out_whether_the_model_is_back(
+    tmp_path: Path,
+) -> None:
+    model = ScriptedModel(down(), down(), "back again", "and on")
+    root = project(tmp_path, FAST + ", max_retries: 0, cooldown_after: 2, cooldown: 50ms")
+    results = asyncio.run(run_all(root, 4, scripted=model))
+    assert [result.output for result in results] == ["", "", "back again", "and on"]
+
+
+def test_refusals_do_not_make_a_model_ill(tmp_path: Path) -> None:
+    model = ScriptedModel(*[ModelError("refused")] * 3, "fine")
+    assert asyncio.run(run_all(project(tmp_path, REST), 4, scripted=model))[-1].output == "fine"
+
+
+def test_rate_limits_on_the_wire_are_waited_for_as_asked(tmp_path: Path) -> None:
+    async def main() -> None:
+        answers = [failed(429, "slow down", retry_after="0.1"), failed(503, "later", retry_after_ms="100"), says("ok")]
+        async with wire_server(answers) as server:
+            await streamed(tmp_path, server.url, check)
+
+    def check(seen: list[Event], result: RunResult) -> None:
+        assert result.output == "ok", result.error
+        assert [text.rpartition("; ")[2] for _, text in warnings(seen)] == ["asking again in 0.1s"] * 2
+
+    asyncio.run(main())

@@ -1,0 +1,118 @@
+"""Answers of a type: from the text where it is the data already, else asked for once more, through the same gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, field_validator
+
+from framework import Approve, RunResult, Runtime
+from framework.testing import JsonStore, ScriptedModel, calls
+from framework.types.messages import Message
+from tests.support.projects import agent, write
+
+SCHEMA = "{type: object, properties: {city: {type: string}, people: {type: integer}}, required: [city, people]}"
+
+
+class City(BaseModel):
+    city: str
+    people: int
+
+    @field_validator("people")
+    @classmethod
+    def _some(cls, people: int) -> int:
+        if people <= 0:
+            raise ValueError("nobody lives there")
+        return people
+
+
+ROME = {"city": "Rome", "people": 3}
+
+
+def run(
+    root: Path, *script: Any, keys: dict[str, str] | None = None, **options: Any
+) -> tuple[RunResult, ScriptedModel]:
+    write(root, {"agents.d/a.yaml": agent("a", **(keys or {}))})
+    model = ScriptedModel(*script)
+
+    async def main() -> RunResult:
+        async with Runtime.open(root, models={"scripted": model}, watch=False) as runtime:
+            assert runtime.catalog.problems == (), runtime.catalog.problems
+            return await runtime.run("go", **options)
+
+    return asyncio.run(main()), model
+
+
+@pytest.mark.parametrize("text", [json.dumps(ROME), f"```json\n{json.dumps(ROME)}\n```", f"  {json.dumps(ROME)}\n"])
+@pytest.mark.parametrize("wanted", ["type", "schema"])
+def test_an_answer_that_is_the_data_already_is_taken_as_it_is(tmp_path: Path, text: str, wanted: str) -> None:
+    keys = {"output_schema": SCHEMA} if wanted == "schema" else {}
+    options = {"output_type": City} if wanted == "type" else {}
+    result, model = run(tmp_path, text, keys=keys, **options)
+    assert (result.data, result.output, len(model.requests)) == (ROME, text, 1)
+
+
+@pytest.mark.parametrize("text", ["Rome has 3.", '{"city": "Rome"}', '{"city": "Rome", "people": "3", "x": 1}', "[]"])
+def test_any_other_answer_is_asked_for_once_more_and_the_text_stays(tmp_path: Path, text: str) -> None:
+    said = Message(role="assistant", content=json.dumps(ROME))
+    result, model = run(tmp_path, text, said, keys={"output_schema": SCHEMA})
+    assert (result.data, result.output, result.steps) == (ROME, text, 2)
+    asked = model.requests[1]
+    assert asked.output is not None
+    assert asked.messages[-1].content.startswith("Give your answer once more")
+    assert asked.messages[-2].content == text
+
+
+def test_without_a_type_there_is_no_data(tmp_path: Path) -> None:
+    result, _ = run(tmp_path, json.dumps(ROME))
+    assert result.data is None
+
+
+def test_a_limit_holds_for_asking_once_more(tmp_path: Path) -> None:
+    result, _ = run(tmp_path, "text", keys={"output_schema": SCHEMA, "runtime_policy": "{max_steps: 1}"})
+    assert (result.finish_reason, result.data, result.output) == ("max_steps", None, "text")
+
+
+def test_a_run_that_paused_elsewhere_still_gives_its_data(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/a.yaml": agent("a", runtime_policy="{confirm: {from: low}}")})
+    model, store = ScriptedModel(calls(("echo", {"text": "x"})), json.dumps(ROME)), JsonStore()
+
+    async def main() -> RunResult:
+        options: dict[str, Any] = {"models": {"scripted": model}, "store": store, "watch": False}
+        async with Runtime.open(tmp_path, **options) as runtime:
+            paused = await runtime.run("go", output_type=City)
+        async with Runtime.open(tmp_path, **options) as runtime:
+            return await runtime.resume(paused.run_id, {paused.pending[0].id: Approve()})
+
+    assert asyncio.run(main()).data == ROME
+
+
+def test_a_sub_agents_data_is_what_its_caller_gets(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/b.yaml": agent("b", output_schema=SCHEMA)})
+    script = (calls(("agent.b", {"message": "which?"})), json.dumps(ROME), "done")
+    result, model = run(tmp_path, *script, keys={"sub_agents": "[b]"}, agent="a")
+    assert result.output == "done"
+    assert json.loads(model.requests[-1].messages[-1].content) == ROME
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("{type: array}", "does not describe an object"),
+        ("{type: object, properties: {a: {type: x}}}", "cannot be used"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_refused_at_load(tmp_path: Path, schema: str, message: str) -> None:
+    write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline", output_schema=schema)})
+
+    async def main() -> str:
+        async with Runtime.open(tmp_path, watch=False) as runtime:
+            (problem,) = runtime.catalog.problems
+            assert problem.place.startswith("agents.d/a.yaml:7")
+            return problem.message
+
+    assert message in asyncio.run(main())

@@ -1,0 +1,418 @@
+"""What a plan does about a failed step; and models that never come to an end of planning."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from framework import Approve, ModelError, RunResult, Runtime, tool
+from framework.llm.client import ModelRequest
+from framework.testing import Crash, JsonStore, ScriptedModel, Turn
+from framework.testing import calls as scripted_calls
+from framework.types.outcome import outcome
+from framework.types.plan import PlanDraft, StepDraft
+from tests.engine.plan.test_executor import Workshop, draft, graphs, planner, run_plan, step
+from tests.engine.plan.test_step import free, results_of, run
+from tests.support.cases import cases
+from tests.support.projects import agent, write
+from tests.support.wire import Answer, calls, says, wire_server
+
+
+def states(result: RunResult) -> dict[str, str]:
+    assert result.plan is not None
+    return {one.id: one.status for one in result.plan.steps}
+
+
+# --- making it anew
+
+
+def test_a_failed_step_has_the_rest_made_anew_and_what_is_done_stays(tmp_path: Path) -> None:
+    shop = Workshop("b")
+    first = draft(step("a"), step("b", "a"), step("c", "b"))
+    second = draft(step("d", "a"), step("c", "d"), goal="another way")
+    result, requests, seen = run(planner(tmp_path), shop.tools(), first, second, "got there")
+    assert (result.status, result.output, result.steps) == ("completed", "got there", 3)
+    assert [entry for entry in shop.log if entry.startswith("+")] == ["+a", "+b", "+d", "+c"]
+    assert states(result) == {"a": "done", "b": "failed", "d": "done", "c": "done"}
+    told = [event for event in seen if event["event"] == "plan"]
+    assert [event["revision"] for event in told] == [1, 2]
+    assert [(change["kind"], change["id"]) for change in told[1]["changes"]] == [("added", "d"), ("changed", "c")]
+    asked = requests[1].messages
+    assert [m.content.strip() for m in asked if m.role == "tool"] == ["did a", "Error: work failed: ValueError: broken"]
+    assert "- a (done): a\n- b (failed): b\n- c (open): c" in asked[-1].content
+    assert [m.content for m in requests[2].messages if m.role == "tool"][-1] == "did c"
+
+
+def test_a_run_fails_with_its_answer_if_nothing_was_planned_in_place_of_a_failed_step(tmp_path: Path) -> None:
+    result, seen = run_plan(planner(tmp_path), Workshop("b"), draft(step("a"), step("b", "a")), draft(), "only a")
+    assert (result.status, result.finish_reason, result.output) == ("failed", "step_failed", "only a")
+    assert result.error is not None
+    assert result.error.message.startswith("step b failed, and the new plan has nothing in its place: Error: work")
+    assert outcome(result.finish_reason).exit_code == 1
+    assert [event["event"] for event in seen[-2:]] == ["error", "done"]
+    assert states(result) == {"a": "done", "b": "failed"}
+
+
+def test_steps_that_went_on_are_no_remedy_and_a_new_step_is_one(tmp_path: Path) -> None:
+    first = draft(step("a"), step("b"), step("c", "a"))
+    result, _ = run_plan(planner(tmp_path, plan="{max_parallel: 2}"), Workshop("b"), first, draft(step("c", "a")), "c")
+    assert (result.status, result.output) == ("failed", "c")
+    other = first, draft(step("c", "a"), step("d", "a")), "c and d"
+    result, seen = run_plan(planner(tmp_path / "new"), Workshop("b"), *other)
+    assert (result.status, result.output) == ("completed", "c and d")
+    (warning,) = (event for event in seen if event["event"] == "warning" and event["code"] == "steps_not_done")
+    assert warning["message"] == "the plan was completed without some steps: b failed"
+
+
+def test_what_goes_on_is_brought_to_its_end_and_nothing_new_begins_before_the_new_plan(tmp_path: Path) -> None:
+    shop = Workshop("b")
+    first = draft(step("b"), step("slow"), step("later"))
+    result, _ = run_plan(planner(tmp_path), shop, first, draft(step("x")), "done")
+    assert shop.log[:4] == ["+b", "+slow", "-slow", "+x"]
+    assert states(result) == {"slow": "done", "b": "failed", "x": "done"}
+
+
+def test_the_same_id_may_be_tried_another_way(tmp_path: Path) -> None:
+    shop = Workshop("b")
+    result, _ = run_plan(planner(tmp_path), shop, draft(step("b")), draft(step("b", parameters={"n": "b2"})), "done")
+    assert shop.log == ["+b", "+b2", "-b2"]
+    assert states(result) == {"b": "done"}
+    assert [call.id for call in result.tool_calls] == ["plan-1-b", "plan-2-b"]
+
+
+def test_what_was_tried_in_vain_is_told_also_where_another_way_still_waits_to_be_tried(tmp_path: Path) -> None:
+    shop = Workshop("a", "b")
+    again = step("a", "b", parameters={"n": "a2"})
+    plans = draft(step("a")), draft(step("b"), again), draft(again | {"depends_on": ()})
+    result, requests, _ = run(planner(tmp_path, plan="{max_replans: 3}"), shop.tools(), *plans, "done")
+    assert shop.log == ["+a", "+b", "+a2", "-a2"]
+    told = [
+        [call.arguments["n"] for message in request.messages for call in message.tool_calls] for request in requests
+    ]
+    assert told == [[], ["a"], ["a", "b"], ["b", "a2"]]
+    results = [m.content.strip() for m in requests[2].messages if m.role == "tool"]
+    assert results == ["Error: work failed: ValueError: broken"] * 2
+    assert states(result) == {"b": "failed", "a": "done"}
+
+
+def test_a_goal_that_was_pursued_in_vain_is_told_for_every_new_plan(tmp_path: Path) -> None:
+    plans = draft(free("think")), draft(step("b"), free("think", "b")), draft()
+    root = planner(tmp_path, runtime_policy="{max_repeated_calls: 1}")
+    turns = plans[0], calls_forever(), calls_forever(), plans[1], plans[2], "done"
+    result, requests, _ = run(root, Workshop("b").tools(), *turns)
+    assert result.output == "done"
+    assert "think about think: it was stopped by max_repeated_calls" in [m.content for m in requests[4].messages]
+
+
+def test_nothing_can_depend_on_what_failed(tmp_path: Path) -> None:
+    plans = draft(step("b"), step("c", "b")), draft(step("c", "b")), draft(step("c"))
+    result, requests, _ = run(planner(tmp_path), Workshop("b").tools(), *plans, "done")
+    assert "step c depends on b, which was not done" in requests[2].messages[-1].content
+    assert states(result) == {"b": "failed", "c": "done"}
+
+
+@pytest.mark.hostile(35)
+@pytest.mark.parametrize("allowed", [0, 1, 3])
+def test_a_model_that_makes_new_plans_for_ever_is_stopped_with_what_is_done(tmp_path: Path, allowed: int) -> None:
+    shop = Workshop(*(f"b{n}" for n in range(9)))
+    plans = [draft(step("a"), step("b0", "a")), *(draft(step(f"b{n}")) for n in range(1, 9))]
+    root = planner(tmp_path, plan=f"{{max_replans: {allowed}}}")
+    result, _ = run_plan(root, shop, *plans)
+    assert (result.status, result.finish_reason, result.output) == ("stopped", "max_replans", "did a")
+    assert result.stopped_by is not None
+    assert (result.stopped_by.used, result.stopped_by.allowed) == (allowed, allowed)
+    assert result.stopped_by.place == "agents.d/p.yaml:8"
+    assert len(shop.log) == 3 + allowed
+
+
+def test_a_failure_ends_the_run_where_the_file_says_so(tmp_path: Path) -> None:
+    plan = draft(step("a"), step("b", "a"), step("c", "b"), step("d", "c"))
+    result, seen = run_plan(planner(tmp_path, plan="{on_failure: fail}"), Workshop("b"), plan)
+    assert (result.status, result.finish_reason, result.output) == ("failed", "step_failed", "did a")
+    assert result.error is not None
+    assert result.error.message.startswith("step b failed, and plan.on_failure is `fail`: Error: work failed")
+    assert states(result) == {"a": "done", "b": "failed", "c": "skipped", "d": "skipped"}
+    assert "step b failed" in (results_of(seen)["d"][1] or "")
+
+
+def test_a_limit_within_a_plan_says_of_every_step_that_is_left_why_it_was_not_done(tmp_path: Path) -> None:
+    root = planner(tmp_path, runtime_policy="{max_steps: 3}")
+    plan = draft(step("a"), free("think", "a"), step("b", "think"))
+    result, seen = run_plan(root, Workshop(), plan, calls_forever(), calls_forever())
+    assert (result.status, result.finish_reason) == ("stopped", "max_steps")
+    assert result.output == "did a"
+    assert states(result) == {"a": "done", "think": "failed", "b": "skipped"}
+    assert "max_steps reached" in (results_of(seen)["b"][1] or "")
+
+
+def test_a_run_whose_time_is_up_says_what_was_under_way_and_what_was_not_begun(tmp_path: Path) -> None:
+    @tool(risk="low")
+    async def forever() -> str:
+        """Never ends."""
+        await asyncio.Event().wait()
+        return ""
+
+    root = planner(tmp_path, runtime_policy="{timeout: 100ms}")
+    shop = Workshop()
+    plan = draft(step("a"), step("b", "a", tool="forever", parameters={}), step("c", "b"))
+    result, _, _ = run(root, [*shop.tools(), forever], plan)
+    assert (result.status, result.finish_reason, result.output) == ("stopped", "timeout", "did a")
+    assert states(result) == {"a": "done", "b": "failed", "c": "skipped"}
+    assert result.plan is not None
+    assert result.plan.step("c").result == "not finished: the run was ended by timeout"
+
+
+def test_a_planning_model_that_there_is_not_is_a_problem_of_the_file(tmp_path: Path) -> None:
+    async def main() -> list[str]:
+        root = planner(tmp_path, plan="{model: plannnig}")
+        async with Runtime.open(root, models={"scripted": ScriptedModel()}, watch=False) as runtime:
+            return [f"{problem.place}: {problem.message}" for problem in runtime.catalog.current.errors]
+
+    (told,) = asyncio.run(main())
+    assert told.startswith("agents.d/p.yaml:8:15: unknown model 'plannnig'")
+
+
+def calls_forever() -> Turn:
+    return scripted_calls(("work", {"n": "again"}))
+
+
+# --- models that cannot plan
+
+
+@pytest.mark.hostile(35)
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ([says("Sure! First I would look around.")] * 3, "did not call PlanDraft, it answered in text"),
+        ([calls(("PlanDraft", {"goal": "half"}))] * 3, "does not fit PlanDraft: steps: Field required"),
+        ([calls(("PlanDraft", '{"goal": "g", "steps": [{"id": "a", "descr'))] * 3, "does not fit PlanDraft"),
+        ([says('{"goal": "g", "steps"', finish="length")], "cut by max_tokens"),
+    ],
+    ids=["prose", "half a plan", "broken JSON", "cut"],
+)
+def test_a_model_that_gives_no_plan_ends_the_run_with_a_typed_error(
+    tmp_path: Path, answers: list[Answer], told: str
+) -> None:
+    result = over_the_wire(tmp_path, answers)
+    assert (result.status, result.finish_reason) == ("failed", "model_error")
+    assert result.error is not None
+    assert told in result.error.message
+    assert result.tool_calls == ()
+
+
+def over_the_wire(root: Path, answers: list[Answer]) -> RunResult:
+    async def main() -> RunResult:
+        async with wire_server(answers) as server:
+            files = {
+                "agents.d/p.yaml": agent("p", model="local", executor="plan"),
+                "agentsd.yaml": f"models: {{local: {{model: openai/test, base_url: '{server.url}'}}}}\n",
+            }
+            shop = Workshop("b")
+            async with Runtime.open(write(root, files), tools=shop.tools(), watch=False) as runtime:
+                return await runtime.run("go")
+
+    return asyncio.run(main())
+
+
+@pytest.mark.hostile(35)
+def test_a_model_that_gives_no_new_plan_ends_the_run_with_what_is_done(tmp_path: Path) -> None:
+    plan = draft(step("a"), step("b", "a"), step("c", "b")).model_dump(mode="json", exclude_defaults=True)
+    result = over_the_wire(tmp_path, [calls(("PlanDraft", plan)), *[says("I give up.")] * 3])
+    assert (result.status, result.finish_reason, result.output) == ("failed", "model_error", "did a")
+    assert states(result) == {"a": "done", "b": "failed", "c": "skipped"}
+
+
+@pytest.mark.hostile(35)
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ("Sure! Here is my plan.", "the answer does not fit PlanDraft: it: Invalid JSON"),
+        ('{"goal": "half a plan"}', "the answer does not fit PlanDraft: steps: Field required"),
+    ],
+)
+def test_a_client_of_ones_own_that_gives_no_plan_is_the_models_fault(tmp_path: Path, answer: str, told: str) -> None:
+    result, _ = run_plan(planner(tmp_path), Workshop(), answer)
+    assert result.finish_reason == "model_error"
+    assert result.error is not None
+    assert told in result.error.message
+
+
+@pytest.mark.hostile(35)
+def test_a_thousand_steps_are_not_even_looked_at_one_by_one(tmp_path: Path) -> None:
+    long = draft(*(step(f"s{n}", tool="nowhere") for n in range(1000)))
+    result, requests, _ = run(planner(tmp_path), [], long, long, long)
+    assert (result.status, result.finish_reason) == ("stopped", "max_corrections")
+    findings = requests[1].messages[-1].content.partition("cannot be used:")[2]
+    assert findings.strip().splitlines()[0] == "- 1000 steps; at most 12 are allowed"
+    assert len(findings.strip().splitlines()) == 2, "the other is about its size"
+    assert sum(len(message.content) for message in requests[1].messages) < 20_000
+
+
+def test_the_planning_model_is_the_one_that_the_file_names(tmp_path: Path) -> None:
+    async def main() -> tuple[int, int]:
+        planning, working = ScriptedModel(draft(step("a"))), ScriptedModel("done")
+        root = planner(tmp_path, plan="{model: planning}")
+        models = {"scripted": working, "planning": planning}
+        async with Runtime.open(root, tools=Workshop().tools(), models=models, watch=False) as runtime:
+            assert (await runtime.run("go")).output == "done"
+        return len(planning.requests), len(working.requests)
+
+    assert asyncio.run(main()) == (1, 1)
+
+
+# --- what holds whatever happens
+
+NAMES = st.sampled_from([f"s{n}" for n in range(6)])
+
+
+class World:
+    """Random failures; each attempt at a new plan leaves out what failed, or tries it in a way that works or not."""
+
+    def __init__(self, plan: PlanDraft, failing: frozenset[str], fixed: bool) -> None:
+        self.plan, self.shop, self.fixed = plan, Workshop(*failing), fixed
+
+    def script(self, request: ModelRequest) -> Turn:
+        if request.output is None:
+            return "the end"
+        ended = {m.tool_call_id: m.content for m in request.messages if m.role == "tool"}
+        made = [call for m in request.messages for call in m.tool_calls]
+        done = {call.arguments["n"].removesuffix("!") for call in made if not ended[call.id].startswith("Error")}
+        failed = {call.arguments["n"] for call in made} - {f"{name}!" for name in done} - done
+        if not made:
+            return self.plan
+        left = [one for one in self.plan.steps if one.id not in done]
+        return PlanDraft(
+            goal="again", steps=tuple(self._next(one, failed, left) for one in left if self._kept(one, failed))
+        )
+
+    def _kept(self, one: StepDraft, failed: set[str]) -> bool:
+        return self.fixed or one.id not in failed
+
+    def _next(self, one: StepDraft, failed: set[str], left: list[StepDraft]) -> StepDraft:
+        gone = set() if self.fixed else {other.id for other in left if other.id in failed}
+        n = f"{one.id}!" if one.id in failed else one.id
+        after = tuple(other for other in one.depends_on if other not in gone)
+        return one.model_copy(update={"parameters": {"n": n}, "depends_on": after})
+
+
+def check_order(world: World) -> None:
+    """Every step at most once, never before what it depends on, never after a failed one."""
+    begun = [entry[1:] for entry in world.shop.log if entry.startswith("+")]
+    assert len(begun) == len(set(begun)), world.shop.log
+    done: set[str] = set()
+    needs = {one.id: set(one.depends_on) for one in world.plan.steps}
+    for entry in world.shop.log:
+        name = entry[1:].removesuffix("!")
+        if entry.startswith("-"):
+            done.add(name)
+        elif world.fixed:
+            assert needs[name] <= done, world.shop.log
+        else:
+            assert not any(
+                f"-{other}" not in world.shop.log and other not in world.shop.failing for other in needs[name]
+            )
+
+
+TRIED_TWICE = (
+    draft(step("s0"), step("s1", "s0"), step("s2"), step("s3", "s1"), step("s4", "s1"), step("s5", "s0")),
+    frozenset({"s3", "s5"}),
+)
+"""Of which s5 waits to be tried another way when s3 fails, where two go on at once."""
+
+
+@cases(25)
+@example(graph=TRIED_TWICE, ask=True, fixed=True, parallel=2)
+@given(graph=graphs(), ask=st.booleans(), fixed=st.booleans(), parallel=st.integers(1, 4))
+def test_with_new_plans_too_every_step_runs_once_and_in_order_and_pauses_change_nothing(
+    tmp_path_factory: pytest.TempPathFactory,
+    graph: tuple[PlanDraft, frozenset[str]],
+    ask: bool,
+    fixed: bool,
+    parallel: int,
+) -> None:
+    plan, failing = graph
+    limits = "{max_tool_calls: null, max_steps: null}"
+    settings = f"{{approval: never, max_parallel: {parallel}, max_replans: 9}}"
+
+    def done(paused: bool) -> tuple[World, RunResult]:
+        policy = '{ask: [work], allow: ["*"]}' if paused else '{allow: ["*"]}'
+        folder = tmp_path_factory.mktemp("plan")
+        root = planner(folder, skill_policy=policy, plan=settings, runtime_policy=limits)
+        world = World(plan, failing, fixed)
+
+        async def main() -> RunResult:
+            store = JsonStore()
+            options: dict[str, Any] = {"tools": world.shop.tools(), "store": store, "watch": False}
+            models = {"scripted": ScriptedModel(script=world.script)}
+            async with Runtime.open(root, models=models, **options) as runtime:
+                result = await runtime.run("do it")
+            while result.status == "paused":
+                async with Runtime.open(root, models=models, **options) as runtime:
+                    decisions = {asked.id: Approve() for asked in result.pending[:1]}  # one by one
+                    result = await runtime.resume(result.run_id, decisions)
+            return result
+
+        return world, asyncio.run(main())
+
+    world, result = done(ask)
+    assert result.output == "the end", result.error
+    check_order(world)
+    assert result.plan is not None
+    assert not any(one.status in ("open", "running") for one in result.plan.steps)
+    if ask:
+        straight, other = done(False)
+        assert sorted(straight.shop.log) == sorted(world.shop.log)
+        assert states(other) == states(result)
+
+
+@cases(25)
+@given(graph=graphs(), saves=st.integers(0, 40), fixed=st.booleans())
+def test_a_crash_anywhere_also_while_a_new_plan_is_made_repeats_no_finished_step(
+    tmp_path_factory: pytest.TempPathFactory, graph: tuple[PlanDraft, frozenset[str]], saves: int, fixed: bool
+) -> None:
+    plan, failing = graph
+    root = planner(
+        tmp_path_factory.mktemp("plan"),
+        plan="{approval: never, max_parallel: 3, max_replans: 9}",
+        runtime_policy="{max_tool_calls: null, max_steps: null}",
+    )
+    world, store = World(plan, failing, fixed), JsonStore()
+    options: dict[str, Any] = {"tools": world.shop.tools(), "store": store, "watch": False}
+
+    async def main() -> RunResult | None:
+        models = {"scripted": ScriptedModel(script=world.script)}
+        store.crash_after(saves)
+        try:
+            async with Runtime.open(root, models=models, **options) as runtime:
+                return await runtime.run("do it")
+        except Crash:
+            store.crash_after(10**9)
+        left = await store.runs()
+        if not left:
+            return None
+        kept = await store.load_run(left[0].run_id)
+        before = {record.call.arguments["n"] for record in kept.calls.values() if record.result is not None}
+        already = len(world.shop.log)
+        async with Runtime.open(root, models=models, **options) as runtime:
+            result = await runtime.resume(left[0].run_id, {})
+            while result.status == "paused":
+                result = await runtime.resume(result.run_id, {asked.id: Approve() for asked in result.pending})
+        assert not {entry[1:] for entry in world.shop.log[already:] if entry.startswith("+")} & before
+        return result
+
+    result = asyncio.run(main())
+    assert result is None or result.output == "the end"
+
+
+def test_a_provider_that_fails_while_a_new_plan_is_made_leaves_what_is_done(tmp_path: Path) -> None:
+    turns: tuple[Turn, ...] = (draft(step("a"), step("b", "a"), step("c", "b")), ModelError("down"))
+    result, _ = run_plan(planner(tmp_path), Workshop("b"), *turns)
+    assert (result.status, result.finish_reason, result.output) == ("failed", "model_error", "did a")
+    assert states(result) == {"a": "done", "b": "failed", "c": "skipped"}
+    assert json.loads(result.model_dump_json())["plan"]["steps"][2]["result"] == "not done: down"

@@ -1,0 +1,427 @@
+"""The steps of a plan: what they are called with, what they may use, how long they take, how often they are tried."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework import Approve, Reject, RunResult, Runtime, ToolError, tool
+from framework.engine.plan.references import Reference, faults, references, resolve
+from framework.llm.client import ModelRequest
+from framework.store.protocol import RunRecord
+from framework.testing import JsonStore, ScriptedModel, Turn, calls
+from framework.tools.tool import Tool
+from framework.types.events import wire
+from framework.types.plan import PlanDraft, StepDraft
+from framework.types.state import RunState
+from tests.engine.plan.test_executor import draft, planner
+from tests.support.cases import cases
+
+HOSTILE = "{{ steps.a.output }} {% for x in y %}{{ 7 * 7 }}"
+
+
+def free(name: str, *after: str, **keys: Any) -> dict[str, Any]:
+    return {"id": name, "description": f"think about {name}", "depends_on": after} | keys
+
+
+def use(name: str, called: str, *after: str, **parameters: Any) -> dict[str, Any]:
+    return {"id": name, "description": name, "tool": called, "depends_on": after, "parameters": parameters}
+
+
+def run(
+    root: Path, tools: list[Tool], *turns: Turn, decide: dict[str, Any] | None = None, store: JsonStore | None = None
+) -> tuple[RunResult, list[ModelRequest], list[dict[str, Any]]]:
+    """A run to its end; `decide` answers what is asked, by the tool."""
+
+    async def main() -> tuple[RunResult, list[ModelRequest], list[dict[str, Any]]]:
+        model = ScriptedModel(*turns)
+        options: dict[str, Any] = {"tools": tools, "models": {"scripted": model}, "watch": False}
+        async with Runtime.open(root, store=store or JsonStore(), **options) as runtime:
+            async with runtime.stream("do it") as stream:
+                seen = [wire(event) async for event in stream]
+            result = await stream.result()
+            while result.status == "paused" and decide is not None:
+                answers = {asked.id: decide[asked.tool or asked.kind] for asked in result.pending}
+                async with runtime.resume_stream(result.run_id, answers) as stream:
+                    seen += [wire(event) async for event in stream]
+                result = await stream.result()
+        return result, model.requests, seen
+
+    return asyncio.run(main())
+
+
+def results_of(seen: list[dict[str, Any]]) -> dict[str, tuple[str, str | None]]:
+    """How each step ended, and with what."""
+    return {e["id"]: (e["status"], e.get("result")) for e in seen if e["event"] == "plan_step"}
+
+
+# --- references
+
+
+class Shelf:
+    """Tools that give data, and one that writes down what it is called with."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+
+    def tools(self) -> list[Tool]:
+        @tool(risk="low")
+        def find(what: Any) -> Any:
+            """Give back what is asked for."""
+            return what
+
+        @tool(risk="low")
+        def take(value: Any) -> str:
+            """Take a value."""
+            self.got.append(value)
+            return "taken"
+
+        return [find, take]
+
+
+@pytest.mark.parametrize(
+    ("found", "written", "taken"),
+    [
+        ([1, 2], "{{ steps.a.output }}", [1, 2]),
+        ({"n": 5}, "{{steps.a.output.n}}", 5),
+        ({"n": [{"m": None}]}, "{{ steps.a.output.n.0.m }}", None),
+        (True, " {{ steps.a.output }} ", True),
+        ([1, "ü"], "got {{ steps.a.output }}!", 'got [1, "ü"]!'),
+        ("x", "{{ steps.a.output }}{{ steps.a.output }}", "xx"),
+        ({"n": 1}, {"deep": ["{{ steps.a.output.n }}", "plain"]}, {"deep": [1, "plain"]}),
+        (HOSTILE, "{{ steps.a.output }}", HOSTILE),
+        (HOSTILE, "<{{ steps.a.output }}>", f"<{HOSTILE}>"),
+    ],
+)
+def test_a_parameter_takes_an_earlier_result_as_data(tmp_path: Path, found: Any, written: Any, taken: Any) -> None:
+    shelf = Shelf()
+    plan = draft(use("a", "find", what=found), use("b", "take", "a", value=written))
+    if found == HOSTILE:  # as a parameter it would refer to something: a result may say anything
+        plan = draft(use("a", "find", what="x"), use("b", "take", "a", value=written))
+
+        @tool(risk="low", name="find")
+        def hostile(what: str) -> str:
+            """Give something bad back."""
+            return HOSTILE + what[1:]
+
+        tools = [hostile, shelf.tools()[1]]
+    else:
+        tools = shelf.tools()
+    result, _, _ = run(planner(tmp_path), tools, plan, "done")
+    assert result.status == "completed"
+    assert shelf.got == [taken]
+    assert result.steps == 2
+
+
+def test_a_part_that_is_not_there_fails_the_step_before_anything_is_called(tmp_path: Path) -> None:
+    shelf = Shelf()
+    plan = draft(use("a", "find", what={"n": 1}), use("b", "take", "a", value="{{ steps.a.output.m }}"))
+    result, _, seen = run(planner(tmp_path, plan="{on_failure: skip}"), shelf.tools(), plan, "done")
+    assert results_of(seen)["b"] == (
+        "failed",
+        "not called: the result of step a has no m: it is an object with n",
+    )
+    assert shelf.got == []
+    assert [call.tool for call in result.tool_calls] == ["find"]
+
+
+def test_the_answer_of_a_step_without_a_tool_can_be_referred_to(tmp_path: Path) -> None:
+    shelf = Shelf()
+    plan = draft(free("a"), use("b", "take", "a", value="{{ steps.a.output }}"))
+    run(planner(tmp_path), shelf.tools(), plan, "a thought", "done")
+    assert shelf.got == ["a thought"]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20) | st.just(HOSTILE),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@cases(200)
+@given(VALUES)
+def test_whatever_a_result_is_a_whole_reference_gives_just_that_and_is_not_looked_at_again(value: Any) -> None:
+    assert resolve({"x": ["{{ steps.a.output }}"]}, lambda _: value) == {"x": [value]}
+
+
+@cases(200)
+@given(st.text("{}sop.ateu 1_", max_size=40))
+def test_double_braces_are_a_reference_or_a_fault(text: str) -> None:
+    wrapped = f"{{{{ steps.a.output }}}}{text}"
+    found, wrong = list(references(wrapped)), list(faults(wrapped))
+    assert found[0] == Reference("a")
+    if not wrong:
+        assert "{{" not in resolve(wrapped, lambda _: "")
+
+
+# --- steps with only a goal
+
+
+def test_a_step_may_use_the_tools_it_names_and_no_others(tmp_path: Path) -> None:
+    shelf = Shelf()
+    plan = draft(free("a", tools=["find"]))
+    turns = plan, calls(("take", {"value": 1})), calls(("find", {"what": 2}), prefix="d"), "found", "done"
+    result, requests, _ = run(planner(tmp_path), shelf.tools(), *turns)
+    assert [definition.name for definition in requests[1].tools] == ["find"]
+    assert shelf.got == []
+    assert [(call.tool, call.status) for call in result.tool_calls] == [("take", "denied"), ("find", "success")]
+    told = [message.content for message in requests[2].messages if message.role == "tool"]
+    assert "not among the tools of step a of the plan" in told[0]
+
+
+def test_a_step_is_told_what_should_come_of_it(tmp_path: Path) -> None:
+    _, requests, _ = run(planner(tmp_path), [], draft(free("a", expected="one word")), "word", "done")
+    assert requests[1].messages[1].content == "think about a\n\nExpected result: one word"
+
+
+def test_what_was_not_covered_by_the_plans_approval_is_asked_about_again(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    @tool(risk="medium")
+    def pay(amount: Any) -> str:
+        """Pay."""
+        asked.append(f"paid {amount}")
+        return "paid"
+
+    root = planner(tmp_path, plan="{approval: always}", skill_policy='{ask: [pay], allow: ["*"]}')
+    plan = draft(
+        use("shown", "pay", amount=1),
+        use("later", "pay", "shown", amount="{{ steps.shown.output }}"),
+        free("think", "later"),
+    )
+    turns = plan, calls(("pay", {"amount": 3})), "thought", "done"
+    result, _, seen = run(root, [pay], *turns, decide={"plan": Approve(), "pay": Approve()})
+    assert result.status == "completed"
+    assert asked == ["paid 1", "paid paid", "paid 3"]
+    confirmed = [(e["kind"], e["id"]) for e in seen if e["event"] == "confirm_required"]
+    assert [kind for kind, _ in confirmed] == ["plan", "tool", "tool"]
+    assert [key for kind, key in confirmed if kind == "tool"] == ["plan-1-later", "step-think/c1"]
+    (shown,) = [e["preflight"]["steps"] for e in seen if e["event"] == "confirm_required" and e["kind"] == "plan"]
+    assert [(s["id"], s["verdict"], s["waits_for"]) for s in shown] == [
+        ("shown", "ask", []),
+        ("later", "ask", ["shown"]),
+        ("think", "open", []),
+    ]
+
+
+# --- time and tries
+
+
+def test_a_slow_step_delays_only_what_depends_on_it(tmp_path: Path) -> None:
+    log: list[str] = []
+    last = asyncio.Event()
+
+    @tool(risk="low")
+    async def work(n: str) -> str:
+        """Works."""
+        log.append(f"+{n}")
+        if n == "slow":
+            await last.wait()
+        if n == "third":
+            last.set()
+        log.append(f"-{n}")
+        return n
+
+    plan = draft(
+        use("slow", "work", n="slow"),
+        use("first", "work", n="first"),
+        use("second", "work", "first", n="second"),
+        use("third", "work", "second", n="third"),
+    )
+    result, _, _ = run(planner(tmp_path, plan="{max_parallel: 2}"), [work], plan, "done")
+    assert result.status == "completed"
+    assert log[0] == "+slow"
+    assert log[-1] == "-slow", "a chain was worked off while it went on"
+
+
+def test_no_more_steps_run_at_once_than_may(tmp_path: Path) -> None:
+    running: list[int] = [0]
+    most: list[int] = []
+
+    @tool(risk="low")
+    async def work(n: int) -> str:
+        """Works."""
+        running[0] += 1
+        most.append(running[0])
+        await asyncio.sleep(0)
+        running[0] -= 1
+        return str(n)
+
+    plan = draft(*(use(f"s{n}", "work", n=n) for n in range(7)))
+    run(planner(tmp_path, plan="{max_parallel: 3}"), [work], plan, "done")
+    assert max(most) == 3
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_step_that_takes_too_long_fails_and_says_whether_it_may_have_happened(
+    tmp_path: Path, idempotent: bool
+) -> None:
+    @tool(risk="low", idempotent=idempotent)
+    async def forever() -> str:
+        """Never ends."""
+        await asyncio.Event().wait()
+        return ""
+
+    plan = draft(use("a", "forever"), use("b", "forever", "a"))
+    root = planner(tmp_path, plan="{step_timeout: 10ms, on_failure: skip}")
+    result, _, seen = run(root, [forever], plan, "done")
+    status, told = results_of(seen)["a"]
+    assert status == "failed"
+    assert told is not None
+    assert "within plan.step_timeout (0.01s)" in told
+    assert ("whether it took effect is unknown" in told) is not idempotent
+    assert result.output == "done"
+    assert results_of(seen)["b"] == ("skipped", "a was not done")
+
+
+def test_a_step_without_a_tool_has_its_time_too(tmp_path: Path) -> None:
+    @tool(risk="low")
+    async def forever() -> str:
+        """Never ends."""
+        await asyncio.Event().wait()
+        return ""
+
+    root = planner(tmp_path, plan="{step_timeout: 10ms, on_failure: skip}")
+    _, _, seen = run(root, [forever], draft(free("a")), calls(("forever", {})), "done")
+    assert results_of(seen)["a"] == ("failed", "it was stopped by timeout")
+
+
+@pytest.mark.parametrize(("idempotent", "attempts"), [(True, 2), (False, 1)])
+def test_only_what_is_harmless_to_repeat_is_tried_again(tmp_path: Path, idempotent: bool, attempts: int) -> None:
+    made: list[int] = []
+
+    @tool(risk="low", idempotent=idempotent)
+    def flaky() -> str:
+        """Breaks the first time."""
+        made.append(1)
+        if len(made) == 1:
+            raise ConnectionError("lost")
+        return "there"
+
+    root = planner(tmp_path, plan="{on_failure: skip}")
+    result, _, seen = run(root, [flaky], draft(use("a", "flaky")), "done")
+    assert len(made) == attempts
+    assert results_of(seen)["a"][0] == ("done" if idempotent else "failed")
+    assert [call.id for call in result.tool_calls] == ["plan-1-a", "plan-1-a~2"][:attempts]
+
+
+def test_what_a_step_tries_again_is_no_call_that_the_model_repeats(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    @tool(risk="low", idempotent=True)
+    def broken() -> str:
+        """Is broken."""
+        made.append(1)
+        raise ConnectionError("lost")
+
+    root = planner(tmp_path, plan="{on_failure: skip, step_retries: 3}", runtime_policy="{max_repeated_calls: 2}")
+    result, _, seen = run(root, [broken], draft(use("a", "broken")), "done")
+    assert (result.status, len(made)) == ("completed", 4)
+    assert results_of(seen)["a"][0] == "failed"
+    assert "max_repeated_calls" not in str(seen)
+
+
+def test_a_tool_that_says_why_it_cannot_is_not_tried_again(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    @tool(risk="low", idempotent=True)
+    def never() -> str:
+        """Cannot."""
+        made.append(1)
+        raise ToolError("there is no such thing")
+
+    _, _, seen = run(planner(tmp_path, plan="{on_failure: skip}"), [never], draft(use("a", "never")), "done")
+    assert made == [1]
+    assert "there is no such thing" in (results_of(seen)["a"][1] or "")
+
+
+def test_a_call_that_may_have_taken_effect_is_not_made_again_by_a_new_plan_without_a_yes(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    @tool(risk="low")
+    async def pay(amount: int) -> str:
+        """Pay."""
+        made.append(amount)
+        if len(made) == 1:
+            await asyncio.Event().wait()
+        return "paid"
+
+    root = planner(tmp_path, plan="{step_timeout: 10ms}")
+    plans = draft(use("a", "pay", amount=1)), draft(use("again", "pay", amount=1))
+    result, _, _ = run(root, [pay], *plans, "done")
+    assert result.status == "paused"
+    (asked,) = result.pending
+    assert (asked.kind, asked.tool) == ("tool", "pay")
+    assert "its outcome is unknown" in asked.reason
+    assert made == [1]
+
+    made.clear()
+    result, _, _ = run(root, [pay], *plans, draft(), "not sure", decide={"pay": Reject(reason="look first")})
+    assert made == [1]
+    assert result.output == "not sure"
+
+
+class Slow(JsonStore):
+    """Takes longer than a step may to put down what came of it."""
+
+    async def begin(self, *begun: Any) -> RunRecord:
+        record = await super().begin(*begun)
+        write = record.write
+
+        async def slowly(state: RunState, *more: Any, **options: Any) -> None:
+            await write(state, *more, **options)
+            if any(call.result for call in state.calls.values()):
+                go = asyncio.Event()
+                asyncio.get_running_loop().call_later(0.03, go.set)
+                await go.wait()
+
+        record.write = slowly  # type: ignore[method-assign]  # a store of a test
+        return record
+
+
+def test_a_step_whose_time_ends_when_its_result_is_there_has_that_result(tmp_path: Path) -> None:
+    @tool(risk="low")
+    async def pay(amount: float) -> str:
+        """Pay."""
+        return f"paid {amount:g}"
+
+    root = planner(tmp_path, plan="{step_timeout: 10ms, on_failure: skip}")
+    result, _, seen = run(root, [pay], draft(use("a", "pay", amount=1)), "done", store=Slow())
+    assert results_of(seen)["a"] == ("done", "paid 1")
+    assert [event["status"] for event in seen if event["event"] == "tool_result"] == ["success"]
+    assert [(call.status, call.result) for call in result.tool_calls] == [("success", "paid 1")]
+    assert result.tool_stats["pay"].count == 1
+    assert [entry.action.type for entry in result.trace] == ["tool", "final"]
+
+
+def test_a_call_that_its_steps_time_kept_from_being_made_is_not_in_doubt(tmp_path: Path) -> None:
+    made: list[float] = []
+
+    @tool(risk="low", rate="2/h")
+    async def pay(amount: float) -> str:
+        """Pay."""
+        made.append(amount)
+        return "paid"
+
+    root = planner(tmp_path, plan="{step_timeout: 50ms, max_parallel: 1}")
+    three = [use("a", "pay", amount=1), use("b", "pay", "a", amount=2), use("c", "pay", "b", amount=3)]
+    again = draft(use("c2", "pay", "b", amount=3))
+    result, _, seen = run(root, [pay], draft(*three), again, draft(), "done")
+    status, told = results_of(seen)["c"]
+    assert status == "failed"
+    assert "unknown" not in str(told)
+    assert (result.status, result.finish_reason) == ("failed", "step_failed"), (
+        "nobody is asked whether to make again what was not made"
+    )
+    assert made == [1, 2]
+
+
+def test_an_empty_plan_is_a_plan_in_the_type_and_not_in_the_check() -> None:
+    assert PlanDraft(goal="g", steps=()).steps == ()
+    assert StepDraft(id="a", description="a").tools is None

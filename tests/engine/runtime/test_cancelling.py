@@ -1,0 +1,285 @@
+"""Whoever wants a run to end gets that, at whatever moment they say so; and it may clean up behind itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework import DecisionRefused, Respond, RunResult, Runtime, Tool, tool
+from framework.engine.runtime import heartbeat as keeper
+from framework.engine.runtime import resume as resuming
+from framework.store.protocol import Blueprint, Conversation, RunRecord
+from framework.store.sql.store import SqlStore
+from framework.testing import ScriptedModel, calls
+from framework.types.events import Event
+from framework.types.messages import Message
+from framework.types.state import Decision, RunState
+from framework.types.trace import SpanRecord
+from tests.support.projects import agent, write
+
+PATIENCE = 20
+"""Seconds, for what should take none."""
+ASK, HANG = calls(("pay", {})), calls(("hang", {}))
+
+
+@dataclass
+class Shop:
+    """Tools that take their time."""
+
+    began: asyncio.Event = field(default_factory=asyncio.Event)
+    may_clean: asyncio.Event = field(default_factory=asyncio.Event)
+    cleaned: bool = False
+
+    def tools(self) -> list[Tool]:
+        @tool(risk="low")
+        async def pay() -> str:
+            """Pay."""
+            raise AssertionError("nobody has said yes")
+
+        @tool(risk="low", idempotent=True)
+        async def hang() -> str:
+            """Wait until it is cancelled, then clean up."""
+            self.began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await self.may_clean.wait()
+                self.cleaned = True
+            return ""
+
+        return [pay, hang]
+
+
+@dataclass
+class Late:
+    """A run's record whose last write waits."""
+
+    record: RunRecord
+    reached: asyncio.Event
+    go: asyncio.Event
+
+    @property
+    def cancel_requested(self) -> bool:
+        return self.record.cancel_requested
+
+    async def write(
+        self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
+    ) -> None:
+        if last:
+            self.reached.set()
+            await self.go.wait()
+        await self.record.write(state, events, spans, last=last)
+
+    async def release(self) -> None:
+        await self.record.release()
+
+
+class Slow(SqlStore):
+    """A store in which runs end late."""
+
+    def slow_down(self) -> None:
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+
+    async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
+        return Late(await super().begin(state, conversation, blueprint), self.reached, self.go)  # type: ignore[return-value]  # it need not be set
+
+    async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
+        return Late(await super().take(state, decisions, by), self.reached, self.go)  # type: ignore[return-value]  # it need not be set
+
+
+def project(root: Path) -> Path:
+    policy = "{ask: [{tool: pay, reason: money}], allow: [pay, hang]}"
+    return write(root, {"agents.d/one.yaml": agent("one", skill_policy=policy)})
+
+
+def options(shop: Shop, *turns: Any) -> dict[str, Any]:
+    return {"tools": shop.tools(), "models": {"scripted": ScriptedModel(*turns)}, "watch": False}
+
+
+async def until(store: SqlStore, run_id: str, status: str) -> None:
+    """Wait for what a task in the background does."""
+    async with asyncio.timeout(PATIENCE):
+        while (await store.load_run(run_id)).status != status:  # noqa: ASYNC110 - only the store tells
+            await asyncio.sleep(0)
+
+
+async def must_be_cancelled(store: SqlStore, run_id: str) -> None:
+    await until(store, run_id, "cancelled")
+    told = await store.events(run_id)
+    assert [event["seq"] for event in told] == list(range(1, len(told) + 1))
+    assert (told[-1]["event"], told[-1]["status"]) == ("done", "cancelled")
+    assert (await store.conversation("c")).open_run is None
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_run_that_is_to_end_while_its_pause_is_put_on_record_does_not_wait(
+    tmp_path: Path, store_url: str, elsewhere: bool
+) -> None:
+    async def main() -> None:
+        store = await Slow.open(store_url, tmp_path)
+        assert isinstance(store, Slow)
+        store.slow_down()
+        root = project(tmp_path)
+        async with Runtime.open(root, store=store, **options(Shop(), ASK)) as runtime:
+            async with runtime.stream("go", conversation="c") as stream:
+                ended = asyncio.create_task(stream.result())
+                await store.reached.wait()
+                if elsewhere:
+                    async with Runtime.open(root, store=store_url, **options(Shop())) as other:
+                        await other.cancel(stream.run_id)
+                else:
+                    await runtime.cancel(stream.run_id)
+                store.go.set()
+                await ended
+            await must_be_cancelled(store, stream.run_id)
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_what_was_asked_of_a_process_that_died_is_done_by_the_next(tmp_path: Path, store_url: str) -> None:
+    async def main() -> None:
+        dead = await SqlStore.open(store_url, tmp_path)
+        state = RunState(agent="one", conversation_id="c", messages=[Message(role="user", content="go")])
+        record = await dead.begin(state, await dead.conversation("c"), None)
+        async with Runtime.open(project(tmp_path), store=store_url, **options(Shop())) as runtime:
+            await runtime.cancel(state.run_id)
+            await record.release()
+            with pytest.raises(DecisionRefused, match="is cancelled: that was asked for before"):
+                await runtime.resume(state.run_id, {})
+            await must_be_cancelled(dead, state.run_id)
+        await dead.close()
+
+    asyncio.run(main())
+
+
+def test_a_run_that_is_to_end_does_not_go_on_because_its_runtime_is_closed(tmp_path: Path, store_url: str) -> None:
+    async def main() -> None:
+        store = await SqlStore.open(store_url, tmp_path)
+        shop = Shop()
+        async with Runtime.open(project(tmp_path), store=store, **options(shop, HANG)) as runtime:
+            asked = asyncio.create_task(runtime.run("go", conversation="c"))
+            await shop.began.wait()
+            (info,) = await store.runs()
+            shop.may_clean.set()
+            await runtime.cancel(info.run_id)
+        assert (await asked).status == "cancelled"
+        await must_be_cancelled(store, info.run_id)
+        await store.close()
+
+    asyncio.run(main())
+
+
+class Looking(SqlStore):
+    """A store that says how often somebody looked after runs."""
+
+    def look(self, times: int, then: asyncio.Event) -> None:
+        self.times, self.then = times, then
+
+    async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
+        renewed = await super().renew(run_ids)
+        if any(renewed.values()):
+            self.times -= 1
+            if self.times == 0:
+                self.then.set()
+        return renewed
+
+
+def test_a_tool_that_cleans_up_is_not_cancelled_again_and_again(
+    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "EVERY", 0.001)
+
+    async def main() -> RunResult:
+        store = await Looking.open(store_url, tmp_path)
+        assert isinstance(store, Looking)
+        shop, root = Shop(), project(tmp_path)
+        store.look(5, shop.may_clean)
+        async with Runtime.open(root, store=store, **options(shop, HANG)) as runtime:
+            async with runtime.stream("go", conversation="c") as stream:
+                await shop.began.wait()
+                async with Runtime.open(root, store=store_url, **options(Shop())) as other:
+                    await other.cancel(stream.run_id)
+                result = await stream.result()
+            assert shop.cleaned
+        await store.close()
+        return result
+
+    assert asyncio.run(main()).status == "cancelled"
+
+
+def test_who_gives_runs_up_can_be_stopped_meanwhile(tmp_path: Path, store_url: str) -> None:
+    async def main() -> None:
+        store = await Slow.open(store_url, tmp_path)
+        assert isinstance(store, Slow)
+        store.slow_down()
+        async with Runtime.open(project(tmp_path), store=store, **options(Shop())) as runtime:
+            run_id = await left(store_url, tmp_path)
+            giving_up = asyncio.create_task(runtime.resume_orphans())
+            await store.reached.wait()
+            giving_up.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await giving_up
+            store.go.set()
+            await until(store, run_id, "failed")
+        await store.close()
+
+    asyncio.run(main())
+
+
+async def left(url: str, root: Path) -> str:
+    """A run that has ended several processes."""
+    store = await SqlStore.open(url, root)
+    state = RunState(agent="one", messages=[Message(role="user", content="go")])
+    record = await store.begin(state, None, None)
+    for _ in range(resuming.MAX_ATTEMPTS):
+        await record.release()
+        record = await store.take(await store.load_run(state.run_id), {})
+    await record.release()
+    await store.close()
+    return state.run_id
+
+
+class Overtaken(SqlStore):
+    """A store in which somebody else is faster, once."""
+
+    def overtake(self, faster: Callable[[], Awaitable[object]]) -> None:
+        self.faster: Callable[[], Awaitable[object]] | None = faster
+
+    async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
+        if (faster := self.faster) is not None:
+            self.faster = None
+            await faster()
+        return await super().take(state, decisions, by)
+
+
+def test_a_run_that_somebody_goes_on_with_just_then_ends_all_the_same(tmp_path: Path, store_url: str) -> None:
+    async def main() -> None:
+        store = await Overtaken.open(store_url, tmp_path)
+        assert isinstance(store, Overtaken)
+        shop, root = Shop(), project(tmp_path)
+        shop.may_clean.set()
+        resumed: list[asyncio.Task[RunResult]] = []
+        async with (
+            Runtime.open(root, store=store, **options(Shop())) as runtime,
+            Runtime.open(root, store=store_url, **options(shop, ASK, HANG)) as other,
+        ):
+            first = await other.run("go", conversation="c")
+
+            async def go_on() -> None:
+                asked = first.pending[0].id
+                resumed.append(asyncio.create_task(other.resume(first.run_id, {asked: Respond(text="by hand")})))
+                await shop.began.wait()
+
+            store.overtake(go_on)
+            await runtime.cancel(first.run_id)
+            assert (await resumed[0]).status == "cancelled"
+            await must_be_cancelled(store, first.run_id)
+        await store.close()
+
+    asyncio.run(main())

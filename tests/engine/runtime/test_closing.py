@@ -1,0 +1,171 @@
+"""A runtime that closes: what goes on in it is stopped or left to be resumed, also what begins while it closes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework import Approve, RunResult, RunSuspended, Runtime, tool
+from framework.llm.client import Delta, ModelRequest
+from framework.testing import JsonStore, ScriptedModel, Turn, calls
+from framework.types.messages import ToolCall
+from tests.support.projects import agent, write
+
+HOOK = """
+from framework import hook
+
+@hook
+async def message(context, text):
+    context.deps.append(text)
+"""
+
+
+def project(root: Path) -> Path:
+    one = agent("one", hooks="{before_run: [guard.message]}")
+    return write(root, {"agents.d/one.yaml": one, "plugins/guard.py": HOOK})
+
+
+class World:
+    """A first run whose call takes until a second run, begun while the runtime closes, has ended."""
+
+    def __init__(self, root: Path, store: JsonStore | None) -> None:
+        self.root, self.store = project(root), store
+        self.looked_at: list[str] = []
+        self.began, self.closing, self.go = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def open(self, *turns: Turn) -> AbstractAsyncContextManager[Runtime]:
+        @tool(risk="low")
+        async def slow() -> str:
+            """Takes its time to end, also when it is cut off."""
+            self.began.set()
+            try:
+                await (self.go.wait() if self.store else asyncio.Event().wait())
+            finally:
+                await self.go.wait()
+            return "slow"
+
+        models: dict[str, Any] = {"scripted": ScriptedModel(*turns)}
+        options: dict[str, Any] = {"deps": self.looked_at, "store": self.store, "grace": 30, "watch": False}
+        return Runtime.open(self.root, tools=[slow], models=models, **options)
+
+    async def late(self, runtime: Runtime) -> RunResult:
+        await self.closing.wait()
+        try:
+            return await runtime.run("second")
+        finally:
+            self.go.set()
+
+    async def close(self, *turns: Turn) -> tuple[Runtime, list[RunResult | BaseException]]:
+        """The runtime, closed, and what came of both runs."""
+        async with self.open(*turns) as runtime:
+            runs = asyncio.create_task(runtime.run("first")), asyncio.create_task(self.late(runtime))
+            await self.began.wait()
+            asyncio.get_running_loop().call_soon(self.closing.set)
+        await asyncio.wait(runs)
+        return runtime, [run.exception() or run.result() for run in runs]
+
+
+def test_a_run_that_begins_while_the_runtime_closes_is_left_to_be_resumed(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = JsonStore()
+        world = World(tmp_path, store)
+        runtime, ends = await world.close(calls(("slow", {})), "never")
+        assert [type(end) for end in ends] == [RunSuspended, RunSuspended]
+        assert world.looked_at == ["first"], "nothing of it was begun"
+        with pytest.raises(RunSuspended):
+            await runtime.run("third")
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        async with world.open("done", "done", "done") as runtime:
+            for left in await runtime.orphans():
+                assert (await runtime.resume(left.run_id, {})).status == "completed"
+        assert world.looked_at == ["first", "second", "third"]
+
+    asyncio.run(main())
+
+
+def test_a_run_that_begins_while_a_runtime_without_a_durable_store_closes_is_cancelled(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, None)
+        runtime, ends = await world.close(calls(("slow", {})), "never")
+        assert [end.status for end in ends if isinstance(end, RunResult)] == ["cancelled", "cancelled"]
+        assert (await runtime.run("third")).status == "cancelled"
+        assert world.looked_at == ["first"]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+
+
+def test_closing_waits_for_calls_that_may_take_effect_and_not_for_sub_agents_that_think(tmp_path: Path) -> None:
+    """What a model says while the runtime closes is of no use: it is cut off, in a sub-run as in the run itself."""
+    cut: list[str] = []
+
+    class Thinking(ScriptedModel):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+            if request.messages[-1].content == "think":
+                asyncio.get_running_loop().call_later(0.2, thought.set)
+                began.set()
+                try:
+                    await thought.wait()
+                except asyncio.CancelledError:
+                    cut.append("off")
+                    raise
+            async for delta in super().stream(request):
+                yield delta
+
+    began, thought = asyncio.Event(), asyncio.Event()
+    write(tmp_path, {"agents.d/a.yaml": agent("a", sub_agents="[b]"), "agents.d/b.yaml": agent("b")})
+
+    async def main() -> None:
+        models: dict[str, Any] = {"scripted": Thinking(calls(("agent.b", {"message": "think"})), "thought")}
+        async with Runtime.open(tmp_path, models=models, store=JsonStore(), watch=False, grace=30) as runtime:
+            running = asyncio.create_task(runtime.run("go", agent="a"))
+            await began.wait()
+        with pytest.raises(RunSuspended):
+            await running
+
+    asyncio.run(main())
+    assert cut == ["off"]
+
+
+@pytest.mark.parametrize("odd", ["c1~1", "c1?1", "a/c1"])
+def test_no_id_that_a_model_gives_a_call_is_taken_for_what_is_asked_of_another(tmp_path: Path, odd: str) -> None:
+    """One call was approved; another is in doubt, and asked about under a name that is made of its own id."""
+    write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy="{ask: [pay], allow: [slow]}")})
+    made: list[str] = []
+
+    @tool(risk="low")
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    @tool(risk="low")
+    async def slow() -> str:
+        """Takes effect, and does not end."""
+        made.append("slow")
+        began.set()
+        await asyncio.Event().wait()
+        return "slow"
+
+    began = asyncio.Event()
+
+    async def main() -> RunResult:
+        turns = (ToolCall(id=odd, tool="pay"),), (ToolCall(id="c1", tool="slow"),), "done"
+        options: dict[str, Any] = {"models": {"scripted": ScriptedModel(*turns)}, "store": JsonStore(), "grace": 0}
+        async with Runtime.open(tmp_path, tools=[pay, slow], watch=False, **options) as runtime:
+            asked = await runtime.run("go")
+            running = asyncio.create_task(runtime.resume(asked.run_id, {asked.pending[0].id: Approve()}))
+            await began.wait()
+        with pytest.raises(RunSuspended):
+            await running
+        async with Runtime.open(tmp_path, tools=[pay, slow], watch=False, **options) as runtime:
+            return await runtime.resume(asked.run_id, {})
+
+    result = asyncio.run(asyncio.wait_for(main(), 20))
+    assert made == ["slow"]
+    assert [asked.tool for asked in result.pending] == ["slow"]
+    assert not set("/~?") & set("".join(call.id for call in result.tool_calls))

@@ -1,0 +1,114 @@
+"""A process that dies anywhere in a run repeats no finished call, and one in flight only if that is harmless."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework import Approve, Respond, RunResult, Runtime
+from framework.testing import Crash, JsonStore
+from framework.types.events import ToolFinished
+from framework.types.state import Decision, RunState
+from tests.support.cases import cases
+from tests.support.worlds import Turns, World, project, turns_of
+
+
+@pytest.fixture(scope="module")
+def trusting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return project(tmp_path_factory.mktemp("trusting"), ask=False)
+
+
+@dataclass
+class Aftermath:
+    """What was known when the process died, and what came of it."""
+
+    result: RunResult | None = None
+    told: set[str] = field(default_factory=set)
+    """Calls whose result had been announced."""
+    in_flight: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
+
+
+async def crash_and_resume(root: Path, world: World, saves: int, answer: Decision) -> Aftermath:
+    """Run until the process dies after some saves, then resume in a new one."""
+    store = JsonStore()
+    found = Aftermath()
+    options: dict[str, Any] = {"tools": world.tools(), "store": store, "watch": False}
+    store.crash_after(saves)
+    try:
+        async with Runtime.open(root, models={"scripted": world.model()}, **options) as runtime:
+            async with runtime.stream("0", agent="root") as stream:
+                async for event in stream:
+                    if isinstance(event, ToolFinished) and not event.tool.startswith("agent."):
+                        found.told.add(".".join(["0", *(key.replace("-", ".") for key in (*event.path, event.id))]))
+            found.result = await stream.result()
+            return found
+    except Crash:
+        store.crash_after(10**9)
+    left = await store.runs()
+    async with Runtime.open(root, models={"scripted": world.model()}, **options) as runtime:
+        if not left:  # died before the first record: nothing was begun
+            assert not world.ran
+            found.result = await runtime.run("0", agent="root")
+            return found
+        found.in_flight = set(_in_flight(await store.load_run(left[0].run_id)))
+        result = await runtime.resume(left[0].run_id, {})
+        while result.status == "paused":
+            assert all("outcome is unknown" in asked.reason for asked in result.pending)
+            found.asked |= {asked.arguments["n"] for asked in result.pending}
+            result = await runtime.resume(result.run_id, {asked.id: answer for asked in result.pending})
+    found.result = result
+    return found
+
+
+def _in_flight(state: RunState) -> Iterator[str]:
+    for record in state.calls.values():
+        if "n" in record.call.arguments and record.started and record.result is None:
+            yield record.call.arguments["n"]
+    for child in state.children.values():
+        yield from _in_flight(child)
+
+
+@cases(50)
+@given(turns=turns_of(2), saves=st.integers(0, 40))
+def test_after_a_crash_only_calls_in_flight_can_repeat(trusting: Path, turns: Turns, saves: int) -> None:
+    world = World(turns)
+    found = asyncio.run(crash_and_resume(trusting, world, saves, Approve()))
+    assert found.result is not None
+    assert found.result.output == "end of 0"
+    assert set(world.ran) == world.names()
+    repeated = {name for name, times in world.ran.items() if times > 1}
+    assert repeated <= found.in_flight
+    assert not repeated & found.told, "what was announced as finished was on record before"
+
+
+@cases(25)
+@given(turns=turns_of(2), saves=st.integers(0, 40), faults=st.lists(st.booleans(), max_size=4))
+def test_a_model_that_is_asked_again_repeats_no_call_with_or_without_a_crash(
+    trusting: Path, turns: Turns, saves: int, faults: list[bool]
+) -> None:
+    world = World(turns, faults=[False, *faults])
+    found = asyncio.run(crash_and_resume(trusting, world, saves, Approve()))
+    assert found.result is not None
+    assert found.result.output == "end of 0"
+    assert set(world.ran) == world.names()
+    assert {name for name, times in world.ran.items() if times > 1} <= found.in_flight
+
+
+@cases(50)
+@given(turns=turns_of(2), saves=st.integers(0, 40))
+def test_a_call_that_may_have_taken_effect_is_never_repeated_unasked(trusting: Path, turns: Turns, saves: int) -> None:
+    world = World(turns)
+    found = asyncio.run(crash_and_resume(trusting, world, saves, Respond(text="it was done")))
+    assert found.result is not None
+    assert found.result.status == "completed"
+    repeated = {name for name, times in world.ran.items() if times > 1}
+    assert not repeated & world.names_of("risky")
+    assert found.asked == found.in_flight & world.names_of("risky")

@@ -1,0 +1,98 @@
+"""Holding on to runs: who has lost one stops it, and nobody else's; what is to be on record gets there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from framework import Approve, RunResult, Runtime, tool
+from framework.engine.context.journal import Journal
+from framework.engine.context.stream import Channel
+from framework.store.protocol import RunRecord
+from framework.testing import JsonStore, ScriptedModel, calls
+from framework.types.messages import Message
+from framework.types.state import RunState
+from tests.support.projects import agent, write
+
+
+class Slow(JsonStore):
+    """Answers the first look when it is told to: with what was so while the run waited, and nobody held it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked, self.answer, self.looked_again = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
+        if self.looked.is_set():
+            self.looked_again.set()
+            return await super().renew(run_ids)
+        self.looked.set()
+        await self.answer.wait()
+        return {}
+
+
+def test_a_run_that_was_resumed_meanwhile_is_not_taken_for_the_one_that_ended(tmp_path: Path) -> None:
+    root = write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy="{ask: [pay], allow: [look]}")})
+
+    async def main() -> RunResult:
+        store = Slow()
+
+        @tool(risk="low")
+        async def look() -> str:
+            """Look until the store was asked who holds the run."""
+            await store.looked.wait()
+            return "seen"
+
+        @tool(risk="low")
+        async def pay() -> str:
+            """Pay, until the store is asked again."""
+            store.answer.set()
+            await store.looked_again.wait()
+            return "paid"
+
+        model = ScriptedModel(calls(("look", {})), calls(("pay", {}), prefix="p"), "done")
+        options: dict[str, Any] = {"models": {"scripted": model}, "store": store, "watch": False}
+        async with Runtime.open(root, tools=[look, pay], **options) as runtime:
+            first = await runtime.run("go")
+            return await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
+
+    assert asyncio.run(main()).status == "completed"
+
+
+class Writes:
+    """A record whose first write takes as long as the test wants."""
+
+    cancel_requested = False
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record = record
+        self.steps: list[int] = []
+        self.began, self.go, self.again = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def write(self, state: RunState, *more: Any, **options: Any) -> None:
+        self.steps.append(state.steps)
+        (self.again if self.began.is_set() else self.began).set()
+        await self._record.write(state, *more, **options)
+        await self.go.wait()
+
+    async def release(self) -> None:
+        await self._record.release()
+
+
+def test_what_is_to_be_written_soon_is_also_if_a_write_is_under_way() -> None:
+    async def main() -> None:
+        state = RunState(agent="a", messages=[Message(role="user", content="go")])
+        record = Writes(await JsonStore().begin(state, None, None))
+        journal = Journal(state, record, Channel(), durable=True)
+        journal.save_soon()
+        await record.began.wait()
+        state.steps = 1
+        journal.save_soon()
+        record.go.set()
+        async with asyncio.timeout(5):
+            await record.again.wait()
+        assert record.steps == [0, 1]
+
+    asyncio.run(main())

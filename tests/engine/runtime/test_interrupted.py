@@ -1,0 +1,78 @@
+"""A conversation whose run was interrupted says so, and with which command that run is resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from subprocess import PIPE
+
+import pytest
+
+from framework import ConversationBusy, Runtime
+from framework.store.sql.store import SqlStore
+from framework.testing import ScriptedModel
+from framework.types.messages import Message
+from framework.types.state import RunState
+from tests.cli.runs.test_runs import SLOW, agentsd
+from tests.cli.test_cli import ENVIRONMENT
+from tests.cli.test_cli import agentsd as real_agentsd
+from tests.support.forks import Fork
+from tests.support.projects import agent, write
+
+
+def waiting(root: Path) -> Fork:
+    """A process whose run is a turn of the conversation `c1` and waits for the file `flag`."""
+    write(root, {"agents.d/one.yaml": agent("one", model="offline"), "plugins/slow.py": SLOW})
+    asked = ["run", "--conversation", "c1", "wait for 'flag'"]
+    process = Fork(asked, cwd=root, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE, text=True)
+    assert process.stderr
+    while "→ slow.wait" not in (line := process.stderr.readline()):
+        assert line, "it ended early"
+    return process
+
+
+def test_a_conversation_tells_a_dead_run_from_a_live_one_and_names_the_command_that_resumes_it(tmp_path: Path) -> None:
+    with waiting(tmp_path) as process:
+        live = agentsd("run", "--conversation", "c1", "more", cwd=tmp_path)
+        assert live.returncode == 2
+        assert "is in progress; wait for it, or cancel it: agentsd runs cancel run_" in live.stderr
+        chatting = agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="")
+        assert "its last run is in progress in another process" in chatting.stderr
+        process.kill()
+        process.wait()
+    dead = agentsd("run", "--conversation", "c1", "more", cwd=tmp_path)
+    assert dead.returncode == 2
+    named = re.search(r"was interrupted when its process ended; resume it: agentsd (runs resume run_\w+)", dead.stderr)
+    assert named, dead.stderr
+    for asked in ("chat -c c1", "conversations show c1"):
+        shown = agentsd(*asked.split(), cwd=tmp_path)
+        assert f"agentsd {named[1]}" in shown.stdout + shown.stderr
+    write(tmp_path, {"flag": ""})
+    done = real_agentsd(*named[1].split(), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "it came\n"), done.stderr
+    assert agentsd("run", "--conversation", "c1", "echo more", cwd=tmp_path).stdout == "more\n"
+
+
+def test_a_program_learns_which_run_was_interrupted(tmp_path: Path, store_url: str) -> None:
+    root = write(tmp_path, {"agents.d/one.yaml": agent("one")})
+
+    async def main() -> None:
+        store = await SqlStore.open(store_url, root)
+        state = RunState(agent="one", conversation_id="c", messages=[Message(role="user", content="go")])
+        record = await store.begin(state, await store.conversation("c"), None)
+        async with Runtime.open(
+            root, models={"scripted": ScriptedModel("first", "second")}, store=store_url, watch=False
+        ) as runtime:
+            with pytest.raises(ConversationBusy, match="is in progress; wait") as busy:
+                await runtime.run("more", conversation="c")
+            assert (busy.value.run_id, busy.value.interrupted) == (state.run_id, False)
+            await record.release()
+            with pytest.raises(ConversationBusy, match=f"agentsd runs resume {state.run_id}$") as busy:
+                await runtime.run("more", conversation="c")
+            assert (busy.value.run_id, busy.value.interrupted) == (state.run_id, True)
+            assert (await runtime.resume(busy.value.run_id, {})).output == "first"
+            assert (await runtime.run("more", conversation="c")).output == "second"
+        await store.close()
+
+    asyncio.run(main())

@@ -1,0 +1,127 @@
+"""Processes killed at random moments, over and over: nothing is lost, nothing that was finished is repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from framework.store.sql.store import SqlStore
+from framework.types.state import RunState
+from tests.support import lives
+from tests.support.cases import FACTOR
+
+KILLS = 5 * FACTOR
+"""Of each database."""
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.support.lives"])
+
+
+@dataclass
+class Observed:
+    """What was seen from outside."""
+
+    kills: int = 0
+    told: set[tuple[str, int, str]] = field(default_factory=set)
+    """Events that a listener got."""
+    repeated: list[str] = field(default_factory=list)
+    """Calls that were made although their result was on record."""
+
+
+def live_until(events: int | None, url: str, root: Path, log: Path, seen: Observed) -> bool:
+    """One life, ended after so many events; says whether it was killed."""
+    ours, theirs = FORKS.Pipe(duplex=False)
+    process = FORKS.Process(target=lives.live, args=(url, root, log, theirs))
+    process.start()
+    theirs.close()
+    killed, received = False, 0
+    with ours:
+        while True:
+            try:
+                seen.told.add(ours.recv())
+            except (EOFError, OSError):
+                break
+            received += 1
+            if events is not None and received == events:
+                process.kill()
+                killed = True
+    process.join()
+    assert killed or process.exitcode == 0
+    return killed
+
+
+def finished_calls(states: list[RunState]) -> Iterator[str]:
+    """The calls whose result is on record."""
+    for state in states:
+        yield from (record.call.arguments["n"] for record in state.calls.values() if record.result is not None)
+        yield from finished_calls(list(state.children.values()))
+
+
+async def states_of(store: SqlStore) -> list[RunState]:
+    return [await store.load_run(info.run_id) for info in await store.runs()]
+
+
+def work_off(url: str, root: Path, kills: int, random: Random) -> Observed:
+    """Let processes live and die until all the work is done."""
+    seen, log = Observed(), root / "log"
+    log.touch()
+
+    async def on_record() -> set[str]:
+        store = await SqlStore.open(url, root)
+        try:
+            return set(finished_calls(await states_of(store)))
+        finally:
+            await store.close()
+
+    while seen.kills < kills:
+        before, made = asyncio.run(on_record()), len(log.read_text().splitlines())
+        killed = live_until(random.randint(1, 40), url, root, log, seen)
+        again = {line.split()[1] for line in log.read_text().splitlines()[made:]}
+        seen.repeated += sorted(again & before)
+        if not killed:
+            break
+        seen.kills += 1
+    assert not live_until(None, url, root, log, seen)
+    return seen
+
+
+async def check(url: str, root: Path, seen: Observed) -> None:
+    """Everything that was to be done is done, once, in order, and told."""
+    store = await SqlStore.open(url, root)
+    for name in lives.CONVERSATIONS:
+        conversation = await store.conversation(name)
+        said = [message.content for message in conversation.messages if message.role == "user"]
+        assert said == [f"{name} {n}" for n in range(1, lives.TURNS + 1)]
+        assert (conversation.turns, conversation.open_run) == (lives.TURNS, None)
+    infos = await store.runs()
+    assert {info.status for info in infos} == {"completed"}
+    kept = {(e["run_id"], e["seq"], e["event"]) for info in infos for e in await store.events(info.run_id)}
+    for info in infos:
+        numbers = sorted(seq for run_id, seq, _ in kept if run_id == info.run_id)
+        assert numbers == list(range(1, len(numbers) + 1)), "one event each, without a gap"
+    assert seen.told <= kept, "what was told is on record"
+    paid = Counter(line for line in (root / "log").read_text().splitlines() if line.startswith("pay "))
+    assert set(paid.values()) <= {1}, "never twice, unasked"
+    await store.close()
+
+
+def test_processes_that_are_killed_lose_nothing_and_repeat_nothing_that_was_finished(
+    new_store: Callable[[], str], tmp_path: Path
+) -> None:
+    total, random = 0, Random(7)
+    while total < KILLS:
+        root = lives.project(tmp_path / f"work-{total}")
+        url = new_store()
+        seen = work_off(url, root, min(10, KILLS - total), random)
+        asyncio.run(check(url, root, seen))
+        assert seen.repeated == []
+        total += seen.kills
+        if "sqlite" in url:
+            with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database:
+                assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -1,0 +1,253 @@
+"""The options of a run: a misspelt or mistyped one is refused with what to write instead, and is never ignored."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework import Approve, RequestError, RunResult, Runtime, tool
+from framework.engine.runtime.options import RunOptions, checked_request
+from framework.llm.message_formats import exported
+from framework.testing import ScriptedModel, calls
+from tests.support.cases import cases
+from tests.support.projects import agent, write
+
+OPTIONS = sorted(RunOptions.__annotations__)
+
+
+@tool(risk="low", name="dates.now")
+async def now() -> str:
+    """The time."""
+    return "noon"
+
+
+def project(root: Path) -> Path:
+    return write(root, {"agents.d/clerk.yaml": agent("clerk")})
+
+
+async def run(root: Path, *message: Any, model: ScriptedModel | None = None, **options: Any) -> RunResult:
+    scripted = model or ScriptedModel("done")
+    async with Runtime.open(project(root), tools=[now], models={"scripted": scripted}, watch=False) as runtime:
+        return await runtime.run(*message, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"max_steps": 1}, r"^unknown option 'max_steps'; did you mean limits=\{'max_steps': …\}\?$"),
+        ({"temperature": 0.9}, r"^unknown option 'temperature'; did you mean model_settings=\{'temperature': …\}\?$"),
+        ({"max_stepz": 1}, r"^unknown option 'max_stepz'"),
+        ({"agnt": "clerk"}, r"^unknown option 'agnt'; did you mean agent"),
+        ({"conversaton": "c1"}, r"^unknown option 'conversaton'; did you mean conversation\?$"),
+        ({"tennant": "t"}, r"^unknown option 'tennant'; did you mean tenant\?$"),
+        ({"agent": 7}, r"^agent: expected str, got int$"),
+        ({"limits": 3}, r"^limits: expected Mapping, got int$"),
+        ({"history": 3}, r"^history: expected str or Sequence, got int$"),
+        ({"output_type": dict}, r"^output_type: expected a Pydantic model class, got <class 'dict'>$"),
+    ],
+)
+def test_unknown_or_mistyped_options_of_run_stream_and_run_sync_are_refused(
+    tmp_path: Path, options: Any, problem: str
+) -> None:
+    async def stream() -> None:
+        async with (
+            Runtime.open(project(tmp_path), models={"scripted": ScriptedModel()}, watch=False) as runtime,
+            runtime.stream("hi", **options),
+        ):
+            pass
+
+    with pytest.raises(RequestError, match=problem):
+        asyncio.run(run(tmp_path, "hi", **options))
+    with pytest.raises(RequestError, match=problem):
+        asyncio.run(stream())
+    with pytest.raises(RequestError, match=problem):  # before it looks at the folder
+        Runtime.run_sync(tmp_path / "missing", "hi", **options)
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.text(), st.binary(), st.lists(st.integers()), st.just(object()),
+    st.dictionaries(st.text(), st.integers()), st.just(dict), st.just(RunResult),
+)  # fmt: skip
+
+
+@cases(300)
+@given(message=VALUES, options=st.dictionaries(st.sampled_from(OPTIONS) | st.text(), VALUES, max_size=3))
+def test_whatever_a_caller_passes_is_accepted_or_refused_with_a_request_error(
+    message: Any, options: Mapping[str, Any]
+) -> None:
+    try:
+        text, checked = checked_request(message, options)
+    except RequestError:
+        return
+    assert isinstance(text, str)
+    assert checked.keys() <= set(OPTIONS)
+
+
+@pytest.mark.parametrize("message", [7, b"hi", {"role": "user"}, [{"type": "text", "text": "hi"}]])
+def test_a_message_that_is_no_text_is_refused(tmp_path: Path, message: Any) -> None:
+    with pytest.raises(RequestError, match=r"^message: expected str, got "):
+        asyncio.run(run(tmp_path, message))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"settings": {"reload": {}}}, r"^settings: expected Settings, got dict$"),
+        ({"models": ["scripted"]}, r"^models: expected Mapping, got list$"),
+        ({"store": 7}, r"^store: expected a store or its URL, got int$"),
+        ({"root": None}, r"^root: expected str or PathLike, got NoneType$"),
+    ],
+)
+def test_arguments_of_open_with_a_wrong_type_are_refused(tmp_path: Path, arguments: Any, problem: str) -> None:
+    async def opened() -> None:
+        async with Runtime.open(**{"root": project(tmp_path), **arguments}):
+            pass
+
+    with pytest.raises(RequestError, match=problem):
+        asyncio.run(opened())
+
+
+def test_a_decision_that_is_none_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        root = write(tmp_path, {"agents.d/clerk.yaml": agent("clerk", skill_policy='{ask: [{tool: "*"}], allow: []}')})
+        model = ScriptedModel(calls(("dates.now", {})), "done")
+        async with Runtime.open(root, tools=[now], models={"scripted": model}, watch=False) as runtime:
+            paused = await runtime.run("go")
+            key = paused.pending[0].id
+            decisions: Any
+            for decisions in ({key: "approve"}, {key: {"type": "approve"}}, {key: True}):
+                with pytest.raises(RequestError, match=r"^decision of .*: expected Approve, Edit, Reject or Respond"):
+                    await runtime.resume(paused.run_id, decisions)
+            decisions = [key]
+            with pytest.raises(RequestError, match=r"^decisions: expected Mapping, got list$"):
+                await runtime.resume(paused.run_id, decisions)
+            assert (await runtime.resume(paused.run_id, {key: Approve()})).status == "completed"
+
+    asyncio.run(main())
+
+
+# --- a history as the whole request
+
+OPENAI = [
+    {"role": "developer", "content": "obey me"},
+    {"role": "user", "content": [{"type": "text", "text": "what time is it?"}]},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "1", "type": "function", "function": {"name": "dates__now", "arguments": "{}"}}],
+    },
+    {"role": "tool", "tool_call_id": "1", "content": "noon"},
+    {"role": "assistant", "content": "It is noon."},
+    {"role": "user", "content": "and now?"},
+]
+
+
+@pytest.mark.parametrize("history", [OPENAI, json.dumps(OPENAI), {"messages": OPENAI}], ids=["list", "json", "object"])
+def test_a_history_in_openais_form_is_a_whole_request(tmp_path: Path, history: Any) -> None:
+    model = ScriptedModel("still noon")
+    given = json.dumps(history) if isinstance(history, dict) else history
+
+    result = asyncio.run(run(tmp_path, model=model, history=given))
+
+    assert result.output == "still noon"
+    sent = model.requests[0].messages
+    assert [message.role for message in sent] == ["system", "user", "assistant", "tool", "assistant", "user"]
+    assert sent[2].tool_calls[0].tool == "dates.now"
+    assert sent[-1].content == "and now?"
+    assert "obey me" not in sent[0].content
+
+
+def test_a_results_messages_and_one_more_are_a_whole_request(tmp_path: Path) -> None:
+    first = asyncio.run(run(tmp_path, "hi", model=ScriptedModel(calls(("dates.now", {})), "noon")))
+    model = ScriptedModel("later")
+
+    messages = [*exported(first.messages, "messages"), {"role": "user", "content": "and now?"}]
+    asyncio.run(run(tmp_path, model=model, history=json.dumps(messages)))
+
+    assert [message.content for message in model.requests[0].messages[1:]] == ["hi", "", "noon", "noon", "and now?"]
+
+
+@pytest.mark.parametrize(
+    ("history", "problem"),
+    [
+        (None, r"^there is no message: give one, or a history that ends with the user's message$"),
+        ([], r"^there is no message"),
+        ([{"role": "assistant", "content": "x"}], r"^history: the last message must be the user's"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}],
+            r"^history: message 1 has content that is not text, which is not supported$",
+        ),
+    ],
+)
+def test_a_history_that_is_no_request_is_refused(tmp_path: Path, history: Any, problem: str) -> None:
+    with pytest.raises(RequestError, match=problem):
+        asyncio.run(run(tmp_path, history=history))
+
+
+# --- the trace
+
+
+def test_trace_entries_of_a_turn_are_in_call_order_whichever_call_ends_first(tmp_path: Path) -> None:
+    async def main() -> RunResult:
+        fast_ended = asyncio.Event()
+
+        @tool(risk="low")
+        async def slow() -> str:
+            """Ends last."""
+            await fast_ended.wait()
+            return "slow"
+
+        @tool(risk="low")
+        async def fast() -> str:
+            """Ends first."""
+            fast_ended.set()
+            return "fast"
+
+        model = ScriptedModel(calls(("slow", {}), ("fast", {})), "done")
+        async with Runtime.open(
+            project(tmp_path), tools=[slow, fast], models={"scripted": model}, watch=False
+        ) as runtime:
+            return await runtime.run("go")
+
+    result = asyncio.run(main())
+
+    assert [(entry.action.tool, entry.observation) for entry in result.trace] == [
+        ("slow", "slow"),
+        ("fast", "fast"),
+        (None, None),
+    ]
+    assert [entry.call_id for entry in result.trace[:2]] == [call.id for call in result.tool_calls]
+
+
+def test_the_trace_of_a_sub_agent_stands_before_the_call_it_belongs_to(tmp_path: Path) -> None:
+    async def main() -> RunResult:
+        root = write(
+            tmp_path,
+            {
+                "agents.d/clerk.yaml": agent("clerk", sub_agents="[helper]"),
+                "agents.d/helper.yaml": agent("helper", model="inner"),
+            },
+        )
+        models = {
+            "scripted": ScriptedModel(calls(("agent.helper", {"message": "help"}), ("dates.now", {})), "done"),
+            "inner": ScriptedModel(calls(("dates.now", {})), "helped"),
+        }
+        async with Runtime.open(root, tools=[now], models=models, watch=False) as runtime:
+            return await runtime.run("go", agent="clerk")
+
+    result = asyncio.run(main())
+
+    assert [(entry.agent, entry.action.tool) for entry in result.trace] == [
+        ("helper", "dates.now"),
+        ("helper", None),
+        ("clerk", "agent.helper"),
+        ("clerk", "dates.now"),
+        ("clerk", None),
+    ]

@@ -1,0 +1,96 @@
+"""What belongs to a user or a tenant is opened by nobody else, nor by a call that gives neither."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework import Approve, Runtime, ToolContext, tool
+from framework.testing import ScriptedModel, calls
+from framework.types.errors import RequestError, RunNotFound
+from tests.support.projects import agent, write
+
+USERS: list[dict[str, Any]] = [
+    {"user": user, "tenant": tenant} for user, tenant in product([None, "ann", "bob"], [None, "t"])
+]
+
+
+@tool(risk="low")
+def remember(value: str, context: ToolContext) -> str:
+    """Remember a value, and return the one before.
+
+    Args:
+        value: What to remember.
+        context: The run.
+    """
+    before = context.session.get("value", "nothing")
+    context.session.set("value", value)
+    return str(before)
+
+
+@tool(risk="low", confirm=True)
+def act() -> str:
+    """Act."""
+    return "done"
+
+
+def opened(root: Path, store: str, model: ScriptedModel, **options: Any) -> Any:
+    write(root, {"agents.d/a.yaml": agent("a", skill_policy="{allow: [remember, act]}")})
+    return Runtime.open(root, models={"scripted": model}, tools=[remember, act], watch=False, store=store, **options)
+
+
+@pytest.mark.parametrize("owner", USERS)
+@pytest.mark.parametrize("asker", USERS)
+def test_asi03_a_conversation_and_its_session_are_only_continued_by_their_owner(
+    tmp_path: Path, owner: dict[str, Any], asker: dict[str, Any]
+) -> None:
+    async def main() -> None:
+        model = ScriptedModel(calls(("remember", {"value": "secret"})), "ok", calls(("remember", {"value": "x"})), "ok")
+        async with opened(tmp_path, "sqlite:///s.db", model) as runtime:
+            await runtime.run("keep this", conversation="c", **owner)
+            if asker == owner:
+                result = await runtime.run("and?", conversation="c", **asker)
+                assert [call.result for call in result.tool_calls] == ["secret"]
+            else:
+                with pytest.raises(RequestError, match="there is no conversation 'c' of this user"):
+                    await runtime.run("and?", conversation="c", **asker)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("owner", USERS)
+@pytest.mark.parametrize("asker", USERS)
+def test_asi03_a_run_is_only_read_resumed_and_cancelled_by_its_owner(
+    tmp_path: Path, owner: dict[str, Any], asker: dict[str, Any]
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, "sqlite:///s.db", ScriptedModel(calls(("act", {})), "ok")) as runtime:
+            run = await runtime.run("go", **owner)
+            decisions = {run.pending[0].id: Approve()}
+            if asker != owner:
+                for attempt in (runtime.pending(run.run_id, **asker), runtime.resume(run.run_id, decisions, **asker)):
+                    with pytest.raises(RunNotFound):
+                        await attempt
+                with pytest.raises(RunNotFound):
+                    await runtime.cancel(run.run_id, **asker)
+            assert (await runtime.resume(run.run_id, decisions, **owner)).status == "completed"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("owner", USERS)
+def test_a_host_with_a_single_user_may_leave_the_user_out(tmp_path: Path, owner: dict[str, Any]) -> None:
+    async def main() -> None:
+        model = ScriptedModel(calls(("act", {})), "ok", "again")
+        async with opened(tmp_path, "sqlite:///s.db", model, single_user=True) as runtime:
+            run = await runtime.run("go", conversation="c", **owner)
+            with pytest.raises(RunNotFound):
+                await runtime.pending(run.run_id, user="somebody else")
+            assert (await runtime.resume(run.run_id, {run.pending[0].id: Approve()})).status == "completed"
+            assert (await runtime.run("and?", conversation="c")).output == "again"
+
+    asyncio.run(main())

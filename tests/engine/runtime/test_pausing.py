@@ -1,0 +1,301 @@
+"""Runs that pause stay paused: only a cancel request on record cancels a run, a missing lease never does."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework import Approve, RunBusy, RunResult, RunSuspended, Runtime, Tool, tool
+from framework.engine.runtime import heartbeat as keeper
+from framework.store.memory import MemoryStore
+from framework.store.protocol import Blueprint, Conversation, RunRecord, Store
+from framework.store.sql.store import SqlStore
+from framework.testing import JsonStore, ScriptedModel, calls
+from framework.types.errors import RunTaken
+from framework.types.events import Event
+from framework.types.messages import Message
+from framework.types.state import RunState
+from framework.types.trace import SpanRecord
+from tests.support.cases import FACTOR
+from tests.support.projects import agent, write
+
+RUNS = 20 * FACTOR
+"""How many pause, of each database: 400 in `make test-long`."""
+AT_ONCE = 20
+PATIENCE = 20
+"""Seconds, for what takes none on an idle machine."""
+ASK = calls(("pay", {}))
+BUSY = "import sys\nprint(flush=True)\nfor _ in range(10**9):\n    sum(range(10**4))\n"
+
+
+def project(root: Path) -> Path:
+    return write(root, {"agents.d/one.yaml": agent("one", skill_policy="{ask: [pay], allow: [pay, hang]}")})
+
+
+def tools(hangs: asyncio.Event | None = None) -> list[Tool]:
+    @tool(risk="low")
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    @tool(risk="low", idempotent=True)
+    async def hang() -> str:
+        """Wait for ever."""
+        if hangs is not None:
+            hangs.set()
+        await asyncio.Event().wait()
+        return ""
+
+    return [pay, hang]
+
+
+def options(*turns: Any, hangs: asyncio.Event | None = None) -> dict[str, Any]:
+    return {"tools": tools(hangs), "models": {"scripted": ScriptedModel(*turns)}, "watch": False}
+
+
+@contextmanager
+def busy_process() -> Iterator[None]:
+    """Keep one processor busy; the process ends with the context."""
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as busy:
+        try:
+            assert busy.stdout is not None
+            assert busy.stdout.readline()
+            yield
+        finally:
+            busy.kill()
+
+
+class Noticed:
+    """A record that lets the heartbeat run between its last commit and the end of its task."""
+
+    def __init__(self, record: RunRecord, store: Noticing) -> None:
+        self._record, self._store = record, store
+
+    @property
+    def cancel_requested(self) -> bool:
+        return self._record.cancel_requested
+
+    async def write(
+        self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
+    ) -> None:
+        await self._record.write(state, events, spans, last=last)
+        if last:
+            self._store.renewed.clear()
+            async with asyncio.timeout(PATIENCE):
+                await self._store.renewed.wait()
+
+    async def release(self) -> None:
+        await self._record.release()
+
+
+class Noticing(SqlStore):
+    """A store whose runs pause only after the heartbeat has looked at them twice more."""
+
+    renewed: asyncio.Event
+    looks = 0
+
+    async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
+        self.renewed = asyncio.Event()
+        return Noticed(await super().begin(state, conversation, blueprint), self)  # type: ignore[return-value]  # it is only read
+
+    async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
+        found = await super().renew(run_ids)
+        self.looks += 1
+        if self.looks % 2 == 0:
+            self.renewed.set()
+        return found
+
+
+def test_a_pause_that_the_heartbeat_sees_before_the_task_has_ended_is_not_a_cancellation(
+    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "EVERY", 0.001)
+
+    async def main() -> RunResult:
+        store = await Noticing.open(store_url, tmp_path)
+        async with Runtime.open(project(tmp_path), store=store, **options(ASK, "done")) as runtime:
+            paused = await runtime.run("go")
+            result = await runtime.resume(paused.run_id, {paused.pending[0].id: Approve()})
+        await store.close()
+        return result
+
+    result = asyncio.run(main())
+    assert (result.status, result.tool_calls[0].result) == ("completed", "paid")
+
+
+@pytest.mark.timeout(600)
+def test_runs_that_pause_beside_a_busy_process_stay_paused(
+    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "EVERY", 0.001)
+
+    async def main() -> None:
+        gate = asyncio.Semaphore(AT_ONCE)
+
+        async def one(runtime: Runtime) -> RunResult:
+            async with gate:
+                return await runtime.run("go")
+
+        model = ScriptedModel(script=lambda _: ASK)
+        given = {**options(), "models": {"scripted": model}}
+        async with Runtime.open(project(tmp_path), store=store_url, **given) as runtime:
+            async with asyncio.TaskGroup() as group:
+                running = [group.create_task(one(runtime)) for _ in range(RUNS)]
+            assert {task.result().status for task in running} == {"paused"}
+        store = await SqlStore.open(store_url, tmp_path)  # what was begun in the background has ended
+        assert [info.status for info in await store.runs()] == ["paused"] * RUNS
+        await store.close()
+
+    with busy_process():
+        asyncio.run(main())
+
+
+def test_a_run_that_is_held_elsewhere_stops_working_and_is_not_cancelled(
+    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "EVERY", 0.001)
+
+    async def main() -> None:
+        mine = await SqlStore.open(store_url, tmp_path, lease=0)
+        other = await SqlStore.open(store_url, tmp_path)
+        hangs = asyncio.Event()
+        async with Runtime.open(project(tmp_path), store=mine, **options(calls(("hang", {})), hangs=hangs)) as runtime:
+            running = asyncio.create_task(runtime.run("go"))
+            await hangs.wait()
+            (info,) = await other.runs()
+            record = await taken(other, info.run_id)
+            with pytest.raises(RunTaken):
+                async with asyncio.timeout(PATIENCE):
+                    await running
+            state = await other.load_run(info.run_id)
+            assert (state.status, record.cancel_requested) == ("running", False)
+            await record.write(state)  # whoever took the run over is not disturbed
+        await other.close()
+        await mine.close()
+
+    asyncio.run(main())
+
+
+def test_a_cancel_request_for_a_run_that_is_held_elsewhere_reaches_that_process(
+    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "EVERY", 0.001)
+    began, stopping, may_stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @tool(risk="low", idempotent=True)
+    async def hang() -> str:
+        """Wait for ever, and stop late."""
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopping.set()
+            await may_stop.wait()
+        return ""
+
+    async def main() -> None:
+        mine = await SqlStore.open(store_url, tmp_path, lease=0)
+        other = await SqlStore.open(store_url, tmp_path)
+        given = {**options(calls(("hang", {}))), "tools": [hang, *tools()[:1]]}
+        async with Runtime.open(project(tmp_path), store=mine, **given) as runtime:
+            async with runtime.stream("go") as stream:
+                running = asyncio.create_task(stream.result())
+                await began.wait()
+                record = await taken(other, stream.run_id)
+                await stopping.wait()
+                await runtime.cancel(stream.run_id)
+                may_stop.set()
+                with pytest.raises(RunTaken):
+                    await running
+            await record.write(await other.load_run(stream.run_id))
+            assert record.cancel_requested
+        await other.close()
+        await mine.close()
+
+    asyncio.run(main())
+
+
+async def taken(store: SqlStore, run_id: str) -> RunRecord:
+    """Take a run over from a process that keeps writing."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with suppress(RunBusy):  # another write came first
+                return await store.take(await store.load_run(run_id), {})
+
+
+class Forgetful(JsonStore):
+    """A store that no longer knows who holds its runs."""
+
+    async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
+        await super().renew(run_ids)
+        return {}
+
+
+def test_a_store_that_forgets_its_leases_suspends_runs_and_ends_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "EVERY", 0.001)
+
+    async def main() -> None:
+        store, hangs = Forgetful(), asyncio.Event()
+        async with Runtime.open(project(tmp_path), store=store, **options(calls(("hang", {})), hangs=hangs)) as runtime:
+            with pytest.raises(RunSuspended, match="its lease was lost while it was in progress; it can be resumed"):
+                await runtime.run("go")
+        (info,) = await store.runs()
+        assert (info.status, info.orphaned) == ("running", True)
+
+    asyncio.run(main())
+
+
+StoreOf = Callable[[Path], Store]
+
+
+@pytest.mark.parametrize("store_of", [lambda _: MemoryStore(), lambda _: JsonStore()], ids=["memory", "json"])
+def test_renewing_leases_names_only_runs_that_are_held(tmp_path: Path, store_of: StoreOf) -> None:
+    asyncio.run(_renewing(store_of(tmp_path)))
+
+
+def test_renewing_leases_in_a_database_names_only_runs_that_are_held(tmp_path: Path, store_url: str) -> None:
+    async def main() -> None:
+        await _renewing(await SqlStore.open(store_url, tmp_path))
+
+    asyncio.run(main())
+
+
+async def _renewing(store: Store) -> None:
+    states = [RunState(agent="one", messages=[Message(role="user", content="go")]) for _ in range(4)]
+    held, wanted, paused, ended = [await store.begin(state, None, None) for state in states]
+    await store.request_cancel(states[1].run_id)
+    states[2].status, states[3].status = "paused", "completed"
+    await paused.write(states[2], last=True)
+    await ended.write(states[3], last=True)
+    found = await store.renew([state.run_id for state in states] + ["run_unknown"])
+    assert found == {states[0].run_id: False, states[1].run_id: True}
+    await held.release()
+    await wanted.release()
+    assert not await store.renew([state.run_id for state in states])
+    await store.close()
+
+
+def test_a_run_that_was_taken_over_and_released_is_not_taken_for_the_last_write(tmp_path: Path, store_url: str) -> None:
+    async def main() -> None:
+        mine = await SqlStore.open(store_url, tmp_path, lease=0)
+        other = await SqlStore.open(store_url, tmp_path)
+        state = RunState(agent="one", messages=[Message(role="user", content="go")])
+        record = await mine.begin(state, None, None)
+        await (await other.take(await other.load_run(state.run_id), {})).release()
+        state.status = "completed"
+        with pytest.raises(RunTaken):
+            await record.write(state, last=True)
+        assert (await other.load_run(state.run_id)).status == "running"
+        await mine.close()
+        await other.close()
+
+    asyncio.run(main())

@@ -1,0 +1,536 @@
+"""Runs that outlast their process: what they go on with, who may end them, and how long they wait."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework import (
+    AgentNotFound,
+    Approve,
+    ConfigError,
+    ConversationBusy,
+    DecisionRefused,
+    Reject,
+    RequestError,
+    Respond,
+    RunBusy,
+    RunNotFound,
+    RunResult,
+    RunSuspended,
+    Runtime,
+    Tool,
+    ToolContext,
+    tool,
+)
+from framework.store.protocol import RunQuery
+from framework.store.sql.store import SqlStore
+from framework.testing import ScriptedModel, Turn, calls
+from framework.types.errors import RunTaken
+from tests.support.projects import agent, write
+
+ASKING = "{ask: [{tool: pay, reason: money}], allow: [pay, look, hang]}"
+PAY = calls(("pay", {"amount": 20}))
+
+
+@dataclass
+class Shop:
+    """Tools that say what they did."""
+
+    did: list[str] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    began: asyncio.Event = field(default_factory=asyncio.Event)
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def tools(self) -> list[Tool]:
+        @tool(risk="low")
+        async def pay(amount: float, context: ToolContext) -> str:
+            """Pay somebody."""
+            self.did.append(f"pay {amount:g}")
+            self.keys.append(context.idempotency_key)
+            return f"paid {amount:g}"
+
+        @tool(risk="low", idempotent=True)
+        async def look() -> str:
+            """Look around."""
+            self.did.append("look")
+            return "nothing there"
+
+        @tool(risk="low")
+        async def hang() -> str:
+            """Wait until it may go on."""
+            self.did.append("hang")
+            self.began.set()
+            await self.go.wait()
+            return "went on"
+
+        return [pay, look, hang]
+
+
+Body = Callable[[Runtime], Awaitable[None]]
+
+
+def life(root: Path, url: str, shop: Shop, body: Body, *turns: Turn, **options: Any) -> None:
+    """One process's life, as far as a test can have several: another runtime on the same store."""
+
+    async def main() -> None:
+        shop.began, shop.go = asyncio.Event(), asyncio.Event()
+        models = {"scripted": ScriptedModel(*turns)}
+        given = {"tools": shop.tools(), "models": models, "store": url, "watch": False, **options}
+        async with Runtime.open(root, **given) as runtime:
+            await body(runtime)
+
+    asyncio.run(main())
+
+
+def project(root: Path, **keys: str) -> Path:
+    return write(root, {"agents.d/shop.yaml": agent("shop", **{"skill_policy": ASKING, **keys})})
+
+
+def paused(root: Path, url: str, shop: Shop, **options: Any) -> RunResult:
+    """A run that waits, and whose process is gone."""
+    found: list[RunResult] = []
+
+    async def body(runtime: Runtime) -> None:
+        found.append(await runtime.run("pay", **options))
+
+    life(root, url, shop, body, PAY)
+    assert found[0].status == "paused"
+    return found[0]
+
+
+async def until(runtime: Runtime, run_id: str, status: str) -> None:
+    """Wait for what a task in the background does."""
+    while (await runtime.store.load_run(run_id)).status != status:  # noqa: ASYNC110 - only the store tells
+        await asyncio.sleep(0.01)
+
+
+# --- what a run goes on with
+
+
+def test_a_run_goes_on_in_another_process_with_one_key_for_each_call(tmp_path: Path, store_url: str) -> None:
+    root, shop = project(tmp_path), Shop()
+    first = paused(root, store_url, shop, conversation="c", user="ann")
+
+    async def body(runtime: Runtime) -> None:
+        with pytest.raises(ConversationBusy, match="waits for a decision on pay"):
+            await runtime.run("again", conversation="c", user="ann")
+        result = await runtime.resume(first.run_id, {first.pending[0].id: Approve()}, user="ann")
+        assert (result.status, result.output, result.conversation_id) == ("completed", "ok", "c")
+        told = await runtime.store.events(first.run_id)
+        assert [event["seq"] for event in told] == list(range(1, len(told) + 1))
+        assert [event["event"] for event in told].count("done") == 2
+        assert (await runtime.run("thanks", conversation="c", user="ann")).messages[-1].content == "welcome"
+
+    life(root, store_url, shop, body, "ok", "welcome")
+    assert shop.did == ["pay 20"]
+    assert shop.keys == [f"{first.run_id}:{first.pending[0].id}"]
+
+
+def test_a_run_goes_on_with_the_files_it_began_with_whatever_they_say_now(tmp_path: Path, store_url: str) -> None:
+    root = write(
+        tmp_path,
+        {
+            "prompts/shop.j2": "Old. {{ extra }}",
+            "agents.d/shop.yaml": agent(
+                "shop", skill_policy=ASKING, instructions="{template: shop.j2, vars: {extra: Very.}}"
+            ),
+        },
+    )
+    shop = Shop()
+    first = paused(root, store_url, shop)
+    write(root, {"prompts/shop.j2": "New.", "agents.d/shop.yaml": agent("shop", skill_policy=ASKING, sub_agents="[]")})
+    seen: list[str] = []
+
+    def script(request: Any) -> Turn:
+        seen.append(request.messages[0].content)
+        return "ok"
+
+    async def body(runtime: Runtime) -> None:
+        result = await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
+        assert (result.status, result.digest, result.generation) == ("completed", first.digest, first.generation)
+        await runtime.run("new")
+
+    life(root, store_url, shop, body, models={"scripted": ScriptedModel(script=script)})
+    assert seen[0].startswith("Old. Very.")
+    assert not seen[1].startswith("Old.")
+
+
+def test_an_approval_is_not_carried_out_for_an_agent_whose_file_was_deleted(tmp_path: Path, store_url: str) -> None:
+    root, shop = project(tmp_path), Shop()
+    write(root, {"agents.d/other.yaml": agent("other")})
+    first = paused(root, store_url, shop, agent="shop")
+    (root / "agents.d/shop.yaml").unlink()
+
+    async def body(runtime: Runtime) -> None:
+        result = await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
+        assert (result.status, result.output) == ("completed", "ok")
+        with pytest.raises(AgentNotFound):
+            await runtime.run("pay", agent="shop")
+
+    life(root, store_url, shop, body, "ok")
+    assert shop.did == []
+
+
+def test_a_run_whose_agent_has_a_broken_file_after_a_restart_is_resumed(tmp_path: Path, store_url: str) -> None:
+    root, shop = project(tmp_path), Shop()
+    first = paused(root, store_url, shop)
+    project(root, max_stepz="1")
+
+    async def body(runtime: Runtime) -> None:
+        result = await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
+        assert (result.status, result.output) == ("completed", "ok")
+
+    life(root, store_url, shop, body, "ok")
+    assert shop.did == ["pay 20"]
+
+
+def test_what_was_tightened_while_a_run_waited_holds(tmp_path: Path, store_url: str) -> None:
+    root, shop = project(tmp_path), Shop()
+    first = paused(root, store_url, shop)
+    project(root, skill_policy="{deny: [{tool: pay, reason: shut}], allow: [look]}")
+
+    async def body(runtime: Runtime) -> None:
+        result = await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
+        assert result.tool_calls[0].status == "denied"
+
+    life(root, store_url, shop, body, "ok")
+    assert shop.did == []
+
+
+def test_a_tool_that_is_another_one_now_is_asked_about_again(tmp_path: Path, store_url: str) -> None:
+    root, shop = project(tmp_path), Shop()
+    first = paused(root, store_url, shop)
+
+    @tool(risk="low")
+    async def pay(amount: float) -> str:
+        """Pay somebody, and tell everybody."""
+        shop.did.append(f"told {amount:g}")
+        return "told"
+
+    async def body(runtime: Runtime) -> None:
+        again = await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
+        assert again.status == "paused"
+        assert "not what it was" in again.pending[0].reason
+        assert shop.did == []
+        result = await runtime.resume(first.run_id, {again.pending[0].id: Approve()})
+        assert result.status == "completed"
+
+    life(root, store_url, shop, body, "ok", tools=[pay])
+    assert shop.did == ["told 20"]
+
+
+def test_a_run_whose_guard_is_gone_does_not_go_on_without_it(tmp_path: Path, store_url: str) -> None:
+    guard = "from framework import hook\n\n@hook\ndef look(context, call):\n    return None\n"
+    root = project(tmp_path, hooks="{before_tool: [guard.look]}")
+    write(root, {"plugins/guard.py": guard})
+    shop = Shop()
+    first = paused(root, store_url, shop)
+    (root / "plugins/guard.py").unlink()
+    project(root)
+
+    async def body(runtime: Runtime) -> None:
+        with pytest.raises(ConfigError, match=r"needs guard\.look, which no plugin has any more"):
+            await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
+        assert [asked.id for asked in await runtime.pending(first.run_id)] == [first.pending[0].id], "it waits on"
+
+    life(root, store_url, shop, body, "ok")
+    assert shop.did == []
+
+
+# --- decisions
+
+
+def test_a_decision_counts_once_and_only_for_what_is_asked_of_those_it_concerns(tmp_path: Path, store_url: str) -> None:
+    root, shop = project(tmp_path), Shop()
+    own = {"user": "ann", "tenant": "a"}
+    first = paused(root, store_url, shop, **own)
+    asked = first.pending[0].id
+
+    async def body(runtime: Runtime) -> None:
+        for wrong in ({"user": "bob", "tenant": "a"}, {"user": "ann", "tenant": "b"}, {"user": "ann"}, {}):
+            with pytest.raises(RunNotFound):
+                await runtime.resume(first.run_id, {asked: Approve()}, **wrong)
+            with pytest.raises(RunNotFound):
+                await runtime.pending(first.run_id, **wrong)
+            with pytest.raises(RunNotFound):
+                await runtime.cancel(first.run_id, **wrong)
+        with pytest.raises(RunNotFound):
+            await runtime.resume("run_unknown", {asked: Approve()})
+        with pytest.raises(RequestError, match="nothing named x is asked"):
+            await runtime.resume(first.run_id, {"x": Approve()}, **own)
+        async with runtime.resume_stream(first.run_id, {asked: Approve()}, **own) as stream:
+            await shop.began.wait()  # the run is in progress for as long as it takes
+            with pytest.raises(RunBusy):
+                await runtime.resume(first.run_id, {asked: Reject()}, **own)
+            shop.go.set()
+            assert (await stream.result()).status == "completed"
+        with pytest.raises(RequestError, match="is completed"):
+            await runtime.resume(first.run_id, {asked: Approve()}, **own)
+
+    life(root, store_url, shop, body, calls(("hang", {}), prefix="h"), "ok")
+    assert shop.did == ["pay 20", "hang"]
+
+
+EXPIRING = "{confirm: {from: never, expires: %s, on_expiry: %s}}"
+
+
+@pytest.mark.parametrize("on_expiry", ["reject", "cancel"])
+def test_a_question_that_nobody_answers_expires_also_without_a_process(
+    tmp_path: Path, store_url: str, on_expiry: str
+) -> None:
+    root, shop = project(tmp_path, runtime_policy=EXPIRING % ("1s", on_expiry)), Shop()
+    first = paused(root, store_url, shop, conversation="c")
+    asked = first.pending[0]
+    expires_at = asked.expires_at
+    assert expires_at is not None
+
+    async def body(runtime: Runtime) -> None:
+        await asyncio.sleep((expires_at - datetime.now(UTC)).total_seconds())
+        assert [info.run_id for info in await runtime.store.runs(RunQuery(expired_at=time.time()))] == [first.run_id]
+        if on_expiry == "reject":
+            with pytest.raises(DecisionRefused, match="expired at"):
+                await runtime.resume(first.run_id, {asked.id: Approve()})
+            assert (await runtime.resume(first.run_id, {})).tool_calls[0].result == (
+                "User cancelled the operation: nobody decided in time"
+            )
+        else:
+            with pytest.raises(DecisionRefused, match="cancelled: nobody decided in time"):
+                await runtime.resume(first.run_id, {asked.id: Approve()})
+            assert (await runtime.store.load_run(first.run_id)).status == "cancelled"
+        assert (await runtime.store.conversation("c")).open_run is None
+
+    life(root, store_url, shop, body, "ok")
+    assert shop.did == []
+
+
+def test_a_question_expires_by_itself_while_its_runtime_is_open(tmp_path: Path, store_url: str) -> None:
+    root, shop = project(tmp_path, runtime_policy=EXPIRING % ("50ms", "reject")), Shop()
+
+    async def body(runtime: Runtime) -> None:
+        first = await runtime.run("pay")
+        assert (first.status, first.pending[0].on_expiry) == ("paused", "reject")
+        await until(runtime, first.run_id, "completed")
+
+    life(root, store_url, shop, body, PAY, "ok")
+    assert shop.did == []
+
+
+# --- who may end a run
+
+
+def test_a_run_is_cancelled_from_another_process(tmp_path: Path, store_url: str) -> None:
+    root, shop = project(tmp_path), Shop()
+
+    async def body(runtime: Runtime) -> None:
+        async with runtime.stream("hang", conversation="c") as stream:
+            await shop.began.wait()
+            async with Runtime.open(root, store=store_url, watch=False) as other:
+                with pytest.raises(RunBusy):
+                    await other.resume(stream.run_id, {})
+                await other.cancel(stream.run_id)
+            result = await stream.result()
+        assert (result.status, result.finish_reason) == ("cancelled", "cancelled")
+        assert (await runtime.store.conversation("c")).open_run is None
+
+    life(root, store_url, shop, body, calls(("hang", {})))
+
+
+def test_a_run_that_waits_is_cancelled_by_whoever_has_the_store(tmp_path: Path, store_url: str) -> None:
+    root, shop = project(tmp_path), Shop()
+    first = paused(root, store_url, shop, conversation="c")
+
+    async def body(runtime: Runtime) -> None:
+        await runtime.cancel(first.run_id)
+        await runtime.cancel(first.run_id)
+        assert (await runtime.store.load_run(first.run_id)).status == "cancelled"
+        assert (await runtime.store.events(first.run_id))[-1]["status"] == "cancelled"
+        with pytest.raises(RequestError, match="is cancelled"):
+            await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
+        assert (await runtime.run("again", conversation="c")).messages[0].content == "again", "it is not part of it"
+
+    life(root, store_url, shop, body, "ok")
+
+
+# --- closing
+
+
+def test_closing_a_runtime_leaves_its_runs_to_be_resumed(tmp_path: Path, store_url: str) -> None:
+    root, shop = project(tmp_path), Shop()
+    runs: list[str] = []
+
+    async def body(runtime: Runtime) -> None:
+        async def run() -> None:
+            async with runtime.stream("hang", conversation="c") as stream:
+                runs.append(stream.run_id)
+                with pytest.raises(RunSuspended, match="can be resumed"):
+                    await stream.result()
+
+        running.append(asyncio.create_task(run()))
+        await shop.began.wait()
+
+    running: list[asyncio.Task[None]] = []
+
+    async def whole() -> None:
+        shop.began = asyncio.Event()
+        models = {"scripted": ScriptedModel(calls(("look", {}), ("hang", {})))}
+        async with Runtime.open(
+            root, tools=shop.tools(), models=models, store=store_url, watch=False, grace=0.01
+        ) as runtime:
+            await body(runtime)
+        await running[0]
+
+    asyncio.run(whole())
+
+    async def resume(runtime: Runtime) -> None:
+        (orphan,) = await runtime.orphans()
+        assert (orphan.run_id, orphan.status) == (runs[0], "running")
+        asked = await runtime.resume(orphan.run_id, {})
+        assert "outcome is unknown" in asked.pending[0].reason
+        result = await runtime.resume(orphan.run_id, {asked.pending[0].id: Respond(text="it hung")})
+        assert [made.result for made in result.tool_calls] == ["nothing there", "it hung"]
+        assert await runtime.orphans() == []
+
+    life(root, store_url, shop, resume, "ok")
+    assert shop.did == ["look", "hang"]
+
+
+def test_a_call_that_ends_in_time_is_on_record_when_the_runtime_closes(tmp_path: Path, store_url: str) -> None:
+    root, shop = project(tmp_path), Shop()
+
+    async def main() -> str:
+        shop.began, shop.go = asyncio.Event(), asyncio.Event()
+        models = {"scripted": ScriptedModel(calls(("hang", {})))}
+        async with Runtime.open(
+            root, tools=shop.tools(), models=models, store=store_url, watch=False, grace=30
+        ) as runtime:
+            task = asyncio.create_task(runtime.run("hang"))
+            await shop.began.wait()
+            asyncio.get_running_loop().call_later(0.02, shop.go.set)
+        with pytest.raises(RunSuspended):
+            await task
+        return ""
+
+    asyncio.run(main())
+
+    async def resume(runtime: Runtime) -> None:
+        (orphan,) = await runtime.orphans()
+        assert (await runtime.resume(orphan.run_id, {})).tool_calls[0].result == "went on"
+
+    life(root, store_url, shop, resume, "ok")
+    assert shop.did == ["hang"], "not made again, and nobody was asked"
+
+
+# --- orphans
+
+
+def left_behind(root: Path, url: str, shop: Shop, turn: Turn) -> str:
+    """A run whose process went away in the middle of a call."""
+    found: list[str] = []
+
+    async def main() -> None:
+        shop.began, shop.go = asyncio.Event(), asyncio.Event()
+        store = await SqlStore.open(url, root)
+        models = {"scripted": ScriptedModel(turn)}
+        async with Runtime.open(root, tools=shop.tools(), models=models, store=store, watch=False, grace=0) as runtime:
+            task = asyncio.create_task(runtime.run("hang"))
+            await shop.began.wait()
+            found.extend(info.run_id for info in await store.runs(RunQuery(statuses=frozenset({"running"}))))
+        with pytest.raises(RunSuspended):
+            await task
+        await store.close()
+
+    asyncio.run(main())
+    return found[-1]
+
+
+def test_only_those_whose_work_it_is_go_on_with_orphans(tmp_path: Path, store_url: str) -> None:
+    root, shop = project(tmp_path), Shop()
+    run_id = left_behind(root, store_url, shop, calls(("hang", {})))
+
+    async def body(runtime: Runtime) -> None:
+        assert (await runtime.run("hello")).output == "hi"
+        assert [orphan.run_id for orphan in await runtime.orphans()] == [run_id]
+        assert await runtime.resume_orphans() == [run_id]
+        await until(runtime, run_id, "paused")
+        assert (await runtime.pending(run_id))[0].tool == "hang"
+        assert await runtime.resume_orphans() == []
+
+    life(root, store_url, shop, body, "hi")
+
+
+def test_of_a_run_that_cannot_go_on_the_log_has_the_reason_once(
+    tmp_path: Path, store_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "framework.engine.runtime.resume")
+    guard = "from framework import hook\n\n@hook\ndef look(context, call):\n    return None\n"
+    root, shop = write(tmp_path, {"plugins/guard.py": guard}), Shop()
+    run_id = left_behind(project(root, hooks="{before_tool: [guard.look]}"), store_url, shop, calls(("hang", {})))
+    (root / "plugins/guard.py").unlink()
+
+    async def look(runtime: Runtime) -> None:
+        for _ in range(3):
+            assert await runtime.resume_orphans() == [run_id]
+            await asyncio.wait(runtime._resumption._background)
+        (logged,) = [record for record in caplog.records if run_id in record.message]
+        assert "guard.look" in logged.message
+
+    life(project(root), store_url, shop, look)
+
+
+def test_a_run_that_ends_process_after_process_fails(tmp_path: Path, store_url: str) -> None:
+    root, shop = project(tmp_path), Shop()
+    run_id = left_behind(root, store_url, shop, calls(("hang", {})))
+
+    async def dying() -> None:
+        store = await SqlStore.open(store_url, root)
+        await (await store.take(await store.load_run(run_id), {})).release()
+        await store.close()
+
+    for _ in range(3):
+        asyncio.run(dying())
+
+    async def body(runtime: Runtime) -> None:
+        assert await runtime.resume_orphans() == []
+        state = await runtime.store.load_run(run_id)
+        assert state.error is not None
+        assert (state.status, state.error.code) == ("failed", "crashed")
+        assert "3 processes in a row" in state.error.message
+        told = await runtime.store.events(run_id)
+        assert [event["event"] for event in told[-2:]] == ["error", "done"]
+        assert (told[-2]["code"], told[-2]["message"]) == ("crashed", state.error.message)
+
+    life(root, store_url, shop, body)
+
+
+def test_a_process_that_was_asleep_while_another_took_its_run_does_nothing_more(tmp_path: Path, store_url: str) -> None:
+    root, shop = project(tmp_path), Shop()
+
+    async def main() -> None:
+        store = await SqlStore.open(store_url, root, lease=0.01)
+        models = {"scripted": ScriptedModel(calls(("hang", {})), calls(("look", {})), "never")}
+        async with Runtime.open(root, tools=shop.tools(), models=models, store=store, watch=False) as runtime:
+            task = asyncio.create_task(runtime.run("hang"))
+            await shop.began.wait()
+            other = await SqlStore.open(store_url, root)
+            while not (orphans := await other.runs(RunQuery(orphaned=True))):
+                pass
+            taken = await other.take(await other.load_run(orphans[0].run_id), {})
+            shop.go.set()
+            with pytest.raises(RunTaken):
+                await task
+            before = await other.events(orphans[0].run_id)
+            assert [event["event"] for event in before] == ["route", "tool_call"], "it was told of nothing after that"
+            await taken.release()
+            await other.close()
+        await store.close()
+
+    asyncio.run(main())
+    assert shop.did == ["hang"]

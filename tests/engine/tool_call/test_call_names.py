@@ -1,0 +1,106 @@
+"""Calls as models give them: under the names that providers use, and now and then twice."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from framework import RunResult, Runtime, ToolResult, tool
+from framework.llm.openai_format import without_doubles
+from framework.testing import ScriptedModel
+from framework.tools.tool import Tool
+from framework.types.events import Event, ToolFinished
+from framework.types.messages import ToolCall
+from tests.support.cases import cases
+from tests.support.projects import agent, write
+
+
+@tool(risk="low", name="dates.now")
+async def now(zone: str = "UTC") -> str:
+    """Tell the time."""
+    return zone
+
+
+async def played(root: Path, model: ScriptedModel, *tools: Tool) -> tuple[RunResult, list[Event]]:
+    async with Runtime.open(root, tools=tools, models={"scripted": model}, watch=False) as runtime:
+        async with runtime.stream("go", agent="one") as stream:
+            found = [event async for event in stream]
+        return await stream.result(), found
+
+
+def test_a_denied_tool_is_denied_by_its_rule_under_the_name_that_models_know(
+    tmp_path: Path, spans: InMemorySpanExporter
+) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one", skill_policy='{deny: ["dates.*"], allow: ["*"]}')})
+    model = ScriptedModel((ToolCall(id="c", tool="dates__now"),), "done")
+
+    result, found = asyncio.run(played(tmp_path, model, now))
+
+    (call,) = result.tool_calls
+    (finished,) = [event for event in found if isinstance(event, ToolFinished)]
+    (span,) = [span for span in spans.get_finished_spans() if span.name.startswith("execute_tool")]
+    assert (call.tool, call.status) == ("dates.now", "denied")
+    assert (finished.tool, finished.status) == ("dates.now", "denied")
+    assert "deny dates.* (agents.d/one.yaml:6)" in str(result.trace[0].error)
+    assert (span.name, dict(span.attributes or {})["error.type"]) == ("execute_tool dates.now", "policy_denied")
+    assert result.tool_stats["dates.now"].count == 1
+
+
+@pytest.mark.parametrize("name", ["dates.now", "dates__now"])
+def test_a_direct_call_is_denied_under_either_name(tmp_path: Path, name: str) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one", skill_policy='{deny: ["dates.*"], allow: ["*"]}')})
+
+    async def call() -> ToolResult:
+        models = {"scripted": ScriptedModel()}
+        async with Runtime.open(tmp_path, tools=[now], models=models, watch=False) as runtime:
+            return await runtime.call_tool("one", name, {})
+
+    result = asyncio.run(call())
+
+    assert (result.status, result.metadata.get("rule")) == ("denied", "deny dates.*")
+
+
+def test_the_same_call_twice_in_one_answer_is_one_call(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    @tool(risk="low")
+    async def pay(amount: int) -> str:
+        """Pay."""
+        made.append(amount)
+        return "paid"
+
+    def call(call_id: str, amount: int) -> ToolCall:
+        return ToolCall(id=call_id, tool="pay", arguments={"amount": amount})
+
+    write(tmp_path, {"agents.d/one.yaml": agent("one")})
+    answer = (call("a", 1), call("a", 1), call("a", 2), call("b", 1), call("", 3), call("", 3))
+    result, _ = asyncio.run(played(tmp_path, ScriptedModel(answer, "done"), pay))
+
+    assert sorted(made) == [1, 1, 2, 3, 3], "only the very same call counts once: same id, tool and arguments"
+    asked = next(message for message in result.messages if message.tool_calls)
+    assert len({one.id for one in asked.tool_calls}) == len(asked.tool_calls) == 5
+    assert sum(message.role == "tool" for message in result.messages) == 5
+
+
+CALL = st.builds(
+    ToolCall,
+    id=st.sampled_from(["", "a", "b"]),
+    tool=st.sampled_from(["x", "y"]),
+    arguments=st.sampled_from([{}, {"n": 1}, {"n": True}, {"n": 1.0}]),
+)
+
+
+@cases(100)
+@given(st.lists(CALL, max_size=6))
+def test_nothing_but_doubles_is_left_out(calls: list[ToolCall]) -> None:
+    kept = without_doubles(calls)
+
+    assert without_doubles(kept) == kept
+    assert len(kept) >= len({call.model_dump_json() for call in calls})
+    assert [call for call in kept if not call.id] == [call for call in calls if not call.id]
+    assert {call.model_dump_json() for call in kept} == {call.model_dump_json() for call in calls}

@@ -1,0 +1,230 @@
+"""What a tool can declare, and what it gets: retries, a rate, questions to a human, values that last, spans."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework import Approve, ConfigError, Reject, Respond, RunResult, Runtime, Tool, ToolContext, ToolError, tool
+from framework.testing import JsonStore, ScriptedModel, calls
+from framework.tools.session_values import MAX_CHARS, Session
+from tests.support.projects import agent, write
+
+ALL = '{allow: ["*"]}'
+
+
+def run(root: Path, tools: Sequence[Tool], *script: Any, **keys: str) -> RunResult:
+    write(root, {"agents.d/a.yaml": agent("a", skill_policy=ALL, **keys)})
+
+    async def main() -> RunResult:
+        async with Runtime.open(root, tools=tools, models={"scripted": ScriptedModel(*script)}, watch=False) as runtime:
+            return await runtime.run("go")
+
+    return asyncio.run(main())
+
+
+def flaky(error: type[Exception], failures: int, *, retries: int) -> tuple[Tool, list[str]]:
+    tried: list[str] = []
+
+    @tool(idempotent=True, retries=retries)
+    async def fetch(context: ToolContext) -> str:
+        """Fetch something."""
+        tried.append(context.idempotency_key)
+        if len(tried) <= failures:
+            raise error("not now")
+        return "there"
+
+    return fetch, tried
+
+
+def test_a_failure_without_a_reason_of_its_own_is_tried_again(tmp_path: Path) -> None:
+    fetch, tried = flaky(ConnectionError, 2, retries=2)
+    result = run(tmp_path, [fetch], calls(("fetch", {})), "done")
+    assert result.tool_calls[0].result == "there"
+    assert len(tried) == 3
+    assert len(set(tried)) == 1, "one call, one idempotency key"
+    assert result.tool_stats["fetch"].count == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "retries", "tries"), [(ConnectionError, 1, 2), (ConnectionError, 0, 1), (ToolError, 5, 1)]
+)
+def test_there_is_an_end_to_trying_and_what_the_model_can_act_on_is_told_at_once(
+    tmp_path: Path, error: type[Exception], retries: int, tries: int
+) -> None:
+    fetch, tried = flaky(error, 9, retries=retries)
+    result = run(tmp_path, [fetch], calls(("fetch", {})), "done")
+    assert (result.tool_calls[0].status, len(tried)) == ("error", tries)
+
+
+def test_what_may_not_be_done_twice_cannot_be_declared_to_be_tried_again() -> None:
+    with pytest.raises(ConfigError, match="idempotent"):
+        tool(retries=1)(str)
+
+
+@pytest.mark.parametrize("rate", ["5", "5/x", "0/s", "-1/s", "1.5/s", "s"])
+def test_a_rate_that_cannot_be_read_is_refused(rate: str) -> None:
+    with pytest.raises(ConfigError, match="a rate is written like 5/s"):
+        tool(rate=rate)(str)
+
+
+def test_a_rate_holds_over_all_runs_of_the_process(tmp_path: Path) -> None:
+    times: list[float] = []
+
+    @tool(rate="4/s", idempotent=True)
+    async def ping(n: int) -> str:
+        """Ping."""
+        times.append(asyncio.get_running_loop().time())
+        return str(n)
+
+    write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline", skill_policy=ALL)})
+
+    async def main() -> None:
+        async with Runtime.open(tmp_path, tools=[ping], watch=False) as runtime, asyncio.TaskGroup() as group:
+            for n in range(6):
+                group.create_task(runtime.call_tool("a", "ping", {"n": n}))
+
+    asyncio.run(main())
+    assert len(times) == 6
+    assert times[5] - times[0] > 0.4, "four at once, then one each quarter of a second"
+
+
+def test_a_rate_holds_for_what_is_tried_again_too(tmp_path: Path) -> None:
+    times: list[float] = []
+
+    @tool(rate="1/s", idempotent=True, retries=1)
+    async def ping() -> str:
+        """Ping."""
+        times.append(asyncio.get_running_loop().time())
+        raise ConnectionError("lost")
+
+    run(tmp_path, [ping], calls(("ping", {})), "done")
+    assert len(times) == 2
+    assert times[1] - times[0] > 0.4, "waiting before another attempt takes 0.2 seconds at most"
+
+
+# --- questions
+
+
+def asking() -> tuple[Tool, list[str]]:
+    done: list[str] = []
+
+    @tool
+    async def book(city: str, context: ToolContext) -> str:
+        """Book a trip."""
+        day = await context.ask_human(f"When to {city}?")
+        seat = await context.ask_human("Window or aisle?")
+        done.append(f"{city} {day} {seat}")
+        return done[-1]
+
+    return book, done
+
+
+def test_a_tool_asks_one_question_after_the_other_and_acts_once(tmp_path: Path) -> None:
+    book, done = asking()
+    write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy=ALL)})
+    store = JsonStore()
+    model = ScriptedModel(calls(("book", {"city": "Rome"})), "booked")
+
+    async def main() -> RunResult:
+        options: dict[str, Any] = {"tools": [book], "models": {"scripted": model}, "store": store, "watch": False}
+        async with Runtime.open(tmp_path, **options) as runtime:
+            result = await runtime.run("go")
+        for question, answer in (("When to Rome?", "Monday"), ("Window or aisle?", "aisle")):
+            (asked,) = result.pending
+            assert (asked.kind, asked.tool, asked.reason) == ("question", "book", question)
+            async with Runtime.open(tmp_path, **options) as runtime:  # another process may go on with it
+                result = await runtime.resume(result.run_id, {asked.id: Respond(text=answer)})
+        return result
+
+    assert asyncio.run(main()).output == "booked"
+    assert done == ["Rome Monday aisle"]
+
+
+@pytest.mark.parametrize(("decision", "status"), [(Reject(reason="ask later"), "error"), (Approve(), "success")])
+def test_a_question_can_be_declined_or_be_answered_with_yes(tmp_path: Path, decision: Any, status: str) -> None:
+    @tool
+    async def sure(context: ToolContext) -> str:
+        """Make sure."""
+        return await context.ask_human("Sure?")
+
+    write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy=ALL)})
+    model = ScriptedModel(calls(("sure", {})), "done")
+
+    async def main() -> RunResult:
+        async with Runtime.open(tmp_path, tools=[sure], models={"scripted": model}, watch=False) as runtime:
+            paused = await runtime.run("go")
+            return await runtime.resume(paused.run_id, {paused.pending[0].id: decision})
+
+    (call,) = asyncio.run(main()).tool_calls
+    assert call.status == status
+    assert ("ask later" in call.result) if status == "error" else call.result == "yes"
+
+
+def test_outside_a_run_there_is_nobody_to_ask() -> None:
+    context = ToolContext("r", "c", "a", Path())
+    with pytest.raises(ToolError, match="nobody to ask"):
+        asyncio.run(ask(context))
+
+
+async def ask(context: ToolContext) -> str:
+    return await context.ask_human("Well?")
+
+
+# --- values that last
+
+
+def test_notes_and_the_todo_list_last_as_the_conversation_and_no_longer(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy=ALL)})
+    items = [{"task": "read", "status": "done"}, {"task": "write", "status": "doing"}, {"task": "send"}]
+    model = ScriptedModel(
+        calls(("session_set", {"key": "colour", "value": "red"}), ("todo", {"items": items})),
+        "noted",
+        calls(("session_get", {"key": "colour"}), ("todo", {}), ("session_get", {})),
+        "read",
+        calls(("session_get", {"key": "colour"}), ("todo", {})),
+        "elsewhere",
+    )
+
+    async def main() -> list[RunResult]:
+        async with Runtime.open(tmp_path, models={"scripted": model}, store=JsonStore(), watch=False) as runtime:
+            return [await runtime.run("go", conversation=name) for name in ("one", "one", "two")]
+
+    _, again, other = asyncio.run(main())
+    assert [call.result for call in again.tool_calls] == ["red", "[x] read\n[>] write\n[ ] send", ["colour"]]
+    assert [call.status for call in other.tool_calls] == ["error", "success"]
+    assert other.tool_calls[1].result == "(nothing to do)"
+
+
+def test_what_a_failed_run_noted_is_forgotten(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy=ALL)})
+    model = ScriptedModel(
+        calls(("session_set", {"key": "k", "value": "v"})), RuntimeError("down"), calls(("session_get", {})), "read"
+    )
+
+    async def main() -> RunResult:
+        async with Runtime.open(tmp_path, models={"scripted": model}, watch=False) as runtime:
+            assert (await runtime.run("go", conversation="c")).status == "failed"
+            return await runtime.run("go", conversation="c")
+
+    assert asyncio.run(main()).tool_calls[0].result == []
+
+
+def test_a_session_keeps_copies_of_json_data_up_to_its_size() -> None:
+    session, cart = Session(), ["apple"]
+    session.set("cart", cart)
+    cart.append("pear")
+    session.get("cart").append("plum")
+    assert session.get("cart") == ["apple"]
+    with pytest.raises(ToolError, match="at most"):
+        session.set("big", "x" * MAX_CHARS)
+    for value in (object(), float("nan"), {1, 2}):
+        with pytest.raises(ToolError, match="not JSON"):
+            session.set("odd", value)
+    session.delete("cart")
+    session.delete("cart")
+    assert list(session) == []

@@ -1,0 +1,191 @@
+"""What plugins raise or give back that they should not: it ends their own call, and never the run or the process."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework import Respond, RunResult, Runtime, Tool, ToolContext, tool
+from framework.testing import JsonStore, ScriptedModel, Turn, calls
+from tests.support.projects import agent, write
+
+
+async def let_a_cancellation_out() -> None:
+    """As code does that waits for a task of its own which something has cancelled."""
+    own = asyncio.ensure_future(asyncio.Event().wait())
+    own.cancel()
+    await own
+
+
+HOOKS = """
+import sys
+from framework import ToolResult, executor, hook
+from tests.engine.tool_call.test_plugin_errors import let_a_cancellation_out
+
+@hook
+async def cancelled(context, *arguments):
+    await let_a_cancellation_out()
+
+@hook
+def leaves(context, *arguments):
+    sys.exit(3)
+
+@hook
+async def asks(context, *arguments):
+    await context.ask_human("May it?")
+
+@hook
+def text(context, call, result):
+    return "[masked]"
+
+@hook
+def odd(context, call, result):
+    return ToolResult(status="success", output={"when": object, "half": "\\ud800"})
+
+@hook
+def half(context, output):
+    return "half \\ud800"
+
+@executor
+async def silent(run):
+    await run.ask_model()
+
+@executor
+async def leaving(run):
+    sys.exit(3)
+
+@executor
+async def halved(run):
+    return "half \\ud800"
+"""
+
+
+def project(root: Path, **keys: str) -> Path:
+    return write(root, {"agents.d/a.yaml": agent("a", **keys), "plugins/stray.py": HOOKS})
+
+
+def run(root: Path, *turns: Turn, tools: tuple[Tool, ...] = ()) -> RunResult:
+    """A run, read again from its record."""
+
+    async def main() -> RunResult:
+        store, models = JsonStore(), {"scripted": ScriptedModel(*turns)}
+        async with Runtime.open(root, tools=tools, models=models, store=store, watch=False) as runtime:
+            assert runtime.catalog.problems == (), runtime.catalog.problems
+            result = await runtime.run("go")
+            kept = await store.load_run(result.run_id)
+            assert (kept.status, kept.output) == (result.status, result.output)
+            return result
+
+    return asyncio.run(main())
+
+
+@tool(risk="low")
+async def cancelled() -> str:
+    """Lets a cancellation out that is not the run's."""
+    await let_a_cancellation_out()
+    return ""
+
+
+@tool(risk="low")
+def leaves() -> str:
+    """Ends the process."""
+    sys.exit(3)
+
+
+@tool(risk="low")
+async def leaves_too() -> str:
+    """Ends the process, from a coroutine."""
+    sys.exit(3)
+
+
+class Panic(BaseException):
+    """As libraries in other languages raise it."""
+
+
+@tool(risk="low")
+def panics() -> str:
+    """Panics."""
+    raise Panic("no way out")
+
+
+STRAY = [cancelled, leaves, leaves_too, panics]
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside others"])
+@pytest.mark.parametrize("stray", STRAY, ids=[one.name for one in STRAY])
+def test_a_tool_that_ends_otherwise_has_failed_and_the_run_goes_on(tmp_path: Path, stray: Tool, beside: bool) -> None:
+    wanted: list[tuple[str, dict[str, Any]]] = [(stray.name, {}), *([("echo", {"text": "x"})] * beside)]
+    result = run(project(tmp_path), calls(*wanted), "done", tools=(stray,))
+    assert (result.status, result.output) == ("completed", "done")
+    assert [call.status for call in result.tool_calls] == ["error", "success"][: len(wanted)]
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside others"])
+def test_a_tool_may_ask_in_tasks_of_its_own(tmp_path: Path, beside: bool) -> None:
+    @tool(risk="low")
+    async def book(context: ToolContext) -> str:
+        """Book a trip."""
+
+        async def ask(question: str) -> str:
+            return await context.ask_human(question)
+
+        async with asyncio.TaskGroup() as asking:
+            tasks = [asking.create_task(ask(question)) for question in ("When?", "Where?")]
+        return " ".join(task.result() for task in tasks)
+
+    async def main() -> RunResult:
+        wanted = [("book", {}), *([("echo", {"text": "x"})] * beside)]
+        models = {"scripted": ScriptedModel(calls(*wanted), "done")}
+        options: dict[str, Any] = {"tools": [book], "models": models, "store": JsonStore(), "watch": False}
+        async with Runtime.open(project(tmp_path), **options) as runtime:
+            result = await runtime.run("go")
+            while result.status == "paused":
+                assert [call.tool for call in result.tool_calls] == ["echo"] * beside, "its neighbours have finished"
+                answers = {asked.id: Respond(text=asked.reason.lower()) for asked in result.pending}
+                assert all(asked.kind == "question" for asked in result.pending)
+                result = await runtime.resume(result.run_id, answers)
+            return result
+
+    assert [call.result for call in asyncio.run(main()).tool_calls] == ["when? where?", "x"][: 1 + beside]
+
+
+@pytest.mark.parametrize("name", ["cancelled", "leaves", "asks"])
+def test_a_hook_that_ends_otherwise_is_a_refusal(tmp_path: Path, name: str) -> None:
+    echo = calls(("echo", {"text": "x"}))
+    denied = run(project(tmp_path, hooks=f"{{before_tool: [stray.{name}]}}"), echo, "done")
+    assert (denied.status, [call.status for call in denied.tool_calls]) == ("completed", ["denied"])
+    withheld = run(project(tmp_path, hooks=f"{{after_tool: [stray.{name}]}}"), echo, "done")
+    assert (withheld.status, [call.status for call in withheld.tool_calls]) == ("completed", ["error"])
+    for place in ("before_run", "after_run"):
+        refused = run(project(tmp_path, hooks=f"{{{place}: [stray.{name}]}}"), "raw")
+        assert refused.finish_reason == "refused"
+        assert "raw" not in refused.model_dump_json()
+
+
+def test_a_hook_whose_result_is_none_withholds_the_tools_own(tmp_path: Path) -> None:
+    result = run(project(tmp_path, hooks="{after_tool: [stray.text]}"), calls(("echo", {"text": "secret"})), "done")
+    assert result.tool_calls[0].status == "error"
+    assert "withheld" in str(result.tool_calls[0].result)
+    assert "secret" not in str(result.messages[-2:])
+
+
+def test_what_a_hook_gives_instead_can_be_kept_and_took_as_long_as_the_call(tmp_path: Path) -> None:
+    result = run(project(tmp_path, hooks="{after_tool: [stray.odd]}"), calls(("echo", {"text": "x"})), "done")
+    assert result.status == "completed"
+    assert result.tool_calls[0].result == {"when": "<class 'object'>", "half": "?"}
+    assert result.tool_calls[0].elapsed_ms > 0
+    half = run(project(tmp_path, hooks="{after_run: [stray.half]}"), "done")
+    assert (half.status, half.output) == ("completed", "half \ufffd")
+
+
+def test_an_executor_that_gives_no_text_has_failed(tmp_path: Path) -> None:
+    result = run(project(tmp_path, executor="stray.silent"), "said")
+    assert (result.status, result.output) == ("failed", "said")
+    assert result.error is not None
+    assert "stray.silent" in result.error.message
+    assert run(project(tmp_path, executor="stray.leaving")).status == "failed"
+    assert run(project(tmp_path, executor="stray.halved")).output == "half \ufffd"

@@ -1,0 +1,227 @@
+"""The reload gate: an edit whose cases fail does not go live, and what served before still serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from framework import ConfigError, Runtime, tool
+from framework.config.settings import ReloadSettings, Settings
+from framework.testing import ScriptedModel, calls
+from framework.types.events import ConfigRejected, ConfigReloaded
+from tests.support.projects import agent, write
+
+GATED = Settings(reload=ReloadSettings(gate="tests", quiet=0.01))
+FILE, CASES = "agents.d/one.yaml", "agents.d/one.test.yaml"
+CALLS_ECHO = """
+cases:
+  - name: it says hello
+    message: echo hello
+    expect: {called: [echo], output: hello}
+"""
+Body = Callable[[Runtime, "list[ConfigReloaded | ConfigRejected]"], Awaitable[None]]
+
+
+def one(allow: str = "[echo]", **keys: str) -> str:
+    return agent("one", **{"model": "offline", "skill_policy": f"{{allow: {allow}}}", **keys})
+
+
+def live(root: Path, body: Body, settings: Settings = GATED, *, watch: bool = False) -> None:
+    """Open a project with these files and go through a case; it is handed what the catalog tells."""
+
+    async def main() -> None:
+        told: list[ConfigReloaded | ConfigRejected] = []
+        async with Runtime.open(root, settings=settings, watch=watch) as runtime:
+            runtime.catalog.subscribe(told.append)
+            await body(runtime, told)
+
+    asyncio.run(main())
+
+
+def project(root: Path, cases: str = CALLS_ECHO) -> Path:
+    return write(root, {FILE: one(), CASES: cases})
+
+
+def test_an_edit_whose_case_fails_is_refused_by_name_and_the_old_generation_serves(tmp_path: Path) -> None:
+    async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
+        before = runtime.catalog.current
+        write(tmp_path, {FILE: one("[calculator]")})
+        assert await runtime.reload() is before
+        assert runtime.catalog.current is before
+        [rejected] = told
+        assert isinstance(rejected, ConfigRejected)
+        assert rejected.generation == before.number == 1
+        problem, warning = rejected.problems
+        assert "what this edit restricts is NOT live for one" in warning.message
+        assert problem.place == f"{CASES}:2:5"
+        assert problem.message.startswith(
+            "the case 'it says hello' fails: expected called [echo], got []; expected output"
+        )
+        assert runtime.catalog.problems == rejected.problems
+        assert (await runtime.run("echo again")).output == "again"
+
+    live(project(tmp_path), body)
+
+
+def test_what_was_refused_is_not_tried_again_until_a_file_changes(tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    @tool(risk="low", idempotent=True)
+    def look() -> str:
+        """Look around."""
+        ran.append("looked")
+        return "nothing"
+
+    cases = CALLS_ECHO + "    model: [{call: look}, {say: hello}]\n"
+
+    async def main() -> None:
+        root = write(tmp_path, {FILE: one("[echo, look]"), CASES: CALLS_ECHO})
+        async with Runtime.open(root, settings=GATED, tools=[look], watch=False) as runtime:
+            before = runtime.catalog.current
+            write(root, {CASES: cases})
+            for _ in range(3):
+                assert await runtime.reload() is before
+            assert ran == ["looked"]
+            write(root, {FILE: one("[echo, look]", instructions="Other.")})
+            assert await runtime.reload() is before
+            assert ran == ["looked", "looked"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "fix",
+    [{FILE: one("[calculator, echo]")}, {CASES: CALLS_ECHO.replace("called: [echo], output: hello", "called: []")}],
+    ids=["the agent", "the case"],
+)
+def test_mending_either_side_lets_the_edit_go_live(tmp_path: Path, fix: dict[str, str]) -> None:
+    async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
+        write(tmp_path, {FILE: one("[calculator]")})
+        await runtime.reload()
+        write(tmp_path, fix)
+        generation = await runtime.reload()
+        assert generation.number == 2
+        assert "calculator" in generation.agents["one"].toolset.offered
+        assert isinstance(told[-1], ConfigReloaded)
+        assert told[-1].changed == ("one",)
+        assert runtime.catalog.problems == ()
+
+    live(project(tmp_path), body)
+
+
+def test_the_watcher_tells_of_a_refused_edit_and_brings_its_fix(tmp_path: Path) -> None:
+    async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
+        heard = asyncio.Event()
+        runtime.catalog.subscribe(lambda event: heard.set())
+        write(tmp_path, {FILE: one("[calculator]")})
+        await asyncio.wait_for(heard.wait(), 20)
+        assert isinstance(told[0], ConfigRejected)
+        assert runtime.catalog.current.number == 1
+        write(tmp_path, {FILE: one("[calculator, echo]")})
+        assert (await asyncio.wait_for(runtime.wait_generation(2), 20)).number == 2
+
+    live(project(tmp_path), body, watch=True)
+
+
+def test_a_file_of_cases_that_cannot_be_read_is_a_closed_gate(tmp_path: Path) -> None:
+    async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
+        before = runtime.catalog.current
+        write(tmp_path, {CASES: CALLS_ECHO.replace("expect", "expct")})
+        assert await runtime.reload() is before
+        assert [problem.place for problem in told[0].problems] == [f"{CASES}:4:5"]
+        write(tmp_path, {CASES: CALLS_ECHO, "agents.d/two.test.yaml": CALLS_ECHO})
+        assert await runtime.reload() is before
+        assert told[1].problems[0].message.startswith("there is no usable agent 'two'")
+        (tmp_path / "agents.d/two.test.yaml").unlink()
+        (tmp_path / "agents.d/two.test.yaml").symlink_to("nowhere")
+        assert await runtime.reload() is before
+        assert told[2].problems[0].message == "cannot be read: No such file or directory"
+
+    live(project(tmp_path), body)
+
+
+def test_a_first_start_whose_cases_fail_serves_nothing(tmp_path: Path) -> None:
+    root = write(tmp_path, {FILE: one("[calculator]"), CASES: CALLS_ECHO})
+
+    async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
+        raise AssertionError("it was opened")
+
+    with pytest.raises(ConfigError, match="nothing is served until every case passes") as refused:
+        live(root, body)
+    assert "the case 'it says hello' fails" in refused.value.problems[0].message
+
+
+def test_with_the_gate_off_cases_are_not_even_looked_at(tmp_path: Path) -> None:
+    async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
+        write(tmp_path, {FILE: one("[calculator]")})
+        generation = await runtime.reload()
+        assert generation.number == 2
+        for text in (CALLS_ECHO + "# another\n", "cases: ["):
+            write(tmp_path, {CASES: text})
+            assert await runtime.reload() is generation
+        assert not generation.problems
+
+    live(project(tmp_path), body, Settings())
+
+
+def test_cases_that_pass_count_as_an_edit_only_where_there_is_a_gate(tmp_path: Path) -> None:
+    async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
+        first = runtime.catalog.current
+        write(tmp_path, {CASES: CALLS_ECHO + "# another\n"})
+        second = await runtime.reload()
+        assert second.number == 2
+        assert second.agents["one"] is first.agents["one"]
+
+    live(project(tmp_path), body)
+
+
+def test_a_run_in_progress_is_not_disturbed_by_the_gate(tmp_path: Path) -> None:
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    @tool(risk="low")
+    async def wait() -> str:
+        """Wait."""
+        entered.set()
+        await leave.wait()
+        return "waited"
+
+    async def main() -> None:
+        root = write(tmp_path, {FILE: one("[echo, wait]"), CASES: CALLS_ECHO})
+        models = {"offline": ScriptedModel(calls(("wait", {})), "the end")}
+        async with Runtime.open(root, settings=GATED, tools=[wait], models=models, watch=False) as runtime:
+            running = asyncio.create_task(runtime.run("go", conversation="case"))
+            await entered.wait()
+            write(root, {FILE: one("[calculator]")})
+            assert (await runtime.reload()).number == 1
+            write(root, {FILE: one("[echo, calculator]")})
+            assert (await runtime.reload()).number == 2
+            leave.set()
+            result = await running
+            assert (result.output, result.generation) == ("the end", 1)
+            assert [state.run_id for state in await runtime.store.runs()] == [result.run_id]
+
+    asyncio.run(main())
+
+
+def test_no_tool_with_effects_is_carried_out_by_the_gate(tmp_path: Path) -> None:
+    paid: list[str] = []
+
+    @tool(risk="medium", idempotent=True)
+    def pay() -> str:
+        """Pay."""
+        paid.append("paid")
+        return "paid"
+
+    cases = CALLS_ECHO.replace("[echo]", "[pay, echo]")
+    cases += "    model: [{call: pay}, {call: echo, arguments: {text: x}}, {say: hello}]\n"
+
+    async def main() -> None:
+        root = write(tmp_path, {FILE: one("[echo, pay]"), CASES: cases})
+        async with Runtime.open(root, settings=GATED, tools=[pay], watch=False) as runtime:
+            assert runtime.catalog.current.number == 1
+            assert paid == []
+
+    asyncio.run(main())

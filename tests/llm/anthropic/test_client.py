@@ -1,0 +1,259 @@
+"""What is Anthropic's alone: caching, thinking, versions of the API."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from framework.llm.anthropic.format import content_to_message, request_to_body, stamp
+from framework.llm.capabilities import known_capabilities
+from framework.llm.client import ModelInfo, ModelRequest
+from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition
+from framework.types.spec import ModelSettings
+from tests.support.formats import ANTHROPIC, SIGNATURE, says
+from tests.support.wire import Answer, raw, wire_server
+
+SYSTEM = Message(role="system", content="Be kind.")
+USER = Message(role="user", content="hi")
+TOOLS = tuple(
+    ToolDefinition(name=name, description="x", parameters={"type": "object", "properties": {}}) for name in ("a.b", "c")
+)
+CALL = ToolCall(id="call_1", tool="a.b", arguments={"q": 1})
+RESULT = Message(role="tool", content="found", tool_call_id="call_1")
+CACHED = {"type": "ephemeral"}
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": SIGNATURE}
+
+
+def body(
+    *messages: Message, model: str = "claude-haiku-4-5", tools: tuple[ToolDefinition, ...] = TOOLS, **settings: Any
+) -> dict[str, Any]:
+    info = ModelInfo("anthropic", model, capabilities=known_capabilities(f"anthropic/{model}"))
+    return request_to_body(ModelRequest(messages or (SYSTEM, USER), tools, ModelSettings(**settings)), info)
+
+
+def thinking_turn(*content: dict[str, Any], model: str = "claude-haiku-4-5") -> Message:
+    """An answer with calls, as it came for the request of the same system prompt and tools."""
+    asked = body(model=model)
+    return content_to_message(
+        content, {"a__b": "a.b"}, mark=stamp(model, asked.get("system", ()), asked.get("tools", ()))
+    )
+
+
+TOOL_USE = {"type": "tool_use", "id": "call_1", "name": "a__b", "input": {"q": 1}}
+
+
+def test_a_conversation_in_its_form() -> None:
+    late = Message(role="system", content="Only the answer.")
+    told = body(SYSTEM, USER, Message(role="assistant", content="wait", tool_calls=(CALL,)), RESULT, late)
+
+    assert told == {
+        "model": "claude-haiku-4-5",
+        "max_tokens": 4096,
+        "system": [{"type": "text", "text": "Be kind.", "cache_control": CACHED}],
+        "tools": [
+            {"name": "a__b", "description": "x", "input_schema": TOOLS[0].parameters},
+            {"name": "c", "description": "x", "input_schema": TOOLS[1].parameters, "cache_control": CACHED},
+        ],
+        "tool_choice": {"type": "auto"},
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "wait"}, TOOL_USE]},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "call_1", "content": "found", "cache_control": CACHED},
+                    {"type": "text", "text": "Only the answer."},
+                ],
+            },
+        ],
+    }
+
+
+def marked(told: dict[str, Any]) -> list[str]:
+    """What of a conversation is marked to be cached, by its text."""
+    blocks = [block for turn in told["messages"] for block in turn["content"] if "cache_control" in block]
+    return [block.get("text") or block["content"] for block in blocks]
+
+
+def test_a_conversation_is_cached_up_to_where_the_next_request_goes_on() -> None:
+    late = Message(role="system", content="late")
+    asked = Message(role="assistant", tool_calls=(CALL,))
+
+    assert marked(body(SYSTEM, USER)) == ["hi"]
+    assert marked(body(SYSTEM, USER, late, late)) == ["hi"]
+    assert marked(body(SYSTEM, USER, asked, RESULT, late)) == ["found"]
+    assert marked(body(USER, Message(role="assistant", content="so"), USER, tools=())) == ["hi"]
+    assert marked(body(SYSTEM, USER, tools=())) == [], "a question that nothing follows"
+    assert marked(body(SYSTEM, USER, Message(role="assistant", content="so"), late)) == [], "no answer is marked"
+    assert marked(body(SYSTEM, tools=())) == []
+    nothing = Message(role="tool", content=" ", tool_call_id="call_1")
+    assert marked(body(SYSTEM, USER, asked, nothing, late)) == [], "the API refuses a mark on what is empty"
+
+
+def test_results_of_one_turn_are_one_message_and_empty_texts_are_none() -> None:
+    other = ToolCall(id="call:2", tool="c")
+    results = (RESULT, Message(role="tool", content="", tool_call_id="call:2"))
+    empty = Message(role="assistant", content=" ")
+    told = body(USER, empty, Message(role="assistant", tool_calls=(CALL, other)), *results, Message(role="user"))
+
+    assert [turn["role"] for turn in told["messages"]] == ["user", "assistant", "user"]
+    assert [block["type"] for block in told["messages"][1]["content"]] == ["tool_use", "tool_use"]
+    assert [block.get("tool_use_id") for block in told["messages"][2]["content"]] == ["call_1", "call_2", None]
+    assert told["messages"][2]["content"][2]["text"].strip()
+    assert "system" not in told
+
+
+@pytest.mark.parametrize(
+    ("choice", "sent"),
+    [
+        (None, {"type": "auto"}),
+        ("none", {"type": "none"}),
+        ("required", {"type": "any"}),
+        ("a.b", {"type": "tool", "name": "a__b"}),
+    ],
+)
+def test_the_tool_choice(choice: str | None, sent: dict[str, str]) -> None:
+    assert body(tool_choice=choice)["tool_choice"] == sent
+    assert not {"tools", "tool_choice"} & body(tools=(), tool_choice=choice).keys()
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "expected"),
+    [
+        ("claude-haiku-4-5", {}, {"max_tokens": 4096}),
+        ("claude-haiku-4-5", {"max_tokens": 50}, {"max_tokens": 50}),
+        (
+            "claude-haiku-4-5",
+            {"reasoning": "medium"},
+            {"max_tokens": 4096 + 8192, "thinking": {"type": "enabled", "budget_tokens": 8192}},
+        ),
+        (
+            "claude-haiku-4-5",
+            {"reasoning": "high", "max_tokens": 3000},
+            {"max_tokens": 3000, "thinking": {"type": "enabled", "budget_tokens": 1976}},
+        ),
+        ("claude-haiku-4-5", {"reasoning": "high", "max_tokens": 2000}, {"max_tokens": 2000}),
+        ("claude-haiku-4-5", {"reasoning": "low", "tool_choice": "c"}, {"max_tokens": 6144}),
+        (
+            "claude-sonnet-5",
+            {"reasoning": "minimal"},
+            {
+                "max_tokens": 5120,
+                "thinking": {"type": "adaptive", "display": "summarized"},
+                "output_config": {"effort": "low"},
+            },
+        ),
+        (
+            "not-heard-of",
+            {"reasoning": "high"},
+            {
+                "max_tokens": 20480,
+                "thinking": {"type": "adaptive", "display": "summarized"},
+                "output_config": {"effort": "high"},
+            },
+        ),
+        ("claude-sonnet-5", {"tool_choice": "c"}, {"max_tokens": 4096, "thinking": {"type": "disabled"}}),
+        ("claude-opus-5-5", {"tool_choice": "c"}, {"max_tokens": 4096}),
+        ("claude-3-haiku", {"reasoning": "high"}, {"max_tokens": 4096}),
+    ],
+)
+def test_how_long_a_model_thinks_and_writes(model: str, settings: dict[str, Any], expected: dict[str, Any]) -> None:
+    told = body(model=model, **settings)
+
+    assert {key: told[key] for key in ("max_tokens", "thinking", "output_config") if key in told} == expected
+
+
+def test_thinking_goes_back_at_its_place_among_the_other_blocks() -> None:
+    redacted = {"type": "redacted_thinking", "data": "xyz"}
+    text = {"type": "text", "text": "wait"}
+    content = (redacted, text, THOUGHT, TOOL_USE)
+
+    told = body(SYSTEM, USER, thinking_turn(*content), RESULT)
+
+    assert told["messages"][1]["content"] == [*content]
+
+
+@pytest.mark.parametrize("changed", ["system", "tools", "model", "turn", "provider"])
+def test_thinking_stays_where_it_was_made_for_something_else(changed: str) -> None:
+    turn = thinking_turn(THOUGHT, TOOL_USE)
+    assert turn.reasoning is not None
+    other = Reasoning(text="hm", provider="gemini", data=turn.reasoning.data)
+    told = {
+        "system": lambda: body(Message(role="system", content="Be rude."), USER, turn, RESULT),
+        "tools": lambda: body(SYSTEM, USER, turn, RESULT, tools=TOOLS[:1]),
+        "model": lambda: body(SYSTEM, USER, turn, RESULT, model="claude-sonnet-4-5"),
+        "turn": lambda: body(SYSTEM, USER, turn, RESULT, Message(role="assistant", content="ok"), USER),
+        "provider": lambda: body(SYSTEM, USER, turn.model_copy(update={"reasoning": other}), RESULT),
+    }[changed]()
+
+    assert told["messages"][1]["content"] == [TOOL_USE]
+    assert body(SYSTEM, USER, turn, RESULT)["messages"][1]["content"] == [THOUGHT, TOOL_USE]
+
+
+def test_a_tool_turn_that_began_without_thinking_goes_on_without() -> None:
+    bare = Message(role="assistant", tool_calls=(CALL,))
+
+    assert "thinking" not in body(SYSTEM, USER, bare, RESULT, reasoning="high")
+    assert body(SYSTEM, USER, thinking_turn(THOUGHT, TOOL_USE), RESULT, reasoning="high")["thinking"]
+    assert body(SYSTEM, USER, bare, RESULT, Message(role="assistant", content="ok"), USER, reasoning="high")["thinking"]
+
+
+def ask(answer: Answer, *, model: str = "m", **settings: Any) -> tuple[dict[str, str], dict[str, Any], str]:
+    async def run() -> tuple[dict[str, str], dict[str, Any], str]:
+        async with wire_server([answer]) as server:
+            client = ANTHROPIC.model(server.url, model)
+            replies = [
+                delta.reply async for delta in client.stream(ModelRequest((USER,), settings=ModelSettings(**settings)))
+            ]
+            await client.close()
+            assert replies[0]
+            return server.headers[0], server.requests[0], replies[0].message.content
+
+    return asyncio.run(run())
+
+
+def test_sampling_options_go_to_the_last_version_of_the_api_that_knows_them() -> None:
+    headers, told, _ = ask(says(ANTHROPIC, "x"), temperature=0.2, stop=("END",))
+    assert (told["temperature"], told["stop_sequences"]) == (0.2, ["END"])
+    assert headers["anthropic-version"] == "2023-06-01"
+
+    headers, told, _ = ask(says(ANTHROPIC, "x"))
+    assert "temperature" not in told
+    assert headers["anthropic-version"] > "2023-06-01"
+
+    _, told, _ = ask(says(ANTHROPIC, "x"), temperature=0.2, reasoning="high")
+    assert "temperature" not in told, "models that think refuse it"
+
+
+def test_cached_and_written_tokens_are_part_of_the_input() -> None:
+    counted = {"input_tokens": 5, "cache_creation_input_tokens": 20, "cache_read_input_tokens": 100, "output_tokens": 7}
+    whole = b'{"type":"message","id":"m","model":"x","content":[],"stop_reason":"end_turn","usage":%s}'
+
+    async def run() -> None:
+        answer = raw(200, whole % str(counted).replace("'", '"').encode())
+        async with wire_server([answer]) as server:
+            client = ANTHROPIC.model(server.url)
+            (delta,) = [delta async for delta in client.stream(ModelRequest((USER,)))]
+            await client.close()
+        assert delta.reply
+        usage = delta.reply.usage
+        assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (125, 7, 132)
+        assert (usage.cached_tokens, usage.cache_write_tokens) == (100, 20)
+
+    asyncio.run(run())
+
+
+def test_the_sdk_makes_no_spans_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
+
+    assert ask(says(ANTHROPIC, "hello"))[2] == "hello"
+
+    assert exporter.get_finished_spans() == ()

@@ -1,0 +1,564 @@
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from framework.llm.client import Delta, ModelReply, ModelRequest
+from framework.llm.openai.client import OpenAIModel
+from framework.llm.provider_errors import wait_of
+from framework.types.errors import ModelError
+from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
+from framework.types.spec import ModelSettings
+from tests.support.wire import (
+    HEAD,
+    Answer,
+    Answers,
+    WireServer,
+    bad_event,
+    calls,
+    completion,
+    cut_stream,
+    empty_choices,
+    error_event,
+    events,
+    failed,
+    html,
+    no_finish,
+    piece,
+    rate_limited,
+    raw,
+    says,
+    stalled,
+    wire_server,
+)
+
+KEY = "sk-very-secret-4711"
+USER = Message(role="user", content="hi")
+SEARCH = ToolDefinition(name="docs.search", description="Search.", parameters={"type": "object", "properties": {}})
+BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+
+def request(*, stream: bool = False, **changes: Any) -> ModelRequest:
+    return ModelRequest(**{"messages": (USER,), "tools": (SEARCH,), "stream": stream, **changes})
+
+
+async def deltas(model: OpenAIModel, asked: ModelRequest) -> list[Delta]:
+    try:
+        return [delta async for delta in model.stream(asked)]
+    finally:
+        await model.close()
+
+
+def ask(answers: Answers, asked: ModelRequest, provider: str = "openai") -> tuple[list[Delta], WireServer]:
+    async def run() -> tuple[list[Delta], WireServer]:
+        async with wire_server(answers) as server:
+            model = OpenAIModel(provider, "m", api_key=KEY, base_url=server.url)
+            return await deltas(model, asked), server
+
+    return asyncio.run(run())
+
+
+def reply(answer: Answer, *, stream: bool = False, **changes: Any) -> ModelReply:
+    told, _ = ask([answer], request(stream=stream, **changes))
+    last = told[-1].reply
+    assert last is not None
+    return last
+
+
+def failure(answer: Answer, *, stream: bool) -> ModelError:
+    with pytest.raises(ModelError) as caught:
+        ask([answer], request(stream=stream))
+    error = caught.value
+    assert "\n" not in error.message
+    assert error.message.startswith("openai/m: ")
+    assert KEY not in error.message
+    assert error.__cause__ is None
+    assert error.__context__ is None
+    return error
+
+
+@BOTH_WAYS
+def test_a_text_answer_arrives_with_its_usage(stream: bool) -> None:
+    answer = reply(says("hello big world", usage=(12, 7, 4)), stream=stream)
+
+    assert answer == ModelReply(
+        message=Message(role="assistant", content="hello big world"),
+        finish_reason="stop",
+        usage=Usage(prompt_tokens=12, completion_tokens=7, total_tokens=19, cached_tokens=4),
+        model="wire-model",
+        response_id="chat-1",
+    )
+
+
+def test_a_whole_answer_is_one_delta_and_does_not_stream_on_the_wire() -> None:
+    told, server = ask([says("hello world")], request())
+
+    assert len(told) == 1
+    assert "stream" not in server.requests[0]
+    assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+
+
+def test_streamed_text_and_reasoning_arrive_in_pieces_before_the_reply() -> None:
+    told, server = ask([says("hello big world", extra={"reasoning_content": "let me see"})], request(stream=True))
+
+    assert [delta.text for delta in told if delta.text] == ["hello", " big", " world"]
+    assert [delta.reasoning for delta in told if delta.reasoning] == ["let", " me", " see"]
+    assert [delta.reply is not None for delta in told] == [False] * 6 + [True]
+    assert server.requests[0]["stream_options"] == {"include_usage": True}
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_reasoning_is_kept_beside_the_answer(stream: bool, field: str) -> None:
+    answer = reply(says("done", extra={field: "let me see"}), stream=stream)
+
+    assert answer.message.reasoning == Reasoning(text="let me see", provider="openai", data={"field": field})
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("indexed", [True, False], ids=["index", "no index"])
+def test_tool_calls_arrive_under_their_own_names(stream: bool, indexed: bool) -> None:
+    asked = calls(("docs__search", {"query": "a b"}), ("made_up", {}), ("docs__search", '{"q'), indexed=indexed)
+
+    answer = reply(asked, stream=stream)
+
+    first, second, third = answer.message.tool_calls
+    assert first == ToolCall(id="call_1", tool="docs.search", arguments={"query": "a b"})
+    assert second == ToolCall(id="call_2", tool="made_up")
+    assert third.invalid is not None
+    assert answer.finish_reason == "tool_calls"
+
+
+def function(name: str | None = None, arguments: object = None, **rest: Any) -> dict[str, Any]:
+    return piece(tool_calls=[{**rest, "function": {"name": name, "arguments": arguments}}])
+
+
+END = piece("tool_calls")
+F: tuple[str, dict[str, Any]] = ("f", {"a": 1})
+G: tuple[str, dict[str, Any]] = ("g", {})
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        pytest.param([function("f", '{"a": 1}'), function("g", "{}")], [F, G], id="neither index nor id"),
+        pytest.param([function("f", '{"a"'), function(arguments=": 1}"), function("g")], [F, G], id="nameless pieces"),
+        pytest.param(
+            [function("f", '{"a"', id="x"), function("g", "{}", id="y"), function(arguments=": 1}", id="x")],
+            [F, G],
+            id="interleaved by id",
+        ),
+        pytest.param(
+            [
+                function("f", '{"a"', index=0, id="x"),
+                function("g", "{}", index=1, id="y"),
+                function(None, ": 1}", index=0),
+            ],
+            [F, G],
+            id="interleaved by index",
+        ),
+        pytest.param(
+            [function("f", '{"a": 1}', index=0, id="x"), function("g", "{}", index=0, id="y")],
+            [F, G],
+            id="every call numbered 0",
+        ),
+        pytest.param(
+            [function("f", '{"a"', index=0, id="x"), function("f", ": 1}", index=0, id="x")],
+            [F],
+            id="name and id repeated",
+        ),
+        pytest.param([function("f", {"a": 1}, index=0)], [F], id="arguments as an object"),
+    ],
+)
+def test_pieces_of_tool_calls_are_put_together(pieces: list[dict[str, Any]], expected: list[Any]) -> None:
+    answer = reply(events(*pieces, END), stream=True)
+
+    assert [(call.tool, call.arguments) for call in answer.message.tool_calls] == expected
+    assert all(call.id for call in answer.message.tool_calls)
+
+
+@BOTH_WAYS
+def test_a_custom_tool_call_is_marked_invalid(stream: bool) -> None:
+    custom = {"id": "c", "type": "custom", "custom": {"name": "sql", "input": "drop"}}
+    choice = {"index": 0, "finish_reason": "tool_calls", "message": {"role": "assistant", "tool_calls": [custom]}}
+    answer = events(piece(tool_calls=[{**custom, "index": 0}]), END) if stream else completion(choices=[choice])
+
+    (call,) = reply(answer, stream=stream).message.tool_calls
+
+    assert call.tool == "sql"
+    assert call.invalid is not None
+
+
+@BOTH_WAYS
+def test_a_call_id_that_the_conversation_has_already_is_replaced(stream: bool) -> None:
+    earlier = Message(role="assistant", tool_calls=(ToolCall(id="call_1", tool="docs.search"),))
+    result = Message(role="tool", content="x", tool_call_id="call_1")
+
+    answer = reply(calls(("docs__search", {})), stream=stream, messages=(USER, earlier, result))
+
+    assert answer.message.tool_calls[0].id not in ("", "call_1")
+
+
+def test_calls_under_finish_reason_stop_are_calls() -> None:
+    assert reply(calls(("docs__search", {}), finish="stop")).finish_reason == "tool_calls"
+
+
+@BOTH_WAYS
+def test_text_cut_by_max_tokens_says_so(stream: bool) -> None:
+    assert reply(says("half an", finish="length"), stream=stream).finish_reason == "length"
+
+
+@BOTH_WAYS
+def test_half_surrogates_do_not_get_past_the_wire(stream: bool) -> None:
+    halves = (piece(content="\ud83d"), piece("stop", content="\ude00"))
+    whole = completion(choices=[{"index": 0, "finish_reason": "stop", "message": {"content": "\ud83d\ude00"}}])
+
+    assert reply(events(*halves) if stream else whole, stream=stream).message.content == "😀"
+
+
+def test_conversation_tools_and_settings_reach_the_server() -> None:
+    earlier = Message(role="assistant", tool_calls=(ToolCall(id="c", tool="docs.search", arguments={"q": "ü"}),))
+    result = Message(role="tool", content="found", tool_call_id="c")
+    settings = ModelSettings(temperature=0.5, max_tokens=50, tool_choice="docs.search", reasoning="high", seed=1)
+
+    _, server = ask([says("ok")], request(messages=(USER, earlier, result), settings=settings))
+
+    call = {"id": "c", "type": "function", "function": {"name": "docs__search", "arguments": '{"q": "ü"}'}}
+    assert server.requests[0] == {
+        "model": "m",
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "content": "found", "tool_call_id": "c"},
+        ],
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": "docs__search", "description": "Search.", "parameters": SEARCH.parameters},
+            }
+        ],
+        "tool_choice": "required",
+        "temperature": 0.5,
+        "max_tokens": 50,
+        "reasoning_effort": "high",
+        "seed": 1,
+    }
+
+
+def test_without_tools_no_tool_choice_is_sent() -> None:
+    _, server = ask([says("ok")], request(tools=(), settings=ModelSettings(tool_choice="required")))
+
+    assert not {"tools", "tool_choice"} & server.requests[0].keys()
+
+
+def test_reasoning_is_replayed_to_the_provider_it_came_from_only() -> None:
+    thought = Reasoning(text="hm", provider="deepseek", data={"field": "reasoning_content"})
+    earlier = Message(role="assistant", tool_calls=(ToolCall(id="c", tool="docs.search"),), reasoning=thought)
+    asked = request(messages=(USER, earlier, Message(role="tool", content="x", tool_call_id="c")))
+
+    sent = {name: ask([says("ok")], asked, name)[1].requests[0]["messages"][1] for name in ("deepseek", "qwen")}
+
+    assert sent["deepseek"]["reasoning_content"] == "hm"
+    assert "reasoning_content" not in sent["qwen"]
+
+
+def test_openai_itself_is_told_max_completion_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> dict[str, Any]:
+        async with wire_server([says("ok")]) as server:
+            monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+            await deltas(OpenAIModel("openai", "m", api_key=KEY), request(settings=ModelSettings(max_tokens=9)))
+            return server.requests[0]
+
+    body = asyncio.run(run())
+
+    assert body["max_completion_tokens"] == 9
+    assert "max_tokens" not in body
+
+
+def test_a_server_without_a_key_is_not_sent_the_environments_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+    async def run() -> str:
+        async with wire_server([says("ok")]) as server:
+            await deltas(OpenAIModel("ollama", "m", api_key="", base_url=server.url), request())
+            return server.headers[0]["Authorization"]
+
+    assert KEY not in asyncio.run(run())
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    ("answer", "says_what", "retryable"),
+    [
+        (html(), "is base_url right?", True),
+        (empty_choices(), "is empty|streamed nothing", True),
+        (completion(choices=None), "is empty|streamed nothing", True),
+        (raw(200, b'{"id": "x", "cho'), "not JSON|streamed nothing", True),
+        (raw(200, b"[]"), "is empty|streamed nothing", True),
+        (raw(200, b"null"), "is empty|streamed nothing", True),
+        (cut_stream(), "broke before the answer was whole", True),
+        (rate_limited(), "rate limited, retry after 7 s: slow down", True),
+        (failed(429, "pay first", "insufficient_quota"), "quota is used up: pay first", False),
+        (failed(500, "oops"), r"the provider failed \(500\): oops", True),
+        (raw(502, b"<html>bad gateway</html>", "text/html"), r"the provider failed \(502\)$", True),
+        (failed(408, "slow"), r"failed \(408\): slow", True),
+        (failed(400, "context too long"), r"refused \(400\): context too long", False),
+        (failed(400, "registry/gemma does not support tools"), "no function calls: set `protocol: json`", False),
+        (failed(404, "No endpoints found that support tool use"), "no function calls: set `protocol: json`", False),
+        (failed(400, "flagged", "content_filter"), "refused: flagged", False),
+        (failed(401, f"Incorrect API key provided: {KEY}"), "the key was refused", False),
+        (failed(403, f"{KEY} may not"), r"refused \(403\): may this key use the model\? \*\*\* may not", False),
+        (failed(404, "unknown"), r"no such model at http://127.* or base_url is wrong: unknown", False),
+        (failed(422, "a\nb\n" + "c" * 900), r"a b c+…$", False),
+        (calls(("docs__search", {}), finish="length"), "cut by max_tokens", False),
+        (calls(("docs__search", {}), finish="weird"), "finish_reason of its own: weird$", True),
+        (says("x", finish="network_error"), "finish_reason of its own: network_error$", True),
+        (says("x", finish="content_filter"), "refused: ", False),
+        (says("", extra={"refusal": "I will not"}), "refused: I will not", False),
+    ],
+)
+def test_each_hazard_is_one_error_that_says_what_to_do(
+    answer: Answer, says_what: str, retryable: bool, stream: bool
+) -> None:
+    error = failure(answer, stream=stream)
+
+    assert error.retryable is retryable
+    assert re.search(says_what, error.message)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    ("answer", "retryable", "unavailable", "retry_after"),
+    [
+        (rate_limited("7"), True, True, 7.0),
+        (rate_limited("-1"), True, True, None),
+        (failed(429, "slow down"), True, True, None),
+        (failed(503, "busy", retry_after="2"), True, True, 2.0),
+        (failed(429, "pay first", "insufficient_quota"), False, True, None),
+        (failed(402, "pay first"), False, True, None),
+        (failed(401, "who are you"), False, True, None),
+        (failed(404, "unknown"), False, True, None),
+        (failed(400, "unknown", "model_not_found"), False, True, None),
+        (failed(400, "too long", "context_length_exceeded"), False, False, None),
+        (failed(400, "flagged", "content_filter"), False, False, None),
+        (failed(403, "flagged"), False, False, None),
+        (failed(413, "too large"), False, False, None),
+        (failed(422, "no such field"), False, False, None),
+        (html(), True, True, None),
+        (cut_stream(), True, True, None),
+        (says("", extra={"refusal": "I will not"}), False, False, None),
+    ],
+)
+def test_an_error_says_whether_time_or_another_model_would_help(
+    answer: Answer, retryable: bool, unavailable: bool, retry_after: float | None, stream: bool
+) -> None:
+    error = failure(answer, stream=stream)
+
+    assert (error.retryable, error.unavailable, error.retry_after) == (retryable, unavailable, retry_after)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    "answer", [says("x", finish="content_filter"), calls(("f", {}), finish="length"), says("", extra={"refusal": "no"})]
+)
+def test_an_answer_that_cannot_be_used_says_what_it_has_cost(answer: Answer, stream: bool) -> None:
+    error = failure(answer, stream=stream)
+
+    assert error.usage is not None
+    assert error.usage.total_tokens == 15
+
+
+def test_pieces_of_a_tool_call_are_signs_of_life_without_text() -> None:
+    told, _ = ask([calls(("docs__search", {"query": "a b"}))], request(stream=True))
+
+    assert told[0] == Delta()
+    assert told[-1].reply is not None
+    assert not any(delta.text for delta in told)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "3"}, 3.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after": "0"}, 0.0),
+        ({"retry-after-ms": "250", "retry-after": "3"}, 0.25),
+        ({"retry-after-ms": "soon", "retry-after": "3"}, 3.0),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:30 GMT"}, 30.0),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:30 -0000"}, 30.0),
+        ({"retry-after": "Wed, 21 Oct 2020 07:28:30 GMT"}, 0.0),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "later"}, None),
+    ],
+)
+def test_when_to_ask_again_is_read_in_every_form(headers: dict[str, str], seconds: float | None) -> None:
+    assert wait_of(headers, datetime(2026, 10, 21, 7, 28, tzinfo=UTC)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("answer", "says_what", "retryable"),
+    [
+        (no_finish(), "broke off before its end", True),
+        (events(function("docs__search", '{"q": 1}', index=0), ending="clean"), "broke off before its end", True),
+        (bad_event(), "not JSON", True),
+        (events(piece(content="ok"), "\udcff"), "not JSON", True),
+        (events("[]", "7", '"x"', piece(content="x")), "broke off", True),
+        (error_event(), "the provider reported an error: overloaded", True),
+        (error_event(message="too long", code=400), "the provider reported an error: too long", False),
+        (error_event(message="slow down", code=429), "the provider reported an error: slow down", True),
+        (error_event(message="pay", code="insufficient_quota"), "the provider reported an error: pay", False),
+        (error_event(message="flagged", code="content_filter"), "refused: flagged", False),
+    ],
+)
+def test_what_breaks_in_mid_stream_is_one_error(answer: Answer, says_what: str, retryable: bool) -> None:
+    error = failure(answer, stream=True)
+
+    assert error.retryable is retryable
+    assert re.search(says_what, error.message)
+
+
+@BOTH_WAYS
+def test_a_server_that_falls_silent_is_one_error(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framework.llm.openai.client.SDK_TIMEOUT", 0.05)
+
+    error = failure(stalled(), stream=stream)
+
+    assert "no answer in time from http://127.0.0.1" in error.message
+    assert error.retryable
+
+
+def test_an_error_told_with_status_200_is_an_error() -> None:
+    error = failure(completion(choices=None, error={"message": "no credits", "code": 402}), stream=False)
+
+    assert "the provider reported an error: no credits" in error.message
+    assert not error.retryable
+
+
+def test_an_answer_without_finish_reason_is_not_taken_for_whole() -> None:
+    choice = {"index": 0, "finish_reason": None, "message": {"role": "assistant", "content": "half"}}
+
+    assert failure(completion(choices=[choice]), stream=False).retryable
+
+
+def test_what_was_streamed_before_the_cut_was_delivered_but_no_reply() -> None:
+    async def run() -> list[Delta]:
+        async with wire_server([cut_stream()]) as server:
+            model = OpenAIModel("openai", "m", api_key=KEY, base_url=server.url)
+            stream = model.stream(request(stream=True))
+            told = [await anext(stream), await anext(stream)]
+            with pytest.raises(ModelError):
+                await anext(stream)
+            await model.close()
+        return told
+
+    assert asyncio.run(run()) == [Delta(text="par"), Delta(text="tial")]
+
+
+@BOTH_WAYS
+def test_a_server_that_is_not_there_is_named_without_its_credentials(stream: bool) -> None:
+    async def run() -> list[Delta]:
+        async with wire_server([]) as server:
+            port = server.url.rsplit(":", 1)[1]
+        model = OpenAIModel("ollama", "m", api_key=KEY, base_url=f"http://bob:{KEY}@127.0.0.1:{port}?key={KEY}")
+        return await deltas(model, request(stream=stream))
+
+    with pytest.raises(ModelError, match=r"ollama/m: the connection to http://127.0.0.1:\d+/v1 failed") as caught:
+        asyncio.run(run())
+
+    assert caught.value.retryable
+    assert KEY not in caught.value.message
+
+
+def test_a_base_url_without_a_scheme_is_one_error() -> None:
+    with pytest.raises(ModelError, match="is base_url right"):
+        asyncio.run(deltas(OpenAIModel("openai", "m", api_key=KEY, base_url="localhost/v1"), request()))
+
+
+def test_cancelling_passes_through_and_closes_the_stream() -> None:
+    async def run() -> bool:
+        async with wire_server([stalled()]) as server:
+            model = OpenAIModel("openai", "m", api_key=KEY, base_url=server.url)
+            begun = asyncio.Event()
+
+            async def listen() -> None:
+                async for _ in model.stream(request(stream=True)):
+                    begun.set()
+
+            task = asyncio.create_task(listen())
+            await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            async with asyncio.timeout(5):
+                await server.disconnected.wait()
+            await model.close()
+            return server.disconnected.is_set()
+
+    assert asyncio.run(run())
+
+
+def test_leaving_a_stream_early_closes_it() -> None:
+    async def run() -> bool:
+        async with wire_server([stalled()]) as server:
+            model = OpenAIModel("openai", "m", api_key=KEY, base_url=server.url)
+            stream = model.stream(request(stream=True))
+            await anext(stream)
+            await stream.aclose()
+            async with asyncio.timeout(5):
+                await server.disconnected.wait()
+            await model.close()
+            return server.disconnected.is_set()
+
+    assert asyncio.run(run())
+
+
+def test_a_closed_model_can_be_asked_again() -> None:
+    async def run() -> list[str]:
+        async with wire_server([says("one"), says("two")]) as server:
+            model = OpenAIModel("openai", "m", api_key=KEY, base_url=server.url)
+            told = [await deltas(model, request()), await deltas(model, request())]
+        return [delta.reply.message.content for answer in told for delta in answer if delta.reply]
+
+    assert asyncio.run(run()) == ["one", "two"]
+
+
+def test_the_model_knows_its_name_and_its_server() -> None:
+    info = OpenAIModel("qwen", "qwen-max", api_key=KEY, base_url="https://bob:pw@example.org/v1").info
+
+    assert (info.name, info.server_address, info.typed) == ("qwen/qwen-max", "example.org", False)
+
+
+def test_the_model_named_in_the_answer_is_the_one_that_answered() -> None:
+    assert reply(says("x")).model == HEAD["model"]
+
+
+def test_the_sdk_is_not_loaded_before_the_first_question() -> None:
+    program = (
+        "import sys; from framework.llm.openai.client import OpenAIModel; import framework.llm.instructor_client;"
+        "OpenAIModel('openai', 'm', api_key='k');"
+        "print(sorted({'openai', 'instructor', 'httpx2'} & set(sys.modules)))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
+
+
+def test_one_of_several_tools_is_ordered_by_name_and_the_only_one_as_required() -> None:
+    other = SEARCH.model_copy(update={"name": "docs.read"})
+    wanted = ModelSettings(tool_choice="docs.search")
+    choices = [
+        ask([says("ok")], request(tools=tools, settings=wanted))[1].requests[0]["tool_choice"]
+        for tools in ((SEARCH,), (SEARCH, other), (other,))
+    ]
+    named = {"type": "function", "function": {"name": "docs__search"}}
+    assert choices == ["required", named, named]

@@ -1,0 +1,304 @@
+"""How the openai SDK is asked: three ways to a server, alike in all that matters, and which of them is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+from framework.llm.client import Delta
+from framework.llm.openai.client import OpenAIModel
+from framework.llm.openai.transport import LARGE_BODY, ModelHTTPClient, client_for
+from framework.types.errors import ModelError
+from framework.types.messages import Message, Usage
+from tests.llm.openai.test_client import BOTH_WAYS, KEY, deltas, request
+from tests.support.site import answer, site
+from tests.support.wire import (
+    Answer,
+    Answers,
+    WireServer,
+    bad_event,
+    calls,
+    cut_stream,
+    html,
+    no_finish,
+    rate_limited,
+    raw,
+    says,
+    stalled,
+    wire_server,
+)
+
+PROXIES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+Prepare = Callable[[pytest.MonkeyPatch, str], str]
+"""Makes the SDK be asked in one way; returns the address to ask."""
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def direct(patch: pytest.MonkeyPatch, url: str) -> str:
+    return url
+
+
+def by_the_sdk(patch: pytest.MonkeyPatch, url: str) -> str:
+    return url.replace("http://", "http://bob:secret@")
+
+
+def typed(patch: pytest.MonkeyPatch, url: str) -> str:
+    """An SDK whose `post` takes no bytes."""
+    now = openai.AsyncOpenAI.post
+
+    def post(self: openai.AsyncOpenAI, path: str, *, cast_to: Any, body: Any = None, **more: Any) -> Any:
+        return now(self, path, cast_to=cast_to, body=body, **more)
+
+    patch.setattr(openai.AsyncOpenAI, "post", post)
+    return url
+
+
+each_connection = pytest.mark.parametrize("prepare", [direct, by_the_sdk, typed])
+
+
+def ask(prepare: Prepare, answers: Answers, patch: pytest.MonkeyPatch, **asked: Any) -> tuple[list[Delta], WireServer]:
+    async def run() -> tuple[list[Delta], WireServer]:
+        async with wire_server(answers) as server:
+            model = OpenAIModel("openai", "m", api_key=KEY, base_url=prepare(patch, server.url))
+            return await deltas(model, request(**asked)), server
+
+    return asyncio.run(run())
+
+
+@BOTH_WAYS
+def test_whatever_the_connection_the_server_gets_the_same_and_the_caller_too(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, bodies, headers = [], [], []
+    for prepare in (direct, by_the_sdk, typed):
+        with monkeypatch.context() as patch:
+            heard, server = ask(prepare, [calls(("docs__search", {"q": "é"}), text="so")], patch, stream=stream)
+        told.append([(delta.text, delta.reply.message if delta.reply else None) for delta in heard])
+        bodies.append(server.requests)
+        changing = {"Content-Length", "Host", "Authorization", "Connection", "Accept-Encoding"}
+        headers.append({name.title(): text for name, text in server.headers[0].items() if name.title() not in changing})
+
+    assert told[0] == told[1] == told[2]
+    assert bodies[0] == bodies[1] == bodies[2]
+    assert headers[0] == headers[1] == headers[2]
+    assert not [
+        name for name in headers[0] if "stainless" in name.lower()
+    ]  # what machine this is, is nobody's business
+    last = told[0][-1][1]
+    assert last is not None
+    assert last.tool_calls[0].arguments == {"q": "é"}
+
+
+@each_connection
+def test_what_the_environment_says_of_an_account_at_openai_goes_to_no_other_server(
+    prepare: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-1")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-1")
+    monkeypatch.setenv("OPENAI_ADMIN_KEY", "sk-admin")
+
+    _, server = ask(prepare, [says("hello")], monkeypatch)
+
+    sent = str(dict(server.headers[0]))
+    assert not [value for value in ("org-1", "proj-1", "sk-admin") if value in sent]
+
+
+HAZARDS: list[tuple[Answer, str, bool]] = [
+    (rate_limited("7"), "rate limited, retry after 7 s", True),
+    (raw(500, b"<html>oops</html>", "text/html"), "the provider failed (500)", True),
+    (raw(401, b'{"error": {"message": "bad key"}}'), "the key was refused: set a valid one", False),
+]
+
+
+@each_connection
+@BOTH_WAYS
+@pytest.mark.parametrize(("hazard", "says_what", "retryable"), HAZARDS)
+def test_a_refusal_is_one_error(
+    prepare: Prepare, stream: bool, hazard: Answer, says_what: str, retryable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelError) as caught:
+        ask(prepare, [hazard], monkeypatch, stream=stream)
+
+    assert caught.value.message.startswith(f"openai/m: {says_what}")
+    assert caught.value.retryable is retryable
+    assert KEY not in caught.value.message
+
+
+@each_connection
+@pytest.mark.parametrize(
+    ("hazard", "stream", "says_what"),
+    [
+        (html(), False, "a page, not a completion"),
+        (raw(200, b"{not json"), False, "the server's answer is not JSON"),
+        (cut_stream(), True, "broke before the answer was whole"),
+        (bad_event(), True, "the server's answer is not JSON"),
+        (no_finish(), True, "the answer broke off before its end"),
+    ],
+)
+def test_what_is_no_whole_answer_is_one_error(
+    prepare: Prepare, hazard: Answer, stream: bool, says_what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelError, match=says_what) as caught:
+        ask(prepare, [hazard], monkeypatch, stream=stream)
+
+    assert caught.value.retryable
+
+
+@each_connection
+@BOTH_WAYS
+def test_cancelling_closes_the_connection(prepare: Prepare, stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with wire_server([stalled()]) as server:
+            model = OpenAIModel("openai", "m", api_key=KEY, base_url=prepare(monkeypatch, server.url))
+            task = asyncio.create_task(deltas(model, request(stream=stream)))
+            async with asyncio.timeout(5):
+                await server.asked.wait()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                await server.disconnected.wait()
+
+    asyncio.run(run())
+
+
+def test_a_connection_is_kept_for_the_next_request() -> None:
+    ports = set()
+
+    async def run() -> None:
+        answers = [says("one"), says("two"), replace(says("three"), chunked=True), says("four")]
+        async with wire_server(answers) as server:
+            model = OpenAIModel("openai", "m", api_key=KEY, base_url=server.url)
+            for stream in (False, True, False, False):
+                async for _ in model.stream(request(stream=stream)):
+                    pass
+                ports.update(server.ports)
+            await model.close()
+
+    asyncio.run(run())
+
+    assert len(ports) == 1
+
+
+def test_an_answer_that_was_not_read_to_its_end_costs_its_connection_only() -> None:
+    async def run() -> str:
+        async with wire_server([stalled(), says("well")]) as server:
+            model = OpenAIModel("openai", "m", api_key=KEY, base_url=server.url)
+            left = model.stream(request(stream=True))
+            await anext(left)
+            await left.aclose()
+            (delta,) = await deltas(model, request())
+            assert delta.reply is not None
+            return delta.reply.message.content
+
+    assert asyncio.run(run()) == "well"
+
+
+def test_a_large_request_and_a_packed_answer() -> None:
+    packed = gzip.compress(says("unpacked").completion.to_json().encode())  # type: ignore[union-attr]  # it has one
+    told = raw(200, packed, content_encoding="gzip")
+
+    async def run() -> tuple[list[Delta], WireServer]:
+        async with wire_server([told]) as server:
+            model = OpenAIModel("openai", "m", api_key=KEY, base_url=server.url)
+            message = Message(role="user", content="x" * (LARGE_BODY + 1))
+            return await deltas(model, request(messages=(message,))), server
+
+    (delta,), server = asyncio.run(run())
+
+    assert delta.reply is not None
+    assert (delta.reply.message.content, delta.reply.usage.total_tokens) == ("unpacked", 15)
+    assert len(server.requests[0]["messages"][0]["content"]) == LARGE_BODY + 1
+
+
+@BOTH_WAYS
+def test_a_server_that_has_moved_is_followed_with_everything(stream: bool) -> None:
+    async def run() -> tuple[Usage, WireServer]:
+        async with wire_server([says("here")]) as server:
+            place = f"location: {server.url}/chat/completions"
+            moved = answer("", place, "connection: close", status="307 Temporary Redirect")
+            async with site({"/old/v1/chat/completions": moved}) as old:
+                model = OpenAIModel("openai", "m", api_key=KEY, base_url=f"{old.url}/old/v1")
+                told = await deltas(model, request(stream=stream))
+                assert told[-1].reply is not None
+                return told[-1].reply.usage, server
+
+    usage, server = asyncio.run(run())
+
+    assert usage.total_tokens == 15
+    assert server.requests[0]["messages"] == [{"role": "user", "content": "hi"}]
+
+
+def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> list[str]:
+        page = answer(json.dumps({"error": {"message": "no"}}), "content-type: application/json", status="402 Pay")
+        async with site({"http://models.invalid/v1/chat/completions": page}) as proxy:
+            monkeypatch.setenv("http_proxy", proxy.url)
+            with pytest.raises(ModelError, match="quota is used up"):
+                await deltas(OpenAIModel("openai", "m", api_key=KEY, base_url="http://models.invalid/v1"), request())
+            return [request.target for request in proxy.requests]
+
+    assert asyncio.run(run()) == ["http://models.invalid/v1/chat/completions"]
+
+
+@pytest.mark.parametrize(
+    ("base_url", "environment", "own"),
+    [
+        ("https://example.org/v1", {}, True),
+        (None, {}, True),
+        ("https://bob:pw@example.org/v1", {}, False),
+        (None, {"OPENAI_BASE_URL": "https://bob:pw@example.org/v1"}, False),
+        ("https://example.org/v1", {"https_proxy": "http://proxy:3128"}, False),
+        ("https://example.org/v1", {"all_proxy": "http://proxy:3128"}, False),
+        ("https://example.org/v1", {"no_proxy": "example.org"}, True),
+    ],
+)
+def test_proxies_and_passwords_are_left_to_the_sdk(
+    base_url: str | None, environment: dict[str, str], own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    assert isinstance(client_for(base_url, 1.0), ModelHTTPClient) is own
+
+
+def test_what_is_not_plain_bytes_is_a_request_of_httpx() -> None:
+    client = ModelHTTPClient(1.0)
+    client.headers["x-mark"] = "1"
+
+    plain = client.build_request("POST", "http://a/b", content=b"x", headers=[("x-own", "2")], params={"k": "v"})
+    form = client.build_request("POST", "http://a/b", json={})
+
+    assert (str(plain.url), plain.content, plain.headers.get("x-own"), plain.headers.get("x-mark")) == (
+        "http://a/b?k=v",
+        b"x",
+        "2",
+        None,
+    )
+    assert form.headers["x-mark"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [("http://127.0.0.1:1/v1", httpx2.ConnectError), ("gopher://127.0.0.1/v1", httpx2.UnsupportedProtocol)],
+)
+def test_what_aiohttp_raises_is_what_httpx_would_have(url: str, kind: type[Exception]) -> None:
+    async def run() -> None:
+        async with ModelHTTPClient(1.0) as client:
+            await client.send(client.build_request("POST", url, content=b"{}", headers=[]))
+
+    with pytest.raises(kind):
+        asyncio.run(run())

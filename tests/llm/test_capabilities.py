@@ -1,0 +1,288 @@
+"""What is known of models, what it costs, and what is made of it in requests."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework import Runtime
+from framework.config.settings import Settings
+from framework.llm.capabilities import Capabilities, Prices, known_capabilities, priced
+from framework.llm.client import Delta, ModelRequest
+from framework.llm.openai.client import OpenAIModel
+from framework.types.errors import ConfigError
+from framework.types.messages import Message, Usage
+from framework.types.spec import ModelSettings
+from tests.support.cases import cases
+from tests.support.projects import agent, write
+from tests.support.wire import says, wire_server
+
+USER = Message(role="user", content="hi")
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("openai/gpt-5", {"thinking": "reasoning_effort", "context_window": 400_000, "tool_choice_required": True}),
+        ("openai/gpt-5-mini-2025-08-07", {"prices": Prices(input=0.25, output=2, cached=0.025)}),
+        ("openai/gpt-5.4-mini", {"json_schema": True, "max_output": 128_000}),
+        ("openai/gpt-5.4", {"context_window": 1_050_000, "prices": Prices(input=2.5, output=15, cached=0.25)}),
+        ("openai/gpt-5.4-nano", {"context_window": 400_000, "prices": Prices(input=0.2, output=1.25, cached=0.02)}),
+        ("openai/gpt-5.5", {"thinking": "reasoning_effort", "prices": Prices(input=5, output=30, cached=0.5)}),
+        ("openai/gpt-4o", {"thinking": "none", "prices": Prices(input=2.5, output=10, cached=1.25)}),
+        ("openai/gpt-4o-mini", {"prices": Prices(input=0.15, output=0.6, cached=0.075)}),
+        ("openai/llama", {"tools": None, "prices": None}),
+        ("openai/gpt-3.5-turbo", {"context_window": 16_385, "prices": Prices(input=0.5, output=1.5)}),
+        ("openai/gpt-3.5-turbo", {"tools": True, "json_schema": False, "json_object": True}),
+        ("openai/gpt-4", {"context_window": 8192, "prices": Prices(input=30, output=60), "json_object": False}),
+        ("openai/gpt-4-turbo", {"context_window": 128_000, "prices": Prices(input=10, output=30)}),
+        ("openai/gpt-4-1106-preview", {"context_window": 128_000, "json_schema": False}),
+        ("openai/gpt-4o-2024-05-13", {"context_window": 128_000, "json_schema": False, "prices": None}),
+        ("openai/gpt-4o", {"json_schema": True}),
+        ("qwen/qwen-turbo", {"context_window": 131_072, "max_output": 16_384, "tools": True}),
+        ("qwen/qwen-turbo", {"prices": Prices(input=0.05, output=0.2)}),
+        ("qwen/qwen-plus", {"context_window": 131_072, "prices": Prices(input=0.4, output=1.2)}),
+        ("deepseek/deepseek-chat", {"context_window": 128_000, "prices": Prices(input=0.3, output=1.2, cached=0.006)}),
+        ("deepseek/deepseek-v4-pro", {"prices": Prices(input=1.32, output=3.96, cached=0.044)}),
+        ("gemini/gemini-pro", {"tools": True, "context_window": None, "prices": None}),
+        ("anthropic/claude-opus-4-1-20250805", {"thinking": "thinking_budget", "max_output": None}),
+        ("anthropic/claude-sonnet-4-20250514", {"thinking": "thinking_budget", "context_window": 200_000}),
+        ("anthropic/claude-haiku-4-5-20251001", {"thinking": "thinking_budget", "max_output": 64_000}),
+        ("anthropic/claude-sonnet-4-6", {"thinking": "adaptive_thinking", "context_window": 1_000_000}),
+        (
+            "anthropic/claude-opus-5",
+            {"tool_choice_required": True, "prices": Prices(input=5, output=25, cached=0.5, cache_write=6.25)},
+        ),
+        (
+            "anthropic/claude-opus-4-8",
+            {"context_window": 1_000_000, "prices": Prices(input=5, output=25, cached=0.5, cache_write=6.25)},
+        ),
+        (
+            "anthropic/claude-sonnet-5",
+            {"tool_choice_required": True, "prices": Prices(input=2, output=10, cached=0.2, cache_write=2.5)},
+        ),
+        ("anthropic/claude-sonnet-5-5", {"tool_choice_required": False}),
+        ("anthropic/claude-opus-5-5", {"tool_choice_required": False, "context_window": 1_000_000}),
+        (
+            "anthropic/claude-fable-5-2",
+            {"tool_choice_required": False, "prices": Prices(input=8, output=40, cache_write=10)},
+        ),
+        ("anthropic/claude-haiku-5-5", {"tool_choice_required": True, "context_window": 1_000_000}),
+        ("anthropic/claude-haiku-5-5", {"prices": Prices(input=0.1, output=0.5, cached=0.01, cache_write=0.125)}),
+        ("anthropic/claude-3-haiku-20240307", {"thinking": "none", "context_window": 200_000}),
+        ("gemini/gemini-2.5-flash", {"thinking": "thinking_budget", "max_output": 65_536}),
+        ("gemini/gemini-2.5-flash-lite", {"prices": Prices(input=0.1, output=0.4, cached=0.01)}),
+        ("gemini/gemini-3-pro-preview", {"thinking": "thinking_level", "context_window": 1_048_576}),
+        (
+            "gemini/gemini-3.1-pro-preview",
+            {"context_window": 1_048_576, "prices": Prices(input=2, output=12, cached=0.2)},
+        ),
+        ("gemini/gemini-3.8-flash", {"thinking": "thinking_level", "prices": None}),
+        ("qwen/qwen-plus", {"thinking": "enable_thinking", "tool_choice_required": False, "stream_only": None}),
+        ("qwen/qwq-plus", {"thinking": "enable_thinking", "stream_only": True}),
+        ("deepseek/deepseek-chat", {"thinking": "thinking_type", "json_schema": False}),
+        ("groq/llama-3.3-70b-versatile", {"tools": True, "context_window": 131_072}),
+        ("ollama/llama3.3", {"tools": None}),
+    ],
+)
+def test_what_is_known_of_a_model(name: str, known: dict[str, Any]) -> None:
+    found = known_capabilities(name)
+
+    assert {key: getattr(found, key) for key in known} == known
+
+
+def test_what_one_says_wins_and_what_it_leaves_open_stays() -> None:
+    one = Capabilities(tools=False, context_window=1000)
+    other = Capabilities(tools=True, context_window=2000, json_object=True)
+
+    assert one.over(other) == Capabilities(tools=False, context_window=1000, json_object=True)
+    assert Capabilities().over(other) == other.over(Capabilities()) == other
+
+
+COUNTS = st.integers(0, 10_000_000)
+DOLLARS = st.floats(0, 1000)
+
+
+@given(COUNTS, COUNTS, COUNTS, COUNTS, DOLLARS, DOLLARS, DOLLARS, DOLLARS)
+@cases(100)
+def test_a_million_tokens_cost_their_price(
+    read: int,
+    cached: int,
+    kept: int,
+    written: int,
+    price_in: float,
+    price_out: float,
+    price_cached: float,
+    price_kept: float,
+) -> None:
+    usage = Usage(
+        prompt_tokens=read + cached + kept,
+        completion_tokens=written,
+        total_tokens=read + cached + kept + written,
+        cached_tokens=cached,
+        cache_write_tokens=kept,
+    )
+
+    def cost(**prices: float) -> float:
+        return priced(usage, Capabilities(prices=Prices(**prices))).cost_usd
+
+    every = read * price_in + cached * price_cached + kept * price_kept + written * price_out
+    prices = {"input": price_in, "output": price_out, "cached": price_cached, "cache_write": price_kept}
+    assert cost(**prices) == pytest.approx(every / 1_000_000)
+    whole = (read + cached + kept) * price_in + written * price_out
+    assert cost(input=price_in, output=price_out) == pytest.approx(whole / 1_000_000)
+
+
+def test_without_a_price_nothing_is_counted() -> None:
+    usage = Usage(prompt_tokens=5, completion_tokens=5, total_tokens=10)
+
+    assert priced(usage, Capabilities()) == usage
+
+
+# --- in requests
+
+
+def sent(
+    provider: str, model: str, *, stream: bool = False, json: dict[str, Any] | None = None, **settings: Any
+) -> tuple[dict[str, Any], list[Delta]]:
+    async def run() -> tuple[dict[str, Any], list[Delta]]:
+        async with wire_server([says("one two")]) as server:
+            client = OpenAIModel(provider, model, api_key="k", base_url=server.url)
+            asked = ModelRequest((USER,), settings=ModelSettings(**settings), stream=stream, json=json)
+            deltas = [delta async for delta in client.stream(asked)]
+            await client.close()
+            return server.requests[0], deltas
+
+    return asyncio.run(run())
+
+
+THINKING_KEYS = {"reasoning_effort", "enable_thinking", "thinking"}
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "effort", "expected"),
+    [
+        ("openai", "gpt-5", "low", {"reasoning_effort": "low"}),
+        ("openai", "not-heard-of", "low", {"reasoning_effort": "low"}),
+        ("openai", "gpt-4o", "low", {}),
+        ("qwen", "qwen-plus", "low", {"enable_thinking": True}),
+        ("qwen", "qwen-plus", "minimal", {"enable_thinking": False}),
+        ("qwen", "qwen-plus", None, {}),
+        ("deepseek", "deepseek-chat", "high", {"thinking": {"type": "enabled"}}),
+        ("deepseek", "deepseek-chat", "minimal", {"thinking": {"type": "disabled"}}),
+    ],
+)
+def test_how_long_to_think_is_said_in_the_models_own_parameter(
+    provider: str, model: str, effort: str | None, expected: dict[str, Any]
+) -> None:
+    body, _ = sent(provider, model, reasoning=effort)
+
+    assert {key: body[key] for key in THINKING_KEYS & body.keys()} == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "streamed"),
+    [("qwen-plus", None, False), ("qwen-plus", "high", True), ("qwen-plus", "minimal", False), ("qwq-32b", None, True)],
+)
+def test_qwen_thinks_in_streamed_answers_only(model: str, effort: str | None, streamed: bool) -> None:
+    body, deltas = sent("qwen", model, reasoning=effort)
+
+    assert bool(body.get("stream")) is streamed
+    (only,) = deltas
+    assert only.reply
+    assert only.reply.message.content == "one two"
+    assert only.reply.usage.total_tokens == 15
+
+
+# --- in agentsd.yaml
+
+
+def load(root: Path, text: str) -> Settings:
+    (root / "agentsd.yaml").write_text(text, "utf-8")
+    return Settings.load(root)
+
+
+def test_an_alias_says_what_its_model_can_do(tmp_path: Path) -> None:
+    text = (
+        "models:\n  local:\n    model: openai/llama\n"
+        "    capabilities: {tools: false, context_window: 32000, thinking: none, prices: {input: 0.5, output: 1}}\n"
+    )
+
+    told = load(tmp_path, text).models["local"].capabilities
+
+    prices = Prices(input=0.5, output=1)
+    assert told == Capabilities(tools=False, context_window=32_000, thinking="none", prices=prices)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "message"),
+    [
+        ("{tool: false}", "unknown key 'tool'"),
+        ("{context_window: 0}", "greater than 0"),
+        ("{context_window: 32k}", "must be a whole number"),
+        ("{thinking: hard}", "'reasoning_effort'"),
+        ("{prices: {input: 1}}", "the key 'output' is missing"),
+        ("{prices: {input: -1, output: 1}}", "greater than or equal to 0"),
+    ],
+)
+def test_a_wrong_capability_is_an_error_at_its_place(tmp_path: Path, capabilities: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, f"models: {{local: {{model: openai/x, capabilities: {capabilities}}}}}\n")
+
+    assert "agentsd.yaml:1:" in str(caught.value)
+    assert message in str(caught.value)
+
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("name", "effort", "schema", "form"),
+    [
+        (
+            "openai/gpt-5-mini",
+            None,
+            SCHEMA,
+            {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}},
+        ),
+        ("openai/gpt-5-mini", None, {}, {"type": "json_object"}),
+        ("deepseek/deepseek-chat", None, SCHEMA, {"type": "json_object"}),
+        ("qwen/qwen-max", None, SCHEMA, {"type": "json_object"}),
+        ("qwen/qwen-max", "high", SCHEMA, None),  # it does not think and keep to JSON at once
+        ("ollama/nobody-knows", None, SCHEMA, None),
+        ("openai/gpt-5-mini", None, None, None),
+    ],
+)
+def test_an_answer_is_held_to_json_as_strictly_as_the_model_can(
+    name: str, effort: str | None, schema: dict[str, Any] | None, form: dict[str, Any] | None
+) -> None:
+    body, _ = sent(*name.split("/"), json=schema, reasoning=effort)
+
+    assert body.get("response_format") == form
+
+
+def test_a_setting_that_a_provider_has_not_is_refused_not_dropped(tmp_path: Path) -> None:
+    alias = "{model: anthropic/claude-x, api_key: k, base_url: 'http://127.0.0.1:9'}"
+    files = {
+        "agents.d/direct.yaml": agent("direct", model="anthropic/claude-x", model_settings="{seed: 3}"),
+        "agents.d/alias.yaml": agent("alias", model="there", model_settings="{seed: 3}"),
+        "agents.d/other.yaml": agent("other", model="openai/gpt-x", model_settings="{seed: 3}"),
+        "agentsd.yaml": f"models: {{there: {alias}}}\n",
+    }
+
+    async def main() -> None:
+        async with Runtime.open(write(tmp_path, files), watch=False) as runtime:
+            assert list(runtime.catalog.current.agents) == ["alias", "other"]
+            (problem,) = runtime.catalog.problems
+            assert (problem.line, problem.message) == (7, "anthropic knows no seed")
+            result = await runtime.run("hi", agent="alias")
+            assert result.error is not None
+            assert (result.status, result.error.code) == ("failed", "config_invalid")
+            assert result.error.message == "there: anthropic knows no seed: take it out of model_settings"
+
+    asyncio.run(main())

@@ -1,0 +1,568 @@
+"""Answers of any form at all: what a client makes of one can be stored, or it is one line that says what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gzip
+import json
+import logging
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework import Runtime
+from framework.llm.base_url import base_url_of
+from framework.llm.client import ModelReply, ModelRequest
+from framework.llm.openai_format import MOST_TOKENS
+from framework.llm.providers import connect
+from framework.types.errors import ConfigError, ModelError, ModelRefused
+from framework.types.messages import Message, ToolDefinition
+from tests.support.cases import cases
+from tests.support.formats import FORMATS, KEY, OPENAI, Format, begun, each_format, each_way, says
+from tests.support.projects import agent, write
+from tests.support.site import answer, redirect, site
+from tests.support.wire import Answer, endless, raw, wire_server
+
+SEARCH = ToolDefinition(name="docs.search", description="x", parameters={"type": "object", "properties": {"q": {}}})
+ODD: list[Any] = [
+    None, "", "x", "12", "\ud800", 0, -1, 3.0, 1e300, 10**30, True, [], [None], ["x"], [{}], {}, {"a": {"b": []}},
+]  # fmt: skip
+DEEP = "[" * 100_000
+Place = tuple[str | int, ...]
+
+
+def ask(form: Format, url: str, *, stream: bool, **options: Any) -> ModelReply | ModelError:
+    """What comes of one question: a reply, or an error that stands for itself."""
+
+    async def run() -> ModelReply | None:
+        model = form.model(url, **options)
+        try:
+            asked = ModelRequest((Message(role="user", content="hi"),), (SEARCH,), stream=stream)
+            return [delta.reply async for delta in model.stream(asked)][-1]
+        finally:
+            await model.close()
+
+    try:
+        reply = asyncio.run(run())
+    except ModelError as raised:
+        error = raised
+    else:
+        assert reply is not None
+        return reply
+    assert error.__cause__ is None
+    assert error.__context__ is None
+    assert error.message.isprintable(), error.message
+    assert KEY not in error.message
+    return error
+
+
+def served(form: Format, told: Answer, *, stream: bool) -> ModelReply | ModelError:
+    async def run() -> ModelReply | ModelError:
+        async with wire_server([told]) as server:
+            return await asyncio.to_thread(ask, form, server.url, stream=stream)
+
+    return asyncio.run(run())
+
+
+def error_of(form: Format, told: Answer, *, stream: bool = False) -> ModelError:
+    error = served(form, told, stream=stream)
+    assert isinstance(error, ModelError), error
+    return error
+
+
+def paths(value: object, at: Place = ()) -> Iterator[Place]:
+    yield at
+    items: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from paths(item, (*at, key))
+
+
+def put(value: Any, path: Place, new: object) -> Any:
+    if not path:
+        return new
+    value = copy.deepcopy(value)
+    place = value
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = new
+    return value
+
+
+def with_odd_part(form: Format, stream: bool, draw: st.DrawFn) -> Answer:
+    """A good answer in which one value, anywhere, is another one."""
+    good = says(form, "hello", calls=(("docs__search", {"q": "ü"}),), thought="hm", usage=(12, 7, 4))
+    events = list(good.streamed) if stream else [good.body.decode()]
+    place = draw(st.integers(0, len(events) - 1))
+    before, mark, data = events[place].rpartition("\ndata: ")
+    value = json.loads(data)
+    changed = put(value, draw(st.sampled_from(list(paths(value)))), draw(st.sampled_from(ODD)))
+    events[place] = before + mark + json.dumps(changed)
+    return Answer(streamed=tuple(events)) if stream else raw(200, events[0].encode())
+
+
+@st.composite
+def odd_answers(draw: st.DrawFn) -> tuple[Format, bool, Answer]:
+    form, stream = draw(st.sampled_from(FORMATS)), draw(st.booleans())
+    return form, stream, with_odd_part(form, stream, draw)
+
+
+@pytest.mark.hostile(34)
+@cases(60)
+@given(odd_answers())
+def test_whatever_stands_in_an_answer_it_is_a_reply_that_can_be_stored_or_one_error(
+    odd: tuple[Format, bool, Answer],
+) -> None:
+    form, stream, told = odd
+    reply = served(form, told, stream=stream)
+    if isinstance(reply, ModelError):
+        return
+    assert Message.model_validate_json(reply.message.model_dump_json()) == reply.message
+    json.dumps([reply.model, reply.response_id], ensure_ascii=False).encode()
+    counts = reply.usage.model_dump(exclude={"cost_usd"}).values()
+    assert all(0 <= count <= 3 * MOST_TOKENS for count in counts)
+    assert all(call.id and not (call.invalid and call.arguments) for call in reply.message.tool_calls)
+
+
+@pytest.mark.hostile(34)
+@each_format
+@each_way
+@pytest.mark.parametrize("status", [200, 400])
+def test_an_answer_that_nests_without_end_is_one_error(form: Format, stream: bool, status: int) -> None:
+    answered = Answer(events=(DEEP,), ending="clean") if stream and status == 200 else raw(status, DEEP.encode())
+    assert error_of(form, answered, stream=stream).retryable is (status == 200 or form.name == "gemini")
+
+
+@each_format
+def test_a_tool_of_whatever_schema_can_be_offered(form: Format) -> None:
+    """Schemas come from servers of other people; a number in one may be larger than any machine's."""
+    odd = {"type": "object", "properties": {"q": {"type": "integer", "maximum": 10**30, "description": "h\ud800"}}}
+
+    async def run() -> str:
+        async with wire_server([says(form, "ok")]) as server:
+            model = form.model(server.url)
+            tool = ToolDefinition(name="odd", description="x", parameters=odd)
+            async for _ in model.stream(ModelRequest((Message(role="user", content="hi"),), (tool,))):
+                pass
+            await model.close()
+            return json.dumps(server.requests[0])
+
+    if form.name == "anthropic":
+        odd["properties"]["q"].pop("description")  # type: ignore[index]  # its SDK writes UTF-8; servers' tools are checked before
+    assert '"odd"' in asyncio.run(run())
+
+
+@each_format
+@pytest.mark.parametrize(("sent", "counted"), [("12", 12), (12.0, 12), (-12, 0), (10**30, 0), ("many", 0), (1e300, 0)])
+def test_tokens_count_however_they_are_written(form: Format, sent: object, counted: int) -> None:
+    whole = json.loads(says(form, "x").body)
+    usage = whole.get("usage") or whole["usageMetadata"]
+    for name, places in {"in": ("prompt_tokens", "input_tokens", "promptTokenCount"), "out": ()}.items():
+        usage.update({place: sent for place in places if place in usage and name == "in"})
+    usage.pop("total_tokens", None)
+    usage.pop("totalTokenCount", None)
+    reply = served(form, raw(200, json.dumps(whole).encode()), stream=False)
+    if form.name == "gemini" and isinstance(reply, ModelError):
+        assert "not JSON" in reply.message, "its SDK takes no such number"
+        return
+    assert isinstance(reply, ModelReply)
+    assert (reply.usage.prompt_tokens, reply.usage.total_tokens) == (counted, counted + 5)
+
+
+# --- how answers end
+
+
+@each_format
+def test_a_server_that_does_not_stream_though_it_was_asked_to_is_understood(form: Format) -> None:
+    whole = says(form, "hello", calls=(("docs__search", {"q": "ü"}),), usage=(12, 7, 4))
+    reply = served(form, raw(200, whole.body), stream=True)
+    assert isinstance(reply, ModelReply)
+    assert (reply.message.content, reply.finish_reason, reply.usage.total_tokens) == ("hello", "tool_calls", 19)
+    assert [call.arguments for call in reply.message.tool_calls] == [{"q": "ü"}]
+
+
+@pytest.mark.parametrize("form", FORMATS[:2], ids=lambda form: form.name)
+def test_an_error_of_status_200_is_told_where_a_stream_was_asked_for(form: Format) -> None:
+    error = error_of(form, raw(200, form.failed(400, "no credits").body), stream=True)
+    assert "the provider reported an error: no credits" in error.message
+
+
+@pytest.mark.parametrize("form", FORMATS[:2], ids=lambda form: form.name)
+def test_a_stream_that_says_it_is_json_is_read_as_a_stream(form: Format) -> None:
+    events = says(form, "hello").streamed
+    lines = [event if event.startswith("event:") else f"data: {event}" for event in events]
+    reply = served(form, raw(200, "".join(f"{line}\n\n" for line in lines).encode()), stream=True)
+    assert isinstance(reply, ModelReply)
+    assert reply.message.content == "hello"
+
+
+ENDS = {
+    "openai": {"calls": "tool_calls", "stop": "stop", "cut": "length"},
+    "anthropic": {"calls": "tool_use", "stop": "end_turn", "cut": "max_tokens"},
+    "gemini": {"stop": "STOP", "cut": "MAX_TOKENS"},
+}
+
+
+@pytest.mark.hostile(34)
+@each_format
+@pytest.mark.parametrize("order", [("cut", "stop"), ("stop", "cut")])
+def test_of_two_endings_the_one_that_says_the_call_was_cut_counts(form: Format, order: tuple[str, str]) -> None:
+    """A call of a cut answer may look whole; it must not run because a second ending says that all is well."""
+
+    def told(end: str) -> list[str]:
+        return list(says(form, calls=(("docs__search", {"q": "x"}),), end=ENDS[form.name][end]).streamed)
+
+    first, second = told(order[0]), told(order[1])
+    last = -2 if form.name != "gemini" else -1  # the ending, and what stands behind it
+    events = (*first, second[last])
+    error = error_of(form, Answer(streamed=events), stream=True)
+    assert "a tool call was cut by max_tokens" in error.message
+    assert not error.retryable
+
+
+@pytest.mark.parametrize("form", FORMATS[:2], ids=lambda form: form.name)
+@each_way
+def test_an_answer_that_announces_a_call_and_holds_none_is_one_error(form: Format, stream: bool) -> None:
+    word = ENDS[form.name]["calls"]
+    error = error_of(form, says(form, "", end=word), stream=stream)
+    assert "says that it calls a tool, and holds no call" in error.message
+    assert error.retryable
+    reply = served(form, says(form, "No need.", end=word), stream=stream)
+    assert isinstance(reply, ModelReply)
+    assert (reply.finish_reason, reply.message.content) == ("stop", "No need.")
+
+
+@each_format
+def test_an_answer_without_end_is_no_answer(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("framework.llm.reply_check.MAX_ANSWER_CHARS", 100)
+    assert isinstance(served(form, says(form, "x" * 100), stream=False), ModelReply)
+    error = error_of(form, says(form, "x" * 101))
+    assert "the answer is longer than 100 characters" in error.message
+    assert (error.retryable, error.unavailable) == (False, True)
+
+
+@each_format
+@pytest.mark.parametrize(("stream", "capped"), [(False, "answer"), (True, "answer"), (True, "event")])
+def test_an_answer_that_goes_on_for_ever_is_given_up(
+    form: Format, stream: bool, capped: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"framework.llm.http_client.MAX_{capped.upper()}_BYTES", 2_000_000)
+
+    async def run() -> ModelReply | ModelError:
+        async with wire_server([endless(stream=stream)]) as server:
+            told = await asyncio.to_thread(ask, form, server.url, stream=stream)
+            await asyncio.wait_for(server.disconnected.wait(), 20)
+            return told
+
+    error = asyncio.run(run())
+    assert isinstance(error, ModelError), error
+    assert error.message.endswith(f": the {capped} is longer than 2 MB: no model writes that much")
+    assert (error.retryable, error.unavailable) == (False, True)
+
+
+@each_format
+def test_an_answer_that_would_unfold_without_end_is_given_up(form: Format) -> None:
+    error = error_of(form, raw(200, gzip.compress(random.Random(1).randbytes(1_100_000)), content_encoding="gzip"))
+    assert error.message.endswith(": the compressed answer is longer than 1 MB: no model writes that much")
+
+
+# --- refusals
+
+
+@each_format
+@pytest.mark.parametrize(
+    ("status", "says_what", "retryable", "unavailable"),
+    [
+        (302, r"sends elsewhere \(302\): is base_url right, is there a login in between\? boom$", False, True),
+        (400, r"the request was refused \(400\): boom$", False, False),
+        (401, r"the key was refused: set a valid one$", False, True),
+        (402, r"the account's quota is used up: boom$", False, True),
+        (403, r"the request was refused \(403\): may this key use the model\? boom$", False, False),
+        (404, r"no such model at http://127.0.0.1:\d+/v1, or base_url is wrong: boom$", False, True),
+        (405, r"no such model at http://127.0.0.1:\d+/v1, or base_url is wrong: boom$", False, True),
+        (408, r"the provider failed \(408\): boom$", True, True),
+        (409, r"the provider failed \(409\): boom$", True, True),
+        (
+            413,
+            r"too long for it \(413\): begin a new conversation, or lower conversation.window .*: boom$",
+            False,
+            False,
+        ),
+        (422, r"the request was refused \(422\): boom$", False, False),
+        (429, r"rate limited: boom$", True, True),
+        (500, r"the provider failed \(500\): boom$", True, True),
+        (503, r"the provider failed \(503\): boom$", True, True),
+        (529, r"the provider failed \(529\): boom$", True, True),
+    ],
+)
+def test_each_status_is_one_error_that_says_what_to_do(
+    form: Format, status: int, says_what: str, retryable: bool, unavailable: bool
+) -> None:
+    error = error_of(form, form.failed(status, "boom"))
+    assert re.search(says_what, error.message), error.message
+    assert (error.retryable, error.unavailable) == (retryable, unavailable)
+
+
+def test_a_model_that_the_server_says_it_has_not_is_no_question_of_the_address() -> None:
+    error = error_of(OPENAI, OPENAI.failed(404, "there is no `x`", "model_not_found"))
+    assert re.search(r"no such model at http://127.0.0.1:\d+/v1: there is no `x`$", error.message)
+
+
+@each_format
+@pytest.mark.parametrize(
+    ("status", "words", "says_what"),
+    [
+        (400, "API key not valid. Please pass a valid API key.", "the key was refused: set a valid one"),
+        (400, "API key expired. Please renew the API key.", "the key was refused: set a valid one"),
+        (403, "invalid x-api-key", "the key was refused: set a valid one"),
+        (400, "Your credit balance is too low to access the API.", "the account's quota is used up: Your credit"),
+    ],
+)
+def test_a_key_or_an_account_that_will_not_do_is_told_whatever_the_status(
+    form: Format, status: int, words: str, says_what: str
+) -> None:
+    error = error_of(form, form.failed(status, words))
+    assert says_what in error.message
+    assert (error.retryable, error.unavailable) == (False, True), "another model may answer"
+
+
+@each_way
+@pytest.mark.parametrize("code", ["content_filter", "data_inspection_failed", "content_policy_violation"])
+def test_content_that_a_provider_refuses_is_typed_in_its_own_code(code: str, stream: bool) -> None:
+    refused = OPENAI.failed(400, "Output data may contain inappropriate content.", code)
+    late = begun(OPENAI, json.dumps({"error": {"message": "not this", "code": code}}))
+    for told in (refused, *([late] if stream else [])):
+        error = error_of(OPENAI, told, stream=stream)
+        assert isinstance(error, ModelRefused)
+        assert (error.retryable, error.unavailable) == (False, False)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "This model's maximum context length is 4096 tokens. However, you requested 9000 tokens.",
+        "prompt is too long: 210000 tokens > 200000 maximum",
+        "The input token count (9) exceeds the maximum number of tokens allowed (8).",
+        "the request exceeds the available context size, try increasing it",
+    ],
+)
+def test_a_conversation_that_is_too_long_for_the_model_says_what_to_do(words: str) -> None:
+    error = error_of(OPENAI, OPENAI.failed(400, words))
+    assert "too long for it (400): begin a new conversation, or lower conversation.window" in error.message
+    assert not error.retryable
+
+
+@each_format
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ('[{"error": {"message": "in a list"}}]', "in a list"),
+        ('{"detail": [{"loc": ["body"], "msg": "field required"}]}', "field required"),
+        ('{"detail": "not so"}', "not so"),
+        ('{"error": {"message": "\\u001b[31mred\\u0000\\u202e\\u2028 end"}}', "[31mred end"),
+        ('{"error": {"message": {"a": 1}, "code": {"a": 1}}}', ""),
+        ('{"error": [], "message": 7}', ""),
+    ],
+)
+def test_a_providers_words_are_found_in_every_form_and_shown_as_plain_text(form: Format, body: str, told: str) -> None:
+    error = error_of(form, raw(400, body.encode()))
+    after = error.message.partition("(400)")[2].removeprefix(": ")
+    if form.name == "gemini" and not body.startswith('{"error": {"message": "'):
+        assert after in (told, ""), "its SDK keeps only some of them"
+    else:
+        assert after == told
+
+
+def test_a_short_key_is_masked_only_where_it_stands_alone() -> None:
+    async def run(key: str) -> str:
+        async with wire_server([OPENAI.failed(400, f"no key {key}: {key}nown")]) as server:
+            told = await asyncio.to_thread(ask, OPENAI, server.url, stream=False, api_key=key)
+        assert isinstance(told, ModelError)
+        return told.message
+
+    assert asyncio.run(run("unk")).endswith("(400): no key ***: unknown")
+    assert asyncio.run(run("0123456789")).endswith("(400): no key ***: ***nown")
+
+
+SECRET = "correct-horse-battery-4711"
+"""A key that looks like none: only who knows it can mask it."""
+
+
+def quoting(form: Format) -> Iterator[Answer]:
+    """Every way in which a server can repeat the key."""
+    said = f"your key {SECRET} ({SECRET[:15]}...) is bad"
+    yield from (form.failed(status, said) for status in (400, 401, 403, 404, 413, 429, 500))
+    yield raw(400, SECRET.encode(), "text/plain")
+    yield raw(200, f"<html>{SECRET}</html>".encode(), "text/html")
+    yield raw(429, b"{}", retry_after=SECRET)
+    yield says(form, "x", calls=(("echo", {"text": "x"}),), end=SECRET)
+    yield begun(form, form.error_event(said, True))
+    yield begun(form, SECRET)
+
+
+@each_format
+def test_a_key_that_the_server_repeats_is_in_nothing_that_is_told_logged_or_kept(
+    form: Format, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def run() -> str:
+        told = list(quoting(form))
+        async with wire_server(told) as server:
+            alias = f"{{model: {form.name}/m, base_url: '{server.url}', api_key: {SECRET}}}"
+            files = {
+                "agents.d/one.yaml": agent("one", model="local", telemetry="{content: full}"),
+                "agentsd.yaml": f"models: {{local: {alias}}}\nmodel_calls: {{max_retries: 0, cooldown_after: 99}}\n"
+                "telemetry: {content: full}\n",
+            }
+            async with Runtime.open(write(tmp_path, files), watch=False, store="sqlite:///state.db") as runtime:
+                heard = []
+                for _ in told:
+                    async with runtime.stream("go") as stream:
+                        heard += [event.model_dump_json() async for event in stream]
+                    result = await stream.result()
+                    assert result.status == "failed"
+                    heard.append(result.model_dump_json())
+        return "".join(heard)
+
+    heard = asyncio.run(run())
+    kept = b"".join(path.read_bytes() for path in tmp_path.glob("state.db*"))
+    assert b"your key" in kept, "the words were kept"
+    for piece in (SECRET, SECRET[:15]):
+        assert piece not in heard
+        assert piece not in caplog.text
+        assert piece.encode() not in kept
+
+
+@pytest.mark.parametrize(
+    "date", ["Wed, 21 Oct 99999999999999999999 07:28:30 GMT", "Wed, 21 Oct 2026 07:28:30 +99999999999999999999"]
+)
+@each_format
+def test_a_date_beyond_all_calendars_asks_for_no_wait(form: Format, date: str) -> None:
+    error = error_of(form, form.failed(429, "slow down", retry_after=date))
+    assert (error.retryable, error.retry_after) == (True, None)
+
+
+@each_format
+@each_way
+def test_a_server_that_redirects_for_ever_is_one_error(form: Format, stream: bool) -> None:
+    async def run() -> ModelReply | ModelError:
+        moved = redirect("/again", "307 Temporary Redirect").replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+        pages = {"/again": moved}
+        paths = ("/v1/chat/completions", "/v1/messages", "/v1/models/m:generateContent")
+        pages |= dict.fromkeys((*paths, "/v1/models/m:streamGenerateContent"), moved)
+        async with site(pages) as server:
+            return await asyncio.to_thread(ask, form, f"{server.url}/v1", stream=stream)
+
+    error = asyncio.run(run())
+    assert isinstance(error, ModelError)
+    assert re.search(r"sends elsewhere \(30[27]\): is base_url right", error.message)
+    assert (error.retryable, error.unavailable) == (False, True)
+
+
+# --- connections that cannot be made
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("http://h:8080/v1", "http://h:8080/v1"),
+        (" http://h/v1/\n", "http://h/v1"),
+        ("https://h/v1/chat/completions", "https://h/v1"),
+        ("HTTP://[::1]:80//v1//", "HTTP://[::1]:80//v1"),
+        ("http://bob:p@h", "http://bob:p@h"),
+    ],
+)
+def test_an_address_is_taken_as_people_write_it(given: str, used: str) -> None:
+    assert base_url_of(given) == used
+
+
+@pytest.mark.parametrize(
+    ("address", "wrong"),
+    [
+        ("", "this is empty"),
+        ("localhost:8080/v1", "does not begin with http:// or https://"),
+        ("htp://h/v1", "does not begin with"),
+        ("http:/h/v1", "does not begin with"),
+        ("http://", "does not begin with"),
+        ("http:///v1", "names no server"),
+        ("http://h:0/v1", "names no port"),
+        ("http://h:99999/v1", "the port, is none"),
+        ("http://h:80a/v1", "the port, is none"),
+        ("http://[::1/v1", "what stands in brackets"),
+        ("http://a b/v1", "a character that no address has"),
+        ("http://${HOST}/v1", "a character that no address has"),
+        ("http://h/v1?key=k", "nothing may follow its path"),
+    ],
+)
+@each_format
+def test_an_address_that_is_none_is_refused_without_being_repeated(form: Format, address: str, wrong: str) -> None:
+    with pytest.raises(ConfigError, match=f"base_url of {form.name}/m: .*such as http://127.0.0.1:8080/v1") as caught:
+        connect(f"{form.name}/m", base_url=address, api_key=KEY, environ={})
+
+    assert wrong in str(caught.value)
+    assert "key=k" not in str(caught.value)
+
+
+def test_a_forgotten_v1_is_named() -> None:
+    async def run(path: str) -> str:
+        missing = answer('{"error": {"message": "File Not Found"}}', status="404 Not Found")
+        async with site({"/chat/completions": missing, "/v1/chat/completions": missing}) as server:
+            told = await asyncio.to_thread(ask, OPENAI, f"{server.url}{path}", stream=False)
+            assert [request.target for request in server.requests] == [f"{path}/chat/completions"]
+        assert isinstance(told, ModelError)
+        return told.message
+
+    assert "base_url is wrong (most end with /v1): File Not Found" in asyncio.run(run(""))
+    assert "base_url is wrong: File Not Found" in asyncio.run(run("/v1"))
+
+
+@each_format
+@each_way
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"all_proxy": "socks9://127.0.0.1:1"},
+        {"http_proxy": "http://[::1"},
+        {"SSL_CERT_FILE": "/no/such/file.pem"},
+    ],
+    ids=lambda environment: next(iter(environment)),
+)
+def test_an_environment_in_which_no_connection_can_be_made_is_one_error(
+    form: Format, stream: bool, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    error = ask(form, "http://127.0.0.1:1/v1", stream=stream)
+
+    assert isinstance(error, ModelError)
+    assert (
+        "no connection can be made: are base_url, the variables of proxies, and SSL_CERT_FILE right?" in error.message
+    )
+    assert (error.retryable, error.unavailable) == (False, True)
+
+
+@each_format
+def test_a_server_without_tls_asked_by_https_says_so(form: Format) -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(64)
+        writer.write(answer("", status="400 Bad Request"))
+        await writer.drain()
+        writer.close()
+
+    async def run() -> ModelReply | ModelError:
+        async with await asyncio.start_server(plain, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            return await asyncio.to_thread(ask, form, f"https://127.0.0.1:{port}/v1", stream=False)
+
+    error = asyncio.run(run())
+    assert isinstance(error, ModelError)
+    assert "it does not speak TLS at this port: write http:// in base_url" in error.message
+    assert not error.retryable

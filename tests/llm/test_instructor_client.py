@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+from pydantic import BaseModel, Field, field_validator
+
+from framework.llm.client import ModelReply, ModelRequest
+from framework.llm.instructor_client import ask_typed
+from framework.llm.openai.client import OpenAIModel
+from framework.types.errors import LimitExceeded, ModelError, Paused
+from framework.types.messages import Message, ToolCall, ToolDefinition, Usage
+from framework.types.plan import PlanDraft, StepDraft
+from framework.types.spec import ModelSettings
+from tests.support.wire import Answer, WireServer, calls, cut_stream, says, wire_server
+
+GOOD = {"goal": "tea", "steps": [{"id": "boil", "description": "Boil water."}]}
+BAD = {"goal": "tea", "steps": [{"id": "pour it", "description": "Pour."}]}
+USER = Message(role="user", content="Make {{ 7 * 6 }} cups of tea {% for x in y %}")
+DRAFT = PlanDraft(goal="tea", steps=(StepDraft(id="boil", description="Boil water."),))
+
+T = TypeVar("T", bound=BaseModel)
+
+
+class Told:
+    """What passed through the gateway."""
+
+    def __init__(self, server: WireServer) -> None:
+        self.server = server
+        self.requests: list[ModelRequest] = []
+        self.usage = Usage()
+
+
+def plan(given: object) -> Answer:
+    return calls(("PlanDraft", given))
+
+
+def ask_server(
+    answers: list[Answer], request: ModelRequest | None = None, **options: Any
+) -> tuple[PlanDraft | ModelError, Told]:
+    async def run() -> tuple[PlanDraft | ModelError, Told]:
+        async with wire_server(answers) as server:
+            told = Told(server)
+            model = OpenAIModel("openai", "m", api_key="k", base_url=server.url)
+
+            async def ask(asked: ModelRequest) -> ModelReply:
+                told.requests.append(asked)
+                replies = [delta.reply async for delta in model.stream(asked)]
+                assert replies[-1] is not None
+                told.usage += replies[-1].usage
+                return replies[-1]
+
+            try:
+                return await ask_typed(ask, request or ModelRequest(messages=(USER,)), PlanDraft, **options), told
+            except ModelError as error:
+                return error, told
+            finally:
+                await model.close()
+
+    return asyncio.run(run())
+
+
+def ask_with(ask: Callable[[ModelRequest], Awaitable[ModelReply]], output: type[T]) -> T:
+    async def run() -> T:
+        return await ask_typed(ask, ModelRequest(messages=(USER,)), output)
+
+    return asyncio.run(run())
+
+
+def test_a_plan_comes_back_as_its_own_type() -> None:
+    answer, told = ask_server([plan(GOOD)])
+
+    assert answer == DRAFT
+    assert type(answer) is PlanDraft
+    assert len(told.server.requests) == 1
+
+
+def test_a_re_ask_tells_the_model_what_was_wrong_and_every_ask_is_counted() -> None:
+    answer, told = ask_server([plan(BAD), plan(GOOD)])
+
+    *_, wrong, correction = told.server.requests[1]["messages"]
+    assert answer == DRAFT
+    assert json.loads(wrong["tool_calls"][0]["function"]["arguments"]) == BAD
+    assert correction["role"] == "tool"
+    assert "String should match pattern" in correction["content"]
+    assert told.usage == Usage(prompt_tokens=20, completion_tokens=10, total_tokens=30)
+
+
+def test_a_re_ask_tells_why_arguments_were_not_json() -> None:
+    answer, told = ask_server([plan('{"goal": "a", "goal": "b"}'), plan(GOOD)])
+
+    assert answer == DRAFT
+    assert "the key 'goal' stands in it twice" in told.server.requests[1]["messages"][-1]["content"]
+
+
+def test_a_model_that_answers_in_text_is_asked_again() -> None:
+    answer, told = ask_server([says("Sure! First boil water."), plan(GOOD)])
+
+    assert answer == DRAFT
+    assert told.server.requests[1]["messages"][-1]["role"] == "user"
+
+
+def test_the_conversation_and_the_settings_are_asked_as_they_are() -> None:
+    earlier = Message(role="assistant", tool_calls=(ToolCall(id="c", tool="docs.search", arguments={"q": "tea"}),))
+    conversation = (USER, earlier, Message(role="tool", content="{{ found }}", tool_call_id="c"))
+    other_tool = ToolDefinition(name="docs.search", description="Search.", parameters={"type": "object"})
+    settings = ModelSettings(temperature=0.3, max_tokens=77, tool_choice="none")
+
+    _, told = ask_server(
+        [plan(BAD), plan(GOOD)],
+        ModelRequest(messages=conversation, tools=(other_tool,), settings=settings, stream=True),
+    )
+
+    assert [asked.messages[:3] for asked in told.requests] == [conversation, conversation]
+    assert all(asked.settings == settings.model_copy(update={"tool_choice": "PlanDraft"}) for asked in told.requests)
+    assert all([tool.name for tool in asked.tools] == ["PlanDraft"] for asked in told.requests)
+    assert not any(asked.stream for asked in told.requests)
+
+
+@pytest.mark.parametrize("retries", [0, 1, 2])
+def test_re_asks_end_with_what_was_wrong_and_without_the_models_words(retries: int) -> None:
+    secret = {**BAD, "goal": "hunter2"}
+    error, told = ask_server([plan(secret)] * 5, retries=retries)
+
+    assert isinstance(error, ModelError)
+    assert len(told.requests) == retries + 1
+    assert error.message.startswith("the answer still does not fit PlanDraft: ")
+    assert "steps.0.id: String should match pattern" in error.message
+    assert "hunter2" not in error.message
+    assert not error.retryable
+
+
+def test_only_text_ends_as_an_error_that_says_so() -> None:
+    error, _ = ask_server([says("I would rather talk.")] * 3)
+
+    assert isinstance(error, ModelError)
+    assert error.message == "the model did not call PlanDraft, it answered in text"
+
+
+@pytest.mark.parametrize("cut", [says("half a", finish="length"), calls(("PlanDraft", GOOD), finish="length")])
+def test_an_answer_cut_by_max_tokens_is_not_asked_again(cut: Answer) -> None:
+    error, told = ask_server([cut, plan(GOOD)])
+
+    assert isinstance(error, ModelError)
+    assert "cut by max_tokens: raise model_settings.max_tokens" in error.message
+    assert not error.retryable
+    assert len(told.requests) == 1
+
+
+def test_a_broken_connection_is_the_gateways_to_retry() -> None:
+    error, told = ask_server([cut_stream(), plan(GOOD)])
+
+    assert isinstance(error, ModelError)
+    assert error.retryable
+    assert len(told.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        LimitExceeded("max_total_tokens", used=5, allowed=4),
+        ModelError("down", retryable=True),
+        ValueError("a mistake in the gateway"),
+        KeyError("another"),
+        Paused(()),
+        asyncio.CancelledError(),
+    ],
+    ids=lambda raised: type(raised).__name__,
+)
+def test_whatever_the_gateway_raises_passes_unchanged_and_is_not_asked_again(raised: BaseException) -> None:
+    asked = []
+
+    async def ask(request: ModelRequest) -> ModelReply:
+        asked.append(request)
+        raise raised
+
+    with pytest.raises(type(raised)) as caught:
+        ask_with(ask, PlanDraft)
+
+    assert caught.value is raised or isinstance(raised, asyncio.CancelledError)
+    assert len(asked) == 1
+
+
+def test_a_limit_reached_by_a_re_ask_passes_unchanged() -> None:
+    limit = LimitExceeded("max_steps", used=2, allowed=1)
+    replies = [ModelReply(_calling("PlanDraft", BAD), "tool_calls", Usage())]
+
+    async def ask(request: ModelRequest) -> ModelReply:
+        if not replies:
+            raise limit
+        return replies.pop()
+
+    with pytest.raises(LimitExceeded) as caught:
+        ask_with(ask, PlanDraft)
+
+    assert caught.value is limit
+
+
+def test_a_validation_error_of_the_gateways_own_is_not_taken_for_the_models() -> None:
+    asked = []
+
+    async def ask(request: ModelRequest) -> ModelReply:
+        asked.append(request)
+        PlanDraft.model_validate({})
+        raise AssertionError
+
+    with pytest.raises(ValueError, match="steps"):
+        ask_with(ask, PlanDraft)
+
+    assert len(asked) == 1
+
+
+class Choice(BaseModel):
+    """Choose an agent."""
+
+    agent: str = Field(alias="chosenAgent")
+    confidence: float = Field(ge=0, le=1)
+
+
+class Broken(BaseModel):
+    """A type whose own check has a mistake in it."""
+
+    word: str
+
+    @field_validator("word")
+    @classmethod
+    def _check(cls, value: str) -> str:
+        raise RuntimeError(f"no check for {len(value)} letters")
+
+
+def _calling(name: str, arguments: dict[str, Any]) -> Message:
+    return Message(role="assistant", tool_calls=(ToolCall(id="c", tool=name, arguments=arguments),))
+
+
+def _answering(name: str, arguments: dict[str, Any]) -> Callable[[ModelRequest], Awaitable[ModelReply]]:
+    async def ask(request: ModelRequest) -> ModelReply:
+        return ModelReply(_calling(name, arguments), "tool_calls", Usage())
+
+    return ask
+
+
+def test_a_type_with_aliases_is_read_by_them() -> None:
+    choice = ask_with(_answering("Choice", {"chosenAgent": "billing", "confidence": 1}), Choice)
+
+    assert (choice.agent, choice.confidence) == ("billing", 1.0)
+
+
+def test_a_mistake_in_the_types_own_check_comes_out_as_it_is() -> None:
+    with pytest.raises(RuntimeError, match="no check for 3 letters"):
+        ask_with(_answering("Broken", {"word": "abc"}), Broken)
+
+
+@pytest.fixture
+def instructor_logger() -> Iterator[logging.Logger]:
+    logger = logging.getLogger("instructor")
+    level = logger.level
+    logger.setLevel(logging.NOTSET)
+    yield logger
+    logger.setLevel(level)
+
+
+def test_nothing_of_the_models_answer_is_logged(
+    instructor_logger: logging.Logger, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ModelError):
+        ask_with(_answering("Choice", {"chosenAgent": "hunter2", "confidence": "hunter2"}), Choice)
+
+    assert not [record for record in caplog.records if record.name.startswith("instructor")]
+
+
+def test_a_level_set_by_the_program_stays(instructor_logger: logging.Logger) -> None:
+    instructor_logger.setLevel(logging.WARNING)
+
+    ask_with(_answering("Choice", {"chosenAgent": "a", "confidence": 1}), Choice)
+
+    assert instructor_logger.level == logging.WARNING

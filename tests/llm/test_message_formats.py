@@ -1,0 +1,155 @@
+"""Conversations as data: out into every form and back, with nothing lost that the form can say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from google.genai import types as gemini
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework import RequestError
+from framework.llm.message_formats import FORMS, Form, exported, imported
+from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition
+from framework.types.transcript import MAX_MESSAGE_CHARS, faults
+from tests.support.cases import cases
+
+TOOLS = ("echo", "orders.lookup", "mcp.docs.search_files", "x." + "long" * 20)
+DEFINITIONS = [ToolDefinition(name=name, description="", parameters={"type": "object"}) for name in TOOLS]
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(str.strip)
+VALUES = st.none() | st.booleans() | st.integers(-9, 9) | TEXTS
+ARGUMENTS = st.dictionaries(TEXTS, VALUES | st.lists(VALUES, max_size=3), max_size=3)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[Message]:
+    """Turns of a user, each answered after some rounds of calls; speakers take turns, as all providers want it."""
+    messages: list[Message] = []
+    for _ in range(draw(st.integers(0, 4))):
+        messages.append(Message(role="user", content=draw(TEXTS)))
+        for _ in range(draw(st.integers(0, 2))):
+            calls = [
+                ToolCall(id=f"c{len(messages)}-{n}", tool=draw(st.sampled_from(TOOLS)), arguments=draw(ARGUMENTS))
+                for n in range(draw(st.integers(1, 3)))
+            ]
+            messages.append(Message(role="assistant", content=draw(st.just("") | TEXTS), tool_calls=tuple(calls)))
+            answers = [Message(role="tool", tool_call_id=call.id, content=draw(TEXTS)) for call in calls]
+            messages.extend(answers)
+        messages.append(Message(role="assistant", content=draw(TEXTS)))
+    return messages
+
+
+@pytest.mark.parametrize("form", FORMS)
+@cases(60)
+@given(messages=conversations())
+def test_there_and_back_is_the_same_conversation(form: Form, messages: list[Message]) -> None:
+    data = json.loads(json.dumps(exported(messages, form, DEFINITIONS)))
+    assert imported(data, form, DEFINITIONS) == messages
+
+
+@cases(60)
+@given(messages=conversations(), decided=st.sampled_from([None, "approve", "reject: too much"]))
+def test_our_own_form_holds_everything(messages: list[Message], decided: str | None) -> None:
+    thought = Reasoning(text="hm", provider="anthropic", data={"stamp": "s", "outline": ["text"]})
+    full = [
+        message.model_copy(update={"status": "denied", "decision": decided})
+        if message.role == "tool"
+        else message.model_copy(update={"reasoning": thought})
+        for message in messages
+    ]
+    assert imported(json.loads(json.dumps(exported(full, "messages"))), "messages") == full
+
+
+@pytest.mark.parametrize("form", FORMS)
+@cases(40)
+@given(messages=conversations(), data=st.data())
+def test_speakers_in_a_row_lose_no_word_and_no_pair(form: Form, messages: list[Message], data: st.DataObject) -> None:
+    for _ in range(data.draw(st.integers(1, 3))):
+        said = Message(role=data.draw(st.sampled_from(["user", "assistant"])), content=data.draw(TEXTS))
+        ends = [0, *(n + 1 for n, m in enumerate(messages) if m.role == "assistant" and not m.tool_calls)]
+        messages.insert(data.draw(st.sampled_from(ends)), said)
+    back = imported(exported(messages, form, DEFINITIONS), form, DEFINITIONS)
+    assert not [*faults(back)]
+    assert [call for m in back for call in m.tool_calls] == [call for m in messages for call in m.tool_calls]
+    words = ["".join(m.content.split()) for m in (*messages, *back)]
+    assert "".join(words[: len(messages)]) == "".join(words[len(messages) :])
+
+
+THOUGHTS = {
+    "openai": Reasoning(text="hm", provider="deepseek", data={"field": "reasoning_content"}),
+    "anthropic": Reasoning(
+        text="hm",
+        provider="anthropic",
+        data={"stamp": "s", "outline": [{"type": "thinking", "thinking": "hm", "signature": "xx"}, "call"]},
+    ),
+    "gemini": Reasoning(text="", provider="gemini", data={"text": None, "calls": ["c2lnbmVk"]}),
+}
+
+
+@pytest.mark.parametrize("maker", THOUGHTS)
+@pytest.mark.parametrize("form", ["openai", "anthropic", "gemini"])
+def test_thoughts_go_only_into_the_form_of_the_provider_that_made_them(form: Form, maker: str) -> None:
+    call = ToolCall(id="c1", tool="echo", arguments={"text": "a"})
+    turn = Message(role="assistant", tool_calls=(call,), reasoning=THOUGHTS[maker])
+    messages = [Message(role="user", content="go"), turn, Message(role="tool", tool_call_id="c1", content="a")]
+    text = json.dumps(exported(messages, form))
+    assert ("hm" in text or "c2lnbmVk" in text) == (form == maker)
+    if form == maker:
+        back = imported(json.loads(text), form)
+        assert json.dumps(exported(back, form)) == text
+
+
+def test_an_export_for_gemini_is_what_its_sdk_takes() -> None:
+    call = ToolCall(id="c1", tool="orders.lookup", arguments={"order": "1"})
+    messages = [
+        Message(role="system", content="be kind"),
+        Message(role="user", content="go"),
+        Message(role="assistant", tool_calls=(call,)),
+        Message(role="tool", tool_call_id="c1", content="found"),
+        Message(role="assistant", content="done"),
+    ]
+    data = exported(messages, "gemini")
+    contents = [gemini.Content.model_validate(content) for content in data["contents"]]
+    camel = [json.loads(content.model_dump_json(by_alias=True, exclude_none=True)) for content in contents]
+    assert "functionCall" in camel[1]["parts"][0], "the API's own spelling"
+    assert imported({**data, "contents": camel}, "gemini", [*DEFINITIONS]) == messages
+
+
+def test_gemini_calls_without_ids_are_paired_by_name_and_order() -> None:
+    call = {"functionCall": {"name": "echo", "args": {"text": "a"}}}
+    answers = [{"functionResponse": {"name": "echo", "response": {"output": text}}} for text in ("a", "b")]
+    data = [{"role": "model", "parts": [call, call]}, {"role": "user", "parts": answers}]
+    first, *rest = imported(data, "gemini")
+    assert [m.tool_call_id for m in rest] == [call.id for call in first.tool_calls]
+    assert [m.content for m in rest] == ["a", "b"]
+
+
+CALL = {"role": "assistant", "tool_calls": [{"id": "c1", "tool": "echo", "arguments": {}}]}
+BROKEN: list[tuple[Form, Any, str]] = [
+    ("messages", "hello", "a list of messages is expected"),
+    ("messages", [{"role": "robot", "content": "x"}], "0.role"),
+    ("messages", [{"role": "user", "text": "x"}], "0.text"),
+    ("messages", [CALL], "the call 'c1' of echo is not answered by message 1"),
+    ("messages", [CALL, {"role": "user", "content": "x"}], "the call 'c1' of echo is not answered by message 1"),
+    ("messages", [{"role": "tool", "tool_call_id": "c9", "content": ""}], "message 1 answers the call 'c9'"),
+    ("messages", [{"role": "user", "content": "x" * 10_000_000}], f"at most {MAX_MESSAGE_CHARS} are taken"),
+    ("openai", {"messages": None}, "a list of messages is expected"),
+    ("openai", [{"role": "robot", "content": "x"}], "message 1 has no role"),
+    ("openai", ["x"], "message 1 has no role"),
+    ("anthropic", {"messages": [{"role": "user"}]}, "content"),
+    ("anthropic", [{"role": "user", "content": [{"type": "image"}]}], "text"),
+    ("anthropic", [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}], "answers the call 't'"),
+    ("gemini", [{"role": "user", "parts": [{"inlineData": {}}]}], "text"),
+    ("gemini", [{"role": "model", "parts": [{"text": "x", "thoughtSignature": "%%%"}]}], "base64"),
+    ("gemini", ["x"], "form 'gemini'"),
+]
+
+
+@pytest.mark.parametrize(("form", "data", "message"), BROKEN)
+def test_what_is_no_conversation_is_refused_with_the_place(form: Form, data: Any, message: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        imported(data, form)
+    assert message in str(refused.value)
+    assert len(str(refused.value)) < 500

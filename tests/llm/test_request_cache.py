@@ -1,0 +1,87 @@
+"""Prepared bytes are what writing everything anew would give, however a conversation goes on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.llm.openai_format import message_to_chat
+from framework.llm.request_cache import KEPT_TOOLSETS, Toolsets, Written, fields
+from framework.types.messages import Message, ToolDefinition
+from tests.support.cases import cases
+
+
+def write(message: Message) -> dict[str, Any]:
+    return message_to_chat(message, {})
+
+
+CONVERSATIONS = st.lists(
+    st.tuples(st.sampled_from(["append", "replace", "drop", "insert"]), st.integers(0, 8), st.text(max_size=5))
+)
+
+
+@cases(100)
+@given(steps=CONVERSATIONS)
+def test_however_a_conversation_changes_its_bytes_are_those_of_writing_it_anew(
+    steps: list[tuple[str, int, str]],
+) -> None:
+    written, messages = Written(), list[Message]()
+    for what, place, text in steps:
+        message = Message(role="user", content=text)
+        if what == "append":
+            messages.append(message)
+        elif what == "insert":
+            messages.insert(place, message)
+        elif messages and what == "replace":
+            messages[place % len(messages)] = message
+        elif messages:
+            del messages[place % len(messages)]
+        assert json.loads(b"".join(written.pieces(messages, write))) == [write(message) for message in messages]
+
+
+def test_what_is_the_same_is_not_written_again() -> None:
+    seen: list[str] = []
+
+    def noting(message: Message) -> dict[str, Any]:
+        seen.append(message.content)
+        return write(message)
+
+    written, messages = Written(), [Message(role="user", content=str(n)) for n in range(3)]
+    written.pieces(messages, noting)
+    messages.append(Message(role="user", content="3"))
+    written.pieces(messages, noting)
+    assert seen == ["0", "1", "2", "3"]
+
+
+def test_tools_are_made_once_for_as_long_as_their_list_is_in_use() -> None:
+    made: list[int] = []
+
+    def make(tools: tuple[ToolDefinition, ...]) -> int:
+        made.append(len(tools))
+        return len(tools)
+
+    toolsets = Toolsets(make)
+    lists = [
+        tuple(ToolDefinition(name=f"t{n}", description="d", parameters={}) for n in range(size)) for size in range(3)
+    ]
+    for _ in range(3):
+        assert [toolsets.of(tools) for tools in lists] == [0, 1, 2]
+    assert made == [0, 1, 2]
+    for n in range(KEPT_TOOLSETS):
+        toolsets.of((ToolDefinition(name=f"x{n}", description="d", parameters={}),))
+    toolsets.of(lists[2])
+    assert made.count(2) == 2, "what was not used for long is made anew"
+
+
+def test_fields_whose_json_is_ready_stand_beside_the_others() -> None:
+    assert json.loads(fields({"model": "m", "n": 1}, messages=[b"[1", b"]"], tools=[b"[]"])) == {
+        "model": "m",
+        "n": 1,
+        "messages": [1],
+        "tools": [],
+    }
+    assert fields({}, a=[b"1"], b=[b"2"]) == b'{"a":1,"b":2}'
+    assert fields({}) == b"{}"

@@ -1,0 +1,314 @@
+"""Who may ask a server: by a key, or from this machine; and what nobody is told."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from pydantic import SecretStr
+
+from framework.config.settings import ServerSettings, Settings
+from framework.server.access import admission, is_loopback
+from framework.server.failures import AccessDenied, Unauthenticated
+from framework.server.feed import KEPT, ConfigFeed
+from framework.server.listening import CannotListen, listening, url_of
+from framework.server.replies import masked_changes
+from framework.types.change import Change
+from framework.types.errors import ConfigError
+from framework.types.events import ConfigReloaded
+from framework.types.problem import Problem
+from tests.support.projects import agent, write
+from tests.support.served import PATIENCE, Served, served
+
+SECRET = "sk-abcdefghijklmnop"
+KEY, OTHER = "0123456789abcdef0123", "fedcba9876543210fedc"
+ONE = {"agents.d/one.yaml": agent("one", model="offline")}
+ROUTES = [
+    ("GET", "/agent/config"),
+    ("GET", "/agent/config/history"),
+    ("POST", "/agent/config/check"),
+    ("POST", "/agent/config/rollback"),
+    ("GET", "/agent/events"),
+    ("GET", "/agent/agents"),
+]
+
+
+def no_keys() -> tuple[SecretStr, ...]:
+    return ()
+
+
+@pytest.mark.parametrize(
+    ("client", "headers"),
+    [
+        ("127.0.0.1", {"host": "127.0.0.1:8321"}),
+        ("127.8.9.10", {"host": "127.0.0.1"}),
+        ("::1", {"host": "[::1]:8321"}),
+        ("127.0.0.1", {"host": "LOCALHOST:8321"}),
+        ("127.0.0.1", {"host": "localhost:8321", "origin": "http://localhost:8321"}),
+        ("::ffff:127.0.0.1", {"host": "localhost"}),
+        ("127.0.0.1", {"host": "localhost", "sec-fetch-site": "same-origin"}),
+        ("127.0.0.1", {"host": "localhost", "sec-fetch-site": "none"}),
+    ],
+)
+def test_without_keys_programs_of_this_machine_may_ask(client: str, headers: dict[str, str]) -> None:
+    admission(no_keys)(headers, client)
+
+
+@pytest.mark.parametrize(
+    ("client", "headers", "message"),
+    [
+        ("192.0.2.1", {"host": "127.0.0.1"}, "only this machine"),
+        ("localhost.example.com", {"host": "127.0.0.1"}, "only this machine"),
+        (None, {"host": "127.0.0.1"}, "only this machine"),
+        ("127.0.0.1", {"host": "evil.example.com:8321"}, "Host header"),
+        ("127.0.0.1", {"host": "127.0.0.1.evil.example.com"}, "Host header"),
+        ("127.0.0.1", {"host": "localhost.evil.example.com"}, "Host header"),
+        ("127.0.0.1", {"host": "0.0.0.0:8321"}, "Host header"),
+        ("127.0.0.1", {"host": ""}, "Host header"),
+        ("127.0.0.1", {"host": "[::1"}, "Host header"),
+        ("127.0.0.1", {"host": "evil.example.com@127.0.0.1"}, "Host header"),
+        ("127.0.0.1", {"host": "evil.example.com#@127.0.0.1"}, "Host header"),
+        ("127.0.0.1", {}, "Host header"),
+        ("127.0.0.1", {"host": "localhost/evil"}, "Host header"),
+        ("127.0.0.1", {"host": "localhost#evil"}, "Host header"),
+        ("127.0.0.1", {"host": "localhost?evil"}, "Host header"),
+        ("127.0.0.1", {"host": "local\thost"}, "Host header"),
+        ("127.0.0.1", {"host": "localhost\\evil"}, "Host header"),
+        ("127.0.0.1", {"host": "localhost:8321:1"}, "Host header"),
+        ("127.0.0.1", {"host": "localhost:8321", "sec-fetch-site": "cross-site"}, "other sites"),
+        ("127.0.0.1", {"host": "localhost:8321", "sec-fetch-site": "same-site"}, "other sites"),
+        ("127.0.0.1", {"host": "127.0.0.1:8321", "origin": "http://evil.example.com"}, "other sites"),
+        ("127.0.0.1", {"host": "127.0.0.1:8321", "origin": "http://127.0.0.1:3000"}, "other sites"),
+        ("127.0.0.1", {"host": "127.0.0.1:8321", "origin": "null"}, "other sites"),
+    ],
+)
+def test_without_keys_nobody_else_may_ask(client: str | None, headers: dict[str, str], message: str) -> None:
+    with pytest.raises(AccessDenied, match=message):
+        admission(no_keys)(headers, client)
+
+
+@pytest.mark.parametrize("authorization", [f"Bearer {KEY}", f"bearer {OTHER}", f"Bearer  {KEY} "])
+def test_with_keys_whoever_shows_one_may_ask_from_anywhere(authorization: str) -> None:
+    admit = admission(lambda: (SecretStr(KEY), SecretStr(OTHER)))
+    admit({"authorization": authorization, "host": "agents.example.com"}, "192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    ["", "Bearer", "Bearer ", KEY, f"Basic {KEY}", f"Bearer {KEY[:-1]}", f"Bearer {KEY}x", "Bearer \udcff", "Bearer é"],
+)
+def test_with_keys_nobody_else_may_not_even_from_here(authorization: str) -> None:
+    with pytest.raises(Unauthenticated):
+        admission(lambda: (SecretStr(KEY),))({"authorization": authorization, "host": "localhost"}, "127.0.0.1")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.1.2.3"])
+def test_loopback_is_known(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "192.0.2.1", "example.com", "localhost.example.com", "127.0.0.1.nip.io"]
+)
+def test_what_is_not_loopback_is_known(host: str) -> None:
+    assert not is_loopback(host)
+
+
+# --- a real server
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server that others could reach, and that wants a key."""
+    bad, told = f"name: [  # {SECRET}\n", agent("told", model="offline", description=f"Has {SECRET}.")
+    root = write(tmp_path_factory.mktemp("locked"), {**ONE, "agents.d/bad.yaml": bad, "agents.d/told.yaml": told})
+    environment = {"AGENTSD_SERVER__API_KEYS": f'["{KEY}", "{OTHER}"]'}
+    with served(root, "--host", "0.0.0.0", key=KEY, environment=environment) as found:
+        yield found
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+@pytest.mark.parametrize("authorization", [None, f"Bearer {KEY}x", f"Basic {KEY}"])
+def test_every_route_wants_a_key(locked: Served, method: str, path: str, authorization: str | None) -> None:
+    headers = {"authorization": authorization} if authorization else {}
+    response = httpx2.request(method, locked.url + path, headers=headers, timeout=PATIENCE, trust_env=False)
+    assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
+    assert response.json()["error"]["code"] == "unauthenticated"
+    assert locked.get("/agent/config")["generation"] == 1
+
+
+def test_what_load_balancers_ask_needs_no_key_and_says_no_more_than_they_need(locked: Served) -> None:
+    for path in ("/health", "/ready"):
+        response = httpx2.get(locked.url + path, timeout=PATIENCE, trust_env=False)
+        assert response.status_code == 200
+        assert "bad.yaml" not in response.text
+    assert locked.get("/ready")["problems"][0]["path"] == "agents.d/bad.yaml"
+
+
+def test_no_answer_holds_a_secret(locked: Served) -> None:
+    for method, path in ROUTES:
+        if path != "/agent/events":
+            text = locked.ask(method, path).text
+            assert not any(secret in text for secret in (KEY, OTHER, SECRET)), path
+    assert locked.get("/agent/agents")["agents"][1]["description"] == "Has ***."
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_a_page_of_another_site_gets_nothing_from_a_server_without_keys(still: Served, method: str, path: str) -> None:
+    for headers in (
+        {"host": "evil.example.com"},
+        {"origin": "http://evil.example.com"},
+        {"sec-fetch-site": "cross-site"},
+    ):
+        response = still.ask(method, path, headers=headers)
+        assert (response.status_code, response.json()["error"]["code"]) == (403, "access_denied")
+    response = still.ask("GET", "/ready", headers={"host": "evil.example.com"})
+    assert (response.status_code, response.json()["problems"]) == (200, [])
+
+
+@pytest.fixture(scope="module")
+def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server without keys."""
+    root = write(tmp_path_factory.mktemp("still"), {**ONE, "agents.d/bad.yaml": "name: [\n"})
+    with served(root) as found:
+        yield found
+
+
+def test_who_comes_by_way_of_a_proxy_of_this_machine_is_not_from_here(still: Served) -> None:
+    assert still.ask("GET", "/agent/config", headers={"x-forwarded-for": "192.0.2.1"}).status_code == 403
+    spoofed = {"x-forwarded-for": "127.0.0.1, 192.0.2.1"}
+    assert still.ask("GET", "/agent/config", headers=spoofed).status_code == 403
+
+
+def test_a_key_that_is_taken_away_counts_no_more_for_streams_neither(tmp_path: Path) -> None:
+    def settings(key: str) -> str:
+        return f"server: {{api_keys: ['{key}']}}\n"
+
+    write(tmp_path, {**ONE, "agentsd.yaml": settings(KEY)})
+    with served(tmp_path, key=KEY) as server, server.listening() as events:
+        write(tmp_path, {"agentsd.yaml": settings(OTHER)})
+        assert list(events) == [], "the stream ends instead of telling"
+        assert server.ask("GET", "/agent/config").status_code == 401
+        server.key = OTHER
+        changes = server.get("/agent/config/history")["generations"][0]["changes"]
+        assert [(change["key"], change["effect"]) for change in changes] == [("server.api_keys", "widens")]
+        assert KEY not in str(changes)
+        assert OTHER not in str(changes)
+        write(tmp_path, {"agentsd.yaml": "server: {api_keys: [short]}\n"})
+        server.key = KEY
+        assert server.ask("GET", "/agent/config").status_code == 401, "a file that cannot be used opens nothing"
+
+
+def test_a_server_that_others_reach_and_that_loses_its_keys_answers_nobody_but_this_machine(tmp_path: Path) -> None:
+    write(tmp_path, {**ONE, "agentsd.yaml": f"server: {{api_keys: ['{KEY}']}}\n"})
+    with served(tmp_path, "--host", "0.0.0.0", key=KEY) as server:
+        with server.listening() as events:
+            write(tmp_path, {"agentsd.yaml": "server: {api_keys: []}\n"})
+            next(events)
+        server.key = None
+        assert server.get("/agent/config")["generation"] == 2
+        assert server.ask("GET", "/agent/config", headers={"x-forwarded-for": "192.0.2.1"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "keys", ["[hunter2]", "['']", "['${NOT_THERE:-}']", "['hunter2 hunter2 hunter2']", "['hunter2-ключ-ключ']", "[1]"]
+)
+def test_a_key_that_is_none_is_refused_and_not_shown(tmp_path: Path, keys: str) -> None:
+    write(tmp_path, {"agentsd.yaml": f"server: {{api_keys: {keys}}}\n"})
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(tmp_path)
+    assert "agentsd.yaml:1:" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("keys", [f'["{KEY}"', f'"{KEY}"', KEY, f'{{"a": "{KEY}"}}', '["short-secret"]'])
+def test_a_variable_that_holds_no_keys_is_refused_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: str
+) -> None:
+    monkeypatch.setenv("AGENTSD_SERVER__API_KEYS", keys)
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(tmp_path)
+    assert "SERVER" in str(caught.value).upper()
+    assert not any(secret in str(caught.value) for secret in (KEY, "short-secret"))
+
+
+# --- the parts
+
+
+def test_values_under_the_names_of_secrets_are_masked() -> None:
+    (change,) = masked_changes([Change(agent="a", key="metadata.api_key", before="x", after="y", effect="neutral")])
+    assert (change.before, change.after) == ("***", "***")
+    (change,) = masked_changes([Change(agent="a", key="inputs.password.default", after="hunter2", effect="neutral")])
+    assert (change.before, change.after) == (None, "***")
+    (change,) = masked_changes([Change(agent="a", key="instructions", after="Bearer abcdefghijkl", effect="neutral")])
+    assert change.after == "Bearer ***"
+
+
+def test_a_feed_keeps_the_last_events_and_lets_everybody_go_when_it_closes() -> None:
+    async def main() -> None:
+        feed = ConfigFeed()
+        waiting = asyncio.create_task(feed.after(0))
+        await asyncio.sleep(0)
+        problem = Problem(path="a", message="api_key: hunter2hunter2")
+        for number in range(KEPT + 5):
+            feed.add(ConfigReloaded(generation=number + 1, digest="d", problems=(problem,)))
+        assert [item.number for item in await waiting] == [*range(6, KEPT + 6)], "what is too old is gone"
+        kept = await feed.after(KEPT)
+        assert [item.number for item in kept] == [*range(KEPT + 1, KEPT + 6)]
+        assert "hunter2" not in str(kept)
+        assert feed.number_of(feed.id_of(kept[0])) == KEPT + 1
+        assert feed.number_of(None) == KEPT + 5
+        for strange in ("", "x", "-", f"{feed.id_of(kept[0])}9999", feed.id_of(kept[0]).replace("-", "-²"), "9" * 5000):
+            assert feed.number_of(strange) in {0, KEPT + 5}
+        waiting = asyncio.create_task(feed.after(KEPT + 5))
+        await asyncio.sleep(0)
+        feed.close()
+        assert await waiting == ()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:80"),
+        ("0.0.0.0", "http://127.0.0.1:80"),
+        ("::", "http://[::1]:80"),
+        ("::1", "http://[::1]:80"),
+        ("agents.example.com", "http://agents.example.com:80"),
+    ],
+)
+def test_the_url_for_this_machine_is_known(host: str, url: str) -> None:
+    assert url_of(host, 80) == url
+
+
+def test_an_address_is_taken_once_and_let_go() -> None:
+    with listening(ServerSettings(port=0)) as bound:
+        port = bound.getsockname()[1]
+        with pytest.raises(CannotListen, match="is in use"), listening(ServerSettings(port=port)):
+            pass
+    with listening(ServerSettings(port=port)):
+        pass
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "a" * 200, "256.1.1.1", "192.0.2.1", "..", "é.invalid"])
+def test_an_address_that_is_none_of_this_machine_is_told(host: str) -> None:
+    with (
+        pytest.raises((ConfigError, CannotListen)) as caught,
+        listening(ServerSettings(host=host, api_keys=(SecretStr(KEY),))),
+    ):
+        pass
+    assert host in str(caught.value)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="there is no IPv6 here")
+def test_others_may_reach_it_once_keys_are_set() -> None:
+    for host in ("0.0.0.0", "::"):
+        with pytest.raises(ConfigError, match=r"set server\.api_keys"), listening(ServerSettings(host=host, port=0)):
+            pass
+        with listening(ServerSettings(host=host, port=0, api_keys=(SecretStr(KEY),))) as bound:
+            assert bound.getsockname()[1]

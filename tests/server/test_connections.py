@@ -1,0 +1,154 @@
+"""Connections that never send a request: a server closes them and answers the others."""
+
+from __future__ import annotations
+
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from framework.config.settings import ServerSettings
+from framework.server.connections import ConnectionLimits, client_of
+from tests.support.projects import agent, write
+from tests.support.served import PATIENCE, Served, served
+
+ONE = {"agents.d/one.yaml": agent("one", model="offline")}
+HALF = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "
+FILES = 400
+"""Limit of open files of the servers here."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Served]:
+    environment = {
+        "AGENTSD_SERVER__REQUEST_TIMEOUT": "2s",
+        "AGENTSD_SERVER__MAX_CONNECTIONS": "100",
+        "AGENTSD_SERVER__MAX_CONNECTIONS_PER_ADDRESS": "40",
+    }
+    with served(write(tmp_path, ONE), environment=environment) as started:
+        resource.prlimit(started.process.pid, resource.RLIMIT_NOFILE, (FILES, FILES))
+        yield started
+
+
+def half_open(stack: ExitStack, port: int, source: str = "127.0.0.1") -> socket.socket:
+    """A connection whose request never ends."""
+    connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE, (source, 0)))
+    connection.sendall(HALF)
+    return connection
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Wait until the server closes a connection."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_half_open_connections_do_not_keep_health_from_being_answered(server: Served) -> None:
+    with ExitStack() as stack:
+        for number in range(2 * FILES):
+            half_open(stack, server.port, f"127.0.0.{number % 200 + 1}")
+            if number % 100 == 99:
+                assert server.get("/health") == {"status": "ok"}
+        assert server.get("/health") == {"status": "ok"}
+    assert server.stop() == 0
+    assert len(server.said) < 5, server.said[:20]
+
+
+def test_a_request_that_does_not_arrive_in_time_loses_its_connection(server: Served) -> None:
+    with ExitStack() as stack:
+        assert is_closed(half_open(stack, server.port))
+        silent = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), PATIENCE))
+        assert is_closed(silent)
+
+
+def test_a_body_that_does_not_arrive_in_time_loses_its_connection(server: Served) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
+        connection.sendall(
+            b"POST /agent/config/rollback HTTP/1.1\r\nHost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+            b'content-length: 20\r\n\r\n{"gen'
+        )
+        assert is_closed(connection)
+
+
+def test_a_client_that_reads_no_answers_loses_its_connection(server: Served) -> None:
+    """Without a deadline its request is in progress for ever, so that nothing replaces the connection."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(3 * PATIENCE)
+        connection.connect(("127.0.0.1", server.port))
+        requests = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 1_000_000
+        with pytest.raises(ConnectionError):
+            connection.sendall(requests)
+    assert server.get("/health") == {"status": "ok"}
+
+
+def test_one_address_cannot_take_the_connections_of_another(server: Served) -> None:
+    with ExitStack() as stack:
+        other = half_open(stack, server.port, "127.0.0.2")
+        first = half_open(stack, server.port)
+        for _ in range(60):
+            half_open(stack, server.port)
+        assert is_closed(first)
+        other.sendall(b"\r\nConnection: close\r\n\r\n")
+        assert other.recv(15) == b"HTTP/1.1 200 OK"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", True),
+        ("2001:db8:1:2::1", "2001:db8:1:3::1", False),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
+        ("192.0.2.1", "192.0.2.2", False),
+    ],
+)
+def test_addresses_of_one_ipv6_network_share_their_limit(one: str, other: str, is_same: bool) -> None:
+    assert (client_of(one) == client_of(other)) == is_same
+
+
+def test_where_every_connection_is_busy_a_new_one_gets_503(tmp_path: Path) -> None:
+    write(tmp_path, {**ONE, "agentsd.yaml": "server: {max_connections: 2}\n"})
+    with served(tmp_path) as server, server.listening(), server.listening():
+        answered = server.ask("GET", "/health")
+        assert (answered.status_code, answered.json()["error"]["code"]) == (503, "too_many_connections")
+
+
+def test_a_connection_that_is_kept_alive_serves_many_requests(server: Served) -> None:
+    with httpx2.Client(base_url=server.url, trust_env=False) as client:
+        assert [client.get("/health").status_code for _ in range(50)] == [200] * 50
+
+
+@pytest.fixture
+def few_files() -> Iterator[None]:
+    """A low limit of open files for this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("few_files")
+def test_the_limit_of_open_files_lowers_the_number_of_connections() -> None:
+    limits = ConnectionLimits.of(ServerSettings(max_connections=500, max_connections_per_address=300))
+    assert (limits.total, limits.per_address) == (FILES - 256, FILES - 256)
+
+
+def test_a_lack_of_open_files_is_reported_once_and_passes(server: Served) -> None:
+    open_now = len([*Path(f"/proc/{server.process.pid}/fd").iterdir()])
+    with ExitStack() as stack:
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (open_now + 5, FILES))
+        waiting = [half_open(stack, server.port) for _ in range(30)]
+        assert is_closed(waiting[0]), "those that were accepted time out"
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (FILES, FILES))
+    assert server.get("/health") == {"status": "ok"}
+    assert server.stop() == 0
+    told = [line for line in server.said if "no connection can be accepted: Too many open files" in line]
+    assert (len(told), len(server.said) < 20) == (1, True), server.said

@@ -1,0 +1,121 @@
+"""A server looks after the runs in its store, whoever began them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from framework import Runtime
+from framework.store.url import open_store
+from framework.types.errors import RunSuspended
+from framework.types.state import RunState
+from tests.support.projects import agent, write
+from tests.support.served import PATIENCE, served
+
+STORE = "sqlite:///.agentsd/state.db"
+TOOL = '''
+import asyncio
+from pathlib import Path
+
+from framework import tool
+
+
+@tool(risk="low", idempotent=True)
+async def hello() -> str:
+    """Say hello. Ends when whoever it calls hangs up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(Path("port").read_text()))
+    try:
+        await reader.read()
+    finally:
+        writer.close()
+    return "hello"
+'''
+
+
+BLOCKING = '''
+import socket
+from pathlib import Path
+
+from framework import tool
+
+
+@tool(risk="low", idempotent=True)
+def hello() -> str:
+    """Say hello, in a thread that nothing can end. Ends when whoever it calls hangs up."""
+    with socket.create_connection(("127.0.0.1", int(Path("port").read_text()))) as connection:
+        connection.recv(1)
+    return "hello"
+'''
+
+
+async def left_behind(root: Path, gate: socket.socket, plugin: str = TOOL) -> None:
+    """A project with a run whose process has ended in the middle of a call."""
+    one = agent("one", model="offline", skill_policy="{allow: [say.hello]}")
+    write(root, {"agents.d/one.yaml": one, "plugins/say.py": plugin, "port": str(gate.getsockname()[1])})
+    async with Runtime.open(root, store=STORE, watch=False, grace=0) as runtime:
+        asked = asyncio.create_task(runtime.run("say hello", agent="one"))
+        connection, _ = await asyncio.to_thread(gate.accept)
+    connection.close()
+    with pytest.raises(RunSuspended):
+        await asked
+
+
+async def only_run(root: Path, until: str) -> RunState:
+    """The one run on record, once it has this status."""
+    store = await open_store(STORE, root)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while (await store.runs())[0].status != until:
+                pass
+        return await store.load_run((await store.runs())[0].run_id)
+    finally:
+        await store.close()
+
+
+def test_a_run_that_another_process_has_left_is_resumed_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as gate:
+            await left_behind(tmp_path, gate)
+            with served(tmp_path) as server:
+                connection, _ = await asyncio.to_thread(gate.accept)
+                connection.close()
+                run = await only_run(tmp_path, "completed")
+                assert run.tool_calls == 1
+                assert server.stop() == 0
+            assert any(f"resumed what another process has left: {run.run_id}" in line for line in server.said)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("number", "plugin"), [(signal.SIGTERM, TOOL), (signal.SIGINT, BLOCKING)])
+def test_a_signal_leaves_runs_under_way_to_the_next_process_and_lets_listeners_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, plugin: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as gate:
+            await left_behind(tmp_path, gate, plugin)
+            with served(tmp_path) as server, server.listening() as events:
+                connection, _ = await asyncio.to_thread(gate.accept)  # the call goes on until long after the signal
+                assert server.stop(number) == 0
+                assert list(events) == []
+                assert connection.recv(1) == b"", "the call has ended with the process"
+                connection.close()
+            assert not any("Traceback" in line or "ERROR" in line for line in server.said)
+            await only_run(tmp_path, "running")
+            with served(tmp_path) as server:
+                connection, _ = await asyncio.to_thread(gate.accept)
+                connection.close()
+                assert (await only_run(tmp_path, "completed")).tool_calls == 1
+                assert server.stop(number) == 0
+
+    asyncio.run(main())

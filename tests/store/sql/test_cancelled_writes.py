@@ -1,0 +1,139 @@
+"""Who is cancelled while something is put on record leaves nothing behind that nobody knows of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework import Approve, RunResult, Runtime, StoreError, Tool, tool
+from framework.store.sql.store import SqlStore
+from framework.testing import ScriptedModel, calls
+from framework.types.status import Status
+from tests.support.halts import Halt, halted
+from tests.support.projects import agent, write
+
+PAY = calls(("pay", {}))
+
+
+class Shop:
+    """A tool that says whether it was called."""
+
+    paid = False
+
+    def tools(self) -> list[Tool]:
+        @tool(risk="low")
+        async def pay() -> str:
+            """Pay."""
+            self.paid = True
+            return "paid"
+
+        return [pay]
+
+
+def project(root: Path, *, asks: bool) -> Path:
+    ask = "ask: [{tool: pay, reason: money}], " if asks else ""
+    return write(root, {"agents.d/one.yaml": agent("one", skill_policy=f"{{{ask}allow: [pay]}}")})
+
+
+async def in_time(work: Coroutine[Any, Any, RunResult], halt: Halt) -> RunResult:
+    """Do work whose time is over when a transaction stands still."""
+    task = asyncio.current_task()
+    assert task is not None
+    async with asyncio.timeout(None) as deadline:
+        ending = asyncio.create_task(_end(deadline, task, halt))
+        try:
+            return await work
+        finally:
+            await ending
+
+
+async def _end(deadline: asyncio.Timeout, late: asyncio.Task[Any], halt: Halt) -> None:
+    await halt.reached()
+    deadline.reschedule(0)
+    while not late.cancelling():  # noqa: ASYNC110 - nothing else tells
+        await asyncio.sleep(0)
+    halt.go()
+
+
+async def must_be_over(store: SqlStore, status: Status) -> None:
+    """The conversation's one run has ended, and the next may begin."""
+    (info,) = await store.runs()
+    assert (info.status, info.held) == (status, False)
+    assert (await store.events(info.run_id))[-1]["event"] == "done"
+    assert (await store.conversation("c")).open_run is None
+
+
+def test_a_run_that_is_cancelled_while_it_is_begun_has_ended(tmp_path: Path, store_url: str) -> None:
+    shop = Shop()
+
+    async def main() -> None:
+        store = await SqlStore.open(store_url, tmp_path)
+        models = {"scripted": ScriptedModel(PAY, "done")}
+        async with Runtime.open(
+            project(tmp_path, asks=False), tools=shop.tools(), models=models, store=store, watch=False
+        ) as runtime:
+            with halted(store, "INSERT INTO agentsd_runs") as halt:
+                asked = asyncio.create_task(runtime.run("go", conversation="c"))
+                await halt.reached()
+                asked.cancel()
+                halt.go()
+                with pytest.raises(asyncio.CancelledError):
+                    await asked
+            await must_be_over(store, "cancelled")
+            assert not shop.paid
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_run_that_is_too_late_while_it_is_taken_over_has_ended(tmp_path: Path, store_url: str) -> None:
+    shop = Shop()
+
+    async def main() -> None:
+        store = await SqlStore.open(store_url, tmp_path)
+        models = {"scripted": ScriptedModel(PAY, "done")}
+        async with Runtime.open(
+            project(tmp_path, asks=True), tools=shop.tools(), models=models, store=store, watch=False
+        ) as runtime:
+            first = await runtime.run("go", conversation="c")
+            with halted(store, "INSERT INTO agentsd_decisions") as halt:
+                asked = asyncio.create_task(
+                    in_time(runtime.resume(first.run_id, {first.pending[0].id: Approve()}), halt)
+                )
+                with pytest.raises(TimeoutError):
+                    await asked
+            await must_be_over(store, "cancelled")
+            assert not shop.paid
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_store_that_is_closed_says_so_and_has_what_was_asked_of_it_before(tmp_path: Path, store_url: str) -> None:
+    shop = Shop()
+
+    async def main() -> None:
+        store = await SqlStore.open(store_url, tmp_path)
+        models = {"scripted": ScriptedModel("done")}
+        async with Runtime.open(
+            project(tmp_path, asks=True), tools=shop.tools(), models=models, store=store, watch=False
+        ) as runtime:
+            with halted(store, "INSERT INTO agentsd_runs") as halt:
+                asked = asyncio.create_task(runtime.run("go", conversation="c"))
+                await halt.reached()
+                closing = asyncio.create_task(store.close())
+                halt.go()
+                with pytest.raises(StoreError, match="the store is closed"):
+                    await asked
+            await closing
+            with pytest.raises(StoreError, match="the store is closed"):
+                await store.runs()
+        again = await SqlStore.open(store_url, tmp_path)
+        assert [info.message for info in await again.runs()] == ["go"]
+        await again.close()
+
+    asyncio.run(main())

@@ -1,0 +1,258 @@
+"""A store that cannot do its work says why; what it has stays as it was, and the process lives."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from framework import ConfigError, RequestError, Runtime, StoreError, tool
+from framework.llm.client import ModelRequest
+from framework.store.sql.schema import MIGRATIONS
+from framework.store.sql.store import SqlStore
+from framework.testing import ScriptedModel, Turn, calls
+from framework.types.errors import StoreTooNew
+from tests.support.projects import agent, write
+
+
+@tool(risk="low", idempotent=True)
+async def fill(size: int) -> str:
+    """Give a long result."""
+    return "x" * size
+
+
+def project(root: Path) -> Path:
+    policy = "{max_steps: null, max_total_tokens: null, max_tool_calls: null}"
+    return write(root, {"agents.d/one.yaml": agent("one", skill_policy="{allow: [fill]}", runtime_policy=policy)})
+
+
+def filling(request: ModelRequest) -> Turn:
+    """Call the tool ten times, then answer."""
+    turn = sum(message.role == "assistant" for message in request.messages)
+    return calls(("fill", {"size": 50_000 + turn}), prefix=f"t{turn}") if turn < 10 else "done"
+
+
+def url_of(root: Path) -> str:
+    return f"sqlite:///{root}/state.db"
+
+
+def is_intact(root: Path) -> bool:
+    with closing(sqlite3.connect(root / "state.db")) as database:
+        found: tuple[str] = database.execute("PRAGMA integrity_check").fetchone()
+    return found == ("ok",)
+
+
+def test_a_full_disk_ends_the_run_that_meets_it_and_it_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = await SqlStore.open(url_of(tmp_path), tmp_path, lease=0.05)
+        models = {"scripted": ScriptedModel(script=filling)}
+        async with Runtime.open(project(tmp_path), tools=[fill], models=models, store=store, watch=False) as runtime:
+            await pages(store, 100)
+            with pytest.raises(StoreError, match="full; free some space"):
+                await runtime.run("go", conversation="c")
+            assert (await store.conversation("c")).open_run is not None
+            await pages(store, 1_000_000)
+            (orphan,) = await until_orphaned(runtime)
+            before = len((await store.load_run(orphan)).messages)
+            assert before > 1, "what was on record still is"
+            assert (await runtime.resume(orphan, {})).output == "done"
+            assert (await runtime.run("go", conversation="c")).status == "completed"
+        await store.close()
+
+    asyncio.run(main())
+    assert is_intact(tmp_path)
+
+
+async def pages(store: SqlStore, number: int) -> None:
+    """How large the file may get."""
+    await store._database.write(lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count={number}"))
+
+
+async def until_orphaned(runtime: Runtime) -> list[str]:
+    while not (orphans := await runtime.orphans()):
+        pass
+    return [orphan.run_id for orphan in orphans]
+
+
+def test_a_locked_file_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = await SqlStore.open(url_of(tmp_path) + "?timeout=0.05", tmp_path, patience=0.1)
+        models = {"scripted": ScriptedModel("one", "two")}
+        async with Runtime.open(project(tmp_path), tools=[fill], models=models, store=store, watch=False) as runtime:
+            await runtime.run("go")
+            with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as other:
+                other.execute("BEGIN EXCLUSIVE")
+                with pytest.raises(StoreError, match="locked; another process holds it"):
+                    await runtime.run("go")
+                assert len(await runtime.store.runs()) == 1, "reading goes on"
+            assert (await runtime.run("go")).output == "two"
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"this is a text, not a database" * 100, "not a database; it is something else, or damaged")]
+)
+def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, content: bytes, said: str) -> None:
+    file = tmp_path / "state.db"
+    file.write_bytes(content)
+
+    async def main() -> None:
+        with pytest.raises(StoreError, match=said):
+            await SqlStore.open(url_of(tmp_path), tmp_path)
+
+    asyncio.run(main())
+    assert file.read_bytes() == content
+
+
+def test_a_damaged_file_is_an_error_for_those_who_need_what_is_damaged(tmp_path: Path) -> None:
+    file = tmp_path / "state.db"
+
+    async def lived() -> str:
+        models = {"scripted": ScriptedModel(script=filling)}
+        async with Runtime.open(
+            project(tmp_path), tools=[fill], models=models, store=url_of(tmp_path), watch=False
+        ) as runtime:
+            return (await runtime.run("go")).run_id
+
+    run_id = asyncio.run(lived())
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    body = bytearray(file.read_bytes())
+    body[20 * 4096 : 60 * 4096] = b"\xff" * (40 * 4096)
+    file.write_bytes(body)
+
+    async def main() -> None:
+        models = {"scripted": ScriptedModel("still here")}
+        async with Runtime.open(
+            project(tmp_path), tools=[fill], models=models, store=url_of(tmp_path), watch=False
+        ) as runtime:
+            with pytest.raises(StoreError, match="it is damaged: restore a copy") as raised:
+                await runtime.store.load_run(run_id)
+        assert "xxx" not in str(raised.value), "what is in it is nobody's business"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_taken_away_is_not_written_on(tmp_path: Path, replaced: bool) -> None:
+    """What is written into a deleted file is lost, and nobody would ever know."""
+
+    async def main() -> None:
+        models = {"scripted": ScriptedModel("one", "two")}
+        async with Runtime.open(
+            project(tmp_path), tools=[fill], models=models, store=url_of(tmp_path), watch=False
+        ) as runtime:
+            await runtime.run("go")
+            for suffix in ("", "-wal", "-shm"):
+                (tmp_path / f"state.db{suffix}").unlink(missing_ok=True)
+            if replaced:
+                await (await SqlStore.open(url_of(tmp_path), tmp_path)).close()
+            for _ in range(2):
+                with pytest.raises(StoreError, match="deleted or replaced while it was in use; start again"):
+                    await runtime.run("go")
+                with pytest.raises(StoreError, match="deleted or replaced"):
+                    await runtime.store.runs()
+        assert (tmp_path / "state.db").exists() == replaced
+
+    asyncio.run(main())
+
+
+def test_what_a_newer_version_has_written_is_not_touched(store_url: str) -> None:
+    async def main() -> None:
+        store = await SqlStore.open(store_url, Path("/"))
+        newer = len(MIGRATIONS) + 1
+        insert = f"INSERT INTO agentsd_schema (version, applied_at) VALUES ({newer}, 0)"
+        await store._database.write(lambda connection: connection.exec_driver_sql(insert))
+        await store.close()
+        with pytest.raises(StoreTooNew, match=f"version {newer} of its tables; this agentsd knows versions up to"):
+            await SqlStore.open(store_url, Path("/"))
+
+    asyncio.run(main())
+
+
+def test_two_processes_that_start_at_once_make_the_tables_once(store_url: str) -> None:
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            opened = [group.create_task(SqlStore.open(store_url, Path("/"))) for _ in range(4)]
+        for task in opened:
+            assert await task.result().runs() == []
+            await task.result().close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("state.db", "store.url is no URL"),
+        ("mysql://root:secret@host/x", "mysql is not supported"),
+        ("sqlite://", "SQLite needs a file"),
+        ("sqlite:///:memory:", "SQLite needs a file"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_the_settings_fault(tmp_path: Path, url: str, said: str) -> None:
+    async def main() -> None:
+        with pytest.raises(ConfigError, match=said):
+            async with Runtime.open(project(tmp_path), tools=[fill], store=url, watch=False):
+                pass
+
+    asyncio.run(main())
+
+
+def test_a_server_that_is_not_there_is_said_so_without_its_password(tmp_path: Path) -> None:
+    async def main() -> None:
+        with pytest.raises(StoreError, match="refused") as raised:
+            async with Runtime.open(
+                project(tmp_path), tools=[fill], store="postgresql://ann:geheim@127.0.0.1:1/x", watch=False
+            ):
+                pass
+        assert "geheim" not in str(raised.value)
+
+    asyncio.run(main())
+
+
+def test_a_message_of_ten_megabytes_is_refused_and_a_result_of_that_size_is_kept(
+    tmp_path: Path, store_url: str
+) -> None:
+    async def main() -> None:
+        models = {"scripted": ScriptedModel(calls(("fill", {"size": 10_000_000})), "done")}
+        options = {"tools": [fill], "models": models, "store": store_url, "watch": False}
+        async with Runtime.open(project(tmp_path), **options) as runtime:  # type: ignore[arg-type]
+            with pytest.raises(RequestError, match="the message has 10000000 characters; at most 1000000 are taken"):
+                await runtime.run("x" * 10_000_000, conversation="c")
+            assert await runtime.store.runs() == []
+            result = await runtime.run("go", conversation="c")
+            state = await runtime.store.load_run(result.run_id)
+            (made,) = state.calls.values()
+            assert made.result is not None
+            assert len(made.result.output) == 10_000_000
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["conversation", "user", "tenant"])
+@pytest.mark.parametrize("value", ["a\x00b", "\ud800", "x" * 201, "a\nb"])
+def test_a_name_that_no_database_takes_is_refused(tmp_path: Path, name: str, value: str) -> None:
+    async def main() -> None:
+        models = {"scripted": ScriptedModel("done")}
+        async with Runtime.open(
+            project(tmp_path), tools=[fill], models=models, store=url_of(tmp_path), watch=False
+        ) as runtime:
+            with pytest.raises(RequestError, match=f"{name}: at most 200 printable characters"):
+                await runtime.run("go", **{name: value})  # type: ignore[arg-type]
+            assert await runtime.store.runs() == []
+
+    asyncio.run(main())
+
+
+def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    async def main() -> None:
+        await (await SqlStore.open("sqlite:///below/state.db", tmp_path)).close()
+
+    asyncio.run(main())
+    assert (tmp_path / "below/state.db").stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,172 @@
+"""A SQLite file gives back the space of what was pruned, while others use it, and whichever version made it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import sys
+import time
+from asyncio.subprocess import PIPE
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from framework.store.protocol import Store
+from framework.store.sql import shrinking
+from framework.store.sql.store import SqlStore
+from framework.types.messages import Message
+from framework.types.state import RunState
+from tests.cli.test_cli import agentsd as real_agentsd
+from tests.store.sql.test_old_stores import STORE, old
+from tests.support.projects import write
+
+TEXT = "x" * 50_000
+RUNS = 120
+"""With a text of 50 kB each: 6 MB."""
+LOCKING = """
+import sqlite3, sys
+other = sqlite3.connect(sys.argv[1], isolation_level=None)
+other.execute("BEGIN EXCLUSIVE")
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+async def fill(store: Store, number: int = RUNS) -> None:
+    """Put runs on record that have ended."""
+    for _ in range(number):
+        state = RunState(agent="one", messages=[Message(role="user", content=TEXT)])
+        record = await store.begin(state, None, None)
+        state.status = "completed"
+        await record.write(state, last=True)
+
+
+def size(root: Path) -> int:
+    return (root / "state.db").stat().st_size
+
+
+def is_whole(root: Path) -> bool:
+    with closing(sqlite3.connect(root / "state.db")) as database:
+        (found,) = database.execute("PRAGMA integrity_check").fetchone()
+        return bool(found == "ok")
+
+
+@pytest.mark.parametrize("made_by", ["this version", "an older version"])
+def test_pruning_shrinks_the_file(tmp_path: Path, made_by: str) -> None:
+    async def main() -> None:
+        store = await SqlStore.open(STORE, tmp_path if made_by == "this version" else old(tmp_path))
+        kept = RunState(agent="one", messages=[Message(role="user", content="stay")])
+        record = await store.begin(kept, None, None)
+        await record.release()
+        await fill(store)
+        pruned = await store.prune(time.time() + 1, time.time())
+        assert pruned.freed_bytes > 4_000_000
+        assert (await store.load_run(kept.run_id)).messages == kept.messages
+        await fill(store, 1)
+        await store.close()
+
+    asyncio.run(main())
+    assert size(tmp_path) < 2_000_000
+    assert is_whole(tmp_path)
+
+
+def test_the_command_says_by_how_much_the_file_has_shrunk(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = await SqlStore.open("sqlite:///.agentsd/state.db", write(tmp_path, {"agents.d/.keep": ""}))
+        await fill(store)
+        await store.close()
+
+    asyncio.run(main())
+    before = (tmp_path / ".agentsd/state.db").stat().st_size
+    done = real_agentsd("runs", "prune", "--older-than", "1ms", cwd=tmp_path)
+    assert "MB smaller" in done.stdout, done.stderr
+    again = real_agentsd("runs", "prune", "--json", cwd=tmp_path)
+    assert json.loads(again.stdout) == {"runs": 0, "conversations": 0, "freed_bytes": 0, "dry_run": False}
+    assert (tmp_path / ".agentsd/state.db").stat().st_size < before / 3
+
+
+def test_a_file_of_an_older_version_is_not_rewritten_while_a_run_is_in_progress(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = await SqlStore.open(STORE, old(tmp_path))
+        other = await SqlStore.open(STORE, tmp_path)
+        state = RunState(agent="one", messages=[Message(role="user", content="go")])
+        record = await other.begin(state, None, None)
+        await fill(store)
+        assert (await store.prune(time.time() + 1, time.time())).freed_bytes == 0
+        await record.release()
+        assert (await store.prune(time.time() + 1, time.time())).freed_bytes > 4_000_000
+        await store.close()
+        await other.close()
+
+    asyncio.run(main())
+
+
+def test_a_large_file_of_an_older_version_is_left_alone_and_the_log_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shrinking, "MOST_REWRITTEN_BYTES", 0)
+
+    async def main() -> None:
+        store = await SqlStore.open(STORE, old(tmp_path))
+        await fill(store)
+        assert (await store.prune(time.time() + 1, time.time())).freed_bytes == 0
+        await store.close()
+
+    asyncio.run(main())
+    assert "MB of the store's file are free; with no process using it, run: sqlite3 FILE" in caplog.text
+
+
+def test_runs_are_begun_and_written_while_the_file_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shrinking, "SLICE_PAGES", 10)
+
+    async def main() -> None:
+        store, other = await SqlStore.open(STORE, tmp_path), await SqlStore.open(STORE, tmp_path)
+        await fill(store)
+        before = time.time()
+        async with asyncio.TaskGroup() as group:
+            shrunk = group.create_task(store.prune(before, before))
+            group.create_task(fill(other, 20))
+        assert shrunk.result().freed_bytes > 0
+        assert len(await store.runs()) == 20
+        await store.close()
+        await other.close()
+
+    asyncio.run(main())
+    assert is_whole(tmp_path)
+
+
+def test_a_file_that_is_locked_for_a_while_ends_no_run(tmp_path: Path) -> None:
+    """Locked for longer than SQLite waits, for less than the store does."""
+
+    async def main() -> None:
+        store = await SqlStore.open(f"{STORE}?timeout=0.01", tmp_path, patience=20)
+        state = RunState(agent="one", messages=[Message(role="user", content="go")])
+        record = await store.begin(state, None, None)
+        command = [sys.executable, "-c", LOCKING, str(tmp_path / "state.db")]
+        other = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+        assert other.stdout is not None
+        assert other.stdin is not None
+        assert await other.stdout.readline()
+        state.status = "completed"
+        attempts, loop, tried = count(1), asyncio.get_running_loop(), asyncio.Event()
+
+        def connected(*_: object) -> None:
+            if next(attempts) == 3:
+                loop.call_soon_threadsafe(tried.set)
+
+        sa.event.listen(store._database._writer.engine, "connect", connected)
+        writing = asyncio.create_task(record.write(state, last=True))
+        trying = asyncio.create_task(tried.wait())
+        await asyncio.wait([writing, trying], return_when=asyncio.FIRST_COMPLETED)
+        assert not writing.done(), "it tries again"
+        other.stdin.close()
+        await writing
+        await other.wait()
+        assert (await store.load_run(state.run_id)).status == "completed"
+        await store.close()
+
+    asyncio.run(main())

@@ -1,0 +1,252 @@
+"""Conversations on record, in every store: what is kept of them, for how long, and what is left of one deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from framework import Approve, ConversationBusy, RequestError, RunNotFound, Runtime, Tool, tool
+from framework.llm.client import ModelRequest
+from framework.store.memory import MemoryStore
+from framework.store.protocol import ConversationQuery, RunQuery, Store
+from framework.store.sql.database import Database
+from framework.store.sql.schema import metadata
+from framework.store.sql.store import SqlStore
+from framework.testing import ScriptedModel, Turn, calls
+from tests.conversation.test_compaction import MESSAGES, is_compression, script
+from tests.support.projects import agent, write
+
+MONTH = 30 * 86400.0
+
+
+@pytest.fixture(params=["memory", "database"])
+def url(request: pytest.FixtureRequest, store_url: str) -> str | None:
+    return None if request.param == "memory" else store_url
+
+
+@tool(risk="low")
+async def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+Body = Callable[[Runtime, ScriptedModel], Awaitable[None]]
+
+
+def with_runtime(
+    root: Path, url: str | None, body: Body, script: Any = None, tools: Sequence[Tool] = (pay,), **keys: str
+) -> None:
+    """A runtime with the agent `a` over a store."""
+    write(root, {"agents.d/a.yaml": agent("a", **keys), "agents.d/b.yaml": agent("b")})
+
+    async def main() -> None:
+        store: Store = MemoryStore() if url is None else await SqlStore.open(url, root)
+        model = ScriptedModel(script=script or (lambda _: "hello"))
+        try:
+            async with Runtime.open(root, tools=tools, models={"scripted": model}, store=store, watch=False) as runtime:
+                assert runtime.catalog.problems == (), runtime.catalog.problems
+                await body(runtime, model)
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+
+
+def test_conversations_are_listed_with_the_latest_turn_first_and_page_by_page(tmp_path: Path, url: str | None) -> None:
+    async def body(runtime: Runtime, model: ScriptedModel) -> None:
+        for name, user, chosen in (("c1", "ann", "a"), ("c2", "bob", "b"), ("c3", "ann", "a"), ("c1", "ann", "a")):
+            await runtime.run("hi", conversation=name, user=user, agent=chosen)
+        found = await runtime.store.conversations()
+        assert [(one.id, one.turns, one.agent, one.user) for one in found] == [
+            ("c1", 2, "a", "ann"),
+            ("c3", 1, "a", "ann"),
+            ("c2", 1, "b", "bob"),
+        ]
+        assert found[0].created_at < found[0].updated_at
+        first = await runtime.store.conversations(ConversationQuery(limit=2))
+        rest = await runtime.store.conversations(ConversationQuery(before=first[-1].updated_at))
+        assert [one.id for one in (*first, *rest)] == ["c1", "c3", "c2"]
+        assert [one.id for one in await runtime.store.conversations(ConversationQuery(user="bob"))] == ["c2"]
+        assert [one.id for one in await runtime.store.conversations(ConversationQuery(agent="b"))] == ["c2"]
+
+    with_runtime(tmp_path, url, body)
+
+
+def test_a_deleted_conversation_is_gone_wholly_and_others_stay(tmp_path: Path, url: str | None) -> None:
+    async def body(runtime: Runtime, model: ScriptedModel) -> None:
+        gone = [(await runtime.run("hi", conversation="c", agent="a")).run_id for _ in range(3)]
+        kept = await runtime.run("hi", conversation="other", agent="a")
+        assert await runtime.store.delete_conversation("c") == 3
+        for run_id in gone:
+            with pytest.raises(RunNotFound):
+                await runtime.store.load_run(run_id)
+        assert (await runtime.store.conversation("c")).turns == 0
+        assert [info.run_id for info in await runtime.store.runs()] == [kept.run_id]
+        assert len((await runtime.store.conversation("other")).messages) == 2
+        with pytest.raises(RequestError, match="there is no conversation 'c'"):
+            await runtime.store.delete_conversation("c")
+        assert (await runtime.run("again", conversation="c", agent="a")).messages[0].content == "again"
+
+    with_runtime(tmp_path, url, body)
+
+
+def test_of_what_is_deleted_or_has_expired_no_row_is_left(tmp_path: Path, store_url: str) -> None:
+    async def body(runtime: Runtime, model: ScriptedModel) -> None:
+        for name in ("deleted", "expired"):
+            await runtime.run("pay", conversation=name, agent="a")
+        assert await rows() > 10
+        await runtime.store.delete_conversation("deleted")
+        await runtime.store.prune(None, time.time() + MONTH)
+        assert await rows() == 0
+
+    async def rows() -> int:
+        database = await Database.open(store_url, tmp_path)
+        tables = [table for table in metadata.sorted_tables if table.name != "agentsd_schema"]
+        counts = [sa.select(sa.func.count()).select_from(table) for table in tables]
+        try:
+            return await database.read(lambda c: sum(c.execute(count).scalar_one() for count in counts))
+        finally:
+            await database.close()
+
+    def paying(request: ModelRequest) -> Turn:
+        return calls(("pay", {"amount": 1})) if request.messages[-1].content == "pay" else "done"
+
+    with_runtime(tmp_path, store_url, body, paying, conversation="{ttl: 1h}")
+
+
+def test_a_conversation_in_which_a_run_goes_on_is_not_deleted(tmp_path: Path, url: str | None) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @tool(risk="low")
+    async def slow() -> str:
+        """Be slow."""
+        begun.set()
+        await go_on.wait()
+        return "done"
+
+    async def body(runtime: Runtime, model: ScriptedModel) -> None:
+        task = asyncio.create_task(runtime.run("hi", conversation="c", agent="a"))
+        await begun.wait()
+        with pytest.raises(ConversationBusy):
+            await runtime.store.delete_conversation("c")
+        go_on.set()
+        assert (await task).status == "completed"
+        assert await runtime.store.delete_conversation("c") == 1
+
+    def slowly(request: ModelRequest) -> Turn:
+        return calls(("slow", {})) if request.messages[-1].role == "user" else "done"
+
+    with_runtime(tmp_path, url, body, slowly, tools=[slow])
+
+
+def test_a_conversation_expires_after_its_last_turn(tmp_path: Path, url: str | None) -> None:
+    async def body(runtime: Runtime, model: ScriptedModel) -> None:
+        for _ in range(2):
+            result = await runtime.run("hi", conversation="c", agent="a")
+        (info,) = await runtime.store.conversations()
+        assert info.expires_at is not None
+        assert info.expires_at - info.updated_at == pytest.approx(3600, abs=1)
+        assert await runtime.store.prune(None, info.expires_at - 1) == await runtime.store.prune(None, 0)
+        pruned = await runtime.store.prune(None, info.expires_at + 1, dry_run=True)
+        assert (pruned.runs, pruned.conversations) == (2, 1)
+        assert (await runtime.store.conversation("c")).turns == 2, "a dry run deletes nothing"
+        assert await runtime.store.prune(None, info.expires_at + 1) == pruned
+        assert (await runtime.store.conversation("c")).turns == 0
+        with pytest.raises(RunNotFound):
+            await runtime.store.load_run(result.run_id)
+
+    with_runtime(tmp_path, url, body, conversation="{ttl: 1h}")
+
+
+def test_what_has_expired_is_not_told_again_even_if_nobody_prunes(
+    tmp_path: Path, url: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time
+
+    async def body(runtime: Runtime, model: ScriptedModel) -> None:
+        first = await runtime.run("hi", conversation="c", agent="a")
+        monkeypatch.setattr(time, "time", lambda: now() + 3601)
+        again = await runtime.run("and?", conversation="c", agent="a")
+        assert [message.content for message in again.messages] == ["and?", "hello"]
+        with pytest.raises(RunNotFound):
+            await runtime.store.load_run(first.run_id)
+
+    with_runtime(tmp_path, url, body, conversation="{ttl: 1h}")
+
+
+def test_retention_leaves_what_was_said_in_conversations_that_are_kept(tmp_path: Path, store_url: str) -> None:
+    async def body(runtime: Runtime, model: ScriptedModel) -> None:
+        turn = await runtime.run("pay", conversation="c", agent="a")
+        alone = await runtime.run("pay", agent="a")
+        later = time.time() + MONTH - 60
+        assert (await runtime.store.prune(later - MONTH, later)).runs == 0
+        pruned = await runtime.store.prune(later, later)
+        assert (pruned.runs, pruned.conversations) == (2, 0)
+        with pytest.raises(RunNotFound):
+            await runtime.store.load_run(alone.run_id)
+        left = await runtime.store.load_run(turn.run_id)
+        assert (left.messages, left.calls, left.trace) == (list(turn.messages), {}, [])
+        assert await runtime.store.events(turn.run_id) == []
+        assert (await runtime.store.prune(later, later)).runs == 0, "what is stripped is not pruned again"
+        next_turn = await runtime.run("and?", conversation="c", agent="a")
+        assert next_turn.messages[: len(turn.messages)] == turn.messages
+
+    def paying(request: ModelRequest) -> Turn:
+        return calls(("pay", {"amount": 1})) if request.messages[-1].content == "pay" else "done"
+
+    with_runtime(tmp_path, store_url, body, paying)
+
+
+def test_a_run_that_waits_is_never_pruned(tmp_path: Path, url: str | None) -> None:
+    async def body(runtime: Runtime, model: ScriptedModel) -> None:
+        waits = await runtime.run("pay", conversation="c", agent="a")
+        assert waits.status == "paused"
+        never = time.time() + 100 * MONTH
+        assert (await runtime.store.prune(never, never)).runs == 0
+        assert (await runtime.store.load_run(waits.run_id)).pending
+
+    def paying(_: ModelRequest) -> Turn:
+        return calls(("pay", {"amount": 1}))
+
+    with_runtime(tmp_path, url, body, paying, skill_policy="{ask: [pay], allow: []}")
+
+
+def test_a_summary_outlives_the_process_and_a_paused_run_goes_on_behind_it(tmp_path: Path, store_url: str) -> None:
+    def paying(request: ModelRequest) -> Turn:
+        if is_compression(request):
+            return "THE SUMMARY"
+        last = request.messages[-1]
+        if last.role == "tool":
+            return "paid"
+        return calls(("pay", {"amount": 1})) if last.content == "pay now" else script(request)
+
+    keys: Any = {"conversation": "{compress_at_tokens: 300}", "skill_policy": "{ask: [pay], allow: []}"}
+
+    async def first(runtime: Runtime, model: ScriptedModel) -> None:
+        for message in MESSAGES[1:]:
+            await runtime.run(message, conversation="c", agent="a")
+        waits = await runtime.run("pay now", conversation="c", agent="a")
+        assert waits.status == "paused"
+
+    async def second(runtime: Runtime, model: ScriptedModel) -> None:
+        kept = await runtime.store.conversation("c")
+        assert kept.summary is not None
+        assert kept.summary.text == "THE SUMMARY"
+        assert len(kept.messages) > kept.summary.upto
+        (waiting,) = await runtime.store.runs(RunQuery(statuses=["paused"]))
+        state = await runtime.store.load_run(waiting.run_id)
+        assert len(state.history) == len(kept.messages) - (state.summary.upto if state.summary else 0)
+        result = await runtime.resume(waiting.run_id, {asked.id: Approve() for asked in state.pending})
+        assert result.output == "paid"
+        asked = [message.content for message in model.requests[-1].messages]
+        assert "THE SUMMARY" in asked[1]
+        assert len(asked) == 2 + len(state.history) + 3, "instructions, summary, history, and the turn itself"
+
+    with_runtime(tmp_path, store_url, first, paying, **keys)
+    with_runtime(tmp_path, store_url, second, paying, **keys)

@@ -1,0 +1,138 @@
+"""Data that is JSON, but that not every reader and writer of JSON takes: it is kept as it is, or refused where it comes
+from; never does it end a run, or a trace."""
+
+from __future__ import annotations
+
+import asyncio
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework import Approve, Runtime, Tool, ToolContext, tool
+from framework.store.sql.store import SqlStore
+from framework.testing import ScriptedModel, calls
+from tests.support.projects import agent, write
+
+LARGE = 2**70 + 1
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+class Till:
+    """Tools that take and give odd things."""
+
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
+        self.paid: list[object] = []
+
+    def tools(self) -> list[Tool]:
+        @tool(risk="low")
+        async def pay(account: int) -> str:
+            """Pay."""
+            self.paid.append(account)
+            return "paid"
+
+        @tool(risk="low")
+        async def keep(context: ToolContext) -> str:
+            """Keep something for the conversation."""
+            context.session.set("kept", self.value)
+            return "kept"
+
+        @tool(risk="low")
+        async def look(context: ToolContext) -> str:
+            """Tell the trace something."""
+            with context.span("look", {"at": self.value}) as span:
+                span.set_attribute("again", self.value)
+            return "seen"
+
+        return [pay, keep, look]
+
+
+def project(root: Path) -> Path:
+    policy = "{ask: [{tool: pay, reason: money}], allow: [pay, keep, look]}"
+    return write(root, {"agents.d/one.yaml": agent("one", skill_policy=policy)})
+
+
+def runtime(root: Path, till: Till, store: SqlStore, *turns: Any) -> Any:
+    models = {"scripted": ScriptedModel(*turns)}
+    return Runtime.open(project(root), tools=till.tools(), models=models, store=store, watch=False)
+
+
+def test_an_approval_counts_for_a_number_of_any_size(tmp_path: Path, store_url: str) -> None:
+    till = Till()
+
+    async def main() -> None:
+        store = await SqlStore.open(store_url, tmp_path)
+        async with runtime(tmp_path, till, store, calls(("pay", {"account": LARGE})), "done") as opened:
+            first = await opened.run("go")
+            result = await opened.resume(first.run_id, {first.pending[0].id: Approve()})
+            assert (result.status, result.output) == ("completed", "done")
+            told = await store.events(first.run_id)
+            assert {event["arguments"]["account"] for event in told if event["event"] == "tool_call"} == {LARGE}
+        await store.close()
+
+    asyncio.run(main())
+    assert till.paid == [LARGE]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (LARGE, None),
+        (nested(60), None),
+        (nested(300), "nests deeper than 100 levels"),
+        ("half a \ud800", "surrogates not allowed"),
+        (float("nan"), "not JSON compliant"),
+        (object(), "not JSON serializable"),
+        ("x" * 70_000, "all values would have 70012 characters; at most 65536 fit"),
+    ],
+)
+def test_what_a_tool_keeps_is_kept_or_refused(tmp_path: Path, store_url: str, value: Any, said: str | None) -> None:
+    async def main() -> None:
+        store = await SqlStore.open(store_url, tmp_path)
+        async with runtime(tmp_path, Till(value), store, calls(("keep", {})), "done") as opened:
+            result = await opened.run("go", conversation="c")
+        (call,) = result.tool_calls
+        assert (result.status, call.status) == ("completed", "error" if said else "success")
+        assert said is None or said in str(call.result)
+        kept = {} if said else {"kept": value}
+        assert (await store.load_run(result.run_id)).session == kept
+        assert (await store.conversation("c")).session == kept
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (True, True),
+        (2**62, 2**62),
+        (LARGE, str(LARGE)),
+        (Decimal("1.50"), "1.50"),
+        ({"a": 1}, "{'a': 1}"),
+        (["a", 1], ["a", "1"]),
+        (float("inf"), "inf"),
+        (b"x", "b'x'"),
+        ("half a \ud800", "half a ?"),
+    ],
+)
+def test_what_a_tool_tells_the_trace_can_be_stored_and_sent(
+    tmp_path: Path, store_url: str, value: Any, shown: Any
+) -> None:
+    async def main() -> None:
+        store = await SqlStore.open(store_url, tmp_path)
+        async with runtime(tmp_path, Till(value), store, calls(("look", {})), "done") as opened:
+            result = await opened.run("go")
+        (span,) = [span for span in await store.spans(result.run_id) if span.name == "look"]
+        assert (span.attributes["at"], span.attributes["again"]) == (shown, shown)
+        await store.close()
+
+    asyncio.run(main())

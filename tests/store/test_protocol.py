@@ -1,0 +1,352 @@
+"""What every store promises, whatever keeps it: in memory, a file, a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.store.memory import MemoryStore
+from framework.store.protocol import Blueprint, Conversation, RunQuery, Store
+from framework.store.sql.state_rows import Differ, head_of, whole
+from framework.store.sql.store import SqlStore
+from framework.types.errors import ConversationBusy, DecisionRefused, RunBusy, RunNotFound, RunTaken, StoreError
+from framework.types.events import ToolFinished
+from framework.types.messages import Message, ToolCall, ToolResult, Usage
+from framework.types.plan import Plan, PlanStep
+from framework.types.report import Action, TraceEntry
+from framework.types.state import Approve, CallRecord, Confirmation, Decision, Edit, Reject, Respond, RunState
+from tests.support.cases import cases
+from tests.support.halts import halted
+
+BLUEPRINT = Blueprint("b1", {"agents.d/one.yaml": "name: one"})
+
+
+def begun(**more: object) -> RunState:
+    said = [Message(role="user", content="hello")]
+    return RunState.model_validate({"agent": "one", "blueprint": "b1", "messages": said, **more})
+
+
+def answered(state: RunState, text: str = "hi") -> RunState:
+    state.messages.append(Message(role="assistant", content=text))
+    state.status, state.finish_reason, state.output = "completed", "final", text
+    return state
+
+
+def finished(state: RunState, call: str) -> ToolFinished:
+    state.seq += 1
+    head = {"run_id": state.run_id, "seq": state.seq, "generation": 1}
+    return ToolFinished(**head, id=call, tool="t", status="success", result="r", elapsed_ms=1)
+
+
+def with_store(body: Callable[[Store], Awaitable[None]], url: str | None) -> None:
+    async def main() -> None:
+        store = MemoryStore() if url is None else await SqlStore.open(url, Path("/"))
+        try:
+            await body(store)
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.fixture(params=["memory", "database"])
+def any_url(request: pytest.FixtureRequest, store_url: str) -> str | None:
+    return None if request.param == "memory" else store_url
+
+
+# --- a run and its record
+
+
+def test_a_run_is_given_back_as_it_was_written_with_its_events_in_order(store_url: str) -> None:
+    async def body(store: Store) -> None:
+        state = begun(inputs={"a": [1, None, "ü\x00"]}, user="ann", metadata={"k": {"x": 1.5}})
+        record = await store.begin(state, None, BLUEPRINT)
+        call = ToolCall(id="c1", tool="t", arguments={"x": "\u2028"})
+        state.messages.append(Message(role="assistant", tool_calls=(call,)))
+        state.calls["c1"] = CallRecord(call=call, started=1)
+        await record.write(state, [finished(state, "c1")])
+        state.calls["c1"] = CallRecord(call=call, started=1, result=ToolResult(status="success", output={"y": [1]}))
+        state.trace.append(TraceEntry(step=1, agent="one", action=Action(type="final"), timestamp=datetime.now(UTC)))
+        child = state.children["step-a"] = begun(run_id=state.run_id, path=("step-a",))
+        child.children["c/2"] = begun(run_id=state.run_id, path=("step-a", "c/2"), session={"s": 1})
+        state.plan = Plan(goal="g", steps=(PlanStep(id="a", description="d"),))
+        state.session = {"cart": ["a"]}
+        state.usage = Usage(total_tokens=7)
+        await record.write(state, [finished(state, "c2"), finished(state, "c3")])
+        assert await store.load_run(state.run_id) == state
+        answered(child)
+        await record.write(answered(state), last=True)
+        assert await store.load_run(state.run_id) == state
+        events = await store.events(state.run_id)
+        assert [event["seq"] for event in events] == [1, 2, 3]
+        assert [event["id"] for event in await store.events(state.run_id, after=2)] == ["c3"]
+        (info,) = await store.runs()
+        assert (info.status, info.message, info.tokens, info.user, info.held) == ("completed", "hello", 7, "ann", False)
+        kept = await store.blueprint("b1")
+        assert kept == BLUEPRINT
+
+    with_store(body, store_url)
+
+
+def test_a_step_writes_only_what_has_changed() -> None:
+    state = begun()
+    differ = Differ()
+    differ.changes(state)
+    for n in range(400):
+        state.messages.append(Message(role="assistant", content=str(n)))
+    assert len(differ.changes(state)) == 401
+    call = ToolCall(id="c1", tool="t")
+    state.calls["c1"] = CallRecord(call=call, started=1)
+    assert [(part.kind, part.n) for part in differ.changes(state)] == [("call", 0), ("state", 0)]
+    state.messages[-1] = Message(role="assistant", content="replaced by a hook")
+    assert [(part.kind, part.n) for part in differ.changes(state)] == [("message", 400), ("state", 0)]
+    assert [part.kind for part in differ.changes(state)] == ["state"]
+
+
+TEXTS = st.text(max_size=5)
+DECIDED: st.SearchStrategy[Decision] = st.sampled_from([Approve(), Reject(), Edit(arguments={}), Respond(text="")])
+
+
+def change(data: st.DataObject, root: RunState, state: RunState) -> None:
+    """One thing that may happen to a run, or to a sub-run."""
+    text = data.draw(TEXTS)
+    call = ToolCall(id=text, tool="t")
+    match data.draw(st.integers(0, 8)):
+        case 0:
+            state.messages.append(Message(role="assistant", content=text))
+        case 1:
+            state.messages[-1] = Message(role="user", content=text)
+        case 2:
+            state.calls[call.id] = CallRecord(call=call, started=data.draw(st.integers(0, 3)))
+        case 3 if len(state.path) < 2:
+            state.children.setdefault(text, begun(run_id=root.run_id, path=(*state.path, text)))
+        case 4:
+            state.session[text] = data.draw(TEXTS)
+        case 5:
+            state.session.pop(text, None)
+        case 6:
+            root.decisions[text] = data.draw(DECIDED)
+        case 7:
+            state.plan = data.draw(st.sampled_from([None, Plan(goal=text, steps=())]))
+        case _:
+            state.steps += 1
+
+
+@cases(60)
+@given(data=st.data())
+def test_whatever_happens_between_two_writes_the_parts_make_up_the_run(data: st.DataObject) -> None:
+    root = begun()
+    differ, rows = Differ(), dict[tuple[str, str, int], str]()
+    for _ in range(data.draw(st.integers(1, 6))):
+        for _ in range(data.draw(st.integers(0, 4))):
+            states = [root, *root.children.values(), *(c for k in root.children.values() for c in k.children.values())]
+            change(data, root, data.draw(st.sampled_from(states)))
+        rows |= {(part.path, part.kind, part.n): part.body for part in differ.changes(root)}
+    parts = [(path, kind, body) for (path, kind, _), body in sorted(rows.items())]
+    assert whole(parts, [], 0) == root  # type: ignore[arg-type]  # kinds are kinds
+    assert head_of(root)
+
+
+def test_a_run_is_read_as_of_one_moment(store_url: str) -> None:
+    async def main() -> None:
+        store = await SqlStore.open(store_url, Path("/"))
+        state = begun()
+        record = await store.begin(state, None, None)
+        with halted(store, "SELECT agentsd_messages") as halt:
+            reading = asyncio.create_task(store.load_run(state.run_id))
+            await halt.reached()
+            state.messages.append(Message(role="assistant", content="later"))
+            await record.write(state)
+            halt.go()
+            assert len((await reading).messages) == len(state.messages) - 1
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_who_holds_a_run_can_be_the_only_one_to_write_it(store_url: str) -> None:
+    async def body(store: Store) -> None:
+        other = await SqlStore.open(store_url, Path("/"))
+        state = begun()
+        record = await store.begin(state, None, BLUEPRINT)
+        seen = await other.load_run(state.run_id)
+        with pytest.raises(RunBusy):
+            await other.take(seen, {})
+        await record.release()
+        taken = await other.take(seen, {})
+        state.messages.append(Message(role="assistant", content="of a process that is late"))
+        with pytest.raises(RunTaken):
+            await record.write(state, [finished(state, "late")])
+        with pytest.raises(RunTaken):
+            await record.write(state, last=True)
+        assert await store.events(state.run_id) == []
+        await taken.write(answered(seen), [finished(seen, "c1")], last=True)
+        last = await store.load_run(state.run_id)
+        assert (last.status, [message.content for message in last.messages]) == ("completed", ["hello", "hi"])
+        await other.close()
+
+    with_store(body, store_url)
+
+
+def test_of_two_that_take_over_a_run_as_they_both_saw_it_one_gets_it(any_url: str | None) -> None:
+    async def body(store: Store) -> None:
+        state = begun()
+        record = await store.begin(state, None, BLUEPRINT)
+        asked = Confirmation(id="c1", kind="tool", agent="one", tool="t", hash="h")
+        state.status, state.finish_reason, state.pending = "paused", "confirmation", [asked]
+        await record.write(state, last=True)
+        one, two = await store.load_run(state.run_id), await store.load_run(state.run_id)
+        assert one.pending == [asked]
+        await store.take(one, {"c1": Approve()}, "ann")
+        with pytest.raises(RunBusy):
+            await store.take(two, {"c1": Reject()}, "bob")
+
+    with_store(body, any_url)
+
+
+def test_a_decision_is_kept_once(store_url: str) -> None:
+    async def body(store: Store) -> None:
+        state = begun()
+        record = await store.begin(state, None, BLUEPRINT)
+        await record.release()
+        record = await store.take(state, {"c1": Approve()}, "ann")
+        await record.release()
+        with pytest.raises(DecisionRefused, match="c1: decided before"):
+            await store.take(state, {"c1": Reject()}, "bob")
+        seen = await store.load_run(state.run_id)
+        assert (seen.decisions, seen.pending) == ({"c1": Approve()}, []), "though nothing was written since"
+        await store.take(seen, {"c2": Reject()}, "bob")
+
+    with_store(body, store_url)
+
+
+def test_a_run_whose_holder_gives_no_sign_of_life_is_an_orphan_and_one_that_does_is_not(store_url: str) -> None:
+    async def main() -> None:
+        store = await SqlStore.open(store_url, Path("/"), lease=0.05)
+        other = await SqlStore.open(store_url, Path("/"))
+        state = begun()
+        await store.begin(state, None, BLUEPRINT)
+        while not await other.runs(RunQuery(orphaned=True)):
+            pass
+        store.lease = 60
+        assert await store.renew([state.run_id, "run_unknown"]) == {state.run_id: False}
+        assert await other.runs(RunQuery(orphaned=True)) == []
+        with pytest.raises(RunBusy):
+            await other.take(await other.load_run(state.run_id), {})
+        store.lease = 0.05
+        await store.renew([state.run_id])
+        while not await other.runs(RunQuery(orphaned=True)):
+            pass
+        await other.take(await other.load_run(state.run_id), {})
+        assert await store.renew([state.run_id]) == {}, "it is somebody else's"
+        assert await other.runs(RunQuery(orphaned=True)) == []
+        (info,) = await other.runs()
+        assert info.attempts == 1
+        await store.close()
+        await other.close()
+
+    asyncio.run(main())
+
+
+# --- conversations
+
+
+def test_a_conversation_has_one_open_run_and_is_made_of_the_turns_that_ended_well(any_url: str | None) -> None:
+    async def body(store: Store) -> None:
+        for number, status in enumerate(("completed", "failed", "stopped", "cancelled", "completed"), 1):
+            conversation = await store.conversation("c")
+            state = begun(conversation_id="c", history=list(conversation.messages))
+            record = await store.begin(state, conversation, BLUEPRINT)
+            with pytest.raises(ConversationBusy):
+                await store.begin(begun(conversation_id="c"), await store.conversation("c"), BLUEPRINT)
+            state.session = {"turn": number}
+            answered(state, f"answer {number}").status = status  # type: ignore[assignment]  # each is a Status
+            await record.write(state, last=True)
+            assert (await store.load_run(state.run_id)).history == list(conversation.messages)
+        conversation = await store.conversation("c")
+        assert [m.content for m in conversation.messages[1::2]] == ["answer 1", "answer 3", "answer 5"]
+        assert (conversation.turns, conversation.open_run, conversation.session) == (5, None, {"turn": 5})
+        runs = await store.runs(RunQuery(conversation_id="c"))
+        assert [(run.turn, run.status) for run in runs] == list(
+            enumerate(("completed", "failed", "stopped", "cancelled", "completed"), 1)
+        )
+
+    with_store(body, any_url)
+
+
+def test_a_run_that_waits_keeps_its_conversation(any_url: str | None) -> None:
+    async def body(store: Store) -> None:
+        state = begun(conversation_id="c")
+        record = await store.begin(state, Conversation("c"), BLUEPRINT)
+        state.status = "paused"
+        await record.write(state, last=True)
+        assert (await store.conversation("c")).open_run == state.run_id
+        taken = await store.load_run(state.run_id)
+        record = await store.take(taken, {})
+        await record.write(answered(taken), last=True)
+        assert (await store.conversation("c")).open_run is None
+
+    with_store(body, any_url)
+
+
+def test_a_run_begun_on_a_conversation_as_it_was_is_refused(any_url: str | None) -> None:
+    async def body(store: Store) -> None:
+        seen = await store.conversation("c")
+        state = begun(conversation_id="c")
+        await (await store.begin(state, seen, BLUEPRINT)).write(answered(state), last=True)
+        with pytest.raises(ConversationBusy):
+            await store.begin(begun(conversation_id="c"), seen, BLUEPRINT)
+
+    with_store(body, any_url)
+
+
+# --- what is not there
+
+
+def test_what_is_not_there_is_said_so(any_url: str | None) -> None:
+    async def body(store: Store) -> None:
+        for call in (store.load_run, store.events, store.request_cancel):
+            with pytest.raises(RunNotFound):
+                await call("run_x")
+        assert (await store.blueprint("none")) is None
+        assert list(await store.runs()) == []
+
+    with_store(body, any_url)
+
+
+def test_lists_show_what_is_asked_for(any_url: str | None) -> None:
+    async def body(store: Store) -> None:
+        names = []
+        for user, tenant in (("ann", "a"), ("bob", "a"), ("ann", "b")):
+            state = begun(user=user, tenant=tenant)
+            record = await store.begin(state, None, BLUEPRINT)
+            names.append(state.run_id)
+            if user == "ann":
+                await record.write(answered(state), last=True)
+        queries = {
+            RunQuery(): [0, 1, 2],
+            RunQuery(user="ann"): [0, 2],
+            RunQuery(tenant="a", statuses=frozenset({"running"})): [1],
+            RunQuery(newest_first=True, limit=2): [2, 1],
+            RunQuery(agent="two"): [],
+        }
+        for query, expected in queries.items():
+            assert [run.run_id for run in await store.runs(query)] == [names[n] for n in expected]
+
+    with_store(body, any_url)
+
+
+def test_what_cannot_be_written_as_json_is_refused_and_nothing_is_kept(store_url: str) -> None:
+    async def body(store: Store) -> None:
+        for wrong in ({"inputs": {"x": "\ud800"}}, {"metadata": {"x": object()}}):
+            with pytest.raises(StoreError, match="cannot be written"):
+                await store.begin(begun(**wrong), None, BLUEPRINT)
+        assert await store.runs() == []
+
+    with_store(body, store_url)

@@ -1,0 +1,190 @@
+"""What is kept no longer goes, and nothing else, whatever happens in the same moment."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework import Approve, Runtime
+from framework.server.housekeeping import housekeeping
+from framework.store import memory as in_memory
+from framework.store.protocol import Pruned, Store
+from framework.store.sql import conversations as sql_conversations
+from framework.store.sql.store import SqlStore
+from framework.testing import ScriptedModel, calls
+from framework.types.messages import Message
+from framework.types.state import RunState
+from tests.support.halts import halted
+from tests.support.postgres import new_database
+from tests.support.projects import agent, write
+from tests.support.served import PATIENCE, served
+
+HOUR = 3600.0
+STORE = "sqlite:///.agentsd/state.db"
+
+
+def project(root: Path, said: str = "You are one.") -> Path:
+    policy = "{ask: [{tool: read_file, reason: secret}], allow: [read_file]}"
+    one = agent("one", skill_policy=policy, conversation="{ttl: 1h}", instructions=said)
+    return write(root, {"agents.d/one.yaml": one})
+
+
+def opened(root: Path, store: SqlStore | str, *turns: Any) -> Any:
+    return Runtime.open(root, models={"scripted": ScriptedModel(*turns)}, store=store, watch=False)
+
+
+async def turn(store: Store, conversation: str | None, *, ttl: float = HOUR) -> str:
+    """A run that ends well, without a runtime."""
+    state = RunState(agent="one", conversation_id=conversation, messages=[Message(role="user", content="go")])
+    state.conversation_ttl = ttl
+    record = await store.begin(state, await store.conversation(conversation) if conversation else None, None)
+    state.status, state.finish_reason = "completed", "final"
+    await record.write(state, last=True)
+    return state.run_id
+
+
+def test_what_an_agent_is_made_of_is_there_for_runs_that_begin_after_pruning(tmp_path: Path, store_url: str) -> None:
+    async def main() -> None:
+        store = await SqlStore.open(store_url, tmp_path)
+        asking = calls(("read_file", {"path": "x"}))
+        async with opened(project(tmp_path), store, "done", asking, "still one") as runtime:
+            await runtime.run("go")
+            assert (await store.prune(time.time(), time.time())).runs == 1
+            paused = await runtime.run("read")
+            project(tmp_path, "You are another one.")
+            await runtime.reload()
+            result = await runtime.resume(paused.run_id, {paused.pending[0].id: Approve()})
+            assert result.output == "still one"
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_what_an_agent_is_made_of_is_put_on_record_again_before_it_could_be_deleted(
+    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        store = await SqlStore.open(store_url, tmp_path)
+        async with opened(project(tmp_path), store, "done", "done") as runtime:
+            first = await store.load_run((await runtime.run("go")).run_id)
+            monkeypatch.setattr(sql_conversations, "SPARED_SECONDS", 0)
+            await store.prune(time.time() + 1, time.time() + 1)
+            assert await store.blueprint(first.blueprint) is None
+            await runtime.run("go")
+            assert await store.blueprint(first.blueprint) is not None
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_conversation_that_begins_anew_is_not_taken_for_the_one_that_has_expired(
+    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        one, other = await SqlStore.open(store_url, tmp_path), await SqlStore.open(store_url, tmp_path)
+        old = await turn(one, "c", ttl=0)
+        write_now = one._database.write
+        new: list[str] = []
+
+        async def write_late(*arguments: Any) -> Any:
+            monkeypatch.setattr(one._database, "write", write_now)
+            new.append(await turn(other, "c"))
+            return await write_now(*arguments)
+
+        monkeypatch.setattr(one._database, "write", write_late)
+        found = await one.conversation("c")
+        assert (found.turns, len(found.messages)) == (1, 1)
+        assert [info.run_id for info in await one.runs()] == new != [old]
+        await one.close()
+        await other.close()
+
+    asyncio.run(main())
+
+
+def test_a_conversation_that_goes_on_while_it_is_pruned_stays(tmp_path: Path, postgres: str) -> None:
+    url = new_database(postgres)
+
+    async def main() -> None:
+        one, other = await SqlStore.open(url, tmp_path), await SqlStore.open(url, tmp_path)
+        await turn(one, "c")
+        with halted(one, "DELETE FROM agentsd_conversations") as halt:
+            pruning = asyncio.create_task(one.prune(None, time.time() + 2 * HOUR))
+            await halt.reached()
+            state = RunState(agent="one", conversation_id="c", messages=[Message(role="user", content="on")])
+            record = await other.begin(state, await other.conversation("c"), None)
+            halt.go()
+            assert await pruning == Pruned()
+        state.status = "completed"
+        await record.write(state, last=True)
+        assert [message.content for message in (await one.conversation("c")).messages] == ["go", "on"]
+        await one.close()
+        await other.close()
+
+    asyncio.run(main())
+
+
+def test_much_is_pruned_in_small_transactions(tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql_conversations, "BATCH", 2)
+
+    async def main() -> None:
+        store = await SqlStore.open(store_url, tmp_path)
+        for number in range(5):
+            await turn(store, None)
+            await turn(store, f"c{number}", ttl=0)
+            await turn(store, "kept")
+        before, now = time.time() + 1, time.time() + 1
+        assert await store.prune(before, now, dry_run=True) == Pruned(10, 5)
+        assert await store.prune(before, now) == Pruned(10, 5)
+        assert await store.prune(before, now) == await store.prune(before, now, dry_run=True) == Pruned()
+        assert (await store.conversation("kept")).turns == len(await store.runs()) == 5
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_server_deletes_what_is_kept_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def main() -> None:
+        store = await SqlStore.open(STORE, write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")}))
+        await turn(store, None)
+        async with asyncio.timeout(PATIENCE):
+            with served(tmp_path, environment={"AGENTSD_STORE__RETENTION": "1ms"}) as server:
+                while await store.runs():
+                    pass
+                assert server.stop() == 0
+        assert any("deleted what is kept no longer: 1 runs, 0 conversations" in line for line in server.said)
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_kept_for_ever_stays(tmp_path: Path, store_url: str) -> None:
+    async def main() -> None:
+        store = await SqlStore.open(store_url, tmp_path)
+        await turn(store, None)
+        await turn(store, "over", ttl=0)
+        async with opened(project(tmp_path), store) as runtime, housekeeping(runtime, None), asyncio.timeout(PATIENCE):
+            while await store.conversations():
+                pass
+            assert len(await store.runs()) == 1
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_in_memory_what_has_expired_goes_with_a_later_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_memory, "SWEEP_SECONDS", 0)
+
+    async def main() -> None:
+        store = in_memory.MemoryStore()
+        for number in range(5):
+            await turn(store, f"c{number}", ttl=0)
+        assert [info.id for info in await store.conversations()] == ["c4"]
+        assert len(await store.runs()) == 1
+
+    asyncio.run(main())

@@ -1,0 +1,113 @@
+"""A process that works through conversations and may be killed at any moment; the next one goes on where it was."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import AbstractAsyncContextManager
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from framework import Respond, RunBusy, Runtime, Tool, tool
+from framework.engine.context.stream import RunStream
+from framework.llm.client import ModelRequest
+from framework.store.sql.store import SqlStore
+from framework.testing import ScriptedModel, Turn
+from framework.types.events import wire
+from framework.types.messages import ToolCall
+from framework.types.plan import PlanDraft
+from tests.support.projects import agent, write
+
+CONVERSATIONS = {"r1": "reactor", "r2": "reactor", "p1": "planner", "p2": "planner"}
+"""Each with its agent."""
+TURNS = 3
+LEASE = 0.4
+BY_HAND = "done by hand"
+
+
+def project(root: Path) -> Path:
+    """A ReAct and a Plan agent that may do everything."""
+    common = {
+        "skill_policy": '{allow: ["*"]}',
+        "runtime_policy": "{max_steps: null, max_tool_calls: null, max_total_tokens: null, timeout: null}",
+    }
+    planner = agent("planner", executor="plan", plan="{approval: never, max_parallel: 2}", **common)
+    return write(root, {"agents.d/reactor.yaml": agent("reactor", **common), "agents.d/planner.yaml": planner})
+
+
+def tools(log: Path) -> list[Tool]:
+    """`step` may be repeated, `pay` may not; both write down that they began."""
+    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    @tool(risk="low", idempotent=True)
+    async def step(n: str) -> str:
+        """Do something harmless."""
+        os.write(file, f"step {n}\n".encode())
+        await asyncio.sleep(0)
+        return f"did {n}"
+
+    @tool(risk="low")
+    async def pay(n: str) -> str:
+        """Do something that must not be done twice."""
+        os.write(file, f"pay {n}\n".encode())
+        await asyncio.sleep(0)
+        return f"paid {n}"
+
+    return [step, pay]
+
+
+def script(request: ModelRequest) -> Turn:
+    """The same calls for the same message, whoever asks."""
+    start = max(i for i, message in enumerate(request.messages) if message.role == "user")
+    said = request.messages[start].content
+    name = said.replace(" ", ".")
+    if request.output:
+        steps = [
+            {"id": "a", "description": f"{said} a", "tool": "step", "parameters": {"n": f"{name}.a"}},
+            {"id": "b", "description": f"{said} b", "tool": "pay", "parameters": {"n": f"{name}.b"}},
+            {"id": "c", "description": f"{said} c", "depends_on": ["a", "b"]},
+        ]
+        return PlanDraft.model_validate({"goal": said, "steps": steps})
+    turn = sum(message.role == "assistant" and bool(message.tool_calls) for message in request.messages[start:])
+    if turn >= 2 or (said.startswith("p") and len(said.split()) == 2):
+        return f"end of {said}"
+    pairs = [("step", "x"), ("pay", "y"), ("step", "z")] if turn == 0 else [("pay", "w")]
+    return tuple(ToolCall(id=f"{turn}{k}", tool=name_, arguments={"n": f"{name}.{k}"}) for name_, k in pairs)
+
+
+def live(url: str, root: Path, log: Path, told: Connection) -> None:
+    """Work until all is done, or until death."""
+    asyncio.run(_live(url, root, log, told))
+
+
+async def _live(url: str, root: Path, log: Path, told: Connection) -> None:
+    store = await SqlStore.open(url, root, lease=LEASE)
+    options = {"tools": tools(log), "models": {"scripted": ScriptedModel(script=script)}, "watch": False}
+    async with Runtime.open(root, store=store, **options) as runtime, asyncio.TaskGroup() as group:  # type: ignore[arg-type]
+        for name, agent_name in CONVERSATIONS.items():
+            group.create_task(_converse(runtime, name, agent_name, told))
+    await store.close()
+
+
+async def _converse(runtime: Runtime, name: str, agent_name: str, told: Connection) -> None:
+    while True:
+        conversation = await runtime.store.conversation(name)
+        if run_id := conversation.open_run:
+            decisions = {asked.id: Respond(text=BY_HAND) for asked in await runtime.pending(run_id)}
+            try:
+                await _report(runtime.resume_stream(run_id, decisions), told)
+            except RunBusy:  # the lease of the one that died goes on for a moment
+                await asyncio.sleep(LEASE / 10)
+        elif conversation.turns < TURNS:
+            message = f"{name} {conversation.turns + 1}"
+            await _report(runtime.stream(message, agent=agent_name, conversation=name), told)
+        else:
+            return
+
+
+async def _report(started: AbstractAsyncContextManager[RunStream], told: Connection) -> None:
+    async with started as stream:
+        async for event in stream:
+            if event.seq:
+                told.send((event.run_id, event.seq, wire(event)["event"]))
+        await stream.result()

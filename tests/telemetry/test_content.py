@@ -1,0 +1,363 @@
+"""A canary wherever people, models, tools and servers say something: traces tell it only where that is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from framework import Approve, Edit, ModelError, Reject, Respond, Runtime, ToolContext, ToolError, tool
+from framework.cli.init import copy_starter
+from framework.store.memory import MemoryStore
+from framework.telemetry.content import ATTRIBUTE_CHARS, PART_CHARS, Content
+from framework.testing import ScriptedModel, calls
+from framework.types.messages import Message, ToolCall
+from framework.types.state import Decision
+from tests.engine.plan.test_executor import draft, step
+from tests.support.paths import SUPPORT
+from tests.support.projects import agent, write
+
+CANARY = "canary-4711"
+
+
+@tool(risk="low")
+async def work(n: str) -> str:
+    """Works."""
+    if n.startswith("fail"):
+        raise ValueError(CANARY)
+    return f"did {n} {CANARY}"
+
+
+@tool(risk="low")
+async def refuse(n: str) -> str:
+    """Says why not."""
+    raise ToolError(f"not with {n}")
+
+
+@tool(risk="high")
+async def erase(n: str) -> str:
+    """Erases."""
+    return f"erased {n}"
+
+
+@tool(risk="low")
+async def question(context: ToolContext) -> str:
+    """Asks a human."""
+    return await context.ask_human(f"what of {CANARY}?")
+
+
+@tool(risk="low")
+def keyed(n: str) -> dict[str, Any]:
+    """Has a secret."""
+    return {"api_key": f"sk-{CANARY}", "note": n}
+
+
+TOOLS = [work, refuse, erase, question, keyed]
+ONE = {"agents.d/one.yaml": agent("one", runtime_policy="{risk_level: high}")}
+HOOKS = """
+from framework import Refused, hook
+
+@hook
+async def guard(context, call):
+    \"\"\"Looks at calls.\"\"\"
+    raise RuntimeError(str(call.arguments))
+"""
+MCP = f"""
+version: 1
+mcp_servers:
+  raw: {{command: ["{sys.executable}", "{SUPPORT / "mcp_raw.py"}", "{{told}}"]}}
+"""
+
+
+@dataclass(frozen=True)
+class Fixture:
+    """A project, what its model says, and what a human answers."""
+
+    model: Callable[[], ScriptedModel]
+    files: dict[str, str] = field(default_factory=lambda: dict(ONE))
+    decision: Decision | None = None
+    spans: str = "chat scripted"
+    """A span that shows that it came as far as it should."""
+
+
+def says(*turns: Any) -> Callable[[], ScriptedModel]:
+    return lambda: ScriptedModel(*turns)
+
+
+FIXTURES = {
+    "react": Fixture(says(calls(("work", {"n": CANARY})), f"the answer {CANARY}"), spans="execute_tool work"),
+    "tool raises": Fixture(says(calls(("work", {"n": f"fail {CANARY}"})), "ok"), spans="execute_tool work"),
+    "tool refuses": Fixture(says(calls(("refuse", {"n": CANARY})), "ok"), spans="execute_tool refuse"),
+    "secret": Fixture(says(calls(("keyed", {"n": CANARY})), "ok"), spans="execute_tool keyed"),
+    "no such tool": Fixture(says(calls((f"tool-{CANARY}", {"n": "1"})), "ok"), spans="execute_tool unknown"),
+    "wrong arguments": Fixture(says(calls(("work", {CANARY: 1})), "ok"), spans="execute_tool work"),
+    "unreadable arguments": Fixture(
+        says((ToolCall(id="c", tool="work", invalid=f"bad {CANARY}"),), "ok"), spans="execute_tool work"
+    ),
+    "model fails": Fixture(says(ModelError(CANARY))),
+    "reasoning": Fixture(says(Message(role="assistant", content=f"thought {CANARY}"))),
+    "denied": Fixture(
+        says(calls(("erase", {"n": CANARY})), "ok"),
+        {"agents.d/one.yaml": agent("one", skill_policy="{deny: [{tool: erase, reason: never}], allow: [work]}")},
+        spans="execute_tool erase",
+    ),
+    "approved": Fixture(says(calls(("erase", {"n": CANARY})), "ok"), decision=Approve(), spans="execute_tool erase"),
+    "edited": Fixture(
+        says(calls(("erase", {"n": CANARY})), "ok"),
+        decision=Edit(arguments={"n": f"new {CANARY}"}),
+        spans="execute_tool erase",
+    ),
+    "rejected": Fixture(
+        says(calls(("erase", {"n": CANARY})), "ok"), decision=Reject(reason=CANARY), spans="execute_tool erase"
+    ),
+    "answered": Fixture(
+        says(calls(("question", {})), "ok"), decision=Respond(text=CANARY), spans="execute_tool question"
+    ),
+    "plan": Fixture(
+        says(draft(step("a"), {"id": "b", "description": f"think of {CANARY}"}), f"thought {CANARY}", CANARY),
+        {"agents.d/one.yaml": agent("one", executor="plan")},
+        spans="plan.step b",
+    ),
+    "sub-agent": Fixture(
+        says(calls(("agent.two", {"message": CANARY})), calls(("work", {"n": CANARY})), CANARY, CANARY),
+        {"agents.d/one.yaml": agent("one", sub_agents="[two]"), "agents.d/two.yaml": agent("two")},
+        spans="invoke_agent two",
+    ),
+    "hook": Fixture(
+        says(calls(("work", {"n": CANARY})), "ok"),
+        {"agents.d/one.yaml": agent("one", hooks="{before_tool: [look.guard]}"), "plugins/look.py": HOOKS},
+        spans="execute_tool work",
+    ),
+    "text protocol": Fixture(
+        says(f"{CANARY} is no JSON", json.dumps({"thought": CANARY, "final": CANARY})),
+        {"agents.d/one.yaml": agent("one", protocol="json")},
+    ),
+    "mcp": Fixture(
+        says(calls(("mcp.raw.echo", {"n": CANARY}), ("mcp.raw.fail", {"n": CANARY})), "ok"),
+        {**ONE, "plugins/servers.yaml": MCP},
+        spans="MCP send tools/call fail",
+    ),
+    "repeated": Fixture(says(*[calls(("work", {"n": CANARY}), prefix=f"p{n}") for n in range(5)])),
+}
+"""Whatever a run can meet."""
+
+
+def play(tmp_path: Path, fixture: Fixture, content: str | None, **settings: str) -> MemoryStore:
+    """Run it, and answer what it asks."""
+    told = write(tmp_path, {"told.json": "{}\n"}) / "told.json"
+    files = {name: text.replace("{told}", str(told)) for name, text in fixture.files.items()}
+    if content is not None:
+        files["agentsd.yaml"] = f"telemetry: {{content: {content}}}\nmodel_calls: {{max_retries: 0}}\n"
+    store = MemoryStore(keep_spans=True)
+
+    async def main() -> None:
+        options: dict[str, Any] = {"models": {"scripted": fixture.model()}, "store": store, "watch": False}
+        async with Runtime.open(write(tmp_path, files), tools=TOOLS, **options) as runtime:
+            result = await runtime.run(f"hello {CANARY}", agent="one", conversation="c1")
+            if result.status == "paused":
+                assert fixture.decision
+                await runtime.resume(result.run_id, {asked.id: fixture.decision for asked in result.pending})
+
+    asyncio.run(main())
+    return store
+
+
+def stored(store: MemoryStore) -> str:
+    """All that the store has of traces."""
+    infos = asyncio.run(store.runs())
+    return "".join(repr(span) for info in infos for span in asyncio.run(store.spans(info.run_id)))
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_content_is_in_no_span_number_or_log_unless_it_is_wanted(
+    name: str,
+    tmp_path: Path,
+    spans: InMemorySpanExporter,
+    reader: InMemoryMetricReader,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fixture = FIXTURES[name]
+    with caplog.at_level(logging.INFO):
+        store = play(tmp_path, fixture, None)
+    finished = spans.get_finished_spans()
+    assert fixture.spans in {span.name for span in finished}
+    for span in finished:
+        assert CANARY not in span.to_json()
+    assert CANARY not in stored(store)
+    numbers = reader.get_metrics_data()
+    assert numbers
+    assert "gen_ai.client.operation.duration" in numbers.to_json()
+    assert CANARY not in numbers.to_json()
+    assert "agentsd.runs" in {record.name for record in caplog.records}
+    assert CANARY not in caplog.text
+    assert not [record for record in caplog.records if CANARY in repr(record.__dict__)]
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_content_is_there_where_it_is_wanted(name: str, tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    store = play(tmp_path, FIXTURES[name], "full")
+    roots = [span for span in spans.get_finished_spans() if span.name == "invoke_workflow one"]
+    assert (roots[0].attributes or {})["input.value"] == f"hello {CANARY}"
+    chats = [span for span in spans.get_finished_spans() if span.name == "chat scripted"]
+    for chat in chats:
+        messages = json.loads(str((chat.attributes or {})["gen_ai.input.messages"]))
+        assert CANARY in json.dumps(messages)
+    assert CANARY in stored(store)
+
+
+def test_an_agent_lowers_what_is_told_of_it_and_of_those_it_calls(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    calling = says(calls(("agent.two", {"message": CANARY})), calls(("work", {"n": CANARY})), CANARY, CANARY)
+    one, two = agent("one", sub_agents="[two]"), agent("two", telemetry="{content: full}")
+    quiet = {"agents.d/one.yaml": one + "telemetry: {content: none}\n", "agents.d/two.yaml": two}
+    play(tmp_path / "a", Fixture(calling, quiet), "full")
+    assert not telling(spans)
+    spans.clear()
+    caller = {"agents.d/one.yaml": one, "agents.d/two.yaml": two.replace("full", "none")}
+    play(tmp_path / "b", Fixture(calling, caller), "full")
+    by_agent = {(span.attributes or {}).get("gen_ai.agent.name") for span in telling(spans)}
+    assert by_agent == {"one"}
+
+
+def test_an_agent_does_not_raise_what_the_operator_lets_through(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    loud = {"agents.d/one.yaml": agent("one", telemetry="{content: full}")}
+    play(tmp_path, Fixture(FIXTURES["react"].model, loud), "none")
+    assert not telling(spans)
+
+
+@pytest.mark.parametrize("value", ["true", "SPAN_ONLY"])
+def test_opentelemetrys_own_variable_counts_where_the_settings_say_nothing(
+    value: str, tmp_path: Path, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", value)
+    play(tmp_path / "a", FIXTURES["react"], None)
+    assert telling(spans)
+    spans.clear()
+    play(tmp_path / "b", FIXTURES["react"], "none")
+    assert not telling(spans)
+
+
+def test_redacted_content_has_no_secrets(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    play(tmp_path / "a", FIXTURES["secret"], "redacted")
+    text = "".join(span.to_json() for span in spans.get_finished_spans())
+    assert f"hello {CANARY}" in text
+    assert f"sk-{CANARY}" not in text
+    spans.clear()
+    play(tmp_path / "b", FIXTURES["secret"], "full")
+    assert f"sk-{CANARY}" in "".join(span.to_json() for span in spans.get_finished_spans())
+
+
+def test_the_operators_own_secrets_are_in_no_mode_told(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    secret = 'quo"te-47110815'
+    write(tmp_path, ONE)
+    settings = f"telemetry: {{content: full}}\nmodels: {{m: {{model: openai/x, api_key: '{secret}'}}}}\n"
+    write(tmp_path, {"agentsd.yaml": settings})
+
+    async def main() -> None:
+        models = {"scripted": ScriptedModel(calls(("work", {"n": secret})), f"it is {secret}")}
+        async with Runtime.open(tmp_path, tools=TOOLS, models=models, watch=False) as runtime:
+            await runtime.run(f"my key is {secret}", agent="one")
+
+    asyncio.run(main())
+    assert len(telling(spans, "my key is ***")) >= 3
+    for span in spans.get_finished_spans():
+        for value in (span.attributes or {}).values():
+            assert secret not in str(value)
+            assert json.dumps(secret)[1:-1] not in str(value)
+
+
+def test_the_starters_agents_say_nothing_either(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    copy_starter(tmp_path)
+
+    async def main() -> None:
+        async with Runtime.open(tmp_path, watch=False) as runtime:
+            for name in runtime.catalog.current.agents:
+                result = await runtime.run(f"search for '{CANARY}', then calculate 1 + 1", agent=name)
+                if result.pending:
+                    await runtime.resume(result.run_id, {a.id: Reject(reason=CANARY) for a in result.pending})
+
+    asyncio.run(main())
+    assert len({(span.attributes or {}).get("gen_ai.agent.name") for span in spans.get_finished_spans()}) > 2
+    assert not telling(spans)
+
+
+def telling(spans: InMemorySpanExporter, word: str = CANARY) -> list[Any]:
+    """The spans that hold a word."""
+    return [span for span in spans.get_finished_spans() if word in span.to_json()]
+
+
+# --- cutting
+
+
+def test_long_content_is_cut_and_stays_json() -> None:
+    content = Content("full")
+    messages = [Message(role="user", content=f"{n} " + "x" * 10_000) for n in range(40)]
+    recorded = content.request(messages, ())
+    text = str(recorded["gen_ai.input.messages"])
+    kept = json.loads(text)
+    assert len(text) <= ATTRIBUTE_CHARS
+    assert recorded["agentsd.content.truncated"] is True
+    assert kept[0]["parts"][0]["content"].startswith("0 ")
+    assert kept[-1]["parts"][0]["content"].startswith("39 ")
+    assert all(len(message["parts"][0]["content"]) == PART_CHARS for message in kept)
+
+
+def test_of_many_calls_in_one_turn_as_many_are_told_as_there_is_room_for() -> None:
+    content = Content("full")
+    asked = [ToolCall(id=f"c{n}", tool="work", arguments={"n": "x" * 5000}) for n in range(100)]
+    turn = Message(role="assistant", content="all at once", tool_calls=tuple(asked))
+    said = [Message(role="system", content="be good"), Message(role="user", content="go"), turn]
+    for recorded, name in ((content.reply(turn, "tool_calls"), "output"), (content.request(said, ()), "input")):
+        text = str(recorded[f"gen_ai.{name}.messages"])
+        told = json.loads(text)[-1]
+        assert len(text) <= ATTRIBUTE_CHARS
+        assert recorded["agentsd.content.truncated"] is True
+        assert [part.get("id", part["type"]) for part in told["parts"][:3]] == ["text", "c0", "c1"]
+    assert (
+        json.loads(str(content.reply(turn, "tool_calls")["gen_ai.output.messages"]))[0]["finish_reason"] == "tool_calls"
+    )
+
+
+def test_what_fits_is_told_whole() -> None:
+    content = Content("full")
+    call = ToolCall(id="c1", tool="work", arguments={"n": "é\ud83d"})
+    messages = [
+        Message(role="system", content="be good"),
+        Message(role="assistant", content="hm", tool_calls=(call,)),
+        Message(role="tool", tool_call_id="c1", content="did it"),
+    ]
+    recorded = content.request(messages, (work.definition,))
+    assert json.loads(str(recorded["gen_ai.input.messages"])) == [
+        {"role": "system", "parts": [{"type": "text", "content": "be good"}]},
+        {
+            "role": "assistant",
+            "parts": [
+                {"type": "text", "content": "hm"},
+                {"type": "tool_call", "id": "c1", "name": "work", "arguments": {"n": "é?"}},
+            ],
+        },
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": "did it"}]},
+    ]
+    assert "agentsd.content.truncated" not in recorded
+    assert json.loads(str(recorded["gen_ai.tool.definitions"]))[0]["name"] == "work"
+
+
+def test_an_answer_has_its_finish_reason() -> None:
+    """Phoenix drops answers without one."""
+    recorded = Content("full").reply(Message(role="assistant", content="hi"), "stop")
+    (told,) = json.loads(str(recorded["gen_ai.output.messages"]))
+    assert (told["finish_reason"], told["parts"]) == ("stop", [{"type": "text", "content": "hi"}])
+
+
+def test_a_secret_is_not_cut_in_two() -> None:
+    text = "x" * (PART_CHARS - 4) + " sk-abcdefghijklmnop"
+    told = str(Content("redacted").input(text)["input.value"])
+    assert (len(told), "sk-" in told) == (PART_CHARS, False)

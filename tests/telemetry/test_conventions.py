@@ -1,0 +1,151 @@
+"""What the OpenTelemetry GenAI conventions ask of spans of model calls, seen on a real server's wire."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from framework import RunResult, Runtime
+from framework.llm.client import served_model
+from framework.llm.providers import PROVIDERS
+from framework.telemetry import names
+from tests.conftest import tree
+from tests.support.projects import agent, write
+from tests.support.wire import Answer, failed, says, wire_server
+from tests.telemetry.test_metrics import points
+
+WELL_KNOWN = {
+    *("openai", "gcp.gen_ai", "gcp.vertex_ai", "gcp.gemini", "anthropic", "cohere", "azure.ai.inference"),
+    *("azure.ai.openai", "ibm.watsonx.ai", "aws.bedrock", "perplexity", "x_ai", "deepseek", "groq", "mistral_ai"),
+}
+"""Values of `gen_ai.provider.name` in the conventions."""
+UNLISTED = {"qwen", "openrouter", "ollama"}
+"""Providers that the conventions have no name for: they keep ours."""
+
+
+def play(root: Path, answers: list[Answer], served: str = "mistral/test", **keys: str) -> tuple[RunResult, str]:
+    """One run against a server; its result, and the server's address."""
+
+    async def main() -> tuple[RunResult, str]:
+        async with wire_server(answers) as server:
+            prices = "capabilities: {prices: {input: 1000000, output: 2000000}}"
+            alias = f"{{model: {served}, base_url: '{server.url}', api_key: k, {prices}}}"
+            down = f"{{model: {served}, base_url: 'http://127.0.0.1:9/v1', api_key: k}}"
+            settings = f"models: {{local: {alias}, down: {down}}}\nmodel_calls: {{backoff: 0.001, max_retries: 2}}\n"
+            write(root, {"agents.d/one.yaml": agent("one", **{"model": "local"} | keys), "agentsd.yaml": settings})
+            async with Runtime.open(root, watch=False) as runtime:
+                return await runtime.run("go", agent="one"), server.url
+
+    return asyncio.run(main())
+
+
+def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    found = [span for span in spans.get_finished_spans() if span.name == name or span.name.startswith(f"{name} ")]
+    return sorted(found, key=lambda span: span.start_time or 0)
+
+
+def about(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def test_a_model_call_names_its_provider_and_server(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    _, url = play(tmp_path, [says("hi")])
+    (chat,) = named(spans, "chat test")
+    server = urlsplit(url)
+    assert about(chat)["gen_ai.provider.name"] == "mistral_ai"
+    assert (about(chat)["server.address"], about(chat)["server.port"]) == (server.hostname, server.port)
+    (work,) = named(spans, "invoke_agent one")
+    assert about(work)["gen_ai.provider.name"] == "mistral_ai"
+
+
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [("https://api.mistral.ai/v1", 443), ("http://h/v1", 80), ("http://[::1]:8080/v1", 8080), (None, None)],
+)
+def test_an_address_always_has_a_port(url: str | None, port: int | None) -> None:
+    info = served_model("openai", "x", url, None)
+    assert (info.server_port, info.server_address is None) == (port, port is None)
+
+
+def test_providers_have_the_names_of_the_conventions() -> None:
+    ours = {names.PROVIDERS.get(provider.name, provider.name) for provider in PROVIDERS}
+    assert ours - WELL_KNOWN == UNLISTED
+
+
+def test_a_call_that_succeeds_at_once_is_one_span(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    play(tmp_path, [says("hi")])
+    assert tree(tuple(named(spans, "agent.step") + named(spans, "chat"))) == "agent.step 1\n  chat test"
+
+
+def test_a_retried_call_is_one_span_with_its_attempts(
+    tmp_path: Path, spans: InMemorySpanExporter, reader: InMemoryMetricReader
+) -> None:
+    result, _ = play(tmp_path, [failed(500, "busy"), failed(503, "busy"), says("hi")])
+    assert result.output == "hi"
+    (chat,) = named(spans, "chat")
+    attempts = named(spans, "chat.attempt")
+    assert [span.name for span in attempts] == ["chat.attempt 1", "chat.attempt 2", "chat.attempt 3"]
+    assert {span.parent.span_id for span in attempts if span.parent} == {chat.context.span_id}
+    assert [span.status.status_code for span in (chat, *attempts)] == [
+        StatusCode.UNSET,
+        StatusCode.ERROR,
+        StatusCode.ERROR,
+        StatusCode.UNSET,
+    ]
+    assert {span.kind for span in (chat, *attempts)} == {SpanKind.CLIENT}
+    assert about(chat)["agentsd.model.attempts"] == 3
+    counted = [span for span in spans.get_finished_spans() if "gen_ai.usage.input_tokens" in about(span)]
+    assert counted == [chat], "backends count tokens once"
+    assert about(chat)["gen_ai.usage.input_tokens"] == result.usage.prompt_tokens
+    for earlier, later in pairwise(attempts):
+        assert (earlier.end_time or 0) <= (later.start_time or 0)
+    model = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "mistral_ai", "gen_ai.request.model": "test"}
+    found = points(reader)
+    assert found["gen_ai.client.operation.duration"] == [(model, 1)]
+    assert found["agentsd.model.attempts"] == [({**model, "error.type": "model_error"}, 2), (model, 1)]
+
+
+def test_a_call_that_fails_says_so_once(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    result, _ = play(tmp_path, [failed(400, "no")])
+    assert result.status == "failed"
+    (chat,) = named(spans, "chat")
+    assert (about(chat)["error.type"], about(chat)["agentsd.model.attempts"]) == ("model_error", 1)
+    assert not named(spans, "chat.attempt")
+
+
+def test_a_call_that_a_fallback_answers_names_both_models(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    result, url = play(tmp_path, [says("hi")], model="down", fallback_models="[local]")
+    assert result.output == "hi"
+    (chat,) = named(spans, "chat")
+    assert chat.status.status_code is StatusCode.UNSET
+    assert about(chat)["agentsd.model.fallback"] is True
+    assert about(chat)["server.port"] == urlsplit(url).port, "where the answer came from"
+    attempts = named(spans, "chat.attempt")
+    assert [about(span).get("agentsd.model.fallback") for span in attempts] == [None, None, None, True]
+    assert [about(span)["server.port"] for span in attempts] == [9, 9, 9, urlsplit(url).port]
+
+
+def test_cost_is_written_as_mlflow_reads_it(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    result, _ = play(tmp_path, [says("hi")])
+    (chat,) = named(spans, "chat")
+    cost = result.usage.prompt_tokens + 2 * result.usage.completion_tokens
+    assert result.usage.cost_usd == pytest.approx(cost)
+    assert about(chat)["agentsd.model.cost_usd"] == pytest.approx(cost)
+    assert json.loads(about(chat)["mlflow.llm.cost"])["total_cost"] == pytest.approx(cost)
+
+
+def test_every_span_with_an_address_has_a_port(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    play(tmp_path, [failed(500, "busy"), says("hi")])
+    with_address = [about(span) for span in spans.get_finished_spans() if "server.address" in about(span)]
+    assert len(with_address) == 4, "invoke_agent, chat, and its two attempts"
+    assert all(isinstance(attributes["server.port"], int) for attributes in with_address)

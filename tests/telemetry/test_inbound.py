@@ -1,0 +1,155 @@
+"""Trace context that comes in: runs below a caller's span, and behind the server's routes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from framework import Runtime
+from framework.config.settings import Settings
+from framework.server import router
+from framework.store.memory import MemoryStore
+from framework.telemetry.inbound import caller, inbound
+from framework.testing import ScriptedModel
+from framework.types.trace import Inbound
+from tests.support.cases import cases
+from tests.support.otlp_sink import sink
+from tests.support.projects import agent, write
+from tests.support.served import served
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+SAMPLED, UNSAMPLED = f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00"
+
+
+def roots(spans: InMemorySpanExporter) -> list[ReadableSpan]:
+    return [span for span in spans.get_finished_spans() if span.name == "invoke_workflow one"]
+
+
+def requested(root: Path, mode: Inbound, headers: list[tuple[str, str]], *, store: MemoryStore | None = None) -> str:
+    """Start a run by a request to the server's routes and one more; the run's id."""
+    write(root, {"agents.d/one.yaml": agent("one"), "agentsd.yaml": f"telemetry: {{inbound: {mode}}}\n"})
+
+    async def main() -> str:
+        options: dict[str, Any] = {"store": store} if store else {}
+        async with Runtime.open(root, models={"scripted": ScriptedModel("ok")}, watch=False, **options) as runtime:
+            routes = router(runtime, guarded=False)
+
+            @routes.post("/run")
+            async def run() -> dict[str, Any]:
+                result = await runtime.run("go", agent="one")
+                return {"run_id": result.run_id}
+
+            app = FastAPI(telemetry={"tracing": False})  # the test's own app leaves the header to the routes
+            app.include_router(routes)
+            async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client:
+                reply = await client.post("/agent/run", headers=headers)
+                return str(reply.json()["run_id"])
+
+    return asyncio.run(main())
+
+
+def test_a_run_is_part_of_the_trace_around_it(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one")})
+
+    async def main() -> None:
+        async with Runtime.open(tmp_path, models={"scripted": ScriptedModel("ok")}, watch=False) as runtime:
+            with trace.get_tracer("host").start_as_current_span("POST /orders"):
+                await runtime.run("go", agent="one")
+
+    asyncio.run(main())
+    (run,) = roots(spans)
+    (above,) = [span for span in spans.get_finished_spans() if span.name == "POST /orders"]
+    assert run.parent
+    assert run.parent.span_id == above.context.span_id
+
+
+def test_by_default_a_run_is_linked_to_its_caller(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    assert Settings().telemetry.inbound == "link"
+    requested(tmp_path, "link", [("traceparent", UNSAMPLED)])
+    (run,) = roots(spans)
+    assert run.parent is None
+    assert f"{run.context.trace_id:032x}" != TRACE
+    (link,) = run.links
+    assert (f"{link.context.trace_id:032x}", f"{link.context.span_id:016x}") == (TRACE, SPAN)
+    assert dict(link.attributes or {}) == {"agentsd.link.type": "caller"}
+
+
+def test_a_run_joins_its_callers_trace_where_the_setting_says_so(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    requested(tmp_path, "parent", [("traceparent", SAMPLED)])
+    (run,) = roots(spans)
+    assert f"{run.context.trace_id:032x}" == TRACE
+    assert run.parent
+    assert f"{run.parent.span_id:016x}" == SPAN
+
+
+def test_only_as_a_parent_does_a_caller_decide_over_sampling(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    requested(tmp_path, "parent", [("traceparent", UNSAMPLED)])
+    assert not roots(spans)
+    requested(tmp_path, "link", [("traceparent", UNSAMPLED)])
+    requested(tmp_path, "ignore", [("traceparent", UNSAMPLED)])
+    assert len(roots(spans)) == 2
+
+
+def test_a_stored_trace_is_kept_whatever_the_caller_says(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    store = MemoryStore(keep_spans=True)
+    run_id = requested(tmp_path, "parent", [("traceparent", UNSAMPLED)], store=store)
+    assert not roots(spans)
+    kept = asyncio.run(store.spans(run_id))
+    assert [span.trace_id for span in kept if span.name == "invoke_workflow one"] == [TRACE]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [("traceparent", "")],
+        [("traceparent", "nonsense")],
+        [("traceparent", SAMPLED), ("traceparent", SAMPLED)],
+        [("traceparent", f"ff-{TRACE}-{SPAN}-01")],
+        [("traceparent", f"00-{'0' * 32}-{SPAN}-01")],
+        [("traceparent", f"00-{TRACE}-{'0' * 16}-01")],
+        [("traceparent", f"00-{TRACE}-{SPAN}-01-more")],
+        [("tracestate", "a=b"), ("baggage", "user=me")],
+    ],
+)
+@pytest.mark.parametrize("mode", ["link", "parent"])
+def test_an_invalid_header_counts_as_none(
+    mode: Inbound, headers: list[tuple[str, str]], tmp_path: Path, spans: InMemorySpanExporter
+) -> None:
+    requested(tmp_path, mode, headers)
+    (run,) = roots(spans)
+    assert (run.parent, list(run.links)) == (None, [])
+
+
+@cases(50)
+@given(header=st.text(max_size=80), mode=st.sampled_from(["ignore", "link", "parent"]))
+def test_no_header_breaks_a_request(header: str, mode: Inbound) -> None:
+    with inbound([header], mode):
+        assert len(caller()) <= 80
+    assert caller() == ""
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
+def test_a_host_that_reads_the_header_itself_keeps_its_own_span(spans: InMemorySpanExporter) -> None:
+    with trace.get_tracer("host").start_as_current_span("POST /orders") as above, inbound([SAMPLED], "parent"):
+        assert trace.get_current_span() is above
+
+
+def test_the_server_itself_makes_no_traces_of_requests(tmp_path: Path) -> None:
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
+    with sink() as kept:
+        with served(tmp_path, environment={"AGENTSD_TELEMETRY__OTLP_ENDPOINT": kept.url}) as server:
+            for path in ("/health", "/ready", "/agent/agents"):
+                assert server.ask("GET", path, headers={"traceparent": SAMPLED}).status_code == 200
+            assert server.stop() == 0
+        assert [span.name for span in kept.spans] == []

@@ -1,0 +1,145 @@
+"""Sending traces: over a real OTLP exporter to a collector of our own, by programs in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from framework import ConfigError
+from framework.telemetry.setup import traces_url
+from tests.support.forks import run
+from tests.support.otlp_sink import Sink, sink
+from tests.support.projects import agent, write
+
+BURST = """
+import asyncio, logging, sys
+from framework import Runtime
+from framework.telemetry.setup import exporting
+
+async def main(root, runs):
+    async with Runtime.open(root, watch=False) as runtime, asyncio.TaskGroup() as group:
+        for n in range(runs):
+            group.create_task(runtime.run(f"What is {n} * 7?"))
+
+logging.basicConfig(level=logging.WARNING)
+with exporting(sys.argv[2], {}, "burst"):
+    asyncio.run(main(sys.argv[1], int(sys.argv[3])))
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    files = {"agents.d/calc.yaml": agent("calc", model="offline", skill_policy="{allow: [calculator]}")}
+    return write(tmp_path_factory.mktemp("project"), files)
+
+
+def command(project: Path, *options: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """`agentsd run` in a process of its own."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    return run(["run", "-C", str(project), *options, "What is 12 * 7?"], cwd=project, env=clean | environ)
+
+
+def names(kept: Sink) -> set[str]:
+    return {span.name for span in kept.spans}
+
+
+WHOLE = {
+    "invoke_workflow calc",
+    "agent.route",
+    "invoke_agent calc",
+    "agent.step 1",
+    "agent.step 2",
+    "chat offline",
+    "execute_tool calculator",
+}
+
+
+def test_a_run_sends_its_trace_where_the_option_says(project: Path) -> None:
+    with sink() as kept:
+        done = command(project, "--otlp", kept.url)
+    assert (done.returncode, done.stdout.strip()) == (0, "84")
+    assert names(kept) == WHOLE
+    assert (kept.paths, kept.services) == ({"/v1/traces"}, {"agentsd"})
+    runs = {span.trace_id for span in kept.spans if not span.name.startswith("config.")}
+    assert len(runs) == 1
+
+
+def test_settings_say_where_with_which_key_and_under_which_name(tmp_path: Path) -> None:
+    with sink() as kept:
+        text = f"telemetry: {{otlp_endpoint: '{kept.url}', otlp_headers: {{x-key: k-1}}, service_name: shop}}\n"
+        files = {"agents.d/calc.yaml": agent("calc", model="offline", skill_policy="{allow: [calculator]}")}
+        command(write(tmp_path, {**files, "agentsd.yaml": text}))
+    assert names(kept) == WHOLE
+    assert kept.services == {"shop"}
+    assert {headers["x-key"] for headers in kept.headers} == {"k-1"}
+
+
+def test_variables_of_opentelemetry_say_where(project: Path) -> None:
+    with sink() as kept:
+        command(project, OTEL_EXPORTER_OTLP_ENDPOINT=kept.url, OTEL_SERVICE_NAME="by-env")
+        assert (names(kept), kept.services) == (WHOLE, {"by-env"})
+        before = len(kept.spans)
+        command(project, OTEL_EXPORTER_OTLP_ENDPOINT=kept.url, OTEL_SDK_DISABLED="true")
+        command(project, OTEL_EXPORTER_OTLP_ENDPOINT=kept.url, OTEL_TRACES_EXPORTER="none")
+        command(project, OTEL_EXPORTER_OTLP_ENDPOINT=kept.url, OTEL_TRACES_SAMPLER="always_off")
+        assert len(kept.spans) == before
+
+
+def test_content_is_sent_only_where_it_is_wanted(project: Path) -> None:
+    with sink() as kept:
+        command(project, "--otlp", kept.url)
+        silent = b"".join(span.SerializeToString() for span in kept.spans)
+        kept.spans.clear()
+        command(project, "--otlp", kept.url, AGENTSD_TELEMETRY__CONTENT="full")
+        told = b"".join(span.SerializeToString() for span in kept.spans)
+    assert b"12 * 7" not in silent
+    assert b"What is 12 * 7?" in told
+
+
+def test_an_answer_is_not_lost_with_a_backend_that_is_away(project: Path) -> None:
+    done = command(project, "--otlp", "http://127.0.0.1:9")
+    assert (done.returncode, done.stdout.strip()) == (0, "84")
+    (told,) = (line for line in done.stderr.splitlines() if "WARNING" in line)
+    assert told.endswith("traces are not sent: nothing listens at http://127.0.0.1:9")
+    assert "ERROR" not in done.stderr
+
+
+def test_an_address_that_is_none_is_refused_before_anything_runs(project: Path) -> None:
+    done = command(project, "--otlp", "127.0.0.1:6006")
+    assert (done.returncode, done.stdout) == (78, "")
+    assert "write it like http://127.0.0.1:6006" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("http://h:1", "http://h:1/v1/traces"),
+        ("http://h:1/", "http://h:1/v1/traces"),
+        ("https://h/api/public/otel", "https://h/api/public/otel/v1/traces"),
+        ("http://h:1/v1/traces", "http://h:1/v1/traces"),
+    ],
+)
+def test_an_address_is_taken_with_or_without_its_path(given: str, used: str) -> None:
+    assert traces_url(given) == used
+
+
+def test_an_address_needs_its_scheme() -> None:
+    with pytest.raises(ConfigError, match="is no address"):
+        traces_url("localhost:4318")
+
+
+def test_a_burst_of_a_thousand_runs_loses_no_span(project: Path) -> None:
+    runs = 1000
+    with sink() as kept:
+        words = [sys.executable, "-c", BURST, str(project), kept.url, str(runs)]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=55)
+    by_trace: dict[bytes, set[str]] = {}
+    for span in kept.spans:
+        by_trace.setdefault(span.trace_id, set()).add(span.name)
+    whole = [spans for spans in by_trace.values() if spans == WHOLE]
+    assert len(whole) == runs
+    assert done.stderr == "", "nothing was dropped"

@@ -1,0 +1,129 @@
+"""Built-in tools need no more memory and time than their input is worth: a model chooses what they get."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.tools.builtin.formatting import MAX_CELLS, MAX_RESULT, format_text
+from framework.tools.builtin.search import search_files
+from framework.tools.builtin.writing import edit_file
+from framework.tools.tool import ToolContext
+from framework.types.errors import ToolError
+from plugins import web
+from tests.support.cases import cases
+from tests.support.growth import assert_linear
+
+MEMORY = 1024 * 1024 * 1024
+"""Bytes of address space of a child: the old behaviour needs several times as much."""
+
+TABLE = '"," * 100_000 + chr(10) + "a\\n" * 49_000'
+WIDE_NAMES = '"n" * 100_000 + ",b" + chr(10) + "a,b\\n" * 24_000'
+SPARSE = 'json.dumps([{f"k{n}": 1} for n in range(11_000)])'
+DEEP = '"[" * 900 + ",".join(["1"] * 90_000) + "]" * 900'
+
+
+def in_child(code: str, folder: Path) -> str:
+    """Run Python with little memory; returns what it printed."""
+    prelude = "import json\nfrom pathlib import Path\nfrom framework.types.errors import ToolError\n"
+    done = subprocess.run(
+        [sys.executable, "-c", prelude + code],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "style"), [(TABLE, "table"), (WIDE_NAMES, "json"), (SPARSE, "csv"), (SPARSE, "table"), (DEEP, "json")]
+)
+def test_a_text_that_would_grow_beyond_all_bounds_is_refused_before_it_grows(
+    text: str, style: str, tmp_path: Path
+) -> None:
+    said = in_child(
+        "from framework.tools.builtin.formatting import format_text\n"
+        f"try:\n    print(len(format_text({text}, {style!r})))\n"
+        "except ToolError as error:\n    print('refused', error)\n",
+        tmp_path,
+    )
+    assert said.startswith("refused the ")
+
+
+def test_replacing_everywhere_is_refused_before_the_file_is_made(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a" * 30_000)
+    said = in_child(
+        "from framework.tools.builtin.writing import edit_file\n"
+        "from framework.tools.tool import ToolContext\n"
+        "context = ToolContext(run_id='r', call_id='c', agent='a', base_path=Path.cwd())\n"
+        "try:\n    edit_file('a.txt', 'a', 'b' * 100_000, True, context=context)\n"
+        "except ToolError as error:\n    print('refused', error)\n",
+        tmp_path,
+    )
+    assert said.startswith("refused the text has 2861.0 MB; at most 1.0 MB")
+    assert (tmp_path / "a.txt").read_text() == "a" * 30_000
+
+
+@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
+def test_a_file_may_grow_and_shrink_up_to_the_limit_in_bytes(tmp_path: Path, line_break: str) -> None:
+    context = ToolContext(run_id="r", call_id="c", agent="a", base_path=tmp_path)
+    path, full = tmp_path / "a.txt", 1024 * 1024
+    line = ("x" * 12 + "é" + line_break).encode()
+    path.write_bytes(line * (full // len(line)))
+    before = path.stat().st_size
+    edit_file("a.txt", "é\n", "é", True, context=context)
+    assert path.stat().st_size < before
+    edit_file("a.txt", "é", "é\n", True, context=context)
+    assert path.stat().st_size <= before
+
+
+@cases(100)
+@given(
+    rows=st.lists(st.lists(st.text(alphabet='ab|" ,\n', max_size=6), min_size=1, max_size=8), min_size=1, max_size=8),
+    style=st.sampled_from(["table", "csv", "json"]),
+)
+def test_what_is_formatted_is_never_longer_than_its_bound(rows: list[list[str]], style: str) -> None:
+    try:
+        formatted = format_text(json.dumps(rows), style)
+    except ToolError:
+        return
+    assert len(formatted) <= max(MAX_RESULT, 3 * MAX_CELLS)
+
+
+def test_a_hint_about_the_nearest_line_takes_time_in_proportion_to_the_file(tmp_path: Path) -> None:
+    context = ToolContext(run_id="r", call_id="c", agent="a", base_path=tmp_path)
+
+    def edit(lines: int) -> None:
+        (tmp_path / "a.txt").write_text(("ab" * 55 + "c\n") * lines)
+        with pytest.raises(ToolError, match="nearest line is 1"):
+            edit_file("a.txt", "ab" * 60, "x", context=context)
+
+    assert_linear(edit, lambda lines: lines, largest=8_000)
+
+
+@pytest.mark.parametrize("text", ["a" * 100, "aé", "ß", "ſ", "İ"])
+def test_searching_takes_time_in_proportion_to_the_file(tmp_path: Path, text: str) -> None:
+    context = ToolContext(run_id="r", call_id="c", agent="a", base_path=tmp_path)
+    query = "a" * 249 + "b" + "a" * 250
+
+    def search(size: int) -> None:
+        (tmp_path / "a.txt").write_text((text * size)[:size])
+        assert search_files(query, context=context) == f"No files match '{query}'."
+
+    assert_linear(search, lambda size: size, largest=128_000)
+
+
+def test_asi08_a_page_that_takes_long_to_extract_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "EXTRACT_SECONDS", 3)
+    with pytest.raises(ToolError, match="https://h/ is too complicated to be read"):
+        web._readable("<html><body><article><p>" + "a<br>" * 1_000_000 + "</p></article></body></html>", "https://h/")

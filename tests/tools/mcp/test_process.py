@@ -1,0 +1,98 @@
+"""A started MCP server: it ends with us, it may bring many tools, and what is said when it was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from framework.tools.mcp.process import child_streams
+from framework.types.source import McpServer
+from tests.support.mcp_worlds import PATIENCE, opened, raw
+from tests.support.paths import ROOT
+from tests.tools.mcp.test_hostile import tool
+
+STUBBORN = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with open(sys.argv[1], "w") as told:
+    told.write(str(os.getpid()))
+while True:
+    time.sleep(60)
+"""
+"""Ignores SIGTERM, and the end of its input."""
+HOST = """
+import asyncio, sys
+from framework.tools.mcp.process import child_streams
+from framework.types.source import McpServer
+
+async def main():
+    async with child_streams(McpServer(command=tuple(sys.argv[1:])), print):
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux does it")
+def test_a_server_that_ignores_everything_dies_with_a_killed_parent(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    os.mkfifo(told)
+    stubborn = [sys.executable, "-c", STUBBORN, str(told)]
+    with subprocess.Popen([sys.executable, "-c", HOST, *stubborn], env={**os.environ, "PYTHONPATH": str(ROOT)}) as host:
+        server = int(told.read_text("utf-8"))  # waits until it is written
+        watched = os.pidfd_open(server)
+        host.kill()
+        try:
+            assert select.select([watched], [], [], PATIENCE)[0], "the server is still there"
+        finally:
+            if not select.select([watched], [], [], 0)[0]:
+                os.kill(server, signal.SIGKILL)
+            os.close(watched)
+
+
+def test_a_server_that_was_killed_is_not_blamed_with_its_last_line() -> None:
+    ends: list[str] = []
+
+    async def main(script: str) -> str:
+        over = asyncio.Event()
+
+        def gone(why: str) -> None:
+            ends.append(why)
+            over.set()
+
+        async with child_streams(McpServer(command=("sh", "-c", script)), gone), asyncio.timeout(PATIENCE):
+            await over.wait()
+        return ends.pop()
+
+    said = asyncio.run(main("echo For further information, see the docs >&2; kill -KILL $$"))
+    assert said == (
+        "it was killed by signal 9 (SIGKILL); the last line of its standard error was: "
+        "For further information, see the docs"
+    )
+    assert asyncio.run(main("kill -SEGV $$")) == "it was killed by signal 11 (SIGSEGV)"
+    assert asyncio.run(main("echo no token >&2; exit 3")) == "it ended with exit code 3: no token"
+
+
+def test_a_server_with_hundreds_of_tools_loses_none(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(raw(tmp_path, {"tools": [tool(f"t{n}") for n in range(400)]})) as world:
+            assert (len(world.source.tools), world.source.faults) == (400, ())
+
+    asyncio.run(main())
+
+
+def test_only_the_tools_that_the_file_wants_are_taken(tmp_path: Path) -> None:
+    async def main() -> None:
+        tools = [tool(name) for name in ("search_a", "search_b", "get", "delete")]
+        async with opened(raw(tmp_path, {"tools": tools}, tools=("search_*", "get", "serach"))) as world:
+            assert set(world.tools) == {"search_a", "search_b", "get"}
+            assert world.source.faults == ("mcp.docs has no tool for 'serach' (`tools` of the server)",)
+
+    asyncio.run(main())

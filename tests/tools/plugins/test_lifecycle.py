@@ -1,0 +1,348 @@
+"""A plugin is set up before its first use and torn down after its last, once each, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from textwrap import dedent
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework import PluginContext, RequestError
+from framework.tools.plugins.lifecycle import Lifetimes, Use
+from framework.tools.plugins.loader import Plugin, PluginLoader
+from framework.types.problem import Problem
+from tests.support.cases import cases
+
+LIVING = """
+    import asyncio
+
+    async def setup(context):
+        await asyncio.sleep(0)
+        context.deps.append("up " + context.plugin)
+
+    async def teardown(context):
+        await asyncio.sleep(0)
+        context.deps.append("down " + context.plugin)
+"""
+FAILING = """
+    async def setup(context):
+        raise ConnectionError("no database")
+"""
+
+
+def plugin(source: str = LIVING, name: str = "a") -> Plugin:
+    return PluginLoader().load(f"plugins/{name}.py", dedent(source).encode())
+
+
+PLUGINS = {name: plugin(name=name) for name in "abc"}
+
+
+def problems_of(source: str, *, seconds: float = 10.0) -> tuple[Problem, ...]:
+    """Why it cannot be set up."""
+
+    async def main() -> tuple[Problem, ...]:
+        failing, lifetimes = plugin(source), Lifetimes([], seconds=seconds)
+        use = await lifetimes.use([failing])
+        await lifetimes.close()
+        return use.failed[failing]
+
+    return asyncio.run(main())
+
+
+async def turns(number: int = 20) -> None:
+    """Let the other tasks go on until they wait."""
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+def test_setup_runs_before_the_first_use_and_teardown_after_the_last() -> None:
+    async def main() -> None:
+        told: list[str] = []
+        lifetimes, a, b = Lifetimes(told), plugin(name="a"), plugin(name="b")
+        first = await lifetimes.use([a, b])
+        second = await lifetimes.use([b])
+        assert told == ["up a", "up b"]
+        first.end()
+        first.end()  # the second time counts for nothing
+        await turns()
+        assert told == ["up a", "up b", "down a"]
+        second.end()
+        await turns()
+        assert told == ["up a", "up b", "down a", "down b"]
+        await lifetimes.use([a])  # once more
+        assert told[4:] == ["up a"]
+        await lifetimes.close()
+        assert told[4:] == ["up a", "down a"]
+
+    asyncio.run(main())
+
+
+def test_closing_tears_down_everything_the_last_first_and_sets_nothing_up_any_more() -> None:
+    async def main() -> None:
+        told: list[str] = []
+        lifetimes, a, b, c = Lifetimes(told), plugin(name="a"), plugin(name="b"), plugin(name="c")
+        uses = [await lifetimes.use([b]), await lifetimes.use([a, b, c])]
+        await lifetimes.close()
+        assert told == ["up b", "up a", "up c", "down c", "down a", "down b"]
+        with pytest.raises(RequestError, match="closed"):
+            await lifetimes.use([a])
+        for use in uses:
+            use.end()
+        await turns()
+        assert len(told) == 6
+
+    asyncio.run(main())
+
+
+def test_functions_that_are_no_coroutines_run_in_a_thread() -> None:
+    source = """
+        import threading
+
+        def setup(context):
+            context.deps.append(threading.current_thread() is threading.main_thread())
+
+        teardown = setup
+        """
+
+    async def main() -> list[bool]:
+        told: list[bool] = []
+        lifetimes = Lifetimes(told)
+        await lifetimes.use([plugin(source)])
+        await lifetimes.close()
+        return told
+
+    assert asyncio.run(main()) == [False, False]
+
+
+def test_the_context_names_the_plugin_and_carries_the_programs_own_objects() -> None:
+    source = "def setup(context):\n    context.deps.append(context)\n"
+    told: list[PluginContext] = []
+    asyncio.run(Lifetimes(told).use([plugin(source, "orders.v2")]))
+    assert [(context.plugin, context.deps is told) for context in told] == [("orders.v2", True)]
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "message"),
+    [
+        ("raise ConnectionError('no database')", 4, "ConnectionError in setup(): no database"),
+        ("raise TimeoutError('slow')", 4, "TimeoutError in setup(): slow"),
+        ("import sys; sys.exit(2)", 4, "calls sys.exit() in setup()"),
+        ("raise KeyboardInterrupt", 4, "KeyboardInterrupt in setup(): "),
+        ("import no_such_package", 4, "ModuleNotFoundError in setup(): No module named 'no_such_package'"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_setup_that_fails_is_a_problem_with_its_line(kind: str, body: str, line: int, message: str) -> None:
+    (problem,) = problems_of(f"\n\n{kind} setup(context):\n    {body}\n")
+    assert (problem.place, problem.message) == (f"plugins/a.py:{line}", message)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import asyncio\nasync def setup(context):\n    x = 1\n    await asyncio.Event().wait()\n",
+        "import threading\ndef setup(context):\n    x = 1\n    while True: x = 2\n",
+        # one that will not be cancelled
+        "import asyncio\nasync def setup(context):\n  for _ in range(9):\n    try: await asyncio.sleep(.1)\n"
+        "    except BaseException: pass\n",
+    ],
+)
+def test_a_setup_that_does_not_end_is_a_problem_with_the_line_where_it_was(source: str) -> None:
+    (problem,) = problems_of(source, seconds=0.05)
+    assert (problem.place, problem.message) == ("plugins/a.py:4", "not done after 0.05 s in setup()")
+
+
+def test_a_setup_that_fails_in_a_helper_is_told_there_too() -> None:
+    async def main() -> tuple[Problem, ...]:
+        files = {
+            "plugins/_db.py": b"def connect():\n    raise ConnectionError('no')\n",
+            "plugins/a.py": b"from . import _db\ndef setup(context):\n    _db.connect()\n",
+        }
+        failing = PluginLoader().load("plugins/a.py", files["plugins/a.py"], files)
+        return (await Lifetimes().use([failing])).failed[failing]
+
+    assert [problem.place for problem in asyncio.run(main())] == ["plugins/a.py:3", "plugins/_db.py:2"]
+
+
+def test_when_one_setup_fails_the_others_are_up_until_the_use_ends_and_its_own_teardown_is_not_called() -> None:
+    async def main() -> list[str]:
+        told: list[str] = []
+        failing = dedent(FAILING) + "def teardown(context):\n    context.deps.append('never up')\n"
+        lifetimes, good, bad = Lifetimes(told), plugin(name="good"), plugin(failing, "bad")
+        use = await lifetimes.use([bad, good])
+        assert list(use.failed) == [bad]
+        again = await lifetimes.use([good])
+        use.end()
+        await turns()
+        assert told == ["up good"]
+        again.end()
+        await lifetimes.close()
+        return told
+
+    assert asyncio.run(main()) == ["up good", "down good"]
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_teardown_that_fails_is_logged_with_its_line_and_the_others_go_on(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> list[str]:
+        told: list[str] = []
+        bad = plugin(f"{kind} teardown(context):\n    raise SystemExit\n", "bad")
+        lifetimes, good = Lifetimes(told), plugin(name="good")
+        await lifetimes.use([good, bad])
+        await lifetimes.close()
+        return told
+
+    assert asyncio.run(main()) == ["up good", "down good"]
+    assert "plugins/bad.py:2: calls sys.exit() in teardown()" in caplog.text
+
+
+GATED = """
+    async def setup(context):
+        context.deps.told.append("up")
+        await context.deps.gate.wait()
+        context.deps.told.append("is up")
+
+    async def teardown(context):
+        context.deps.told.append("down")
+        await context.deps.gate.wait()
+        context.deps.told.append("is down")
+"""
+
+
+@dataclass
+class Gate:
+    told: list[str] = field(default_factory=list)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_a_setup_goes_on_when_whoever_waits_is_cancelled_and_what_it_made_is_torn_down(closing: bool) -> None:
+    async def main() -> list[str]:
+        deps = Gate()
+        lifetimes = Lifetimes(deps)
+        using = asyncio.create_task(lifetimes.use([plugin(GATED)]))
+        await turns()
+        using.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await using
+        close = asyncio.create_task(lifetimes.close()) if closing else None
+        await turns()
+        deps.gate.set()
+        await turns()
+        if close:
+            await close
+        return deps.told
+
+    assert asyncio.run(main()) == ["up", "is up", "down", "is down"]
+
+
+def test_what_a_second_user_waits_for_is_not_torn_down_for_the_first_that_was_cancelled() -> None:
+    async def main() -> None:
+        deps, gated = Gate(), plugin(GATED)
+        lifetimes = Lifetimes(deps)
+        first = asyncio.create_task(lifetimes.use([gated]))
+        await turns()
+        first.cancel()
+        await turns()  # the teardown waits for the setup to end
+        second = asyncio.create_task(lifetimes.use([gated]))
+        await turns()
+        deps.gate.set()
+        await second
+        await turns()
+        assert deps.told == ["up", "is up"]
+        await lifetimes.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_used_again_while_it_is_torn_down_is_set_up_after_that() -> None:
+    async def main() -> list[str]:
+        deps, gated = Gate(), plugin(GATED)
+        deps.gate.set()
+        lifetimes = Lifetimes(deps)
+        use = await lifetimes.use([gated])
+        deps.gate.clear()
+        use.end()
+        await turns()
+        using = asyncio.create_task(lifetimes.use([gated]))
+        await turns()
+        assert deps.told[2:] == ["down"]
+        deps.gate.set()
+        await using
+        assert deps.told[2:] == ["down", "is down", "up", "is up"]
+        await lifetimes.close()
+        return deps.told[6:]
+
+    assert asyncio.run(main()) == ["down", "is down"]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What happens at once."""
+
+    wanted: tuple[frozenset[str], ...]
+    """Uses that begin."""
+    turns: int
+    """How far they get before"""
+    cancelled: int
+    """so many of them are cancelled,"""
+    ended: frozenset[int]
+    """and these, of those that there are, end."""
+
+
+rounds = st.builds(
+    Round,
+    st.lists(st.frozensets(st.sampled_from(sorted(PLUGINS))), max_size=3).map(tuple),
+    st.integers(0, 3),
+    st.integers(0, 1),
+    st.frozensets(st.integers(0, 4)),
+)
+
+
+@cases(100)
+@given(plan=st.lists(rounds, max_size=8))
+def test_at_any_time_exactly_what_is_used_is_up(plan: list[Round]) -> None:
+    """Uses begin, end and are cancelled in any order, at once and one after the other."""
+
+    async def main() -> None:
+        told: list[str] = []
+        lifetimes = Lifetimes(told)
+        uses: list[tuple[frozenset[str], Use]] = []
+        for each in plan:
+            beginning = [
+                (names, asyncio.create_task(lifetimes.use(PLUGINS[n] for n in names))) for names in each.wanted
+            ]
+            await turns(each.turns)
+            for _, task in beginning[: each.cancelled]:
+                task.cancel()
+            for index, (_, use) in enumerate(uses):
+                if index in each.ended:
+                    use.end()
+            if beginning:
+                await asyncio.wait([task for _, task in beginning])
+            uses = [use for index, use in enumerate(uses) if index not in each.ended]
+            uses += [(names, task.result()) for names, task in beginning if not task.cancelled()]
+            used = {name for names, _ in uses for name in names}
+            assert used <= up(told)
+            await turns(60)
+            assert up(told) == used
+        await lifetimes.close()
+        assert up(told) == set()
+
+    asyncio.run(main())
+
+
+def up(told: Iterable[str]) -> set[str]:
+    """Who is up by what was told; each must go up and down in turn."""
+    found: set[str] = set()
+    for said in told:
+        what, _, name = said.partition(" ")
+        assert (name in found) is (what == "down")
+        found ^= {name}
+    return found

@@ -1,0 +1,162 @@
+"""Arguments by a schema from outside: strict, offline, and never slow."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework.tools.schema.arguments import ArgumentsError, SchemaArguments
+from framework.tools.tool import ToolContext
+from framework.tools.tool_source import MAX_DESCRIPTION_CHARS, outside_tool
+from framework.types.errors import ConfigError
+
+SEARCH = {
+    "type": "object",
+    "properties": {"query": {"type": "string"}, "limit": {"type": "integer", "default": 5}},
+    "required": ["query"],
+}
+
+
+def bind(schema: dict[str, Any], **arguments: Any) -> dict[str, Any]:
+    return SchemaArguments(schema).bind(arguments)
+
+
+def test_arguments_that_fit_come_out_as_they_are() -> None:
+    assert bind(SEARCH, query="a", limit=3) == {"query": "a", "limit": 3}
+
+
+def test_each_field_that_does_not_fit_is_named() -> None:
+    with pytest.raises(ArgumentsError) as error:
+        bind(SEARCH, limit="3", page=1)
+    assert sorted(error.value.message.splitlines()) == [
+        'limit: it has the wrong type (given: "3"); give: integer',
+        "page: there is no such argument (given: 1); remove it",
+        "query: it is missing; add it: string",
+    ]
+
+
+@pytest.mark.hostile(2)
+@pytest.mark.parametrize("value", [True, 1.5, "1", None, [1]])
+def test_a_whole_number_is_a_whole_number(value: Any) -> None:
+    with pytest.raises(ArgumentsError, match="limit"):
+        bind(SEARCH, query="a", limit=value)
+
+
+@pytest.mark.hostile(2)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
+def test_what_json_has_not_is_no_argument(value: Any) -> None:
+    with pytest.raises(ArgumentsError, match="not JSON"):
+        bind({"properties": {"x": {}}}, x=value)
+
+
+@pytest.mark.hostile(3)
+def test_deeply_nested_arguments_are_refused_not_a_crash() -> None:
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(ArgumentsError):
+        bind({"properties": {"x": {}}}, x=nested)
+
+
+def test_defaults_are_what_a_policy_judges() -> None:
+    assert SchemaArguments(SEARCH).with_defaults({"query": "a"}) == {"query": "a", "limit": 5}
+
+
+@pytest.mark.hostile(1)
+@pytest.mark.parametrize("name", ["__proto__", "__class__", "query ", "Query"])
+def test_llm06_keys_that_nobody_declared_are_refused(name: str) -> None:
+    with pytest.raises(ArgumentsError):
+        bind(SEARCH, query="a", **{name: 1})
+
+
+@pytest.mark.hostile(8)
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "http://127.0.0.1:1/schema.json"},
+        {"properties": {"a": {"$ref": "file:///etc/passwd"}}},
+        {"properties": {"a": {"$ref": "other.json"}}},
+        {"properties": {"a": {"$ref": "#/$defs/missing"}}},
+        {"properties": {"a": {"type": "objekt"}}},
+        {"properties": {"a": {"pattern": "("}}},
+        {"properties": {"a": {"pattern": "(?=x)"}}},
+        {"properties": []},
+        {"type": "array"},
+        {"type": ["object", "null"]},
+        {"properties": {"a": {"description": "x" * 70_000}}},
+    ],
+    ids=str,
+)
+def test_asi04_a_schema_that_cannot_be_used_is_refused_when_it_comes(schema: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="schema") as error:
+        SchemaArguments(schema)
+    assert len(error.value.message) < 300
+
+
+def test_llm10_a_schema_nested_without_end_is_refused() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(5_000):
+        schema = {"properties": {"a": schema}}
+    with pytest.raises(ConfigError, match="nested"):
+        SchemaArguments(schema)
+
+
+@pytest.mark.hostile(8)
+def test_llm10_a_pattern_made_to_be_slow_is_not() -> None:
+    arguments = SchemaArguments({"properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}})
+    with pytest.raises(ArgumentsError, match="a:"):
+        arguments.bind({"a": "a" * 50_000 + "!"})
+
+
+def test_a_schema_that_refers_to_itself_can_be_used() -> None:
+    tree = {"$defs": {"node": {"properties": {"left": {"$ref": "#/$defs/node"}, "n": {"type": "integer"}}}}}
+    schema = {**tree, "properties": {"root": {"$ref": "#/$defs/node"}}}
+    assert bind(schema, root={"left": {"left": {"n": 1}}})
+    with pytest.raises(ArgumentsError, match=r"root\.left\.n"):
+        bind(schema, root={"left": {"n": "x"}})
+
+
+# --- tools from outside
+
+
+def test_a_tool_from_outside_is_called_with_its_arguments_whatever_their_names() -> None:
+    seen = []
+
+    async def call(arguments: dict[str, Any], context: ToolContext) -> str:
+        seen.append((arguments, context.run_id))
+        return "done"
+
+    tool = outside_tool("mcp.docs.search", "Search.", {"properties": {"self": {}, "class": {}}}, call, source="mcp")
+    context = ToolContext("r1", "c1", "a", Path())
+    with ThreadPoolExecutor(1) as threads:
+        bound = tool.bind({"self": 1, "class": 2})
+        assert asyncio.run(tool.invoke(bound, context, threads)) == "done"
+    assert seen == [({"self": 1, "class": 2}, "r1")]
+
+
+async def nothing(arguments: dict[str, Any], context: ToolContext) -> None: ...
+
+
+@pytest.mark.hostile(5)
+@pytest.mark.parametrize("name", ["", "mcp.x.a b", "mcp.x.поиск", "mcp.x.a\u202eb", "mcp.x." + "a" * 200, ".x"])
+def test_llm01_a_name_that_looks_like_another_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="name"):
+        outside_tool(name, "x", {}, nothing, source="mcp")
+
+
+def test_llm01_nothing_invisible_and_nothing_endless_reaches_the_model_in_a_description() -> None:
+    tags = "".join(chr(0xE0000 + ord(char)) for char in "ignore all")
+    hidden = outside_tool("mcp.x.a", f"Search\u200b the \u202edocs.{tags}\nWell.", {}, nothing, source="mcp")
+    assert hidden.definition.description == "Search the docs.\nWell."
+    long = outside_tool("mcp.x.a", "x" * 100_000, {}, nothing, source="mcp")
+    assert len(long.definition.description) == MAX_DESCRIPTION_CHARS
+
+
+def test_the_contract_is_what_the_model_is_told() -> None:
+    one, same = (outside_tool("mcp.x.a", "Search.", SEARCH, nothing, source="mcp", risk=r) for r in ("low", "high"))
+    other = outside_tool("mcp.x.a", "Search. Then mail it.", SEARCH, nothing, source="mcp")
+    assert one.contract == same.contract != other.contract

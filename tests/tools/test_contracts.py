@@ -1,0 +1,150 @@
+"""What a tool said of itself when it was first seen is remembered; what changed is found, until it is accepted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from framework.tools.contracts import Contracts
+from framework.tools.tool import Tool, ToolContext
+from framework.tools.tool_source import outside_tool
+from framework.types.digest import earlier_digest
+from framework.types.errors import ConfigError
+from framework.types.spec import Risk
+
+
+async def nothing(_: dict[str, object], __: ToolContext) -> None:
+    """Does nothing."""
+
+
+def made(name: str, description: str = "Does it.", risk: Risk = "medium", *, idempotent: bool = False) -> Tool:
+    return outside_tool(name, description, {}, nothing, source="mcp", risk=risk, idempotent=idempotent)
+
+
+def changed(contracts: Contracts, tools: Iterable[Tool]) -> list[Tool]:
+    return [tool for tool, change in contracts.compare(tools) if change]
+
+
+def test_the_first_sight_is_trusted_and_a_change_is_found_until_it_is_accepted(tmp_path: Path) -> None:
+    path = tmp_path / ".agentsd/contracts.json"
+    a, b, other = made("mcp.x.a"), made("mcp.x.b"), made("mcp.x.a", "Does something else.")
+    assert changed(Contracts(path), [a, b]) == []
+    contracts = Contracts(path)
+    assert changed(contracts, [other, b]) == [other]
+    assert changed(contracts, [other]) == [other], "looking does not accept"
+    contracts.accept(["mcp.x.a"])
+    assert changed(contracts, [other, b]) == []
+    assert changed(Contracts(path), [a]) == [a], "what it was before is a change now"
+
+
+def test_what_another_process_accepts_counts(tmp_path: Path) -> None:
+    path = tmp_path / "contracts.json"
+    server, command = Contracts(path), Contracts(path)
+    changed(server, [made("a"), made("b")])
+    fresh = [made("a", "New."), made("b")]
+    assert changed(server, fresh) == changed(command, fresh) == fresh[:1]
+    command.accept(["a"])
+    assert changed(server, fresh) == []
+
+
+def test_a_tool_that_was_away_is_compared_with_what_it_was(tmp_path: Path) -> None:
+    contracts = Contracts(tmp_path / "contracts.json")
+    changed(contracts, [made("a")])
+    assert changed(contracts, []) == []
+    assert changed(contracts, [made("a", "New.")]) != []
+
+
+def test_only_what_was_seen_can_be_accepted(tmp_path: Path) -> None:
+    contracts = Contracts(tmp_path / "contracts.json")
+    changed(contracts, [made("mcp.x.search")])
+    with pytest.raises(ConfigError, match=r"no tool 'mcp.x.serch' .*did you mean mcp.x.search\?"):
+        contracts.accept(["mcp.x.serch"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"version": 3, "contracts": {}}',
+        b'{"version": 1, "contracts": {"a": 1}}',
+        b'{"version": 2, "contracts": {"a": "b"}}',
+    ],
+)
+def test_while_the_file_cannot_be_read_nothing_is_accepted_until_an_operator_does(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "contracts.json"
+    path.write_bytes(content)
+    contracts, tool = Contracts(path), made("a")
+    assert changed(contracts, [tool]) == [tool]
+    assert "contracts.json cannot be read" in caplog.text
+    assert path.read_bytes() == content
+    contracts.accept(["a"])
+    assert changed(contracts, [tool]) == []
+    entry = {"contract": made("a").contract, "risk": "medium", "idempotent": False}
+    assert json.loads(path.read_bytes()) == {"version": 2, "contracts": {"a": entry}}
+
+
+def test_a_file_that_breaks_later_does_not_forget_what_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "contracts.json"
+    contracts, fresh = Contracts(path), made("a", "New.")
+    changed(contracts, [made("a")])
+    path.write_bytes(b"")
+    assert changed(contracts, [fresh]) == [fresh]
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    contracts, fresh = Contracts(tmp_path / "file/contracts.json"), made("a", "New.")
+    assert changed(contracts, [made("a")]) == []
+    assert "cannot be written" in caplog.text
+    assert changed(contracts, [fresh]) == [fresh]
+
+
+def test_nothing_but_the_file_is_left_in_the_folder(tmp_path: Path) -> None:
+    changed(Contracts(tmp_path / "contracts.json"), [made("a")])
+    assert [path.name for path in tmp_path.iterdir()] == ["contracts.json"]
+
+
+def test_a_higher_risk_takes_effect_at_once_and_a_lower_one_when_it_is_accepted(tmp_path: Path) -> None:
+    contracts = Contracts(tmp_path / "contracts.json")
+    contracts.compare([made("mcp.x.a", risk="medium")])
+
+    assert contracts.compare([higher := made("mcp.x.a", risk="high")]) == [(higher, None)]
+    ((held, change),) = contracts.compare([made("mcp.x.a", risk="low", idempotent=True)])
+    assert (held.risk, held.idempotent, change) == ("medium", False, "lower risk")
+    contracts.accept(["mcp.x.a"])
+    ((taken, none),) = contracts.compare([made("mcp.x.a", risk="low", idempotent=True)])
+    assert (taken.risk, taken.idempotent, none) == ("low", True, None)
+
+
+def test_a_risk_that_the_project_states_is_no_claim_of_the_server(tmp_path: Path) -> None:
+    contracts = Contracts(tmp_path / "contracts.json")
+    contracts.compare([made("mcp.x.a", risk="high")], ["mcp.x"])
+
+    assert contracts.compare([lower := made("mcp.x.a", risk="low")], ["mcp.x"]) == [(lower, None)]
+
+
+def test_a_tool_that_appears_later_waits_and_the_tools_of_a_new_server_do_not(tmp_path: Path) -> None:
+    contracts = Contracts(tmp_path / "contracts.json")
+    first, later, other = made("mcp.x.a"), made("mcp.x.b"), made("mcp.y.a")
+    contracts.compare([first])
+
+    assert contracts.compare([first, later, other]) == [(first, None), (later, "new"), (other, None)]
+    assert contracts.accept(["mcp.x.*"]) == ["mcp.x.a", "mcp.x.b"]
+    assert contracts.compare([later]) == [(later, None)]
+
+
+def test_contracts_that_an_earlier_version_accepted_are_still_accepted(tmp_path: Path) -> None:
+    path, same, other = tmp_path / "contracts.json", made("mcp.x.a"), made("mcp.x.b")
+    known = {"mcp.x.a": earlier_digest(same.definition.told), "mcp.x.b": "0" * 16}
+    path.write_text(json.dumps({"version": 1, "contracts": known}), "utf-8")
+
+    assert Contracts(path).compare([same, other]) == [(same, None), (other, "changed")]
+    assert json.loads(path.read_bytes())["contracts"]["mcp.x.a"]["contract"] == same.contract
+    assert len(same.contract) == 64

@@ -1,0 +1,258 @@
+"""Whatever a plugin file contains, it breaks at most itself: reading files never raises, the others go live."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework import ConfigError, Runtime, tool
+from framework.config.agents.external_tools import Outside
+from framework.config.files.snapshot import Snapshot
+from framework.config.generations.generation import Builder, Generation, nothing
+from framework.config.generations.reload_effects import SettingsFile
+from framework.config.settings import Settings
+from framework.tools.builtin import BUILTIN_TOOLS
+from framework.types.problem import Problem
+from tests.support.cases import cases
+from tests.support.projects import agent, write
+
+GOOD = 'from framework import tool\n\n@tool(risk="low")\ndef ping() -> str:\n    """Ping."""\n    return "pong"\n'
+BAD = "from framework import tool\n\n{}\ndef pay(amount: int) -> str:\n    'Pay.'\n    return 'paid'\n"
+
+
+def built(files: dict[str, bytes]) -> Generation:
+    """What a project of these files serves, beside a good plugin and two agents."""
+    everything = {
+        "agents.d/good.yaml": agent("good", model="offline", skill_policy="{allow: [good.ping]}").encode(),
+        "agents.d/all.yaml": agent("all", model="offline", skill_policy="{deny: [bad.x], allow: ['*']}").encode(),
+        "plugins/good.py": GOOD.encode(),
+        **files,
+    }
+    builder = Builder(BUILTIN_TOOLS, ["react"], ["offline"], SettingsFile(Settings(), fixed=True))
+    return builder.build(Snapshot(everything, (), "1"), nothing(Settings()), Outside())
+
+
+def problem_with(decorator: str) -> Problem:
+    found = [p for p in built({"plugins/bad.py": BAD.format(decorator).encode()}).errors if p.path == "plugins/bad.py"]
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ('risk="hihg"', "tool 'pay': unknown risk 'hihg'; did you mean high?"),
+        ("risk=None", "tool 'pay': unknown risk None; there are: low, medium, high, critical"),
+        ("risk=['low']", "tool 'pay': unknown risk ['low']; there are: low, medium, high, critical"),
+        ("rsik='low'", "@tool has no option 'rsik'; did you mean risk?"),
+        ("idempotent='no'", "tool 'pay': idempotent must be True or False: 'no'"),
+        ("confirm=1", "tool 'pay': confirm must be True or False: 1"),
+        ("timeout=0", "tool 'pay': timeout must be a positive number of seconds, or a duration such as"),
+        ("timeout='soon'", "or a duration such as 500ms, 5s or 2m: 'soon'"),
+        ("timeout=float('nan')", "or a duration such as 500ms, 5s or 2m: nan"),
+        ("timeout=True", "or a duration such as 500ms, 5s or 2m: True"),
+        ("retries=-1, idempotent=True", "tool 'pay': retries must be a whole number, 0 or more: -1"),
+        ("retries=2", "retries are for idempotent tools"),
+        ("rate='5'", "tool 'pay': a rate is written like 5/s, 100/m or 1000/h: '5'"),
+        ("rate=5", "tool 'pay': a rate is written like 5/s, 100/m or 1000/h: 5"),
+        ("name='pay me'", "the tool 'pay me': only letters, digits"),
+        ("name=7", "a tool's name must be text: 7"),
+        ("description=7", "tool 'pay': description must be text: 7"),
+        ("'pay'", "@tool goes above a function, and its options have names: 'pay'"),
+    ],
+)  # fmt: skip
+def test_a_wrong_declaration_is_a_problem_at_its_line(declared: str, message: str) -> None:
+    found = problem_with(f"@tool({declared})")
+    assert message in found.message
+    assert found.line == 3
+
+
+def test_several_wrong_options_are_shown_at_once() -> None:
+    message = problem_with("@tool(risk='hi', confirm='yes', retries='3')").message
+    assert all(option in message for option in ("risk 'hi'", "confirm must be", "retries must be"))
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"), [("'5s'", 5.0), ("'250ms'", 0.25), ("'2m'", 120.0), ("3", 3.0), ("0.5", 0.5)]
+)
+def test_a_timeout_may_be_written_as_in_yaml(written: str, expected: float) -> None:
+    generation = built({"plugins/bad.py": BAD.format(f"@tool(timeout={written})").encode()})
+    assert generation.tools["bad.pay"].timeout == expected
+
+
+@pytest.mark.parametrize("change", [{"risk": "hihg"}, {"timeout": "5s"}, {"idempotent": 1}, {"function": 5}])
+def test_a_tool_cannot_be_changed_into_one_that_no_tool_can_be(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        replace(tool(risk="low")(_documented), **change)
+
+
+def _documented() -> str:
+    """Say something."""
+    return ""
+
+
+@pytest.mark.parametrize("tools", [[_documented], [None], ["echo"], [tool(_documented), tool(_documented)]])
+def test_a_runtime_refuses_what_is_no_tool_with_a_typed_error(tmp_path: Path, tools: list[Any]) -> None:
+    async def main() -> None:
+        async with Runtime.open(tmp_path, tools=tools, watch=False):
+            raise AssertionError("it was opened")
+
+    with pytest.raises(ConfigError):
+        asyncio.run(main())
+
+
+# --- anything at all
+
+VALUES = st.sampled_from(
+    [
+        "None", "True", "0", "-1", "3", "1e400", "float('nan')", "10**400", "''", "'hihg'", "'low'", "'5s'", "'1/s'",
+        "b'x'", "[]", "{}", "()", "['low']", "{'low': 1}", "object()", "int", "print", "lambda: 1", "Rude()", "Proxy()",
+        "'\\udc80'", "'x' * 10**5", "'\\x00'", "tool", "...", "iter([])", "type", "Exception", "Rude",
+    ]
+)  # fmt: skip
+OPTIONS = st.dictionaries(
+    st.sampled_from(["name", "description", "risk", "confirm", "idempotent", "timeout", "retries", "rate", "rsik"]),
+    VALUES,
+    max_size=4,
+)
+DECORATORS = (
+    st.builds(lambda options: f"@tool({', '.join(f'{k}={v}' for k, v in options.items())})", OPTIONS)
+    | st.sampled_from(["@tool", "@hook", "@executor", "@staticmethod", "@property"])
+    | st.builds("@tool({})".format, VALUES)
+)
+PARAMETERS = st.sampled_from(
+    [
+        "",
+        "a: int",
+        "a",
+        "*a: int",
+        "**a: int",
+        "a: int, /",
+        "a: Rude",
+        "a: 'Nope'",
+        "a: '('",
+        "a: Proxy()",
+        "a: 5",
+        "a: int = Rude()",
+        "a: type",
+        "a: list[Rude] = None",
+        "context: ToolContext",
+        "a: print = print",
+        "self",
+        "a: int = 'x'",
+    ]
+)
+ENDINGS = st.sampled_from(
+    [
+        "",
+        "raise Rude()",
+        "raise Rude",
+        "raise ValueError('\\udc80')",
+        "raise SystemExit(Rude())",
+        "raise KeyError(Rude())",
+        "raise KeyboardInterrupt",
+        "raise GeneratorExit",
+        "raise RecursionError",
+        "raise ExceptionGroup('g', [Rude()])",
+        "raise SyntaxError('x', (1, 2, 3, 4))",
+        "import sys; sys.exit(0)",
+        "1 / 0",
+        "x = Proxy()",
+        "x = Rude()",
+        "def setup(): pass",
+        "def setup(a, b): pass",
+        "setup = tool",
+        "teardown = Proxy()",
+        "f.__class__ = 5",
+        "pay = Tool(1, 2, 3)",
+        "pay = replace(f, risk='hihg')",
+        "f = Extension('hook', 5, 5)",
+        "f = Extension('hook', 'x', Rude())",
+        "__name__ = Rude()",
+        "__plugin__ = 1",
+        "del f",
+        "return",
+        "\x00",
+    ]
+)
+PRELUDE = '''\
+from dataclasses import replace
+from framework import Tool, ToolContext, executor, hook, tool
+from framework.tools.extension import Extension
+
+class Rude(BaseException):
+    """Raises at whatever is done with it."""
+    def __str__(self): raise SystemExit
+    __repr__ = __hash__ = __eq__ = __bool__ = __len__ = __str__
+
+class Proxy:
+    """Is nothing until it is bound."""
+    @property
+    def __class__(self): raise RuntimeError("not bound")
+    def __getattr__(self, name): raise RuntimeError(name)
+
+'''
+
+
+@st.composite
+def plugins(draw: st.DrawFn) -> bytes:
+    """A plugin file full of mistakes, or of anything."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(
+            st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "surrogatepass"))
+        )
+    kind = draw(st.sampled_from(["def", "async def", "class"]))
+    head = f"{kind} f({draw(PARAMETERS)})" if kind != "class" else "class f"
+    returns = draw(st.sampled_from(["", " -> str", " -> 'Nope'"])) if kind != "class" else ""
+    text = f"{PRELUDE}{draw(DECORATORS)}\n{head}{returns}:\n    'Does it.'\n    pass\n\n{draw(ENDINGS)}\n"
+    return text.encode("utf-8", "surrogatepass")
+
+
+@cases(150)
+@given(source=plugins())
+def test_whatever_a_plugin_contains_the_other_files_go_live(source: bytes) -> None:
+    generation = built({"plugins/bad.py": source})
+
+    assert "good.ping" in generation.tools
+    assert {"good", "all"} <= generation.agents.keys(), generation.problems
+    assert all(str(problem).encode() for problem in generation.problems)
+    assert all(problem.path in ("plugins/bad.py", "agents.d/all.yaml") for problem in generation.problems)
+    for found in generation.tools.values():
+        assert found.name == "good.ping" or not found.name.startswith("good.")
+
+
+@cases(100)
+@given(
+    source=st.binary(max_size=200)
+    | st.text(max_size=100).map(lambda text: f"version: 1\nname: {text}".encode("utf-8", "replace"))
+)
+def test_whatever_an_agent_file_contains_the_other_files_go_live(source: bytes) -> None:
+    generation = built({"agents.d/bad.yaml": source, "prompts/bad.j2": source})
+
+    assert {"good", "all"} <= generation.agents.keys(), generation.problems
+    assert all(
+        problem.path in ("agents.d/bad.yaml", "prompts/bad.j2", "agents.d/all.yaml") for problem in generation.problems
+    )
+
+
+def test_a_wrong_declaration_disturbs_neither_a_chat_nor_other_edits(tmp_path: Path) -> None:
+    files = {"agents.d/a.yaml": agent("a", model="offline"), "plugins/pay.py": GOOD}
+    root = write(tmp_path, files)
+
+    async def main() -> None:
+        async with Runtime.open(root, watch=False) as runtime:
+            write(root, {"plugins/pay.py": BAD.format('@tool(risk="hihg")')})
+            write(root, {"agents.d/a.yaml": agent("a", model="offline", instructions="New.")})
+            generation = await runtime.reload()
+            assert generation.agents["a"].spec.instructions == "New."
+            assert "pay.ping" in generation.tools, "the last good version"
+            assert [(problem.path, problem.line) for problem in generation.errors] == [("plugins/pay.py", 3)]
+            assert (await runtime.run("hello", agent="a")).status == "completed"
+
+    asyncio.run(main())

@@ -1,0 +1,126 @@
+"""What humans and operators agree to is bound by 256 bits; what earlier versions stored with 64 is still understood."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framework import Approve, Edit, RunResult, Runtime, Tool, tool
+from framework.testing import JsonStore, ScriptedModel, Turn, calls
+from framework.types.digest import content_digest, earlier_digest, is_digest_of
+from framework.types.events import Event
+from framework.types.plan import Plan, PlanDraft
+from framework.types.state import Confirmation, RunState, arguments_hash, arguments_text
+from tests.support.projects import agent, write
+
+DRAFT = {"goal": "g", "steps": [{"id": "a", "description": "pay", "tool": "pay", "parameters": {"amount": 5}}]}
+
+
+class EarlierStore(JsonStore):
+    """A store as an earlier version has left it: with 64 bits wherever today there are 256."""
+
+    def __init__(self, *texts: str) -> None:
+        super().__init__()
+        self.texts = texts
+
+    def keep(self, state: RunState, events: Sequence[Event], *, last: bool = False) -> None:
+        super().keep(state, events, last=last)
+        body = self._bodies[state.run_id]
+        for text in self.texts:
+            body = body.replace(content_digest(text), earlier_digest(text))
+        self._bodies[state.run_id] = body
+
+
+def paying(made: list[int], description: str = "Pay.") -> Tool:
+    @tool(risk="low", confirm=True, description=description)
+    async def pay(amount: int) -> str:
+        made.append(amount)
+        return "paid"
+
+    return pay
+
+
+def project(root: Path, **keys: str) -> Path:
+    return write(root, {"agents.d/one.yaml": agent("one", **keys)})
+
+
+def stored(pay: Tool) -> EarlierStore:
+    plan = Plan.from_draft(PlanDraft.model_validate(DRAFT))
+    told = paying([], "Pay. Now with receipts.").definition.told
+    return EarlierStore(pay.definition.told, told, arguments_text("pay", {"amount": 5}), plan.approval_text)
+
+
+async def continued(
+    root: Path, store: JsonStore, tools: Sequence[Tool], turns: Sequence[Turn], run_id: str = "", **decided: Any
+) -> RunResult:
+    async with Runtime.open(
+        root, tools=tools, models={"scripted": ScriptedModel(*turns)}, store=store, watch=False
+    ) as runtime:
+        return await (runtime.resume(run_id, decided) if run_id else runtime.run("go", agent="one"))
+
+
+def asked_again(root: Path, store: JsonStore, tools: Sequence[Tool], result: RunResult, decision: Any) -> RunResult:
+    """Resume with a decision under the id that is in the store, as another process finds it."""
+
+    async def question() -> Confirmation:
+        return (await store.load_run(result.run_id)).pending[0]
+
+    key = asyncio.run(question()).id
+    return asyncio.run(continued(root, store, tools, ["done", "done"], result.run_id, **{key: decision}))
+
+
+def test_digests_of_what_people_agree_to_have_256_bits() -> None:
+    plan = Plan.from_draft(PlanDraft.model_validate(DRAFT))
+
+    for digest in (paying([]).contract, arguments_hash("pay", {"amount": 5}), plan.hash):
+        assert len(bytes.fromhex(digest)) == 32
+
+
+@pytest.mark.parametrize("text", ["", "a", "\ud800", "ü"])
+def test_a_digest_of_an_earlier_version_is_recognised(text: str) -> None:
+    assert is_digest_of(content_digest(text), text)
+    assert is_digest_of(earlier_digest(text), text)
+    assert not is_digest_of(content_digest(text)[:16], text), "a part of a digest is none"
+    assert not is_digest_of(earlier_digest(text), text + "x")
+
+
+def test_a_call_that_an_earlier_version_has_asked_about_is_made_after_its_approval(tmp_path: Path) -> None:
+    made: list[int] = []
+    root, pay = project(tmp_path), paying(made)
+    store = stored(pay)
+
+    paused = asyncio.run(continued(root, store, [pay], [calls(("pay", {"amount": 5}))]))
+    result = asked_again(root, store, [pay], paused, Approve())
+
+    assert earlier_digest(pay.definition.told) in store._bodies[paused.run_id]
+    assert (result.status, made) == ("completed", [5])
+
+
+def test_an_answer_to_a_second_question_of_an_earlier_version_counts(tmp_path: Path) -> None:
+    made: list[int] = []
+    root, pay, changed = project(tmp_path), paying(made), paying(made, "Pay. Now with receipts.")
+    store = stored(pay)
+
+    paused = asyncio.run(continued(root, store, [pay], [calls(("pay", {"amount": 5}))]))
+    again = asked_again(root, store, [changed], paused, Approve())
+    assert again.pending[0].id.endswith(changed.contract), "the tool has changed, so they are asked again"
+    result = asked_again(root, store, [changed], again, Approve())
+
+    assert (result.status, made) == ("completed", [5])
+
+
+@pytest.mark.parametrize("decision", [Approve(), Edit(arguments=DRAFT)])
+def test_a_plan_that_an_earlier_version_has_asked_about_is_carried_out(tmp_path: Path, decision: Any) -> None:
+    made: list[int] = []
+    root = project(tmp_path, executor="plan", plan="{approval: always}")
+    pay = paying(made)
+    store = stored(pay)
+
+    paused = asyncio.run(continued(root, store, [pay], [PlanDraft.model_validate(DRAFT)]))
+    result = asked_again(root, store, [pay], paused, decision)
+
+    assert (result.status, made) == ("completed", [5]), "the approved plan covers its step"
