@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,10 +15,11 @@ from tests.support.paths import ROOT
 PACKAGE = ROOT / "framework"
 FLOORS = (
     {"types"},
-    {"llm", "tools", "memory", "telemetry"},
-    {"config"},
+    {"llm", "tools", "store", "conversation", "telemetry"},
+    {"config", "memory"},
+    {"evals"},
     {"engine"},
-    {"server", "testing"},
+    {"server", "replay", "testing"},
     {"cli"},
 )
 FLOOR = {folder: floor for floor, folders in enumerate(FLOORS) for folder in folders}
@@ -132,6 +134,28 @@ def test_files_and_functions_stay_small(path: Path) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_a_module_says_what_it_is_for(path: Path) -> None:
     assert path.stem == "__init__" or ast.get_docstring(parsed(path))
+
+
+PACKAGES = sorted({path.parent for path in MODULES} - {PACKAGE})
+ENTRY = re.compile(r"^    (\w+)  +\S", re.MULTILINE)
+"""A module in the list of its package: its name, then what it is for."""
+
+
+@pytest.mark.parametrize("folder", PACKAGES, ids=lambda folder: folder.relative_to(PACKAGE).as_posix())
+def test_a_package_lists_its_modules_in_reading_order(folder: Path) -> None:
+    """A module stands above those that it imports, so that the list reads from the top like the code."""
+    package = name_of(folder / "__init__.py")
+    listed = ENTRY.findall(ast.get_docstring(parsed(folder / "__init__.py"), clean=False) or "")
+    modules = [path for path in MODULES if folder in path.parents and path != folder / "__init__.py"]
+    there = {name_of(path).removeprefix(f"{package}.").split(".")[0] for path in modules}
+    assert sorted(listed) == sorted(there)
+    for path in modules:
+        here = name_of(path).removeprefix(f"{package}.").split(".")[0]
+        for name in own_imports(path):
+            if name.startswith(f"{package}.") and (other := name.removeprefix(f"{package}.").split(".")[0]) != here:
+                assert listed.index(here) < listed.index(other), (
+                    f"{name_of(path)} imports {name}, which is listed above"
+                )
 
 
 def test_no_module_is_a_drawer_for_everything() -> None:

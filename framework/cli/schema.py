@@ -12,10 +12,11 @@ import click
 
 from framework.cli.location import locate
 from framework.cli.writing import replace_file
+from framework.config.agents.extensions import BUILTIN_EXECUTORS
 from framework.config.files.snapshot import AGENTS, PROMPTS
 from framework.config.generations.generation import Generation
 from framework.config.schema import Names, Schema, agent_schema, cases_schema, settings_schema, sources_schema
-from framework.engine.runtime.project import EXECUTORS, Project
+from framework.engine.runtime.project import Project
 from framework.engine.runtime.runtime import Runtime
 from framework.llm.providers import OFFLINE, PROVIDERS
 from framework.types.errors import RequestError
@@ -57,7 +58,7 @@ def names_of(project: Project | Runtime) -> Names:
         tools={name: tool.definition.description for name, tool in generation.tools.items()},
         agents={name: agent.spec.description for name, agent in generation.agents.items()},
         models={OFFLINE, *project.settings.models, *(f"{provider.name}/" for provider in PROVIDERS)},
-        executors=[*EXECUTORS, *_executors(generation)],
+        executors=[*BUILTIN_EXECUTORS, *_executors(generation)],
         templates=[path.removeprefix(PROMPTS + "/") for path in project.catalog.snapshot().below(PROMPTS)],
     )
 

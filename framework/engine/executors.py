@@ -1,13 +1,40 @@
-"""The executors that come with the runtime, by the names that agent files use."""
+"""The built-in executors: `react`, `plan`, and `auto`, which lets a model choose one of the two."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
+from framework.config.agents.extensions import BUILTIN_EXECUTORS
+from framework.engine.context.warning import warn
+from framework.engine.model_call import turn as turns
 from framework.engine.plan.executor import plan
 from framework.engine.react import react
-from framework.engine.routing.by_model import auto
-from framework.engine.run import Executor
-from framework.engine.runtime.project import EXECUTORS as NAMES
+from framework.engine.routing.by_model import choose
+from framework.engine.run import Executor, Run
+from framework.types.errors import ModelError
+from framework.types.events import Routed
 
-EXECUTORS: Mapping[str, Executor] = dict(zip(NAMES, (react, plan, auto), strict=True))
+
+async def auto(run: Run) -> str:
+    """Work a request off in the way that fits it: chosen once, by the router's model or by one question."""
+    if not run.state.executor:
+        run.state.executor = await _chosen_executor(run)
+    return await (plan(run) if run.state.executor == "plan" else react(run))
+
+
+async def _chosen_executor(run: Run) -> str:
+    model = run.services.generation.settings.routing.model
+    name = run.agent.name
+    try:
+        ask = partial(turns.ask, run, model=model)
+        choice = await choose(run, run.state.messages[0].content, {name: run.agent}, ask, model)
+    except ModelError as error:
+        await warn(run, "routing", f"how to work was not chosen ({error.message}): turn by turn")
+        return "react"
+    told = f"works by {choice.executor}{': ' + choice.reason if choice.reason else ''}"
+    await run.emit(Routed, agent=name, reason=told, confidence=choice.confidence, executor=choice.executor)
+    return choice.executor
+
+
+EXECUTORS: Mapping[str, Executor] = dict(zip(BUILTIN_EXECUTORS, (react, plan, auto), strict=True))

@@ -1,1 +1,12 @@
-"""TO WRITE."""
+"""TO WRITE.
+
+In reading order; each module imports only from those below it:
+
+    rates         How well a model does on cases: one rate for each thing a model must be able to do.
+    runner        Runs the cases beside agents: through a runtime like any other, on a scripted model, with tools ...
+    case_file     A case as the text of a file: YAML that our reader, and a person, reads as what it is.
+    expectations  What a case's runs did, compared with what is expected: one Check for each expectation.
+    export        A recorded run as a case that `agentsd test` carries out: what its models said as the script, ...
+    stubs         What makes a case harmless: the part of a generation that one agent needs, with a model and ...
+    suite         The cases of a project: read from its `*.test.yaml` files, and compared with the agents and ...
+"""

@@ -8,9 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from framework.engine.plan.failed_steps import is_about_step
 from framework.tools.builtin.asking import ASK_USER
-from framework.types.confirmation_kinds import subject_of
+from framework.types.confirmation_kinds import is_about_step, subject_of
 from framework.types.errors import RequestError
 from framework.types.messages import REFUSED, Message, ToolResult
 from framework.types.plan import PlanDraft

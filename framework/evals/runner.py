@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol, Unpack
+from typing import Any, Protocol
 
 from framework.config.generations.admission import Gate
 from framework.config.generations.generation import Generation
-from framework.engine.context.stream import RunStream
-from framework.engine.runtime.options import RunOptions
 from framework.evals.expectations import Check, Evidence, checks
 from framework.evals.stubs import isolate
 from framework.evals.suite import PlacedCase, read_suite
@@ -21,22 +19,35 @@ from framework.llm.scripted import ScriptedModel, Turn
 from framework.types.case import Case, ScriptedAnswer, decision_of
 from framework.types.confirmation_kinds import subject_of
 from framework.types.errors import AgentsdError, ModelError
+from framework.types.events import Event
 from framework.types.messages import ToolCall
 from framework.types.plan import PlanDraft
 from framework.types.problem import Problem
 from framework.types.state import Confirmation, Decision, RunResult
 
 
+class CaseRun(Protocol):
+    """A run in progress, as a case observes it."""
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        """Iterate over the events of the run."""
+        ...
+
+    async def result(self) -> RunResult:
+        """Wait for the end of the run."""
+        ...
+
+
 class CaseRuntime(Protocol):
-    """What a case needs of a runtime."""
+    """The part of a runtime that a case uses; the engine implements it."""
 
     def stream(
-        self, message: str | None = None, **options: Unpack[RunOptions]
-    ) -> AbstractAsyncContextManager[RunStream]:
+        self, message: str, *, agent: str, conversation: str, inputs: Mapping[str, Any]
+    ) -> AbstractAsyncContextManager[CaseRun]:
         """Start a run and stream its events."""
         ...
 
-    def resume_stream(self, run_id: str, decisions: Mapping[str, Decision]) -> AbstractAsyncContextManager[RunStream]:
+    def resume_stream(self, run_id: str, decisions: Mapping[str, Decision]) -> AbstractAsyncContextManager[CaseRun]:
         """Resume a paused run and stream its events."""
         ...
 
@@ -163,10 +174,10 @@ async def _converse(runtime: CaseRuntime, case: Case, agent: str, evidence: Evid
     Returns:
         Why the case could not be carried out to its end; empty if it could.
     """
-    options = RunOptions(agent=agent, conversation=CONVERSATION, inputs=case.inputs)
     for number, message in enumerate(case.messages, 1):
         try:
-            result = await _watch(runtime.stream(message, **options), evidence)
+            started = runtime.stream(message, agent=agent, conversation=CONVERSATION, inputs=case.inputs)
+            result = await _watch(started, evidence)
             for _ in range(MAX_DECISIONS):
                 if not (decisions := _decisions(case, result.pending)):
                     break
@@ -180,7 +191,7 @@ async def _converse(runtime: CaseRuntime, case: Case, agent: str, evidence: Evid
     return ""
 
 
-async def _watch(started: AbstractAsyncContextManager[RunStream], evidence: Evidence) -> RunResult:
+async def _watch(started: AbstractAsyncContextManager[CaseRun], evidence: Evidence) -> RunResult:
     async with started as stream:
         async for event in stream:
             evidence.watch(event)

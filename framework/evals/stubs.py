@@ -16,7 +16,6 @@ from framework.config.agents.compile import Agent
 from framework.config.agents.external_tools import Outside
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
-from framework.engine.context.model_clients import on_model
 from framework.tools.tool import Tool, ToolContext
 from framework.types.case import Failure
 from framework.types.errors import ToolError
@@ -90,7 +89,7 @@ def _isolated(agent: Agent, model: str, tools: Mapping[str, Tool]) -> Agent:
     toolset = copy(agent.toolset)
     toolset.tools = {name: _stand_in(tool, tools) for name, tool in agent.toolset.tools.items()}
     toolset.offered = {name: toolset.tools[name] for name in agent.toolset.offered}
-    return replace(on_model(agent, model), toolset=toolset, hooks={})
+    return replace(agent.on_model(model), toolset=toolset, hooks={})
 
 
 def _stand_in(tool: Tool, tools: Mapping[str, Tool]) -> Tool:

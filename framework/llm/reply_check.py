@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +10,6 @@ from uuid import uuid4
 
 from framework.llm.capabilities import priced
 from framework.llm.client import FinishReason, ModelInfo, ModelReply, ModelRequest
-from framework.llm.json_protocol.reply import THINK, split_thought
 from framework.llm.openai_format import repair, without_doubles
 from framework.llm.provider_errors import Failures
 from framework.types.errors import ModelError
@@ -19,6 +19,7 @@ Ending = FinishReason | Literal["error"]
 Endings = Mapping[str, Ending]
 """A provider's words for why an answer ended -> ours."""
 MAX_ANSWER_CHARS = 10_000_000
+THINK, _THOUGHT = "<think>", re.compile(r"<think>(.*?)</think>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +125,10 @@ def _unique_ids(calls: Iterable[ToolCall], taken: set[str]) -> tuple[ToolCall, .
         taken.add(call_id)
         unique.append(call if call.id == call_id else call.model_copy(update={"id": call_id}))
     return tuple(unique)
+
+
+def split_thought(text: str) -> tuple[str, str]:
+    """What the model thought aloud before its answer, and the answer."""
+    stripped = text.strip()
+    thought = _THOUGHT.match(stripped)
+    return (thought[1].strip(), stripped[thought.end() :].strip()) if thought else ("", stripped)

@@ -10,7 +10,6 @@ from framework.config.agents.external_tools import Outside
 from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
-from framework.engine.context.model_clients import on_model
 from framework.engine.executors import EXECUTORS
 from framework.engine.runtime.launcher import Launcher, Start
 from framework.engine.runtime.project import Project
@@ -145,7 +144,7 @@ def _world(generation: Generation, record: RunState, recording: Recording) -> Ge
             source=agent.document,
             blocked=agent.toolset.blocked,
         )
-        agents[name] = replace(on_model(agent, RECORDED), toolset=toolset, hooks=hooks)
+        agents[name] = replace(agent.on_model(RECORDED), toolset=toolset, hooks=hooks)
     return replace(generation, agents=agents, outside=Outside(), settings=unrouted(generation.settings))
 
 

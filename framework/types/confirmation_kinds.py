@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 ConfirmationKind = Literal["tool", "plan", "question", "ask_user", "step"]
+STEP_PREFIX = "failed-"
+"""Begins the last part of the id of each confirmation about a failed step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +40,8 @@ KINDS: Mapping[ConfirmationKind, Kind] = {
 def subject_of(kind: ConfirmationKind, tool: str) -> str:
     """What a confirmation is about, as test cases name it: the tool, `plan`, or `step` for a failed step."""
     return kind if kind in ("plan", "step") else tool
+
+
+def is_about_step(confirmation_id: str) -> bool:
+    """Whether a confirmation asks what to do about a failed step of a plan."""
+    return confirmation_id.rpartition("/")[2].startswith(STEP_PREFIX)

@@ -1,4 +1,13 @@
-"""`agentsd conversations`: what is on record of conversations."""
+"""`agentsd conversations`: what is on record of conversations.
+
+In reading order; each module imports only from those below it:
+
+    delete   `agentsd conversations delete`: a conversation, and whatever is on record of it.
+    export   `agentsd conversations export`: a conversation as data.
+    import_  `agentsd conversations import`: a conversation out of a file.
+    list     `agentsd conversations list`: the conversations on record.
+    show     `agentsd conversations show`: what was said, by whom, and under which generation.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""`agentsd runs`: what is on record of runs, and what can be done with them."""
+"""`agentsd runs`: what is on record of runs, and what can be done with them.
+
+In reading order; each module imports only from those below it:
+
+    cancel  `agentsd runs cancel`: ends a run, in whatever process it goes on.
+    decide  `agentsd runs decide`: a human's word on what a run asks.
+    export  `agentsd runs export`: a run's messages as data, or the run as a case.
+    list    `agentsd runs list`: the runs on record.
+    prune   `agentsd runs prune`: deletes what is older than it is to be kept.
+    replay  `agentsd runs replay`: a recorded run once more, and what would be different now.
+    resume  `agentsd runs resume`: goes on with a run that was left behind.
+    show    `agentsd runs show`: what happened in a run, and what it waits for.
+"""
 
 from __future__ import annotations
 

@@ -113,6 +113,12 @@ class Agent:
             "limits": self.spec.runtime_policy.model_dump(),
         }
 
+    def on_model(self, model: str) -> Agent:
+        """Return the agent with `model` as its only model: no fallbacks, no other model for plans."""
+        plan = self.spec.plan.model_copy(update={"model": None})
+        spec = self.spec.model_copy(update={"model": model, "fallback_models": (), "plan": plan})
+        return replace(self, spec=spec)
+
     def functions(self) -> Iterator[Callable[..., Any]]:
         """Whatever of plugins it may call."""
         yield from (tool.function for tool in self.toolset.offered.values())

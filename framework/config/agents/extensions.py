@@ -11,6 +11,8 @@ from framework.types.errors import did_you_mean
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, HookPlace
 
+BUILTIN_EXECUTORS = ("react", "plan", "auto")
+"""Names of the executors that come with the runtime."""
 HOOK_ARGUMENTS: Mapping[HookPlace, tuple[str, ...]] = {
     "before_run": ("context", "message"),
     "before_tool": ("context", "call"),

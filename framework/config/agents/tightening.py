@@ -16,8 +16,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from framework.config.agents.compile import Agent, assemble
+from framework.config.agents.diff import EFFECTS, SETS
 from framework.config.files.snapshot import digest_of
-from framework.config.generations.diff import EFFECTS, SETS
 from framework.config.yaml.document import Document, DocumentError, PackedMarks, Path, read_document
 from framework.config.yaml.partial import Data, at_key, readable
 from framework.types.problem import Problem

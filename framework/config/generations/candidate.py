@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from framework.config.agents.diff import diff, settings_diff
 from framework.config.files.snapshot import Snapshot
-from framework.config.generations.diff import diff, settings_diff
 from framework.config.generations.generation import Generation
 from framework.types.change import Change
 from framework.types.events import ConfigRejected, ConfigReloaded

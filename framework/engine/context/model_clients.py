@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 
 from framework.config.agents.compile import Agent
 from framework.config.agents.models import unknown_model
@@ -14,13 +13,6 @@ from framework.llm.client import ModelClient
 from framework.llm.json_protocol.client import in_protocol
 from framework.llm.providers import OFFLINE, PROVIDERS, connect
 from framework.types.errors import ConfigError, RequestError, did_you_mean
-
-
-def on_model(agent: Agent, model: str) -> Agent:
-    """Return the agent with `model` as the only model it asks: no fallbacks, no other model for plans."""
-    plan = agent.spec.plan.model_copy(update={"model": None})
-    spec = agent.spec.model_copy(update={"model": model, "fallback_models": (), "plan": plan})
-    return replace(agent, spec=spec)
 
 
 class Models:

@@ -16,7 +16,6 @@ from framework.config.agents.compile import Agent
 from framework.config.templates.prompts import PromptError
 from framework.engine.context.budget import Budget
 from framework.engine.context.journal import numbered
-from framework.engine.context.model_clients import on_model
 from framework.engine.context.policy import Policy
 from framework.engine.context.services import Services
 from framework.llm.request_cache import Scratch
@@ -43,7 +42,7 @@ class RunContext(ABC):
     """A root run or a sub-run, as its parts see it."""
 
     def __init__(self, state: RunState, agent: Agent, services: Services, parent: RunContext | None = None) -> None:
-        agent = on_model(agent, services.root.model) if services.root.model else agent
+        agent = agent.on_model(services.root.model) if services.root.model else agent
         self.state, self.agent, self.services, self.parent = state, agent, services, parent
         self.budget: Budget = Budget(state, agent, services.current_agent, parent.budget if parent else None)
         parents = (*parent.policy.parents, parent.agent) if parent else ()

@@ -1,57 +1,19 @@
-"""Spans and metrics of a root run and of its routing."""
+"""What all traces of a run share: its content mode, and the attributes of models, tokens and pending approvals."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator, Sequence
-from time import perf_counter
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any
 
-from pydantic import BaseModel, SecretStr
-
-from framework.config.generations.generation import Generation
-from framework.config.settings import Settings
 from framework.engine.context.run_context import RunContext
-from framework.engine.routing.rules import Route
 from framework.llm.client import ModelInfo
-from framework.telemetry import inbound, names
-from framework.telemetry.content import TEXT, Content, mode_of
-from framework.telemetry.span import NO_SPAN, Given, OpenSpan
-from framework.telemetry.spans import Spans
+from framework.telemetry import names
+from framework.telemetry.content import TEXT, Content
+from framework.telemetry.span import OpenSpan
 from framework.types.confirmation_kinds import KINDS
-from framework.types.errors import AgentsdError, RunSuspended
 from framework.types.messages import Usage
-from framework.types.outcome import outcome
-from framework.types.state import Confirmation, RunState
-
-SECRET_CHARS = 8
-"""A shorter one is no secret, and taking it out would garble every text."""
-
-
-def spans_of(state: RunState, generation: Generation, *, keep: bool, traced: bool) -> Spans:
-    """The spans of a root run. Without a conversation it is a session of its own: its parts stand together."""
-    return Spans(
-        {
-            names.RUN_ID: state.run_id,
-            names.GENERATION: generation.number,
-            names.CONVERSATION: state.conversation_id,
-            names.SESSION: state.conversation_id or state.run_id,
-            names.USER: state.user,
-        },
-        keep=keep,
-        traced=traced,
-    )
-
-
-def process_content(settings: Settings) -> Content:
-    """What the operator lets stand in traces."""
-    mode = mode_of(settings.telemetry.content, os.environ)
-    if mode == "none":
-        return Content()
-    secrets = sorted({secret for secret in _secrets(settings) if len(secret) >= SECRET_CHARS}, key=len, reverse=True)
-    return Content(mode, tuple(secrets))
+from framework.types.state import Confirmation
 
 
 def content_of(run: RunContext) -> Content:
@@ -101,116 +63,3 @@ def waits_for(span: OpenSpan, asked: Sequence[Confirmation]) -> None:
     text = "; ".join(f"{what}: {', '.join(tools)}" for what, tools in waiting.items())
     tools = tuple(dict.fromkeys(tool for named in waiting.values() for tool in named))
     span.set_attributes({names.WAITING_FOR: tools, names.OUTPUT: text, names.OUTPUT_MIME: TEXT})
-
-
-class RunTrace:
-    """The root span of a run, or of one part of it: from its beginning, or from a resume, to an end or a pause."""
-
-    def __init__(self, run: RunContext, chosen: Route | None) -> None:
-        self._run, self._chosen = run, chosen
-        self.span = NO_SPAN
-        self._meters = run.services.meters
-
-    def __enter__(self) -> Self:
-        run, state = self._run, self._run.state
-        self._began = perf_counter()
-        if self._meters:
-            self._meters.run_began()
-        if not run.services.spans.recording:
-            return self
-        agent = run.agent.name
-        attributes = {
-            names.OPERATION: "invoke_workflow",
-            names.WORKFLOW: agent,
-            names.AGENT: agent,
-            names.DIGEST: state.digest,
-        }
-        began = self._chosen.asked.began_ns if self._chosen and self._chosen.asked else None
-        self.span = run.services.spans.span(f"invoke_workflow {agent}", "CHAIN", attributes, started_ns=began)
-        self.span.__enter__()
-        self.span.add_link(run.services.generation.traceparent, "config.reload")
-        self.span.add_link(inbound.caller(), "caller")
-        if state.traceparent:
-            self.span.add_link(state.traceparent, "resume")
-            self.span.set_attribute(names.RESUMED, state.traceparent.split("-")[1])
-        state.traceparent = self.span.traceparent
-        if self.span.is_recording() and (content := content_of(run)):
-            self.span.set_attributes(content.input(state.messages[0].content))
-        self._tell_route()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.span.__exit__(kind, error, traceback)
-        if self._meters:
-            self._count(self._run.state, perf_counter() - self._began, error)
-
-    def _count(self, state: RunState, seconds: float, error: BaseException | None) -> None:
-        assert self._meters
-        reason, error_type = state.finish_reason, outcome(state.finish_reason).span_error
-        if isinstance(error, AgentsdError):  # it has not ended: it was suspended, or could not be put on record
-            reason, error_type = error.code, None if isinstance(error, RunSuspended) else error.code
-        self._meters.run_ended(state.agent, reason, seconds, error_type)
-        if error is None and state.status != "paused":
-            repairs = sum(1 for call in state.calls.values() if call.repairs)
-            self._meters.corrected(
-                state.agent, replans=max(0, state.plan.revision - 1) if state.plan else 0, repairs=repairs
-            )
-
-    def ended(self) -> None:
-        """The state says how: nothing more is added, so that all of it can be stored."""
-        span, state, run = self.span, self._run.state, self._run
-        if span is NO_SPAN:
-            return
-        outcomes = {"paused": "waiting_confirmation", "running": "suspended"}
-        span.set_attributes(
-            {
-                names.RUN_OUTCOME: outcomes.get(state.status, state.finish_reason),
-                names.RUN_STEPS: state.steps,
-                names.RUN_COST: state.usage.cost_usd or None,
-            }
-        )
-        if span.is_recording() and state.output and (content := content_of(run)):
-            span.set_attributes(content.output(state.output))
-        waits_for(span, state.pending)
-        if state.status != "running" and (error_type := outcome(state.finish_reason).span_error):
-            span.fail(error_type)
-        span.end()
-
-    def _tell_route(self) -> None:
-        chosen = self._chosen
-        if chosen is None:
-            return
-        attributes = {
-            names.ROUTE_MODE: chosen.mode,
-            names.ROUTE_AGENT: chosen.agent.name,
-            names.ROUTE_RULE: chosen.reason if chosen.mode == "rule" else None,
-            names.ROUTE_CANDIDATES: len(self._run.services.generation.agents),
-            names.ROUTE_SCORE: chosen.confidence,
-        }
-        asked, spans = chosen.asked, self._run.services.spans
-        with spans.span("agent.route", "CHAIN", attributes, started_ns=asked.began_ns if asked else None):
-            if asked is None:
-                return
-            model: Given = {names.OPERATION: "chat", **model_attributes(asked.info), **usage_attributes(asked.usage)}
-            name = f"chat {asked.info.wire_name}"
-            spans.span(name, "LLM", model, client=True, started_ns=asked.began_ns).end(asked.ended_ns)
-
-
-def _secrets(settings: BaseModel) -> Iterator[str]:
-    """Every secret in the settings, also as it stands in JSON."""
-    for name in type(settings).model_fields:
-        yield from _secrets_in(getattr(settings, name))
-
-
-def _secrets_in(value: Any) -> Iterator[str]:
-    match value:
-        case SecretStr():
-            plain = value.get_secret_value()
-            yield from {plain, plain.encode("unicode_escape").decode(), plain.replace('"', '\\"')}
-        case BaseModel():
-            yield from _secrets(value)
-        case dict():
-            for inner in value.values():
-                yield from _secrets_in(inner)

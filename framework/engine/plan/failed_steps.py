@@ -14,12 +14,12 @@ from framework.engine.plan.step import mark
 from framework.engine.plan.trace import failure_span
 from framework.engine.run import Run
 from framework.engine.tool_call.trace import decided
+from framework.types.confirmation_kinds import STEP_PREFIX
 from framework.types.errors import Paused, StepFailed
 from framework.types.plan import PlanStep
 from framework.types.state import Confirmation, Decision, Reject, Respond, arguments_hash
 
 RETRY, SKIP, STOP = "retry", "skip", "stop"
-_ID = "failed-"
 
 
 def must_react(run: Run) -> bool:
@@ -51,11 +51,6 @@ async def skip(run: Run, failed: Collection[str]) -> None:
     while blocked := plan_of(run).blocked():
         for step, waits_for in blocked:
             await mark(run, step, "skipped", f"{waits_for} was not done")
-
-
-def is_about_step(confirmation_id: str) -> bool:
-    """Whether a confirmation asks about a failed step."""
-    return confirmation_id.rpartition("/")[2].startswith(_ID)
 
 
 async def _ask(run: Run, failed: Sequence[PlanStep]) -> None:
@@ -96,7 +91,7 @@ async def _retry(run: Run, failed: Collection[str]) -> None:
 
 def _question(run: Run, step: PlanStep) -> Confirmation:
     return Confirmation(
-        id="/".join((*run.state.path, f"{_ID}{step.revision}-{step.id}")),
+        id="/".join((*run.state.path, f"{STEP_PREFIX}{step.revision}-{step.id}")),
         kind="step",
         agent=run.agent.name,
         tool=step.tool or "",

@@ -12,18 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from framework.config.agents.compile import Agent
 from framework.engine.context.run_context import RunContext
-from framework.engine.context.warning import warn
 from framework.engine.model_call import retry as asking
-from framework.engine.model_call import turn as turns
 from framework.engine.model_call import typed
-from framework.engine.plan.executor import plan
-from framework.engine.react import react
 from framework.engine.routing.rules import Asked, Route
-from framework.engine.run import Run
 from framework.llm.client import ModelRequest
 from framework.llm.instructor_client import Ask
 from framework.types.errors import AgentsdError, ModelError, did_you_mean
-from framework.types.events import Routed
 from framework.types.messages import Message
 from framework.types.text import shorten
 
@@ -72,37 +66,17 @@ async def route_by_model(run: RunContext, message: str, agents: Mapping[str, Age
         AgentsdError: it could not be asked, or chose nothing that there is.
     """
     began = time_ns()
-    choice = await _choice(run, message, agents, partial(asking.ask, run))
+    choice = await choose(run, message, agents, partial(asking.ask, run))
     asked = Asked(asking.first_model(run, model).info, run.state.usage, began, time_ns())
     agent = agents[choice.agent]
     executor = choice.executor if agent.spec.executor == AUTO else ""
     return Route(agent, "model", choice.reason or "chosen by the model", choice.confidence, executor, asked)
 
 
-async def auto(run: Run) -> str:
-    """Work a request off in the way that fits it: chosen once, by the router's model or by one question."""
-    if not run.state.executor:
-        run.state.executor = await _chosen_executor(run)
-    return await (plan(run) if run.state.executor == "plan" else react(run))
-
-
-async def _chosen_executor(run: Run) -> str:
-    model = run.services.generation.settings.routing.model
-    name = run.agent.name
-    try:
-        ask = partial(turns.ask, run, model=model)
-        choice = await _choice(run, run.state.messages[0].content, {name: run.agent}, ask, model)
-    except ModelError as error:
-        await warn(run, "routing", f"how to work was not chosen ({error.message}): turn by turn")
-        return "react"
-    told = f"works by {choice.executor}{': ' + choice.reason if choice.reason else ''}"
-    await run.emit(Routed, agent=name, reason=told, confidence=choice.confidence, executor=choice.executor)
-    return choice.executor
-
-
-async def _choice(
+async def choose(
     run: RunContext, message: str, agents: Mapping[str, Agent], ask: Ask, model: str | None = None
 ) -> RouteChoice:
+    """Have a model choose among `agents`; raises ModelError if it names none of them."""
     listed = sorted(agents.values(), key=lambda agent: (-agent.spec.routing.priority, agent.name))[:MAX_AGENTS]
     system = Message(role="system", content="\n".join((_INSTRUCTION, *map(_described, listed))))
     request = ModelRequest((system, Message(role="user", content=message)), output=RouteChoice)

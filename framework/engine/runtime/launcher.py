@@ -20,7 +20,6 @@ from framework.engine.context.rate_limit import Throttle
 from framework.engine.context.services import Services
 from framework.engine.context.stream import Channel, RunStream
 from framework.engine.context.tool_threads import ToolThreads
-from framework.engine.context.trace import process_content, spans_of
 from framework.engine.executors import EXECUTORS
 from framework.engine.model_call.context_window import tool_tokens
 from framework.engine.routing.rules import Route
@@ -28,6 +27,7 @@ from framework.engine.run import Run
 from framework.engine.runtime.heartbeat import Keeper
 from framework.engine.runtime.project import Project
 from framework.engine.runtime.root import drive_root
+from framework.engine.runtime.trace import process_content, spans_of
 from framework.llm.client import ModelClient
 from framework.llm.request_cache import Toolsets
 from framework.store.protocol import NoRecord, RunRecord, Store

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from framework.config.agents.extensions import BUILTIN_EXECUTORS
 from framework.config.generations.admission import Gate
 from framework.config.generations.catalog import Catalog
 from framework.config.settings import Settings
@@ -16,9 +17,6 @@ from framework.tools.plugins.lifecycle import Lifetimes
 from framework.tools.tool import Tool
 from framework.tools.toolset import index_tools
 from framework.types.errors import ConfigError, RequestError
-
-EXECUTORS = ("react", "plan", "auto")
-"""The names of those that come with the runtime; what they are, `executors` knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class Project:
         catalog = Catalog(
             path,
             tools=_with_builtin(tools),
-            executors=EXECUTORS,
+            executors=BUILTIN_EXECUTORS,
             models={OFFLINE, *(f"{provider.name}/" for provider in PROVIDERS), *models},
             settings=started,
             fixed=settings is not None,

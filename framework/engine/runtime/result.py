@@ -8,9 +8,9 @@ from time import time
 from typing import NoReturn
 
 from framework.engine.context.journal import numbered
-from framework.engine.context.trace import RunTrace
 from framework.engine.run import Run
 from framework.engine.runtime.expiry import with_expiry
+from framework.engine.runtime.trace import RunTrace
 from framework.types.errors import LimitExceeded, RunSuspended
 from framework.types.events import ConfirmationRequested, Event, RunFailed, RunFinished
 from framework.types.report import CallSummary, ToolStat, TraceEntry

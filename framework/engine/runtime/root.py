@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from framework.engine.context.trace import RunTrace
 from framework.engine.routing.rules import Route
 from framework.engine.run import Run
 from framework.engine.runtime.result import conclude, suspend
+from framework.engine.runtime.trace import RunTrace
 from framework.types.events import Routed
 from framework.types.state import Confirmation, RunResult
 

@@ -9,21 +9,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from framework.engine.context.run_context import RunContext
 from framework.engine.runtime.request import Asker
 from framework.store.protocol import Conversation, Store
 from framework.tools.builtin.notes import MAX_ITEMS, TODO
 from framework.tools.session_values import Session
 from framework.types.errors import ConversationBusy, RequestError, ToolError
-from framework.types.events import TodoChanged
 from framework.types.todo import TodoItem, merged, read_items
-
-
-async def report_changes(run: RunContext, before: Any) -> None:
-    """Emit the list if it differs from `before`, the session's value before the call."""
-    kept = run.services.root.session.get(TODO)
-    if kept != before:
-        await run.emit(TodoChanged, items=read_items(kept))
 
 
 async def load_items(store: Store, conversation_id: str, asker: Asker) -> tuple[TodoItem, ...]:

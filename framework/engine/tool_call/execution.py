@@ -12,7 +12,6 @@ from time import perf_counter
 from typing import Any
 
 from framework.engine.context.run_context import RunContext
-from framework.engine.runtime.todo import report_changes
 from framework.engine.tool_call import hooks
 from framework.engine.tool_call.plugin_errors import is_failure, questions_in
 from framework.engine.tool_call.results import finish, plain, why_unfinished
@@ -25,10 +24,11 @@ from framework.tools.conditions import views
 from framework.tools.plugins.errors import raised_at
 from framework.tools.tool import Tool
 from framework.types.errors import Paused, ToolError
-from framework.types.events import ToolStarted
+from framework.types.events import TodoChanged, ToolStarted
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.redact import redact_data
 from framework.types.state import Confirmation
+from framework.types.todo import read_items
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ async def execute(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, 
     if asked:
         return asked
     if call.tool == TODO:
-        await report_changes(run, todo_before)
+        await _report_todo_changes(run, todo_before)
     elapsed = (perf_counter() - started) * 1000
     timed = result.model_copy(update={"elapsed_ms": elapsed})
     changed = await hooks.after_tool(run, call, timed)
@@ -145,3 +145,10 @@ def _failed(run: RunContext, tool: Tool, error: BaseException) -> ToolResult:
         text = kind
     told = {"error_type": kind, RETRYABLE: True, **({RAISED_AT: place} if place else {})}
     return ToolResult(status="error", error=text, metadata=told)
+
+
+async def _report_todo_changes(run: RunContext, before: Any) -> None:
+    """Emit the list if it differs from `before`, the session's value before the call."""
+    kept = run.services.root.session.get(TODO)
+    if kept != before:
+        await run.emit(TodoChanged, items=read_items(kept))

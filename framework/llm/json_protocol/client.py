@@ -15,9 +15,9 @@ from pydantic import BaseModel, ValidationError
 
 from framework.llm.client import Delta, FinishReason, ModelClient, ModelInfo, ModelReply, ModelRequest, Unusable
 from framework.llm.json_protocol.prompt import conversation, rejection, rules, typed_rules
-from framework.llm.json_protocol.reply import Action, Final, answer_schema, read_answer, read_object, split_thought
+from framework.llm.json_protocol.reply import Action, Final, answer_schema, read_answer, read_object
 from framework.llm.openai_format import repair
-from framework.llm.reply_check import require_answer
+from framework.llm.reply_check import require_answer, split_thought
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition
 from framework.types.spec import Protocol

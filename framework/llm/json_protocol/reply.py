@@ -8,18 +8,17 @@ so it must be what the model said.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from framework.llm.client import Unusable
+from framework.llm.reply_check import THINK, split_thought
 from framework.types.strict_json import read_json
 
 MAX_ANSWER_CHARS = 1_000_000
 NEAR_CHARS = 30
 """How much of the answer is quoted on each side of a mistake."""
-THINK, _THOUGHT = "<think>", re.compile(r"<think>(.*?)</think>", re.DOTALL)
 _FENCE, _FENCE_HEADS = "```", ("```", "```json")
 _KEYS: Mapping[str, Mapping[str, tuple[type, str]]] = {
     "action": {"tool": (str, "text"), "args": (dict, "an object")},
@@ -101,13 +100,6 @@ def unfenced(text: str) -> str:
     if not line_break or not body.endswith(_FENCE) or head.rstrip(" \t\r").lower() not in _FENCE_HEADS:
         return text
     return body.removesuffix(_FENCE).strip()
-
-
-def split_thought(text: str) -> tuple[str, str]:
-    """What the model thought aloud before its answer, and the answer."""
-    stripped = text.strip()
-    thought = _THOUGHT.match(stripped)
-    return (thought[1].strip(), stripped[thought.end() :].strip()) if thought else ("", stripped)
 
 
 def _at(error: json.JSONDecodeError, body: str) -> Unusable:

@@ -1,6 +1,20 @@
-"""The tools that come with the runtime. Of the files they see, only write_file and edit_file change any.
+"""The tools that come with the runtime.
 
-None but `http_request` reaches beyond this machine.
+In reading order; each module imports only from those below it:
+
+    calculator        The calculator tool; how it counts stands in `arithmetic`.
+    logs              A log analyst's tool: what is in a log file, without reading it all into a conversation.
+    querying          Taking JSON apart with JMESPath.
+    search            Finding files by name or content, below the base path of the run.
+    writing           Writing and changing text files, below the base path of the run.
+    arithmetic        Arithmetic on exact fractions, from text, without running the text as code.
+    asking            The model asks its user: the run pauses until there is an answer.
+    files             Looking at folders and reading files, below the base path of the run.
+    formatting        Bringing text and small tables into another form.
+    http              One request to a server that the operator allows.
+    jmespath_process  A process of its own that evaluates one JMESPath expression; run as a file, never imported.
+    notes             What an agent notes for itself: values by name, and the list of what is to be done. Both ...
+    text              The smallest tool there is: it shows that calls arrive and results come back.
 """
 
 from __future__ import annotations

@@ -1,1 +1,9 @@
-"""TO WRITE."""
+"""TO WRITE.
+
+In reading order; each module imports only from those below it:
+
+    client     HTTP for tools: it goes where the operator allows it and nowhere else, and no answer can hold it up ...
+    network    Where tools' connections are opened: the one place that no redirect and no name server gets past.
+    addresses  Which network addresses tools may connect to: public ones, and private ones only if the operator ...
+    urls       Web addresses, read in one way only: what can be understood in two ways is refused with the ...
+"""

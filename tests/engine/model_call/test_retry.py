@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from framework import ModelError, RunResult, Runtime, events, tool
-from framework.config.generations.diff import agent_diff
+from framework.config.agents.diff import agent_diff
 from framework.config.settings import ModelCallSettings
 from framework.config.yaml.parse import parse_agent
 from framework.engine.model_call.retry import pause

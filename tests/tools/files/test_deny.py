@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from framework import RunResult, Runtime, ToolContext, ToolResult, tool
-from framework.config.generations.diff import agent_diff
+from framework.config.agents.diff import agent_diff
 from framework.config.yaml.parse import ParseError, parse_agent
 from framework.testing import ScriptedModel, Turn, calls
 from framework.tools.base_folder import BaseFolder

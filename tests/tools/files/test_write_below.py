@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Runtime, ToolContext, ToolResult
-from framework.config.generations.diff import settings_diff
+from framework.config.agents.diff import settings_diff
 from framework.config.settings import Settings, ToolSettings, common_folders
 from framework.testing import ScriptedModel
 from framework.tools.files.protection import parts_to_write

@@ -7,17 +7,19 @@ where permissions, limits or confirmation are concerned, and as neutral elsewher
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
+from math import isfinite
 from typing import Any, get_args
 
 from pydantic import SecretStr
 
 from framework.config.files.snapshot import SETTINGS
-from framework.config.generations.covering import covers
 from framework.config.settings import Settings, common_folders
 from framework.types.change import Change, Effect
 from framework.types.spec import CONTENTS, RISKS, AgentSpec, HookPlace
 
+_NUMBER = re.compile(r"(>=|<=|>|<)\s*(\S+)\s*")
 _NEVER = len(RISKS)
 MAX_PAIRED = 100
 """Rules that are compared one by one with each other."""
@@ -221,3 +223,38 @@ EFFECTS: Mapping[str, Callable[[Any, Any], Effect]] = {
     "mcp_policy": _servers,
     "telemetry.content": _content,
 }
+
+
+def covers(wide: Mapping[str, Any], narrow: Mapping[str, Any]) -> bool:
+    """Whether a rule, as data, applies to all calls of another one; False where that is not certain.
+
+    The patterns must be equal: an ask rule also offers the tools it matches.
+    """
+    return wide["tool"] == narrow["tool"] and all(
+        name in narrow["when"] and _holds_too(condition, narrow["when"][name])
+        for name, condition in wide["when"].items()
+    )
+
+
+def _holds_too(wide: Any, narrow: Any) -> bool:
+    """Whether a condition holds for all values that another one holds for."""
+    if type(wide) is type(narrow) and wide == narrow:
+        return True
+    bounds = _bound(wide), _bound(narrow)
+    if bounds[0] is None or bounds[1] is None:
+        return False
+    (sign, bound), (other_sign, other) = bounds[0], bounds[1]
+    if sign[0] != other_sign[0]:
+        return False
+    if bound == other:
+        return sign.endswith("=") or not other_sign.endswith("=")
+    return bound < other if sign[0] == ">" else bound > other
+
+
+def _bound(condition: Any) -> tuple[str, float] | None:
+    match = _NUMBER.fullmatch(condition) if isinstance(condition, str) else None
+    try:
+        number = float(match[2]) if match else None
+    except ValueError:
+        return None
+    return (match[1], number) if match and number is not None and isfinite(number) else None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config.generations.diff import agent_diff, diff
+from framework.config.agents.diff import agent_diff, diff
 from framework.tools.conditions import holds
 from framework.types.spec import RISKS, AgentSpec
 from tests.support.cases import cases
