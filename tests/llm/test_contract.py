@@ -282,7 +282,7 @@ def test_what_was_streamed_before_the_cut_was_delivered_but_no_reply(form: Forma
 @each_format
 @each_way
 def test_a_server_that_falls_silent_is_one_error(form: Format, stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"framework.llm.{form.name}.SDK_TIMEOUT", 0.05)
+    monkeypatch.setattr(f"framework.llm.{form.name}.client.SDK_TIMEOUT", 0.05)
 
     error = failure(form, begun(form, ending="stall"), stream=stream)
 
