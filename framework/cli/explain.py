@@ -16,7 +16,7 @@ from framework.config.agents.compile import Agent
 from framework.config.settings import Settings
 from framework.config.templates.prompts import PromptError
 from framework.engine.context.policy import VerdictKind
-from framework.engine.tool_call.explain import Standing, judged, standing, standings, system_prompt
+from framework.engine.tool_call.explain import ToolExplanation, explain_call, explain_tool, explain_tools, system_prompt
 from framework.llm.tokens import estimate_tokens
 from framework.types.errors import RequestError
 from framework.types.outcome import EXIT_APPROVAL, EXIT_NEGATIVE
@@ -57,9 +57,9 @@ def command(
     found = find_tool(chosen.toolset.tools, tool)
     wrong: str | None = None
     if arguments is None:
-        judgement = standing(chosen, found)
+        judgement = explain_tool(chosen, found)
     else:
-        judgement, wrong = judged(chosen, found, arguments_of(arguments), read.base_path)
+        judgement, wrong = explain_call(chosen, found, arguments_of(arguments), read.base_path)
     if as_json:
         click.echo(json.dumps(_tool_data(judgement) | {"invalid_arguments": wrong}, ensure_ascii=False, indent=2))
     else:
@@ -77,7 +77,7 @@ def _prompt(agent: Agent, locale: str, inputs: tuple[str, ...], settings: Settin
 
 
 def _agent_data(agent: Agent, model: str, prompt: str) -> dict[str, Any]:
-    tools = [_tool_data(found) for found in standings(agent)]
+    tools = [_tool_data(found) for found in explain_tools(agent)]
     return {
         "agent": agent.name,
         "path": agent.path,
@@ -93,7 +93,7 @@ def _agent_data(agent: Agent, model: str, prompt: str) -> dict[str, Any]:
     }
 
 
-def _tool_data(found: Standing) -> dict[str, Any]:
+def _tool_data(found: ToolExplanation) -> dict[str, Any]:
     return {
         "tool": found.tool.name,
         "offered": found.offered,
@@ -112,7 +112,7 @@ def _show_agent(agent: Agent, data: dict[str, Any]) -> None:
     click.echo(f" ({agent.path}): model {data['model']}, executor {data['executor']}")
     for problem in data["stale"]:
         click.secho(f"the last good version, for: {problem}", fg="red")
-    found = standings(agent)
+    found = explain_tools(agent)
     offered = [one for one in found if one.offered]
     width = max((len(one.tool.name) for one in found), default=0)
     click.secho(f"\noffered to the model: {len(offered)} tools, about {data['tools_tokens']} tokens", bold=True)
@@ -137,7 +137,7 @@ def _show_agent(agent: Agent, data: dict[str, Any]) -> None:
     click.echo("\n".join(wrapped(line) for line in data["system_prompt"].splitlines()))
 
 
-def _show_tool(found: Standing, width: int) -> None:
+def _show_tool(found: ToolExplanation, width: int) -> None:
     word, colour = WORDS[found.verdict.kind]
     click.echo(f"  {found.tool.name:<{width}}  ", nl=False)
     click.secho(f"{word:<7}", fg=colour, nl=False)

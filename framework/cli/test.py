@@ -18,8 +18,8 @@ from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.engine.context.model_clients import Models
 from framework.engine.runtime.runtime import Runtime
-from framework.evals.rates import Rate, rates
-from framework.evals.runner import Attempt, Bench
+from framework.evals.rates import SuccessRate, rates
+from framework.evals.runner import Attempt, CaseRunner
 from framework.evals.suite import PlacedCase, Suite, read_suite
 from framework.types.errors import AgentNotFound
 from framework.types.problem import Problem
@@ -91,7 +91,7 @@ async def _test(
         suite = read_suite(generation)
         problems = [*generation.errors, *suite.problems]
         chosen = [placed for placed in _chosen(suite, generation, location, agent) if _fits(placed, model)]
-        bench = Bench(partial(Runtime.over, runtime.root, None), live=model)
+        bench = CaseRunner(partial(Runtime.over, runtime.root, None), live=model)
         if not as_json:
             for problem in problems:
                 show_problem(problem)
@@ -155,14 +155,14 @@ def _report(
     return 1 if failed or suite.errors else 0
 
 
-def _show_rates(model: str, found: dict[str, Rate]) -> None:
+def _show_rates(model: str, found: dict[str, SuccessRate]) -> None:
     if found:
         click.echo(f"\n{model}:")
     for name, rate in found.items():
         click.echo(f"  {name:<16}{rate if rate.tried else '-'}")
 
 
-def _as_data(tried: Sequence[Tried], problems: Sequence[Problem], found: dict[str, Rate]) -> dict[str, object]:
+def _as_data(tried: Sequence[Tried], problems: Sequence[Problem], found: dict[str, SuccessRate]) -> dict[str, object]:
     cases = [
         {
             "name": one.placed.case.name,

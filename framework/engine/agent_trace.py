@@ -28,7 +28,7 @@ class AgentTrace:
 
     def __enter__(self) -> Self:
         run = self._run
-        self._began, self._steps, self._calls = perf_counter(), run.state.steps, run.state.tool_calls
+        self._started, self._steps, self._calls = perf_counter(), run.state.steps, run.state.tool_calls
         self._usage = run.state.usage
         if run.services.spans.recording:
             self._span = run.span(f"invoke_agent {run.agent.name}", "AGENT", _agent_attributes(run))
@@ -44,15 +44,15 @@ class AgentTrace:
         error_type = outcome(state.finish_reason).span_error
         if self._meters:
             calls = {"steps": state.steps - self._steps, "tool_calls": state.tool_calls - self._calls}
-            self._meters.agent(self._run.agent.name, perf_counter() - self._began, error_type, **calls)
+            self._meters.agent(self._run.agent.name, perf_counter() - self._started, error_type, **calls)
         if self._span is not NO_SPAN:
             self._set_results(error_type)
             self._span.__exit__(kind, error, traceback)
 
-    def waits(self, asked: Sequence[Confirmation], step: OpenSpan) -> None:
+    def set_pending(self, confirmations: Sequence[Confirmation], step: OpenSpan) -> None:
         """The agent, and its turn `step`, stop here until a human answers."""
-        waits_for(step, asked)
-        waits_for(self._span, asked)
+        waits_for(step, confirmations)
+        waits_for(self._span, confirmations)
 
     def _set_results(self, error_type: str | None) -> None:
         run, usage, before = self._run, self._run.state.usage, self._usage
@@ -79,7 +79,7 @@ def step_span(run: RunContext, index: int) -> OpenSpan:
     return spans.span(f"agent.step {index}", "CHAIN", {names.AGENT: run.agent.name, names.STEP_INDEX: index})
 
 
-def note_reply(run: RunContext, span: OpenSpan, reply: Message) -> None:
+def record_reply(run: RunContext, span: OpenSpan, reply: Message) -> None:
     """Record a turn's reply on its step; call it before the reply is part of the state."""
     span.set_attribute(names.STEP_KIND, "action" if reply.tool_calls else "final")
     if span.is_recording() and (content := content_of(run)):

@@ -19,21 +19,21 @@ from framework.types.events import Routed
 async def auto(run: Run) -> str:
     """Work a request off in the way that fits it: chosen once, by the router's model or by one question."""
     if not run.state.executor:
-        run.state.executor = await _chosen_executor(run)
+        run.state.executor = await _choose_executor(run)
     return await (plan(run) if run.state.executor == "plan" else react(run))
 
 
-async def _chosen_executor(run: Run) -> str:
+async def _choose_executor(run: Run) -> str:
     model = run.services.generation.settings.routing.model
     name = run.agent.name
     try:
-        ask = partial(turns.ask, run, model=model)
-        choice = await choose(run, run.state.messages[0].content, {name: run.agent}, ask, model)
+        call_model = partial(turns.ask, run, model=model)
+        choice = await choose(run, run.state.messages[0].content, {name: run.agent}, call_model, model)
     except ModelError as error:
         await warn(run, "routing", f"how to work was not chosen ({error.message}): turn by turn")
         return "react"
-    told = f"works by {choice.executor}{': ' + choice.reason if choice.reason else ''}"
-    await run.emit(Routed, agent=name, reason=told, confidence=choice.confidence, executor=choice.executor)
+    reason = f"works by {choice.executor}{': ' + choice.reason if choice.reason else ''}"
+    await run.emit(Routed, agent=name, reason=reason, confidence=choice.confidence, executor=choice.executor)
     return choice.executor
 
 

@@ -21,28 +21,28 @@ async def guard_output(run: RunContext, message_id: str) -> None:
     a run that is suspended is guarded where it goes on.
     """
     state = run.state
-    ended = (state.status, state.finish_reason, state.output, state.data, state.error, state.stopped_by)
+    final = (state.status, state.finish_reason, state.output, state.data, state.error, state.stopped_by)
     state.status, state.finish_reason, state.output = "running", "", ""
     state.data = state.error = state.stopped_by = None
-    output = ended[2]
+    output = final[2]
     try:
-        shown = await hooks.after_run(run, output) if output else ""
+        visible = await hooks.after_run(run, output) if output else ""
     except Refused as refusal:
         run.end("refused", refusal.message)
     except asyncio.CancelledError:
         if not run.services.journal.suspended:
             run.end("cancelled")
-            withhold(run)
+            discard_output(run)
         raise
     else:
-        state.status, state.finish_reason, _, data, state.error, state.stopped_by = ended
-        state.output, state.data = shown, data if shown == output else None
+        state.status, state.finish_reason, _, data, state.error, state.stopped_by = final
+        state.output, state.data = visible, data if visible == output else None
     results.replace_answer(run, state.output)
     if output:
         await run.emit(ContentReceived, message_id=message_id, text=state.output)
 
 
-def withhold(run: RunContext) -> None:
+def discard_output(run: RunContext) -> None:
     """Take back what a run has to show that ended before its hooks could look at it."""
     if run.is_guarded:
         run.state.output, run.state.data = "", None

@@ -18,8 +18,8 @@ from pydantic import BaseModel
 
 from framework.config.agents.compile import Agent
 from framework.config.templates.prompts import PromptError
-from framework.engine.agent_trace import AgentTrace, note_reply, step_span
-from framework.engine.context.concurrency import together
+from framework.engine.agent_trace import AgentTrace, record_reply, step_span
+from framework.engine.context.concurrency import Confirmations, together
 from framework.engine.context.run_context import RunContext
 from framework.engine.context.services import Services
 from framework.engine.model_call import turn as turns
@@ -29,8 +29,8 @@ from framework.engine.model_call.compaction import fit_history
 from framework.engine.model_call.context_window import note_size
 from framework.engine.model_call.mcp_context import read_background
 from framework.engine.model_call.structured_output import answer_text, typed_answer
-from framework.engine.output_guard import guard_output, withhold
-from framework.engine.tool_call import call as calls
+from framework.engine.output_guard import discard_output, guard_output
+from framework.engine.tool_call import call as tool_calls
 from framework.engine.tool_call import hooks, results
 from framework.llm.client import ModelReply, ModelRequest
 from framework.llm.json_protocol.client import ask_valid
@@ -39,12 +39,11 @@ from framework.telemetry.span import NO_SPAN, OpenSpan
 from framework.types.errors import AgentsdError, ConfigError, LimitExceeded, ModelError, Paused, Refused
 from framework.types.messages import Message, ToolCall
 from framework.types.report import LimitUse
-from framework.types.state import Confirmation, RunState
+from framework.types.state import RunState
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=BaseModel)
-Confirmations = tuple[Confirmation, ...]
 
 
 class Run(RunContext):
@@ -81,11 +80,11 @@ class Run(RunContext):
         self._begin_step(len(self.state.replies) + 1)
         with self._step_span.inside():
             request = turns.turn_of(self, instructions, definitions)
-            reply = await ask_valid(self._ask, request)
+            reply = await ask_valid(self._call_model, request)
         note_size(self, reply)
         self.state.truncated = reply.finish_reason == "length"
-        message = calls.taken_in(reply.message, self.state, self.agent.toolset)
-        note_reply(self, self._step_span, message)
+        message = tool_calls.normalize_message(reply.message, self.state, self.agent.toolset)
+        record_reply(self, self._step_span, message)
         self.state.replies.append(len(self.state.messages))
         self.state.messages.append(message)
         self.services.journal.save_soon()  # with the beginning of the calls that it asks for, if they begin at once
@@ -105,7 +104,7 @@ class Run(RunContext):
             LimitExceeded: a limit is used up.
         """
         request = turns.request_of(self, instructions, tools=self.agent.toolset.definitions, output=output)
-        answer = await typed.answer(self, partial(self._ask, model=model), request, output, model)
+        answer = await typed.answer(self, partial(self._call_model, model=model), request, output, model)
         self.state.typed.append(answer.model_dump_json(by_alias=True))
         return answer
 
@@ -118,34 +117,34 @@ class Run(RunContext):
         """
         if self._step_span is NO_SPAN:
             self._begin_step(len(self.state.replies))
-        requested = calls.admit(self, requested)
+        requested = tool_calls.reserve_calls(self, requested)
         gate = asyncio.Semaphore(self.budget.limits.max_parallel_tools)
 
-        async def one(call: ToolCall) -> Confirmations:
+        async def run_one(call: ToolCall) -> Confirmations:
             async with gate:
-                return await calls.perform(self, call)
+                return await tool_calls.run_call(self, call)
 
         with self._step_span.inside():
-            await together(one(call) for call in requested)
-        results.answer(self, requested)
+            await together(run_one(call) for call in requested)
+        results.append_tool_messages(self, requested)
 
     async def call_tool(
-        self, call: ToolCall, *, again: bool = False, doubtful: bool = False, contract: str = ""
+        self, call: ToolCall, *, is_retry: bool = False, may_have_run: bool = False, contract: str = ""
     ) -> Confirmations:
         """Carry out one call that no message asked for, such as a plan's; its result stays in `state.calls`.
 
         Args:
             call: what to call.
-            again: it is another attempt at a call that has failed.
-            doubtful: the same call may have taken effect before: a human must say whether to make it again.
+            is_retry: it is another attempt at a call that has failed.
+            may_have_run: the same call may have taken effect before: a human must say whether to make it again.
             contract: of its tool as a human was shown this very call; if it is another one now, they are asked again.
         """
         is_new = call.id not in self.state.calls
-        (call,) = calls.admit(self, [call], again=again)
+        (call,) = tool_calls.reserve_calls(self, [call], is_retry=is_retry)
         if is_new:
-            known = {"started": int(doubtful), "contract": contract}
-            self.state.calls[call.id] = self.state.calls[call.id].model_copy(update=known)
-        return await calls.perform(self, call)
+            update = {"started": int(may_have_run), "contract": contract}
+            self.state.calls[call.id] = self.state.calls[call.id].model_copy(update=update)
+        return await tool_calls.run_call(self, call)
 
     def child(self, key: str, agent: Agent, message: str, inputs: Mapping[str, Any] | None = None) -> Run:
         """The sub-run of that key: a new one, or the one that a pause or a crash has left."""
@@ -190,16 +189,16 @@ class Run(RunContext):
         self.state.status = "running"
         with AgentTrace(self) as trace:
             try:
-                asked = await self._carry_out(executor)
-                trace.waits(asked, self._step_span)
-                if not asked and self.is_guarded:
+                pending = await self._execute(executor)
+                trace.set_pending(pending, self._step_span)
+                if not pending and self.is_guarded:
                     await guard_output(self, self.message_id)
             finally:
                 self._count_time()
                 if self.state.status in ("stopped", "cancelled", "failed"):
-                    results.close_turn(self)
+                    results.answer_open_calls(self)
                 self._end_step()
-        return asked
+        return pending
 
     @property
     def message_id(self) -> str:
@@ -208,7 +207,7 @@ class Run(RunContext):
 
     # --- inside
 
-    async def _ask(self, request: ModelRequest, *, model: str | None = None) -> ModelReply:
+    async def _call_model(self, request: ModelRequest, *, model: str | None = None) -> ModelReply:
         try:
             reply = await turns.ask(self, request, model=model)
         except ModelError as error:
@@ -217,7 +216,7 @@ class Run(RunContext):
         self._message_id = reply.message_id
         return reply
 
-    async def _carry_out(self, executor: Executor) -> Confirmations:
+    async def _execute(self, executor: Executor) -> Confirmations:
         try:
             async with asyncio.timeout(self.budget.time_left()) as self.deadline:
                 self.services.journal.check()
@@ -231,19 +230,19 @@ class Run(RunContext):
             self.end("confirmation")
             return paused.confirmations
         except LimitExceeded as limit:
-            self._stop(limit)
+            self._stop_at_limit(limit)
         except Refused as refusal:
             self.end("refused", refusal.message)
         except TimeoutError as error:
             if self.deadline and self.deadline.expired():
-                self._stop(self.budget.timed_out())
+                self._stop_at_limit(self.budget.timed_out())
             else:
                 self.end("internal_error", results.partial_output(self.state), error)
         except asyncio.CancelledError:
             if self.services.journal.suspended:
                 raise  # it has not ended: it is left as it is
             self.end("cancelled", results.partial_output(self.state))
-            withhold(self)
+            discard_output(self)
             raise
         except (AgentsdError, PromptError) as error:
             self.end(getattr(error, "code", ConfigError.code), results.partial_output(self.state), error)
@@ -260,7 +259,7 @@ class Run(RunContext):
         self._step_span.end()
         self._step_span = NO_SPAN
 
-    def _stop(self, limit: LimitExceeded) -> None:
+    def _stop_at_limit(self, limit: LimitExceeded) -> None:
         self.end(limit.limit, results.partial_output(self.state))
         self.state.stopped_by = LimitUse(limit=limit.limit, used=limit.used, allowed=limit.allowed, place=limit.place)
 

@@ -16,12 +16,12 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./ -]*[A-Za-z0-9_./-]|[A-Za-z_]")
 _ITEM = re.compile(r"^cases:[ \t]*(?:#.*)?\n(?:[ \t]*(?:#.*)?\n)*([ ]*)- ", re.MULTILINE)
 _WORDS = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n", "~"])
 """Texts that some reader of YAML takes for something else."""
-WIDTH = 140
+_WIDTH = 140
 
 
 def case_file(case: Mapping[str, Any]) -> str:
     """A file with one case; a text in it that could be read as anything else is quoted."""
-    text = yaml.dump({"cases": [dict(case)]}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH)
+    text = yaml.dump({"cases": [dict(case)]}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
     assert read_document("case", text.encode()).data == {"cases": [dict(case)]}, "it reads as it was written"
     return text
 
@@ -38,24 +38,24 @@ def with_case(source: bytes, case: Mapping[str, Any], path: str) -> str:
         raise RequestError(f"{path} cannot be extended: {error}") from None
     before = data.get("cases")
     cases = before if isinstance(before, list) else []
-    named = {**case, "name": _new_name(str(case["name"]), cases)}
+    renamed = {**case, "name": _new_name(str(case["name"]), cases)}
     text = source.decode("utf-8-sig").rstrip() + "\n"
-    item = case_file(named).partition("\n")[2]
+    item = case_file(renamed).partition("\n")[2]
     first = _ITEM.search(text)
     whole = text + indent(item, first[1] if first else "")
     try:
-        fits = read_document(path, whole.encode()).data == {**data, "cases": [*cases, named]}
+        is_intact = read_document(path, whole.encode()).data == {**data, "cases": [*cases, renamed]}
     except DocumentError:
-        fits = False
-    if not fits:
+        is_intact = False
+    if not is_intact:
         raise RequestError(f"{path} cannot be extended: its `cases` are not a block list at its end; use another file")
     return whole
 
 
 def _new_name(name: str, cases: Sequence[Any]) -> str:
-    taken = {case.get("name") for case in cases if isinstance(case, Mapping)}
-    names = (name, *(f"{name} ({number})" for number in range(2, len(taken) + 2)))
-    return next(free for free in names if free not in taken)
+    names_in_use = {case.get("name") for case in cases if isinstance(case, Mapping)}
+    names = (name, *(f"{name} ({number})" for number in range(2, len(names_in_use) + 2)))
+    return next(free for free in names if free not in names_in_use)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -69,7 +69,7 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
     lines = value.split("\n")
     if len(lines) > 1 and all(line.isprintable() and line == line.strip() for line in lines if line) and lines[0]:
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|")
-    plain = _PLAIN.fullmatch(value) and value.casefold() not in _WORDS and len(value) < WIDTH // 2
+    plain = _PLAIN.fullmatch(value) and value.casefold() not in _WORDS and len(value) < _WIDTH // 2
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
 
 

@@ -18,7 +18,7 @@ from framework.types.plan import PlanStep
 from framework.types.state import RunResult
 from framework.types.text import one_line
 
-SHOWN_CHARS = 160
+_SHOWN_CHARS = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Evidence:
     offered: Sequence[str] = ()
     called: dict[tuple[object, ...], str] = field(default_factory=dict)
     """The tools called, by run, sub-run and call: a call that goes on after a pause is still one call."""
-    wanted: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    requested: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     """Every tool that was called, asked about or denied, with its arguments."""
     denied: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
@@ -49,27 +49,27 @@ class Evidence:
     result: RunResult | None = None
     """Of the last run."""
 
-    def watch(self, event: Event) -> None:
+    def observe(self, event: Event) -> None:
         """Take in what happened."""
         match event:
             case events.ToolStarted(run_id=run, path=path, id=call, tool=tool, arguments=arguments, progress=None):
                 self.called[run, path, call] = tool
-                self.wanted.append((tool, arguments))
+                self.requested.append((tool, arguments))
             case events.ToolFinished(tool=tool, status=status):
                 self.failed_calls += status == "error"
                 if status in REFUSED:
                     self.denied.append(tool)
             case events.ConfirmationRequested(kind=kind, tool=tool, arguments=arguments):
                 self.asked.append(subject_of(kind, tool))
-                self.wanted.append((tool, arguments))
+                self.requested.append((tool, arguments))
             case events.PlanProposed(steps=steps):
                 self.plan = steps
 
-    def finish(self, result: RunResult) -> None:
+    def add_result(self, result: RunResult) -> None:
         """Take in how a run ended: of its calls, those that were never made too."""
         self.result = result
         self.steps += result.steps
-        self.wanted.extend((call.tool, call.arguments) for call in result.tool_calls)
+        self.requested.extend((call.tool, call.arguments) for call in result.tool_calls)
 
 
 def checks(expect: Expect, evidence: Evidence) -> Iterator[Check]:
@@ -118,13 +118,13 @@ def _ending_checks(expect: Expect, evidence: Evidence, result: RunResult) -> Ite
     if (pattern := expect.output_matches) is not None:
         message = f"expected output_matches {_shown(pattern)}, got {_shown(result.output)}"
         yield Check("output_matches", LinearPattern(pattern).is_in(result.output), message)
-    why = f" ({one_line(result.error.message, SHOWN_CHARS)})" if result.error else ""
-    for key, wanted, got in (
+    why = f" ({one_line(result.error.message, _SHOWN_CHARS)})" if result.error else ""
+    for key, expected, got in (
         ("status", expect.status, result.status),
         ("finish_reason", expect.finish_reason, result.finish_reason),
     ):
-        if wanted is not None:
-            yield Check(key, wanted == got, f"expected {key} {wanted}, got {got}{why}")
+        if expected is not None:
+            yield Check(key, expected == got, f"expected {key} {expected}, got {got}{why}")
     if expect.status is None and expect.finish_reason is None:
         yield Check("run", result.status != "failed", f"the run failed: {result.finish_reason}{why}")
     if (limit := expect.max_steps_used) is not None:
@@ -132,21 +132,21 @@ def _ending_checks(expect: Expect, evidence: Evidence, result: RunResult) -> Ite
 
 
 def _list_check(key: str, passed: bool, patterns: Sequence[str], got: Sequence[str]) -> Check:
-    return Check(key, passed, f"expected {key} [{', '.join(patterns)}], got [{one_line(', '.join(got), SHOWN_CHARS)}]")
+    return Check(key, passed, f"expected {key} [{', '.join(patterns)}], got [{one_line(', '.join(got), _SHOWN_CHARS)}]")
 
 
-def _arguments_check(tool: str, wanted: Mapping[str, Any], evidence: Evidence) -> Check:
-    given = [arguments for name, arguments in evidence.wanted if fnmatchcase(name, tool)]
-    passed = any(all(key in one and _same(value, one[key]) for key, value in wanted.items()) for one in given)
-    got = _shown(given[-1]) if given else "no such call"
-    return Check("arguments", passed, f"expected arguments of {tool} {_shown(wanted)}, got {got}")
+def _arguments_check(tool: str, expected: Mapping[str, Any], evidence: Evidence) -> Check:
+    actual = [arguments for name, arguments in evidence.requested if fnmatchcase(name, tool)]
+    passed = any(all(key in one and _same(value, one[key]) for key, value in expected.items()) for one in actual)
+    got = _shown(actual[-1]) if actual else "no such call"
+    return Check("arguments", passed, f"expected arguments of {tool} {_shown(expected)}, got {got}")
 
 
-def _same(wanted: Any, got: Any) -> bool:
+def _same(expected: Any, got: Any) -> bool:
     """Equal, as JSON tells values apart; of two texts, the wanted one may be a glob."""
-    if isinstance(wanted, bool) or isinstance(got, bool):
-        return wanted is got
-    return bool(wanted == got) or (isinstance(wanted, str) and isinstance(got, str) and fnmatchcase(got, wanted))
+    if isinstance(expected, bool) or isinstance(got, bool):
+        return expected is got
+    return bool(expected == got) or (isinstance(expected, str) and isinstance(got, str) and fnmatchcase(got, expected))
 
 
 def _any_matches(names: Sequence[str], pattern: str) -> bool:
@@ -165,4 +165,4 @@ def _exactly(patterns: Sequence[str], names: Sequence[str]) -> bool:
 
 
 def _shown(value: Any) -> str:
-    return one_line(json.dumps(value, ensure_ascii=False, default=str), SHOWN_CHARS)
+    return one_line(json.dumps(value, ensure_ascii=False, default=str), _SHOWN_CHARS)

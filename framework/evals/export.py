@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from framework.tools.builtin.asking import ASK_USER
+from framework.types.case import SUB_AGENT
 from framework.types.confirmation_kinds import is_about_step, subject_of
 from framework.types.errors import RequestError
 from framework.types.messages import REFUSED, Message, ToolResult
@@ -16,14 +17,13 @@ from framework.types.plan import PlanDraft
 from framework.types.state import Approve, CallRecord, Decision, Edit, Reject, Respond, RunState
 from framework.types.text import one_line
 
-NAME_CHARS = 60
+_NAME_CHARS = 60
 """Of the message, as the case's name."""
-OUTPUT_CHARS = 200
+_OUTPUT_CHARS = 200
 """Of the answer that must come again."""
-SUB_AGENT = "agent."
 
 
-def case_of(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def export_case(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The case as data, in the order in which its keys are read best.
 
     It is about this run alone: earlier turns of its conversation are not part of it. Of models that answered side by
@@ -41,15 +41,15 @@ def case_of(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[str, 
     script = list(_script(record, numbers))
     if record.status == "failed" and not script:
         raise RequestError(f"run {record.run_id} failed before a model answered: there is no answer to test with")
-    case: dict[str, Any] = {"name": one_line(message, NAME_CHARS), "agent": record.agent, "message": message}
+    case: dict[str, Any] = {"name": one_line(message, _NAME_CHARS), "agent": record.agent, "message": message}
     if record.inputs:
         case["inputs"] = record.inputs
     case["model"] = script
     if results := _results(record):
         case["results"] = results
-    asked = {event["id"] for event in events if event["event"] == "confirm_required"}
-    decided = {key: decision for key, decision in record.decisions.items() if key in asked}
-    if decisions := dict(_decisions(record, decided, numbers)):
+    confirmation_ids = {event["id"] for event in events if event["event"] == "confirm_required"}
+    decisions_made = {key: decision for key, decision in record.decisions.items() if key in confirmation_ids}
+    if decisions := dict(_decisions(record, decisions_made, numbers)):
         case["decisions"] = decisions
     case["expect"] = _expected(record, events)
     return case
@@ -92,11 +92,11 @@ def _is_plan(text: str) -> bool:
 def _answer(record: RunState, message: Message, numbers: dict[str, str]) -> dict[str, Any]:
     if not message.tool_calls:
         return {"say": message.content or "(nothing)"}
-    wanted = []
+    calls = []
     for call in message.tool_calls:
         numbers["/".join((*record.path, call.id))] = f"c{len(numbers) + 1}"
-        wanted.append({"call": call.tool, **({"arguments": call.arguments} if call.arguments else {})})
-    return wanted[0] if len(wanted) == 1 else {"calls": wanted}
+        calls.append({"call": call.tool, **({"arguments": call.arguments} if call.arguments else {})})
+    return calls[0] if len(calls) == 1 else {"calls": calls}
 
 
 # --- tools and humans
@@ -106,10 +106,12 @@ def _results(record: RunState) -> dict[str, Any]:
     """What tools answered, by name, one answer or several in order; not of those that were never called."""
     answers: dict[str, list[Any]] = {}
     for _, call in _calls(record):
-        named = call.call.tool
-        if call.started and call.result and not named.startswith(SUB_AGENT) and named != ASK_USER:
+        tool = call.call.tool
+        if call.started and call.result and not tool.startswith(SUB_AGENT) and tool != ASK_USER:
             answers.setdefault(call.call.tool, []).append(_result(call.result))
-    return {tool: given[0] if all(one == given[0] for one in given) else given for tool, given in answers.items()}
+    return {
+        tool: results[0] if all(one == results[0] for one in results) else results for tool, results in answers.items()
+    }
 
 
 def _result(result: ToolResult) -> Any:
@@ -119,22 +121,34 @@ def _result(result: ToolResult) -> Any:
 
 
 def _decisions(
-    record: RunState, decided: Mapping[str, Decision], numbers: Mapping[str, str]
+    record: RunState, decisions_made: Mapping[str, Decision], numbers: Mapping[str, str]
 ) -> Iterator[tuple[str, Any]]:
     """By tool where all that was said about it is the same, else by the call's number in the script."""
-    said: dict[str, dict[str, Any]] = {}
+    decisions: dict[str, dict[str, Any]] = {}
     for key, call in _calls(record):
-        for asked, decision in decided.items():
-            if asked == key or asked.startswith((f"{key}~", f"{key}?")):
-                number = numbers.get(key, key) + asked.removeprefix(key)
-                said.setdefault(call.call.tool, {})[number] = _decision(decision)
-    plans = {asked: _decision(decision) for asked, decision in decided.items() if "plan-" in asked}
+        for confirmation_id, decision in decisions_made.items():
+            if confirmation_id == key or confirmation_id.startswith((f"{key}~", f"{key}?")):
+                number = numbers.get(key, key) + confirmation_id.removeprefix(key)
+                decisions.setdefault(call.call.tool, {})[number] = _decision(decision)
+    plans = {
+        confirmation_id: _decision(decision)
+        for confirmation_id, decision in decisions_made.items()
+        if "plan-" in confirmation_id
+    }
     called = {call.call.id for _, call in _calls(record)}
-    if plans := {asked: one for asked, one in plans.items() if asked.rpartition("/")[2] not in called}:
-        said["plan"] = plans
-    if steps := {asked: _decision(one) for asked, one in decided.items() if is_about_step(asked)}:
-        said["step"] = steps
-    for tool, own in said.items():
+    if plans := {
+        confirmation_id: one
+        for confirmation_id, one in plans.items()
+        if confirmation_id.rpartition("/")[2] not in called
+    }:
+        decisions["plan"] = plans
+    if steps := {
+        confirmation_id: _decision(one)
+        for confirmation_id, one in decisions_made.items()
+        if is_about_step(confirmation_id)
+    }:
+        decisions["step"] = steps
+    for tool, own in decisions.items():
         values = list(own.values())
         if all(value == values[0] for value in values):
             yield tool, values[0]
@@ -159,7 +173,7 @@ def _decision(decision: Decision) -> Any:
 
 def _expected(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     started: dict[tuple[str, ...], str] = {}
-    asked: dict[str, None] = {}
+    confirmation_id: dict[str, None] = {}
     denied: dict[str, None] = {}
     for event in events:
         match event:
@@ -168,11 +182,11 @@ def _expected(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[str
             case {"event": "tool_result", "status": status, "tool": tool} if status in REFUSED:
                 denied[tool] = None
             case {"event": "confirm_required", "kind": kind} if kind != "question":  # a stand-in asks nothing
-                asked[subject_of(kind, event["tool"])] = None
+                confirmation_id[subject_of(kind, event["tool"])] = None
     expected: dict[str, Any] = {"called_exactly": list(started.values())}
-    expected |= {key: list(found) for key, found in (("asked", asked), ("denied", denied)) if found}
+    expected |= {key: list(found) for key, found in (("asked", confirmation_id), ("denied", denied)) if found}
     if record.output and record.status == "completed":
-        expected["output"] = record.output[:OUTPUT_CHARS]
+        expected["output"] = record.output[:_OUTPUT_CHARS]
     expected["status"] = record.status
     if record.status == "stopped":
         expected["finish_reason"] = record.finish_reason

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from framework.evals.runner import Attempt
 from framework.types.case import Case
 
-Tried = tuple[Case, Attempt]
+CaseAttempt = tuple[Case, Attempt]
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class SuccessRate:
     """How many of the attempts that show something did well."""
 
     passed: int
@@ -27,27 +27,27 @@ _ARGUMENTS = frozenset({"arguments"})
 _ANSWER = frozenset({"output", "output_matches"})
 
 
-def rates(tried: Iterable[Tried]) -> dict[str, Rate]:
+def rates(tried: Iterable[CaseAttempt]) -> dict[str, SuccessRate]:
     """Rates by name, each over the attempts in which the thing could be seen."""
     attempts = list(tried)
     turns = (attempt.passed for case, attempt in attempts if len(case.messages) > 1)
     recovered = (attempt.passed for _, attempt in attempts if attempt.failed_calls)
     return {
-        "right tool": _rate(_hold(attempts, _TOOL)),
-        "right arguments": _rate(_hold(attempts, _ARGUMENTS)),
+        "right tool": _rate(_outcomes(attempts, _TOOL)),
+        "right arguments": _rate(_outcomes(attempts, _ARGUMENTS)),
         "multi-turn": _rate(turns),
         "recovery": _rate(recovered),
-        "answer": _rate(_hold(attempts, _ANSWER)),
+        "answer": _rate(_outcomes(attempts, _ANSWER)),
     }
 
 
-def _hold(attempts: Iterable[Tried], keys: frozenset[str]) -> Iterator[bool]:
+def _outcomes(attempts: Iterable[CaseAttempt], keys: frozenset[str]) -> Iterator[bool]:
     """Of each attempt with expectations of these keys: do they hold?"""
     for _, attempt in attempts:
         if shown := [check.passed for check in attempt.checks if check.key in keys]:
             yield all(shown)
 
 
-def _rate(outcomes: Iterable[bool]) -> Rate:
+def _rate(outcomes: Iterable[bool]) -> SuccessRate:
     listed = list(outcomes)
-    return Rate(sum(listed), len(listed))
+    return SuccessRate(sum(listed), len(listed))

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from framework.config.generations.admission import Gate
 from framework.config.generations.generation import Generation
 from framework.evals.expectations import Check, Evidence, checks
-from framework.evals.stubs import isolate
+from framework.evals.stubs import sandboxed
 from framework.evals.suite import PlacedCase, read_suite
 from framework.llm.client import ModelClient, ModelRequest
 from framework.llm.providers import OFFLINE
@@ -55,9 +55,9 @@ class CaseRuntime(Protocol):
 Launch = Callable[[Generation, Mapping[str, ModelClient]], AbstractAsyncContextManager[CaseRuntime]]
 """Opens a runtime on a generation as it is, with these models, and a store of its own."""
 
-SCRIPTED = "scripted"
-CONVERSATION = "case"
-MAX_DECISIONS = 50
+_SCRIPTED = "scripted"
+_CONVERSATION = "case"
+_MAX_DECISIONS = 50
 """Rounds of decisions in one turn: a plan that is sent back again and again must not go on for ever."""
 
 
@@ -82,7 +82,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class CaseRunner:
     """Carries out cases, each in a runtime of its own."""
 
     launch: Launch
@@ -95,63 +95,61 @@ class Bench:
         if placed.agent not in generation.agents:
             return Attempt((Check("run", False, f"there is no usable agent {placed.agent!r}"),), 0.0)
         case = placed.case
-        script = Script(case.model or ())
+        script = CaseScript(case.model or ())
         evidence = Evidence(offered=tuple(generation.agents[placed.agent].toolset.offered))
-        model = self.live or (OFFLINE if case.model is None else SCRIPTED)
-        world = isolate(generation, placed.agent, model, case.results)
-        async with self.launch(world, {SCRIPTED: ScriptedModel(script=script.answer)}) as runtime:
-            trouble = await _converse(runtime, case, placed.agent, evidence) or script.trouble
-        found = [*checks(case.expect, evidence)]
-        if trouble:
-            found.insert(0, Check("run", False, trouble))
-        return Attempt(tuple(found), (perf_counter() - started) * 1000, evidence.failed_calls)
+        model = self.live or (OFFLINE if case.model is None else _SCRIPTED)
+        sandbox = sandboxed(generation, placed.agent, model, case.results)
+        async with self.launch(sandbox, {_SCRIPTED: ScriptedModel(script=script.answer)}) as runtime:
+            error = await _run_messages(runtime, case, placed.agent, evidence) or script.error
+        results = [*checks(case.expect, evidence)]
+        if error:
+            results.insert(0, Check("run", False, error))
+        return Attempt(tuple(results), (perf_counter() - started) * 1000, evidence.failed_calls)
 
 
-def cases_pass(launch: Launch) -> Gate:
+def case_gate(launch: Launch) -> Gate:
     """The gate of `reload.gate: tests`: a candidate's files of cases can be read, and every case passes."""
-    bench = Bench(launch)
+    bench = CaseRunner(launch)
 
-    async def judge(candidate: Generation) -> tuple[Problem, ...]:
+    async def run_cases(candidate: Generation) -> tuple[Problem, ...]:
         suite = read_suite(candidate)
         problems = list(suite.errors)
         for placed in suite.cases:
             if placed.agent in candidate.agents:  # otherwise the suite says so
                 attempt = await bench.attempt(placed, candidate)
-                problems.extend([] if attempt.passed else [failing(placed, attempt)])
+                problems.extend([] if attempt.passed else [failed_case_problem(placed, attempt)])
         return tuple(problems)
 
-    return judge
+    return run_cases
 
 
-def failing(placed: PlacedCase, attempt: Attempt) -> Problem:
+def failed_case_problem(placed: PlacedCase, attempt: Attempt) -> Problem:
     """A case that failed, as a finding at its place."""
     return placed.problem(f"the case {placed.case.name!r} fails: {'; '.join(attempt.failures)}", "name")
 
 
-class Script:
+class CaseScript:
     """The answers of a case's model, one after the other."""
 
     def __init__(self, answers: Sequence[ScriptedAnswer]) -> None:
         self._answers = answers
-        self._asked = 0
+        self._requests = 0
         self._calls = 0
-        self.trouble = ""
+        self.error = ""
         """Why the script does not fit what the agent does."""
 
     def answer(self, request: ModelRequest) -> Turn:
         """The next answer, or the error to raise."""
-        self._asked += 1
-        if self._asked > len(self._answers):
-            return self._refuse(
-                f"the script has ended after {len(self._answers)} answers, but the model is asked again"
-            )
-        answer = self._answers[self._asked - 1]
+        self._requests += 1
+        if self._requests > len(self._answers):
+            return self._fail(f"the script has ended after {len(self._answers)} answers, but the model is asked again")
+        answer = self._answers[self._requests - 1]
         if answer.fail is not None:
             return ModelError(answer.fail)
         if request.output is PlanDraft and answer.plan is None:
-            return self._refuse(f"answer {self._asked} of the script must be a plan: that is what is asked for")
+            return self._fail(f"answer {self._requests} of the script must be a plan: that is what is asked for")
         if request.output is not PlanDraft and answer.plan is not None:
-            return self._refuse(f"answer {self._asked} of the script is a plan, but none is asked for")
+            return self._fail(f"answer {self._requests} of the script is a plan, but none is asked for")
         return answer.plan or self._tool_calls(answer) or answer.say or ""
 
     def _tool_calls(self, answer: ScriptedAnswer) -> tuple[ToolCall, ...]:
@@ -159,16 +157,16 @@ class Script:
         first = self._calls + 1
         self._calls += len(answer.tool_calls)
         return tuple(
-            ToolCall(id=f"c{number}", tool=wanted.call, arguments=wanted.arguments)
-            for number, wanted in enumerate(answer.tool_calls, first)
+            ToolCall(id=f"c{number}", tool=requested.call, arguments=requested.arguments)
+            for number, requested in enumerate(answer.tool_calls, first)
         )
 
-    def _refuse(self, trouble: str) -> ModelError:
-        self.trouble = self.trouble or trouble
-        return ModelError(trouble)
+    def _fail(self, error: str) -> ModelError:
+        self.error = self.error or error
+        return ModelError(error)
 
 
-async def _converse(runtime: CaseRuntime, case: Case, agent: str, evidence: Evidence) -> str:
+async def _run_messages(runtime: CaseRuntime, case: Case, agent: str, evidence: Evidence) -> str:
     """Say everything there is to say, and decide what is asked.
 
     Returns:
@@ -176,17 +174,17 @@ async def _converse(runtime: CaseRuntime, case: Case, agent: str, evidence: Evid
     """
     for number, message in enumerate(case.messages, 1):
         try:
-            started = runtime.stream(message, agent=agent, conversation=CONVERSATION, inputs=case.inputs)
+            started = runtime.stream(message, agent=agent, conversation=_CONVERSATION, inputs=case.inputs)
             result = await _watch(started, evidence)
-            for _ in range(MAX_DECISIONS):
+            for _ in range(_MAX_DECISIONS):
                 if not (decisions := _decisions(case, result.pending)):
                     break
                 result = await _watch(runtime.resume_stream(result.run_id, decisions), evidence)
         except AgentsdError as error:
             return error.message
-        evidence.finish(result)
+        evidence.add_result(result)
         if result.status == "paused" and number < len(case.messages):
-            waiting = ", ".join(asked.tool or asked.kind for asked in result.pending)
+            waiting = ", ".join(confirmation.tool or confirmation.kind for confirmation in result.pending)
             return f"turn {number} still waits for a decision about {waiting}, so turn {number + 1} cannot be said"
     return ""
 
@@ -194,15 +192,17 @@ async def _converse(runtime: CaseRuntime, case: Case, agent: str, evidence: Evid
 async def _watch(started: AbstractAsyncContextManager[CaseRun], evidence: Evidence) -> RunResult:
     async with started as stream:
         async for event in stream:
-            evidence.watch(event)
+            evidence.observe(event)
         return await stream.result()
 
 
 def _decisions(case: Case, pending: Sequence[Confirmation]) -> dict[str, Decision]:
     """The case's word on what is asked; what it says nothing about stays open."""
-    found = {}
-    for asked in pending:
-        written = case.decisions.get(asked.id) or case.decisions.get(subject_of(asked.kind, asked.tool))
-        if written is not None:
-            found[asked.id] = decision_of(written)
-    return found
+    results = {}
+    for confirmation in pending:
+        answer = case.decisions.get(confirmation.id) or case.decisions.get(
+            subject_of(confirmation.kind, confirmation.tool)
+        )
+        if answer is not None:
+            results[confirmation.id] = decision_of(answer)
+    return results

@@ -20,15 +20,15 @@ from framework.tools.tool import Tool, ToolContext
 from framework.types.case import Failure
 from framework.types.errors import ToolError
 
-NOT_EXECUTED = "(not executed in a test)"
-LOCAL_SOURCES = ("builtin", "plugin", "python")
+_NOT_EXECUTED = "(not executed in a test)"
+_LOCAL_SOURCES = ("builtin", "plugin", "python")
 """Where tools come from that may run for real; those of servers elsewhere never do."""
 
 Answers = Sequence[str | Failure]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StandIn(Tool):
+class StubTool(Tool):
     """A tool that policy and model see as it is, and that is never carried out."""
 
     answers: Iterator[str | Failure]
@@ -41,7 +41,7 @@ class StandIn(Tool):
         return answer
 
 
-def isolate(generation: Generation, agent: str, model: str, results: Mapping[str, Answers]) -> Generation:
+def sandboxed(generation: Generation, agent: str, model: str, results: Mapping[str, Answers]) -> Generation:
     """The generation as a case sees it: an agent and whom it may call, all on one model.
 
     Args:
@@ -50,48 +50,50 @@ def isolate(generation: Generation, agent: str, model: str, results: Mapping[str
         model: the name of the model that all of them use.
         results: what tools answer instead of being called, by name.
     """
-    tools = {name: safe(tool, results.get(name)) for name, tool in generation.tools.items()}
-    agents = {name: _isolated(generation.agents[name], model, tools) for name in reached(generation, agent)}
-    settings = unrouted(generation.settings)
+    tools = {name: stub_unless_safe(tool, results.get(name)) for name, tool in generation.tools.items()}
+    agents = {
+        name: _sandboxed_agent(generation.agents[name], model, tools) for name in reachable_agents(generation, agent)
+    }
+    settings = without_router_model(generation.settings)
     return replace(generation, agents=agents, tools=tools, outside=Outside(), settings=settings)
 
 
-def unrouted(settings: Settings) -> Settings:
+def without_router_model(settings: Settings) -> Settings:
     """The settings without a model of the router's: agents have theirs."""
     return settings.model_copy(update={"routing": settings.routing.model_copy(update={"model": None})})
 
 
-def safe(tool: Tool, answers: Answers | None) -> Tool:
+def stub_unless_safe(tool: Tool, answers: Answers | None) -> Tool:
     """The tool itself if it may run in a test and has no answers of its own, else a stand-in."""
-    harmless = tool.risk == "low" and tool.idempotent and tool.source in LOCAL_SOURCES
-    if harmless and answers is None:
+    is_safe = tool.risk == "low" and tool.idempotent and tool.source in _LOCAL_SOURCES
+    if is_safe and answers is None:
         return tool
-    known = {field.name: getattr(tool, field.name) for field in fields(Tool)}
-    return StandIn(**known | {"rate": None}, answers=_one_after_the_other(answers or (NOT_EXECUTED,)))
+    values = {field.name: getattr(tool, field.name) for field in fields(Tool)}
+    return StubTool(**values | {"rate": None}, answers=_in_sequence(answers or (_NOT_EXECUTED,)))
 
 
-def _one_after_the_other(answers: Answers) -> Iterator[str | Failure]:
+def _in_sequence(answers: Answers) -> Iterator[str | Failure]:
     yield from answers
     while True:
         yield answers[-1]
 
 
-def reached(generation: Generation, agent: str) -> list[str]:
+def reachable_agents(generation: Generation, agent: str) -> list[str]:
     """The agent, its sub-agents, theirs, and so on."""
-    reached = [agent]
-    for name in reached:
+    names = [agent]
+    for name in names:
         subs = generation.agents[name].spec.sub_agents
-        reached.extend(sub for sub in subs if sub in generation.agents and sub not in reached)
-    return reached
+        names.extend(sub for sub in subs if sub in generation.agents and sub not in names)
+    return names
 
 
-def _isolated(agent: Agent, model: str, tools: Mapping[str, Tool]) -> Agent:
+def _sandboxed_agent(agent: Agent, model: str, tools: Mapping[str, Tool]) -> Agent:
     toolset = copy(agent.toolset)
-    toolset.tools = {name: _stand_in(tool, tools) for name, tool in agent.toolset.tools.items()}
+    toolset.tools = {name: _safe_tool(tool, tools) for name, tool in agent.toolset.tools.items()}
     toolset.offered = {name: toolset.tools[name] for name in agent.toolset.offered}
     return replace(agent.on_model(model), toolset=toolset, hooks={})
 
 
-def _stand_in(tool: Tool, tools: Mapping[str, Tool]) -> Tool:
+def _safe_tool(tool: Tool, tools: Mapping[str, Tool]) -> Tool:
     """A sub-agent stays what it is; an agent that is stale may know a tool that is there no more."""
-    return tool if tool.source == "agent" else tools.get(tool.name) or safe(tool, None)
+    return tool if tool.source == "agent" else tools.get(tool.name) or stub_unless_safe(tool, None)

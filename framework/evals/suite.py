@@ -78,7 +78,7 @@ def default_agent(path: str) -> str:
 
 def _problems(cases: Iterable[PlacedCase], generation: Generation) -> Iterator[Problem]:
     seen: set[str] = set()
-    told = {PurePosixPath(problem.path).stem for problem in generation.errors}
+    reported = {PurePosixPath(problem.path).stem for problem in generation.errors}
     """Whose absence needs no words: agents whose own files say what is wrong, and those that were told of."""
     for placed in cases:
         name = placed.case.name
@@ -86,10 +86,10 @@ def _problems(cases: Iterable[PlacedCase], generation: Generation) -> Iterator[P
             yield placed.problem(f"two cases are named {name!r}", "name")
         seen.add(name)
         agent = generation.agents.get(placed.agent)
-        if agent is None and placed.agent in told:
+        if agent is None and placed.agent in reported:
             continue
         if agent is None:
-            told.add(placed.agent)
+            reported.add(placed.agent)
             message = (
                 f"there is no usable agent {placed.agent!r}{did_you_mean(placed.agent, sorted(generation.agents))}"
             )

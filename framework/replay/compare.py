@@ -12,17 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from framework.replay.recorded import NO_RESULT, Asked
+from framework.replay.recorded import NO_RESULT, FirstRequest
 from framework.types.state import CallRecord, RunState
 
-What = Literal["agent", "offered", "prompt", "asked", "call", "plan", "record", "status", "output"]
+DifferenceKind = Literal["agent", "offered", "prompt", "asked", "call", "plan", "record", "status", "output"]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One thing that would be otherwise."""
 
-    what: What
+    what: DifferenceKind
     subject: str
     """The agent, the call or the question that it is about; empty for the run."""
     before: str
@@ -32,19 +32,21 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReplayedRun:
     """What a replayed run did."""
 
     state: RunState
-    told: Mapping[str, Asked]
+    requests: Mapping[str, FirstRequest]
     """What models were asked, by agent."""
     questions: Sequence[str]
     """Ids of what a human was asked."""
-    beyond: Sequence[str]
+    missing: Sequence[str]
     """What it wanted that the record does not have."""
 
 
-def differences(record: RunState, questions: Sequence[str], before: Seen | None, now: Seen) -> Iterator[Difference]:
+def differences(
+    record: RunState, questions: Sequence[str], before: ReplayedRun | None, now: ReplayedRun
+) -> Iterator[Difference]:
     """What would be otherwise.
 
     Args:
@@ -54,7 +56,7 @@ def differences(record: RunState, questions: Sequence[str], before: Seen | None,
         now: the run once more under the files of now.
     """
     if before is not None:
-        yield from _told(before.told, now.told)
+        yield from _request_differences(before.requests, now.requests)
     for question in dict.fromkeys((*questions, *now.questions)):
         if (question in questions) != (question in now.questions):
             was, is_now = ("asked" if question in where else "not asked" for where in (questions, now.questions))
@@ -65,7 +67,7 @@ def differences(record: RunState, questions: Sequence[str], before: Seen | None,
     yield from _ending(record, now)
 
 
-def _told(before: Mapping[str, Asked], now: Mapping[str, Asked]) -> Iterator[Difference]:
+def _request_differences(before: Mapping[str, FirstRequest], now: Mapping[str, FirstRequest]) -> Iterator[Difference]:
     for agent in dict.fromkeys((*before, *now)):
         old, new = before.get(agent), now.get(agent)
         if old is None or new is None:
@@ -98,12 +100,12 @@ def _call_text(record: CallRecord | None) -> str:
     return result.status if result.status == "success" else f"{result.status}: {result.error}"
 
 
-def _ending(record: RunState, now: Seen) -> Iterator[Difference]:
+def _ending(record: RunState, now: ReplayedRun) -> Iterator[Difference]:
     """How it ends; a run that was cut off ends where its record does."""
     was_cut_off = record.status not in ("completed", "paused")
-    if now.beyond:
+    if now.missing:
         if not was_cut_off:
-            yield Difference("record", "", "", now.beyond[0])
+            yield Difference("record", "", "", now.missing[0])
         return
     old, new = (f"{state.status} ({state.finish_reason})" for state in (record, now.state))
     if old != new:

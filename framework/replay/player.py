@@ -15,9 +15,9 @@ from framework.engine.runtime.launcher import Launcher, Start
 from framework.engine.runtime.project import Project
 from framework.engine.runtime.request import HOST
 from framework.engine.runtime.resume import Resumption
-from framework.evals.stubs import reached, unrouted
-from framework.replay.compare import Difference, Seen, differences
-from framework.replay.recorded import RECORDED, RecordedModel, Recording, calls_of
+from framework.evals.stubs import reachable_agents, without_router_model
+from framework.replay.compare import Difference, ReplayedRun, differences
+from framework.replay.recorded import RECORDED, RecordedModel, Recording, requested_calls
 from framework.store.memory import MemoryStore
 from framework.store.protocol import Store
 from framework.tools.schema.arguments import SchemaArguments
@@ -30,8 +30,8 @@ from framework.types.messages import ToolDefinition
 from framework.types.spec import Limits
 from framework.types.state import Approve, Confirmation, Decision, RunState
 
-OPEN_OBJECT = {"type": "object", "properties": {}, "additionalProperties": True}
-MAX_ROUNDS = 50
+_OPEN_OBJECT = {"type": "object", "properties": {}, "additionalProperties": True}
+_MAX_ROUNDS = 50
 """Of questions: a plan that is asked about again and again must not go on for ever."""
 
 
@@ -49,50 +49,54 @@ async def replay(root: Path, store: Store, record: RunState, current: Generation
     """
     if record.agent not in current.agents:
         raise AgentNotFound(record.agent, list(current.agents), current.errors)
-    began = await _as_it_began(store, record, current)
-    policy: Limits = began.agents[record.agent].spec.runtime_policy if began else record.limits
-    before = await _carry_out(root, record, began, record.limits) if began else None
-    now = await _carry_out(root, record, current, _limits(record.limits, policy, current.agents[record.agent]))
+    original = await _original_generation(store, record, current)
+    policy: Limits = original.agents[record.agent].spec.runtime_policy if original else record.limits
+    before = await _replay_with(root, record, original, record.limits) if original else None
+    now = await _replay_with(root, record, current, _limits(record.limits, policy, current.agents[record.agent]))
     asked = [event for event in await store.events(record.run_id) if event["event"] == "confirm_required"]
     # A recorded tool repeats its result without the questions that were answered.
-    open_ones = [one["id"] for one in asked if not KINDS[one["kind"]].by_tool or one["id"] not in record.decisions]
-    return tuple(differences(record, list(dict.fromkeys(open_ones)), before, now))
+    open_questions = [one["id"] for one in asked if not KINDS[one["kind"]].by_tool or one["id"] not in record.decisions]
+    return tuple(differences(record, list(dict.fromkeys(open_questions)), before, now))
 
 
-async def _as_it_began(store: Store, record: RunState, current: Generation) -> Generation | None:
+async def _original_generation(store: Store, record: RunState, current: Generation) -> Generation | None:
     """The files that the run began with, if they were kept and still fit the plugins."""
-    kept = await store.blueprint(record.blueprint) if record.blueprint else None
+    blueprint = await store.blueprint(record.blueprint) if record.blueprint else None
     try:
-        return replace(current, agents=Blueprints(EXECUTORS).agents(kept, current)) if kept else None
+        return replace(current, agents=Blueprints(EXECUTORS).agents(blueprint, current)) if blueprint else None
     except ConfigError:
         return None
 
 
-def _limits(own: Limits, began: Limits, agent: Agent) -> Limits:
+def _limits(own: Limits, original: Limits, agent: Agent) -> Limits:
     """The limits of now, with those that the caller had changed."""
-    changed = {name: getattr(own, name) for name in Limits.model_fields if getattr(own, name) != getattr(began, name)}
+    changed = {
+        name: getattr(own, name) for name in Limits.model_fields if getattr(own, name) != getattr(original, name)
+    }
     live = {name: getattr(agent.spec.runtime_policy, name) for name in Limits.model_fields}
     return Limits.model_construct(**{**live, **changed})
 
 
-async def _carry_out(root: Path, record: RunState, generation: Generation, limits: Limits) -> Seen:
+async def _replay_with(root: Path, record: RunState, generation: Generation, limits: Limits) -> ReplayedRun:
     """The run from its beginning to where its record ends. What was decided is decided again, the rest is approved."""
     state = _first_state(record, limits)
     recording = Recording(record, state)
     catalog, store = Catalog(root, tools=(), executors=(), models=()), MemoryStore()
-    catalog.serve(_world(generation, record, recording))
+    catalog.serve(_recorded_generation(generation, record, recording))
     launcher = Launcher(Project(root, catalog), store, {RECORDED: RecordedModel(recording)}, None)
     resumption = Resumption(catalog, launcher, Blueprints(EXECUTORS))
     questions: dict[str, None] = {}
-    open_still = {asked.id for asked in record.pending}
+    still_open = {question.id for question in record.pending}
     try:
         start = Start(state, await store.begin(state, None, None), catalog.current, catalog.current.agents[state.agent])
         async with launcher.launch(start, listening=False) as stream:
             result = await stream.result()
-        for _ in range(MAX_ROUNDS):
-            questions |= dict.fromkeys(asked.id for asked in result.pending)
-            wanted = [asked for asked in result.pending if asked.id not in open_still]
-            decisions = {asked.id: found for asked in wanted if (found := _decision(record, asked)) is not None}
+        for _ in range(_MAX_ROUNDS):
+            questions |= dict.fromkeys(question.id for question in result.pending)
+            answerable = [question for question in result.pending if question.id not in still_open]
+            decisions = {
+                question.id: found for question in answerable if (found := _decision(record, question)) is not None
+            }
             if not decisions:
                 break
             async with resumption.stream(state.run_id, decisions, HOST) as stream:
@@ -101,12 +105,12 @@ async def _carry_out(root: Path, record: RunState, generation: Generation, limit
         await launcher.close(0)
         await resumption.close()
         await catalog.close()
-    return Seen(state, recording.asked, list(questions), recording.beyond)
+    return ReplayedRun(state, recording.first_requests, list(questions), recording.missing)
 
 
-def _decision(record: RunState, asked: Confirmation) -> Decision | None:
+def _decision(record: RunState, question: Confirmation) -> Decision | None:
     """What was decided, or else an approval; a question that was never asked has no answer."""
-    return record.decisions.get(asked.id) or (Approve() if KINDS[asked.kind].may_approve else None)
+    return record.decisions.get(question.id) or (Approve() if KINDS[question.kind].may_approve else None)
 
 
 def _first_state(record: RunState, limits: Limits) -> RunState:
@@ -129,12 +133,12 @@ def _first_state(record: RunState, limits: Limits) -> RunState:
     )
 
 
-def _world(generation: Generation, record: RunState, recording: Recording) -> Generation:
+def _recorded_generation(generation: Generation, record: RunState, recording: Recording) -> Generation:
     """The agents that the run reaches, on its recording."""
-    outside = [_unconnected(name) for name in _of_silent_servers(generation, record)]
+    outside = [_unconnected_tool(name) for name in _tools_of_unavailable_servers(generation, record)]
     hooks = recording.hooks()
     agents = {}
-    for name in reached(generation, record.agent):
+    for name in reachable_agents(generation, record.agent):
         agent = generation.agents[name]
         tools = {tool.name: recording.tool(tool) for tool in (*agent.toolset.tools.values(), *outside)}
         toolset = Toolset(
@@ -145,21 +149,21 @@ def _world(generation: Generation, record: RunState, recording: Recording) -> Ge
             blocked=agent.toolset.blocked,
         )
         agents[name] = replace(agent.on_model(RECORDED), toolset=toolset, hooks=hooks)
-    return replace(generation, agents=agents, outside=Outside(), settings=unrouted(generation.settings))
+    return replace(generation, agents=agents, outside=Outside(), settings=without_router_model(generation.settings))
 
 
-def _of_silent_servers(generation: Generation, record: RunState) -> list[str]:
+def _tools_of_unavailable_servers(generation: Generation, record: RunState) -> list[str]:
     """Tools that the run called, of servers that are not asked now which tools they have."""
-    names = dict.fromkeys(call.tool for call in calls_of(record))
+    names = dict.fromkeys(call.tool for call in requested_calls(record))
     return [n for n in names if n not in generation.tools and source_of(n) in generation.outside.silent]
 
 
-def _unconnected(name: str) -> Tool:
+def _unconnected_tool(name: str) -> Tool:
     """Stands for a tool of which nothing is known but its name."""
 
     async def unknown(**arguments: object) -> str:
         raise ToolError(f"it is not connected: {sorted(arguments)}")
 
-    arguments = SchemaArguments(OPEN_OBJECT)
+    arguments = SchemaArguments(_OPEN_OBJECT)
     definition = ToolDefinition(name=name, description="(its server is not connected)", parameters=arguments.schema)
     return Tool(definition, unknown, arguments, source="mcp" if name.startswith("mcp.") else "skill")

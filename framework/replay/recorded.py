@@ -22,12 +22,12 @@ from framework.types.state import Confirmation, RunState
 RECORDED = "recorded"
 """The name under which agents have the model."""
 NO_RESULT = "(the record has no result of this call)"
-BY_USE = ("max_total_tokens", "max_cost_usd")
-Path = tuple[str, ...]
+_USAGE_LIMITS = ("max_total_tokens", "max_cost_usd")
+RunPath = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FirstRequest:
     """What a model was asked when an agent asked it first."""
 
     agent: str
@@ -44,63 +44,65 @@ class Recording:
         """Take the record, and the state of the run that is to be told: it says which sub-run asks."""
         self._records = {state.path: state for state in record.with_sub_runs()}
         self._live, self._record = live, record
-        self._given: Counter[tuple[Path, str]] = Counter()
-        self._questions = {asked.id.partition("?")[0]: asked for asked in record.pending if KINDS[asked.kind].by_tool}
-        self.asked: dict[str, Asked] = {}
+        self._given_counts: Counter[tuple[RunPath, str]] = Counter()
+        self._questions = {
+            question.id.partition("?")[0]: question for question in record.pending if KINDS[question.kind].by_tool
+        }
+        self.first_requests: dict[str, FirstRequest] = {}
         """By agent."""
-        self.beyond: list[str] = []
+        self.missing: list[str] = []
         """What was wanted that the record does not have."""
 
     # --- the model
 
     def reply(self, request: ModelRequest) -> ModelReply:
         """The answer that was given in the place of this one; raises ModelError where there is none."""
-        path = self._asking(request)
+        path = self._asking_path(request)
         if path is None:
-            return _reply(Message(role="assistant", content=self._aside(request)), Usage())
-        self._note(path, request)
+            return _reply(Message(role="assistant", content=self._answer_outside_turns(request)), Usage())
+        self._record_request(path, request)
         kind = "reply" if request.output is None else "typed"
-        place = self._given[path, kind]
-        self._given[path, kind] += 1
+        place = self._given_counts[path, kind]
+        self._given_counts[path, kind] += 1
         record = self._records.get(path)
         answers = _answers(record, kind) if record else []
         if place >= len(answers):
             where = f"the sub-run {'/'.join(path)}" if path else "the run"
-            self.beyond.append(f"{where} asks its model once more than it did, after {place} answers")
+            self.missing.append(f"{where} asks its model once more than it did, after {place} answers")
             raise ModelError("the record has no further answer")
         return _reply(answers[place], self._usage())
 
-    def _aside(self, request: ModelRequest) -> str:
+    def _answer_outside_turns(self, request: ModelRequest) -> str:
         """What is no turn of a run: how a sub-run works, or a summary; raises ModelError where there is none."""
         if request.output is not RouteChoice:
             if self._record.summary is None:
                 raise ModelError("the record has no summary")
             return self._record.summary.text
         message = request.messages[-1].content
-        asking = (s for s in self._live.with_sub_runs() if not s.executor and s.messages[0].content == message)
-        for live in asking:
+        candidates = (s for s in self._live.with_sub_runs() if not s.executor and s.messages[0].content == message)
+        for live in candidates:
             if (record := self._records.get(live.path)) and record.executor:
                 return json.dumps({"agent": live.agent, "executor": record.executor})
         raise ModelError("the record does not say how it works")
 
-    def _asking(self, request: ModelRequest) -> Path | None:
+    def _asking_path(self, request: ModelRequest) -> RunPath | None:
         """Which run asks: its own first message is in the request; none: what is asked is no turn of it."""
-        shown = {id(message) for message in request.messages}
-        own = (s.path for s in self._live.with_sub_runs() if s.messages and id(s.messages[0]) in shown)
+        message_ids = {id(message) for message in request.messages}
+        own = (s.path for s in self._live.with_sub_runs() if s.messages and id(s.messages[0]) in message_ids)
         return next(own, None)
 
-    def _note(self, path: Path, request: ModelRequest) -> None:
+    def _record_request(self, path: RunPath, request: ModelRequest) -> None:
         agent = next(state.agent for state in self._live.with_sub_runs() if state.path == path)
-        if agent not in self.asked:
+        if agent not in self.first_requests:
             offered = tuple(sorted(tool.name for tool in request.tools))
-            self.asked[agent] = Asked(agent, request.messages[0].content, offered)
+            self.first_requests[agent] = FirstRequest(agent, request.messages[0].content, offered)
 
     def _usage(self) -> Usage:
         """Tokens of one answer: their sum is that of the record, where it comes to be what stopped the run too."""
         used, answers = self._record.usage, sum(len(_answers(run, k)) for run in self._records.values() for k in _KINDS)
         share = 1 / max(answers, 1)
-        if self._record.finish_reason in BY_USE:
-            share = float(sum(self._given.values()) == answers)
+        if self._record.finish_reason in _USAGE_LIMITS:
+            share = float(sum(self._given_counts.values()) == answers)
         return Usage(
             prompt_tokens=round(used.prompt_tokens * share),
             completion_tokens=round(used.completion_tokens * share),
@@ -119,18 +121,18 @@ class Recording:
 
     def result(self, call_id: str) -> ToolResult | Confirmation:
         """What came of a call, or what its tool asked a human."""
-        if known := self._known(call_id):
+        if known := self._recorded_result(call_id):
             return known
         if question := self._questions.get(call_id):
             return question
-        self.beyond.append(f"the call {call_id} has no result on record")
+        self.missing.append(f"the call {call_id} has no result on record")
         return ToolResult(status="success", output=NO_RESULT)
 
     def hooks(self) -> Mapping[HookPlace, tuple[Extension, ...]]:
         """Hooks that refuse what hooks refused."""
 
         async def before_tool(context: ToolContext, call: ToolCall) -> None:  # noqa: ARG001 - a hook's signature
-            result = self._known(context.call_id)
+            result = self._recorded_result(context.call_id)
             if result is not None and str(result.metadata.get("rule", "")).startswith("hook "):
                 raise Refused(result.error or "")
 
@@ -138,13 +140,13 @@ class Recording:
             if context.call_id == "" and self._record.finish_reason == "refused":
                 raise Refused(self._record.output)
 
-        refused = self._record.finish_reason == "refused"
+        is_refused = self._record.finish_reason == "refused"
         hooks: dict[HookPlace, tuple[Extension, ...]] = {"before_tool": (Extension("hook", RECORDED, before_tool),)}
-        if refused:
+        if is_refused:
             hooks["after_run"] = (Extension("hook", RECORDED, after_run),)
         return hooks
 
-    def _known(self, call_id: str) -> ToolResult | None:
+    def _recorded_result(self, call_id: str) -> ToolResult | None:
         *path, own = call_id.split("/")
         record = self._records.get(tuple(path))
         call = record.calls.get(own) if record else None
@@ -194,7 +196,7 @@ def _reply(message: Message, usage: Usage) -> ModelReply:
     return ModelReply(message, "tool_calls" if message.tool_calls else "stop", usage, RECORDED)
 
 
-def calls_of(record: RunState) -> Iterator[ToolCall]:
+def requested_calls(record: RunState) -> Iterator[ToolCall]:
     """Every call of a run and its sub-runs that was asked for."""
     for state in record.with_sub_runs():
         yield from (call.call for call in state.calls.values())

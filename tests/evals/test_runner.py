@@ -11,7 +11,7 @@ import pytest
 from framework import Runtime, Tool, tool
 from framework.config.yaml.parse import ParseError, parse
 from framework.evals.rates import rates
-from framework.evals.runner import Attempt, Bench
+from framework.evals.runner import Attempt, CaseRunner
 from framework.evals.suite import Suite, default_agent, read_suite
 from framework.types.case import CaseFile
 from tests.support.projects import agent, write
@@ -72,7 +72,7 @@ def attempts(root: Path, *, live: str | None = None, tools: tuple[Tool, ...] = (
         async with Runtime.open(root, tools=tools, watch=False) as runtime:
             generation = runtime.catalog.current
             assert not generation.errors
-            bench = Bench(partial(Runtime.over, root, None), live)
+            bench = CaseRunner(partial(Runtime.over, root, None), live)
             suite = read_suite(generation)
             return suite, [await bench.attempt(placed, generation) for placed in suite.cases]
 
@@ -305,7 +305,7 @@ def test_a_case_changes_nothing_of_the_generation_it_runs_on(tmp_path: Path) -> 
             clerk = generation.agents["clerk"]
             before = (clerk.spec, dict(clerk.toolset.tools), dict(generation.tools))
             [placed] = read_suite(generation).cases
-            bench = Bench(partial(Runtime.over, root, None))
+            bench = CaseRunner(partial(Runtime.over, root, None))
             assert (await bench.attempt(placed, generation)).passed
             assert (clerk.spec, dict(clerk.toolset.tools), dict(generation.tools)) == before
             assert not await runtime.store.runs()

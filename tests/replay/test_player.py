@@ -16,7 +16,7 @@ from framework.config.yaml.document import read_document
 from framework.config.yaml.parse import parse
 from framework.engine.routing.by_model import RouteChoice
 from framework.evals.case_file import case_file
-from framework.evals.export import case_of
+from framework.evals.export import export_case
 from framework.llm.client import ModelRequest
 from framework.replay.compare import Difference
 from framework.replay.player import replay
@@ -99,7 +99,7 @@ def run_then_edit(
             record = await store.load_run(result.run_id)
             found = await replay(root, store, record, runtime.catalog.current)
             assert len(model.requests) == asked, "no model was asked"
-            return result, record, found, case_of(record, await store.events(record.run_id))
+            return result, record, found, export_case(record, await store.events(record.run_id))
 
     return asyncio.run(main())
 

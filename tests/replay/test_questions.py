@@ -10,7 +10,7 @@ import pytest
 
 from framework import Respond, Runtime
 from framework.evals.case_file import case_file
-from framework.evals.export import case_of
+from framework.evals.export import export_case
 from framework.replay.compare import Difference
 from framework.replay.player import replay
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
@@ -38,7 +38,7 @@ def recorded(root: Path, turns: list[Turn], *answers: str, edit: dict[str, str] 
             write(root, edit or {})
             await runtime.reload()
             found = await replay(root, store, record, runtime.catalog.current)
-            return case_of(record, await store.events(result.run_id)), found
+            return export_case(record, await store.events(result.run_id)), found
 
     return asyncio.run(main())
 

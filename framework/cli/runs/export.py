@@ -13,7 +13,7 @@ from framework.cli.location import locate
 from framework.cli.records import find_run, find_whole_run, stored
 from framework.cli.writing import as_json_text, replace_file, write_out
 from framework.evals.case_file import case_file, with_case
-from framework.evals.export import case_of
+from framework.evals.export import export_case
 from framework.llm.message_formats import FORMS, Form, exported
 from framework.store.protocol import Store
 from framework.types.errors import RequestError
@@ -35,7 +35,7 @@ def command(run: str, form: Form, as_test: bool, output: str | None, project: st
     """
     if as_test:
         record, told = asyncio.run(_load(project, run, find_whole_run))
-        case = case_of(record, told)
+        case = export_case(record, told)
         if output and output != "-" and Path(output).exists():
             append_case(case, Path(output))
         else:

@@ -14,7 +14,7 @@ from framework.engine.model_call import retry as asking
 from framework.engine.model_call.context_window import check_room
 from framework.engine.model_call.plan_reminder import recitation
 from framework.engine.model_call.structured_output import answer_form, answer_instruction
-from framework.engine.tool_call.results import trace_answer
+from framework.engine.tool_call.results import record_final_answer
 from framework.llm.client import ModelReply, ModelRequest
 from framework.types.events import ContentReceived, Thought
 from framework.types.messages import Message, ToolDefinition
@@ -126,4 +126,4 @@ async def tell(run: RunContext, message: Message, message_id: str) -> None:
     if message.content and not message.tool_calls and not (run.services.listening or run.is_guarded):
         await run.emit(ContentReceived, message_id=message_id, text=message.content)
     if not message.tool_calls:
-        trace_answer(run, message)
+        record_final_answer(run, message)

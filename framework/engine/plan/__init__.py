@@ -1,15 +1,14 @@
-"""TO WRITE.
+"""The plan executor: plan, get approval, execute the steps, answer from their results.
 
 In reading order; each module imports only from those below it:
 
-    executor      The Plan executor: make a plan, have it approved, work it off, answer from its results.
-    failed_steps  What follows a failed step of a plan: a new plan, skipping, the end of the run, or what the user ...
-    step          One step of a plan: carried out in its time, recorded once, with what earlier steps found put ...
-    approval      Having a plan approved: what is asked, when, and what each answer does.
-    planner       Making a plan, and making it anew: the model is asked until its plan passes the check, then the ...
-    preflight     The check of a plan before anything of it is done: its size, graph, tools, arguments, policy and ...
-    estimate      What a plan will take: counted where it is certain, estimated where only the model can tell.
-    history       What a plan's steps did, in the form that any model reads: calls and their results, goals and ...
-    references    References in a step's parameters to the results of earlier steps: `{{ steps.find.output }}`.
-    trace         Spans of a plan: making it, approving it, its steps, and the answer from their results.
+    executor      The plan executor's main loop, from the first plan to the answer.
+    approval      Decides whether a plan needs approval, asks for it, and applies the answer.
+    failed_steps  Applies `plan.on_failure`: replan, skip, fail, or ask the user.
+    step          Executes one step: a tool call, or a sub-run for a goal.
+    planner       Requests plans from the model until one passes preflight, and adopts it.
+    preflight     Validates a plan before any step runs, and estimates its cost.
+    history       Renders executed steps as messages that a model can read.
+    references    Resolves `{{ steps.ID.output }}` in step parameters.
+    trace         Spans of planning, approval, steps and the final answer.
 """

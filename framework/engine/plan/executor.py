@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from framework.engine.context.concurrency import Confirmations, Job, as_ready
 from framework.engine.context.warning import warn
 from framework.engine.model_call.turn import render
-from framework.engine.plan.approval import approval
-from framework.engine.plan.failed_steps import must_react, react_to_failures, skip
-from framework.engine.plan.history import work_done
-from framework.engine.plan.planner import plan_of, propose, settings_of
-from framework.engine.plan.step import carry_out, mark
-from framework.engine.plan.trace import summarized, summary_span
+from framework.engine.plan.approval import request_approval
+from framework.engine.plan.failed_steps import handle_failures, has_blocking_failure, skip_failed
+from framework.engine.plan.history import progress_messages
+from framework.engine.plan.planner import current_plan, plan_settings, propose_plan
+from framework.engine.plan.step import run_step, set_status
+from framework.engine.plan.trace import record_summary, summary_span
 from framework.engine.run import Run
 from framework.engine.tool_call.results import partial_output
 from framework.types.errors import AgentsdError, StepFailed
@@ -28,25 +28,25 @@ async def plan(run: Run) -> str:
     """Plan, then do the steps in the order of their dependencies, independent ones side by side, then answer."""
     try:
         if run.state.plan is None:
-            await propose(run)
+            await propose_plan(run)
         while True:
-            if (rejected := await approval(run)) is not None:
-                await _leave_out(run, "the plan was not approved")
+            if (rejected := await request_approval(run)) is not None:
+                await _skip_remaining(run, "the plan was not approved")
                 return "\n\n".join(filter(None, (rejected, partial_output(run.state))))
-            await _work_off(run)
-            if not must_react(run):
+            await _run_steps(run)
+            if not has_blocking_failure(run):
                 break
-            await react_to_failures(run)
+            await handle_failures(run)
     except AgentsdError as error:
-        await _leave_out(run, f"not done: {error.message}")
+        await _skip_remaining(run, f"not done: {error.message}")
         raise
-    return await _conclude(run)
+    return await _answer(run)
 
 
 # --- working it off
 
 
-async def _work_off(run: Run) -> None:
+async def _run_steps(run: Run) -> None:
     """Do what can be done: each step as soon as what it depends on is done, and there is room for it.
 
     Raises:
@@ -54,70 +54,70 @@ async def _work_off(run: Run) -> None:
         LimitExceeded: a limit is used up.
     """
     await _skip_failed(run)  # a crash may have kept it from being recorded
-    begun: set[str] = set()
+    started: set[str] = set()
 
     def next_job() -> Job | None:
-        step = next((step for step in _startable(run) if step.id not in begun), None)
+        step = next((step for step in _startable_steps(run) if step.id not in started), None)
         if step is None:
             return None
-        begun.add(step.id)
-        return _work(run, step)
+        started.add(step.id)
+        return _run_one(run, step)
 
-    await as_ready(next_job, at_most=settings_of(run).max_parallel)
+    await as_ready(next_job, at_most=plan_settings(run).max_parallel)
 
 
-def _startable(run: Run) -> Iterator[PlanStep]:
+def _startable_steps(run: Run) -> Iterator[PlanStep]:
     """Steps that can be done now; after a failure that must be reacted to, only those that are under way."""
-    reacting = must_react(run)
-    return (step for step in plan_of(run).ready() if step.status == "running" or not reacting)
+    is_blocked = has_blocking_failure(run)
+    return (step for step in current_plan(run).ready() if step.status == "running" or not is_blocked)
 
 
-async def _work(run: Run, step: PlanStep) -> Confirmations:
-    asked = await carry_out(run, step)
+async def _run_one(run: Run, step: PlanStep) -> Confirmations:
+    pending = await run_step(run, step)
     await _skip_failed(run)
-    return asked
+    return pending
 
 
 async def _skip_failed(run: Run) -> None:
-    if settings_of(run).on_failure == "skip":
-        await skip(run, [failed.id for failed in plan_of(run).failures()])
+    if plan_settings(run).on_failure == "skip":
+        await skip_failed(run, [failed.id for failed in current_plan(run).failures()])
 
 
-async def _leave_out(run: Run, why: str) -> None:
+async def _skip_remaining(run: Run, why: str) -> None:
     """Say of every step that will not be done why that is."""
     for step in run.state.plan.steps if run.state.plan else ():
         if step.status in ("open", "running"):
-            await mark(run, step, "skipped", why)
+            await set_status(run, step, "skipped", why)
 
 
 # --- answering
 
 
-async def _conclude(run: Run) -> str:
+async def _answer(run: Run) -> str:
     """The answer from the results of the steps.
 
     Raises:
         StepFailed: a step failed and nothing replaced it. The run's output is the answer nevertheless.
     """
-    finished = plan_of(run)
-    if finished.undone and not finished.abandoned and run.state.last_reply is None:
-        told = ", ".join(f"{step.id} {step.status}" for step in finished.undone)
-        await warn(run, "steps_not_done", f"the plan was completed without some steps: {told}")
+    final_plan = current_plan(run)
+    if final_plan.undone and not final_plan.abandoned and run.state.last_reply is None:
+        unfinished = ", ".join(f"{step.id} {step.status}" for step in final_plan.undone)
+        await warn(run, "steps_not_done", f"the plan was completed without some steps: {unfinished}")
     answer = await _summarize(run)
-    if finished.abandoned:
-        failed = finished.abandoned[0]
+    if final_plan.abandoned:
+        failed = final_plan.abandoned[0]
         raise StepFailed(f"step {failed.id} failed, and the new plan has nothing in its place: {failed.result}")
     return answer
 
 
 async def _summarize(run: Run) -> str:
-    finished = plan_of(run)
-    if said := run.state.last_reply:  # left over from a pause or a crash
-        return said.content
+    final_plan = current_plan(run)
+    if reply := run.state.last_reply:  # left over from a pause or a crash
+        return reply.content
     if len(run.state.messages) == 1:  # not yet recorded before a crash
-        run.record(work_done(run, finished.steps, finished.goal))
-    with summary_span(run, finished.revision, finished.goal) as span:
-        text = render(run, "summary.j2", plan=finished.model_dump())
+        run.record(progress_messages(run, final_plan.steps, final_plan.goal))
+    with summary_span(run, final_plan.revision, final_plan.goal) as span:
+        text = render(run, "summary.j2", plan=final_plan.model_dump())
         reply = await run.ask_model(Message(role="system", content=text), tools=False)
-        summarized(run, span, reply.content)
+        record_summary(run, span, reply.content)
     return reply.content

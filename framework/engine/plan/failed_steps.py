@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from framework.engine.plan.planner import adopt, plan_of, replan, settings_of
-from framework.engine.plan.preflight import highest, preflight, tools_of
-from framework.engine.plan.step import mark
+from framework.engine.plan.planner import adopt_plan, current_plan, plan_settings, replan
+from framework.engine.plan.preflight import highest_risk, preflight, usable_tools
+from framework.engine.plan.step import set_status
 from framework.engine.plan.trace import failure_span
 from framework.engine.run import Run
-from framework.engine.tool_call.trace import decided
+from framework.engine.tool_call.trace import record_decision
 from framework.types.confirmation_kinds import STEP_PREFIX
 from framework.types.errors import Paused, StepFailed
 from framework.types.plan import PlanStep
@@ -22,12 +22,12 @@ from framework.types.state import Confirmation, Decision, Reject, Respond, argum
 RETRY, SKIP, STOP = "retry", "skip", "stop"
 
 
-def must_react(run: Run) -> bool:
+def has_blocking_failure(run: Run) -> bool:
     """Whether a failed step keeps new steps from starting."""
-    return settings_of(run).on_failure != "skip" and bool(plan_of(run).failures())
+    return plan_settings(run).on_failure != "skip" and bool(current_plan(run).failures())
 
 
-async def react_to_failures(run: Run) -> None:
+async def handle_failures(run: Run) -> None:
     """Apply `plan.on_failure` to failed steps.
 
     Raises:
@@ -35,43 +35,43 @@ async def react_to_failures(run: Run) -> None:
         Paused: the user is asked.
         LimitExceeded, ModelError: another plan could not be made.
     """
-    match settings_of(run).on_failure:
+    match plan_settings(run).on_failure:
         case "fail":
-            failed = plan_of(run).failures()[0]
+            failed = current_plan(run).failures()[0]
             raise StepFailed(f"step {failed.id} failed, and plan.on_failure is `fail`: {failed.result}")
         case "ask":
-            await _ask(run, plan_of(run).failures())
+            await _ask_user(run, current_plan(run).failures())
         case _:
             await replan(run)
 
 
-async def skip(run: Run, failed: Collection[str]) -> None:
+async def skip_failed(run: Run, failed: Collection[str]) -> None:
     """Leave failed steps as they are, and skip the steps that can never run without them, each with the reason."""
-    run.state.plan = plan_of(run).with_settled(failed)
-    while blocked := plan_of(run).blocked():
+    run.state.plan = current_plan(run).with_settled(failed)
+    while blocked := current_plan(run).blocked():
         for step, waits_for in blocked:
-            await mark(run, step, "skipped", f"{waits_for} was not done")
+            await set_status(run, step, "skipped", f"{waits_for} was not done")
 
 
-async def _ask(run: Run, failed: Sequence[PlanStep]) -> None:
-    questions = [_question(run, step) for step in failed]
-    answers = [_answer(run, question) for question in questions]
+async def _ask_user(run: Run, failed: Sequence[PlanStep]) -> None:
+    questions = [_confirmation(run, step) for step in failed]
+    answers = [_user_choice(run, question) for question in questions]
     if STOP in answers:
         step = failed[answers.index(STOP)]
         raise StepFailed(f"step {step.id} failed, and the user stopped the run: {step.result}")
     await _retry(run, [step.id for step, answer in zip(failed, answers, strict=True) if answer == RETRY])
-    await skip(run, [step.id for step, answer in zip(failed, answers, strict=True) if answer == SKIP])
-    if open_ones := [question for question, answer in zip(questions, answers, strict=True) if not answer]:
-        raise Paused(open_ones)
+    await skip_failed(run, [step.id for step, answer in zip(failed, answers, strict=True) if answer == SKIP])
+    if unanswered := [question for question, answer in zip(questions, answers, strict=True) if not answer]:
+        raise Paused(unanswered)
 
 
-def _answer(run: Run, question: Confirmation) -> str:
+def _user_choice(run: Run, question: Confirmation) -> str:
     """What the user chose; empty while nothing was chosen."""
     decision: Decision | None = run.decision(question.id)
     if decision is None:
         return ""
     with failure_span(run, decision):
-        decided(run, question.id, decision)
+        record_decision(run, question.id, decision)
     match decision:
         case Respond(text=text):
             return text
@@ -83,13 +83,13 @@ def _answer(run: Run, question: Confirmation) -> str:
 async def _retry(run: Run, failed: Collection[str]) -> None:
     if not failed:
         return
-    plan = plan_of(run).with_retried(failed)
-    await adopt(run, plan, preflight(run, plan, settings_of(run)))
+    plan = current_plan(run).with_retried(failed)
+    await adopt_plan(run, plan, preflight(run, plan, plan_settings(run)))
     for step_id in failed:
-        await mark(run, plan.step(step_id), "open")
+        await set_status(run, plan.step(step_id), "open")
 
 
-def _question(run: Run, step: PlanStep) -> Confirmation:
+def _confirmation(run: Run, step: PlanStep) -> Confirmation:
     return Confirmation(
         id="/".join((*run.state.path, f"{STEP_PREFIX}{step.revision}-{step.id}")),
         kind="step",
@@ -100,6 +100,6 @@ def _question(run: Run, step: PlanStep) -> Confirmation:
         hash=arguments_hash(step.tool or "", {"parameters": step.parameters, "result": step.result}),
         reason=f"step {step.id} failed: {step.result}",
         rule=f"plan.on_failure ({run.agent.place('plan', 'on_failure')})",
-        risk=highest(tools_of(run, step)),
+        risk=highest_risk(usable_tools(run, step)),
         choices=(RETRY, SKIP, STOP),
     )

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 
 from framework.engine.context.run_context import RunContext
-from framework.engine.plan.estimate import estimate
-from framework.engine.plan.references import expected_types, faults, references, referring
+from framework.engine.model_call.retry import first_model
+from framework.engine.model_call.turn import cached_preamble
+from framework.engine.plan.references import expected_types, invalid_references, references, referring_parameters
 from framework.llm.openai_format import read_again
+from framework.llm.tokens import estimate_tokens
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.tool import Tool
 from framework.types.errors import did_you_mean
-from framework.types.messages import ToolCall
+from framework.types.messages import ToolCall, Usage
 from framework.types.plan import Plan, PlanStep
 from framework.types.preflight import Estimate, Preflight, StepCheck
 from framework.types.spec import RISKS, PlanSettings, Risk
 
-MAX_CHARS = 64 * 1024
+_MAX_PLAN_CHARS = 64 * 1024
 """Of a whole plan, as JSON."""
-MAX_TEXT = 4000
+_MAX_TEXT_CHARS = 4000
 """Characters of a goal or a description."""
+_RESULT_TOKENS = 200
+"""What a step's result takes in the request for the answer."""
+_ANSWER_TOKENS = 200
+"""What a model writes in a turn."""
 
 
 def preflight(run: RunContext, plan: Plan, settings: PlanSettings) -> Preflight:
     """Check what of a plan is still to be done. Nothing is called, nobody is asked."""
-    left = [step for step in plan.steps if step.status == "open"]
-    if findings := tuple(_size_findings(plan, left, settings)):  # its steps are not even looked at
+    remaining = [step for step in plan.steps if step.status == "open"]
+    if findings := tuple(_size_findings(plan, remaining, settings)):  # its steps are not even looked at
         return Preflight(findings=findings, estimate=Estimate(tool_calls=0, model_calls=0, tokens=0))
-    expected = estimate(run, plan)
-    findings = (*_graph_findings(plan, left), *_budget_findings(run, expected))
-    return Preflight(steps=tuple(_check(run, plan, step) for step in left), findings=findings, estimate=expected)
+    expected = _estimate(run, plan)
+    findings = (*_graph_findings(plan, remaining), *_budget_findings(run, expected))
+    return Preflight(steps=tuple(_check(run, plan, step) for step in remaining), findings=findings, estimate=expected)
 
 
-def tools_of(run: RunContext, step: PlanStep) -> list[Tool]:
+def usable_tools(run: RunContext, step: PlanStep) -> list[Tool]:
     """The tools that a step may call: the one it names, those it is free to use, or all that are offered."""
     toolset = run.agent.toolset
     names = [step.tool] if step.tool is not None else step.tools
@@ -42,25 +49,25 @@ def tools_of(run: RunContext, step: PlanStep) -> list[Tool]:
     return [toolset.tools[name] for name in names if name in toolset.tools]
 
 
-def highest(tools: list[Tool]) -> Risk:
+def highest_risk(tools: list[Tool]) -> Risk:
     """The highest risk among tools; of none, the lowest there is."""
     return max((tool.risk for tool in tools), key=RISKS.index, default=RISKS[0])
 
 
-def _size_findings(plan: Plan, left: list[PlanStep], settings: PlanSettings) -> Iterator[str]:
-    if not left and plan.revision == 1:
+def _size_findings(plan: Plan, remaining: list[PlanStep], settings: PlanSettings) -> Iterator[str]:
+    if not remaining and plan.revision == 1:
         yield "it has no steps"
-    if len(left) > settings.max_plan_steps:
-        yield f"{len(left)} steps; at most {settings.max_plan_steps} are allowed"
-    if (size := sum(len(step.model_dump_json()) for step in left)) > MAX_CHARS:
-        yield f"it has {size} characters; at most {MAX_CHARS} are taken"
-    texts = {"the goal": plan.goal, **{f"the description of step {step.id}": step.description for step in left}}
+    if len(remaining) > settings.max_plan_steps:
+        yield f"{len(remaining)} steps; at most {settings.max_plan_steps} are allowed"
+    if (size := sum(len(step.model_dump_json()) for step in remaining)) > _MAX_PLAN_CHARS:
+        yield f"it has {size} characters; at most {_MAX_PLAN_CHARS} are taken"
+    texts = {"the goal": plan.goal, **{f"the description of step {step.id}": step.description for step in remaining}}
     for what, text in texts.items():
-        if not text.strip() or len(text) > MAX_TEXT:
-            yield f"{what} is empty" if not text.strip() else f"{what} is longer than {MAX_TEXT} characters"
+        if not text.strip() or len(text) > _MAX_TEXT_CHARS:
+            yield f"{what} is empty" if not text.strip() else f"{what} is longer than {_MAX_TEXT_CHARS} characters"
 
 
-def _graph_findings(plan: Plan, left: list[PlanStep]) -> Iterator[str]:
+def _graph_findings(plan: Plan, remaining: list[PlanStep]) -> Iterator[str]:
     known = {step.id: step for step in plan.steps}
     for name, count in Counter(step.id for step in plan.steps).items():
         if count > 1:
@@ -70,7 +77,7 @@ def _graph_findings(plan: Plan, left: list[PlanStep]) -> Iterator[str]:
                 if done
                 else f"two steps have the id {name!r}"
             )
-    for step in left:
+    for step in remaining:
         for other in dict.fromkeys(step.depends_on):
             if other == step.id:
                 yield f"step {step.id} depends on itself"
@@ -78,22 +85,22 @@ def _graph_findings(plan: Plan, left: list[PlanStep]) -> Iterator[str]:
                 yield f"step {step.id} depends on {other!r}: there is no such step{did_you_mean(other, sorted(known))}"
             elif known[other].status in ("failed", "skipped"):
                 yield f"step {step.id} depends on {other}, which was not done"
-    if circle := _circle(left):
-        yield f"steps depend on each other in a circle: {' -> '.join(circle)}"
+    if cycle := _find_cycle(remaining):
+        yield f"steps depend on each other in a circle: {' -> '.join(cycle)}"
 
 
-def _circle(steps: list[PlanStep]) -> list[str]:
+def _find_cycle(steps: list[PlanStep]) -> list[str]:
     """Steps that wait for each other, if there are any; the first is named again at the end."""
-    waits = {step.id: [other for other in step.depends_on if other != step.id] for step in steps}
-    while free := [name for name, others in waits.items() if not any(other in waits for other in others)]:
+    waiting_for = {step.id: [other for other in step.depends_on if other != step.id] for step in steps}
+    while free := [name for name, others in waiting_for.items() if not any(other in waiting_for for other in others)]:
         for name in free:
-            del waits[name]
-    if not waits:
+            del waiting_for[name]
+    if not waiting_for:
         return []
-    way = [next(iter(waits))]
-    while way.count(way[-1]) == 1:
-        way.append(next(other for other in waits[way[-1]] if other in waits))
-    return way[way.index(way[-1]) :]
+    path = [next(iter(waiting_for))]
+    while path.count(path[-1]) == 1:
+        path.append(next(other for other in waiting_for[path[-1]] if other in waiting_for))
+    return path[path.index(path[-1]) :]
 
 
 def _budget_findings(run: RunContext, expected: Estimate) -> Iterator[str]:
@@ -110,8 +117,8 @@ def _check(run: RunContext, plan: Plan, step: PlanStep) -> StepCheck:
     findings = list(_reference_findings(plan, step))
     waits_for = tuple(dict.fromkeys(reference.step for reference in references(step.parameters)))
     if step.tool is None:
-        findings += _free_findings(run, step)
-        risk = highest(tools_of(run, step))
+        findings += _goal_findings(run, step)
+        risk = highest_risk(usable_tools(run, step))
         return StepCheck(id=step.id, verdict="open", risk=risk, waits_for=waits_for, findings=tuple(findings))
     tool = run.agent.toolset.tools.get(step.tool)
     if tool is None:
@@ -122,8 +129,10 @@ def _check(run: RunContext, plan: Plan, step: PlanStep) -> StepCheck:
     if invalid := read_again(ToolCall(id=step.id, tool=tool.name, arguments=step.parameters)).invalid:
         return StepCheck(id=step.id, verdict="deny", risk=tool.risk, findings=(f"{tool.name}: {invalid}",))
     # What a reference will stand for is not known: only rules that hold whatever it is count now.
-    known = {name: value for name, value in step.parameters.items() if name not in referring(step)}
-    verdict = run.policy.judge(tool, {k: v for k, v in tool.with_defaults(known).items() if k not in referring(step)})
+    known = {name: value for name, value in step.parameters.items() if name not in referring_parameters(step)}
+    verdict = run.policy.judge(
+        tool, {k: v for k, v in tool.with_defaults(known).items() if k not in referring_parameters(step)}
+    )
     if verdict.kind == "deny":
         findings.append(f"the policy forbids it: {verdict}")
     findings += _argument_findings(tool, step)
@@ -146,7 +155,7 @@ def _type_risks(tool: Tool, step: PlanStep) -> Iterator[str]:
 
 
 def _reference_findings(plan: Plan, step: PlanStep) -> Iterator[str]:
-    yield from faults(step.parameters)
+    yield from invalid_references(step.parameters)
     needed = plan.needs(step.id)
     known = {other.id for other in plan.steps}
     for name in dict.fromkeys(reference.step for reference in references(step.parameters)):
@@ -156,7 +165,7 @@ def _reference_findings(plan: Plan, step: PlanStep) -> Iterator[str]:
             yield f"its parameters refer to step {name}: add {name} to its depends_on"
 
 
-def _free_findings(run: RunContext, step: PlanStep) -> Iterator[str]:
+def _goal_findings(run: RunContext, step: PlanStep) -> Iterator[str]:
     offered = run.agent.toolset.offered
     if step.parameters:
         yield "it has parameters, but no tool"
@@ -170,8 +179,29 @@ def _argument_findings(tool: Tool, step: PlanStep) -> Iterator[str]:
     try:
         tool.bind(step.parameters)
     except ArgumentsError as error:
-        later = referring(step)
+        later = referring_parameters(step)
         known = [finding for finding in error.findings if finding.field.partition(".")[0] not in later]
-        told = [str(finding) for finding in known] if error.findings else error.message.splitlines()
-        if told:
-            yield f"{tool.name}: {'; '.join(told)}"
+        messages = [str(finding) for finding in known] if error.findings else error.message.splitlines()
+        if messages:
+            yield f"{tool.name}: {'; '.join(messages)}"
+
+
+def _estimate(run: RunContext, plan: Plan) -> Estimate:
+    """Of what is still to be done, if every step succeeds and every goal is reached in one turn."""
+    remaining = [step for step in plan.steps if step.status in ("open", "running")]
+    goals = sum(step.tool is None for step in remaining)
+    context = sum(estimate_tokens(m.content) for m in (*cached_preamble(run), *run.state.history, *run.state.messages))
+    prompt = context + _RESULT_TOKENS * len(plan.steps)
+    if goals:
+        tools = [definition.model_dump() for definition in run.agent.toolset.definitions]
+        preamble = sum(estimate_tokens(message.content) for message in cached_preamble(run))
+        prompt += goals * (preamble + estimate_tokens(json.dumps(tools, ensure_ascii=False)) + _RESULT_TOKENS)
+    completion = (goals + 1) * _ANSWER_TOKENS
+    usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
+    prices = first_model(run).info.capabilities.prices
+    return Estimate(
+        tool_calls=len(remaining) - goals,
+        model_calls=goals + 1,
+        tokens=usage.total_tokens,
+        cost_usd=prices.cost(usage) if prices else None,
+    )

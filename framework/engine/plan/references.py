@@ -20,11 +20,11 @@ from framework.types.text import shorten
 
 _REFERENCE = re.compile(r"\{\{\s*steps\.([a-zA-Z0-9][a-zA-Z0-9_-]*)\.output((?:\.[A-Za-z0-9_-]+)*)\s*\}\}")
 _SHOWN_CHARS = 60
-SYNTAX = "write {{ steps.ID.output }}, or {{ steps.ID.output.FIELD }} for a part of it"
+_SYNTAX = "write {{ steps.ID.output }}, or {{ steps.ID.output.FIELD }} for a part of it"
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class StepReference:
     """The result of a step, or a part of it."""
 
     step: str
@@ -32,22 +32,22 @@ class Reference:
     """Keys and indices into a result that is data."""
 
 
-def references(value: Any) -> Iterator[Reference]:
+def references(value: Any) -> Iterator[StepReference]:
     """All references in a value, wherever they stand."""
     for text in _texts(value):
         yield from (_read(match) for match in _REFERENCE.finditer(text))
 
 
-def faults(value: Any) -> Iterator[str]:
+def invalid_references(value: Any) -> Iterator[str]:
     """Double braces that are no reference."""
     for text in _texts(value):
         rest = _REFERENCE.sub("", text)
         if "{{" in rest:
-            wrong = rest[rest.index("{{") :]
-            yield f"{shorten(wrong, _SHOWN_CHARS)!r} refers to nothing: {SYNTAX}"
+            invalid = rest[rest.index("{{") :]
+            yield f"{shorten(invalid, _SHOWN_CHARS)!r} refers to nothing: {_SYNTAX}"
 
 
-def resolve(value: Any, output_of: Callable[[str], Any], schema: Mapping[str, Any] | None = None) -> Any:
+def resolve_references(value: Any, output_of: Callable[[str], Any], schema: Mapping[str, Any] | None = None) -> Any:
     """The value with every reference replaced by a result, in the type that its place in the schema asks for.
 
     Args:
@@ -58,17 +58,17 @@ def resolve(value: Any, output_of: Callable[[str], Any], schema: Mapping[str, An
     Raises:
         ToolError: a result has no such part.
     """
-    known = JsonSchema(schema or {})
-    return _resolved_in(known, known.root, value, output_of)
+    root_schema = JsonSchema(schema or {})
+    return _resolved_in(root_schema, root_schema.root, value, output_of)
 
 
 def expected_types(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[str, str, frozenset[str]]]:
     """For each text that is only a reference: its place, the step, and the JSON types that may stand there."""
-    known = JsonSchema(schema)
-    yield from _expected(known, known.root, value, ())
+    root_schema = JsonSchema(schema)
+    yield from _expected(root_schema, root_schema.root, value, ())
 
 
-def referring(step: PlanStep) -> frozenset[str]:
+def referring_parameters(step: PlanStep) -> frozenset[str]:
     """The names of the parameters in which references stand: their values are not known yet."""
     return frozenset(name for name, value in step.parameters.items() if next(references(value), None))
 
@@ -117,11 +117,11 @@ def _expected(
                 yield from _expected(schema, schema.child(node, value, key), inner, (*place, str(key)))
 
 
-def _read(match: re.Match[str]) -> Reference:
-    return Reference(match[1], tuple(part for part in match[2].split(".") if part))
+def _read(match: re.Match[str]) -> StepReference:
+    return StepReference(match[1], tuple(part for part in match[2].split(".") if part))
 
 
-def _part(reference: Reference, output_of: Callable[[str], Any]) -> Any:
+def _part(reference: StepReference, output_of: Callable[[str], Any]) -> Any:
     value = output_of(reference.step)
     for part in reference.path:
         if isinstance(value, dict) and part in value:

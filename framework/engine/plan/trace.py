@@ -22,7 +22,7 @@ def plan_span(run: RunContext, revision: int, feedback: str) -> OpenSpan:
     return _span(run, f"plan {run.agent.name}", attributes, feedback or run.state.messages[0].content)
 
 
-def drafted(run: RunContext, span: OpenSpan, draft: PlanDraft, *, usable: bool) -> None:
+def record_draft(run: RunContext, span: OpenSpan, draft: PlanDraft, *, usable: bool) -> None:
     """Record the model's latest draft of the plan."""
     span.set_attributes({names.PLAN_STEPS: len(draft.steps), names.PLAN_OUTCOME: "ok" if usable else "invalid"})
     _output(run, span, draft.model_dump(exclude_defaults=True, mode="json"))
@@ -51,13 +51,13 @@ def plan_step_span(run: RunContext, step: PlanStep, revision: int) -> OpenSpan:
     return span
 
 
-def step_ended(
-    run: RunContext, span: OpenSpan, asked: tuple[Confirmation, ...], status: StepStatus, result: str | None
+def record_step_end(
+    run: RunContext, span: OpenSpan, pending: tuple[Confirmation, ...], status: StepStatus, result: str | None
 ) -> None:
     """Record how a step ended, or what it waits for."""
-    if asked:
+    if pending:
         span.set_attribute(names.PLAN_STEP_OUTCOME, "waiting")
-        waits_for(span, asked)
+        waits_for(span, pending)
         return
     span.set_attribute(names.PLAN_STEP_OUTCOME, status)
     _output(run, span, result or "")
@@ -70,15 +70,15 @@ def summary_span(run: RunContext, revision: int, goal: str) -> OpenSpan:
     return _span(run, "plan.summary", {names.PLAN_REVISION: revision}, goal)
 
 
-def summarized(run: RunContext, span: OpenSpan, answer: str) -> None:
+def record_summary(run: RunContext, span: OpenSpan, answer: str) -> None:
     """Record the answer."""
     _output(run, span, answer)
 
 
-def _span(run: RunContext, name: str, attributes: Mapping[str, Any], given: str | None) -> OpenSpan:
+def _span(run: RunContext, name: str, attributes: Mapping[str, Any], input_text: str | None) -> OpenSpan:
     span = run.span(name, "CHAIN", attributes)
-    if given and span.is_recording() and (content := content_of(run)):
-        span.set_attributes(content.input(given))
+    if input_text and span.is_recording() and (content := content_of(run)):
+        span.set_attributes(content.input(input_text))
     return span
 
 

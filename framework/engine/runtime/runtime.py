@@ -28,7 +28,7 @@ from framework.engine.runtime.request import Asker, first_state
 from framework.engine.runtime.result import limit_error
 from framework.engine.runtime.resume import Resumption
 from framework.engine.runtime.start import Starter, choose
-from framework.evals.runner import cases_pass
+from framework.evals.runner import case_gate
 from framework.llm.client import ModelClient
 from framework.store.memory import MemoryStore
 from framework.store.protocol import RunInfo, Store
@@ -104,7 +104,7 @@ class Runtime:
         """
         _check_arguments(root, settings, models, store)
         clients = dict(models or {})
-        gate = cases_pass(partial(cls.over, folder_of(root), deps))
+        gate = case_gate(partial(cls.over, folder_of(root), deps))
         project = await Project.read(
             root, settings, tools=tools, models=clients.keys(), gate=gate, lifetimes=Lifetimes(deps), connect=True
         )

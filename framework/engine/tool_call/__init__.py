@@ -1,14 +1,13 @@
-"""TO WRITE.
+"""One tool call: limits, policy, approval, execution, result.
 
 In reading order; each module imports only from those below it:
 
-    call             One tool call, from the model's wish to its answer: admitted, judged, confirmed, done, recorded.
-    execution        Making one call that was admitted and may be made: in its time, tried again where that is ...
-    hooks            The functions of plugins that look on before and after a run and each of its calls, and may ...
-    explain          Why an agent may or may not do something, without running anything: the same judgement as at ...
-    argument_repair  What is put right in a model's arguments before anybody judges them, and how it is told what ...
-    plugin_errors    What plugins raise, told apart from what ends their run.
-    results          What comes of tool calls: recorded once, told to whoever listens, put into the conversation ...
-    tool_context     What tools and hooks may know of their run, and how they ask a human.
-    trace            What a trace tells of one tool call, from the model's wish to its answer, and the numbers ...
+    call             The lifecycle of one call: reserve, normalize, evaluate the policy, ask for approval, execute.
+    execution        Executes an authorized call: timeout, retries, sub-agents, hooks after the call.
+    hooks            Runs plugin hooks, and classifies the exceptions that plugins raise.
+    results          Records results, emits them, and appends them to the conversation in call order.
+    tool_context     Builds the context object that tools and hooks receive.
+    trace            The span and metrics of one call.
+    explain          Evaluates the policy for `agentsd explain` without executing anything.
+    argument_repair  Normalizes and repairs arguments before the policy is evaluated.
 """

@@ -26,36 +26,36 @@ MAX_VALUES_IN_LOOP = 5_000
 """Values in arguments that are repaired in the event loop: about 15 ms."""
 
 
-async def repaired_call(run: RunContext, call: ToolCall, tool: Tool) -> ToolCall:
+async def repair_call(run: RunContext, call: ToolCall, tool: Tool) -> ToolCall:
     """The call as it is judged, shown and made; told once, also where it is looked at again after a pause."""
-    repaired = await _repaired(run, tool, call.arguments)
+    repaired = await _normalize(run, tool, call.arguments)
     if not (notes := repaired.notes):
         return call
     record = run.state.calls[call.id]
     if not record.repairs:
         run.state.calls[call.id] = record.model_copy(update={"repairs": notes})
-        await _tell(run, tool, notes)
+        await _warn_of_repairs(run, tool, notes)
     return call.model_copy(update={"arguments": repaired.arguments})
 
 
-async def repaired_plan(run: RunContext, draft: PlanDraft) -> PlanDraft:
+async def repair_plan(run: RunContext, draft: PlanDraft) -> PlanDraft:
     """A plan as it is checked, shown and worked off."""
     steps = []
     for step in draft.steps:
         tool = run.agent.toolset.tools.get(step.tool or "")
-        repaired = await _repaired(run, tool, step.parameters) if tool else Repaired(step.parameters)
+        repaired = await _normalize(run, tool, step.parameters) if tool else Repaired(step.parameters)
         if tool and repaired.notes:
-            await _tell(run, tool, [f"step {step.id}: {note}" for note in repaired.notes])
+            await _warn_of_repairs(run, tool, [f"step {step.id}: {note}" for note in repaired.notes])
         steps.append(step.model_copy(update={"parameters": repaired.arguments}))
     return draft.model_copy(update={"steps": tuple(steps)})
 
 
-def findings_of(error: ArgumentsError) -> list[dict[str, Any]]:
+def findings_as_data(error: ArgumentsError) -> list[dict[str, Any]]:
     """What `error.j2` gets as `findings`: plain data, one entry a field."""
     return [{**asdict(finding), "fix": finding.fix} for finding in error.findings]
 
 
-def put_right(tool: Tool, arguments: Mapping[str, Any], base: Path, *agents: Agent | None) -> Repaired:
+def normalize_arguments(tool: Tool, arguments: Mapping[str, Any], base: Path, *agents: Agent | None) -> Repaired:
     """Write paths and URLs in their canonical form, and repair the rest unless one of the agents is strict.
 
     Args:
@@ -74,7 +74,7 @@ def put_right(tool: Tool, arguments: Mapping[str, Any], base: Path, *agents: Age
     return Repaired(canonical.arguments, (*repaired.notes, *canonical.notes))
 
 
-def bind(tool: Tool, arguments: Mapping[str, Any], base: Path) -> dict[str, Any]:
+def bind_arguments(tool: Tool, arguments: Mapping[str, Any], base: Path) -> dict[str, Any]:
     """The arguments as the tool gets them; relative paths are below the folder `base`.
 
     Raises:
@@ -86,17 +86,19 @@ def bind(tool: Tool, arguments: Mapping[str, Any], base: Path) -> dict[str, Any]
     return bound
 
 
-async def call_apart(value: Any, function: Callable[[], T]) -> T:
+async def call_off_loop(value: Any, function: Callable[[], T]) -> T:
     """Call a function of a value in a worker thread if the value is large, so that other runs continue meanwhile."""
     return await asyncio.to_thread(function) if has_more_values(value, MAX_VALUES_IN_LOOP) else function()
 
 
-async def _repaired(run: RunContext, tool: Tool, arguments: Mapping[str, Any]) -> Repaired:
+async def _normalize(run: RunContext, tool: Tool, arguments: Mapping[str, Any]) -> Repaired:
     """By the version that the run is pinned to and the one that is live: strictness holds at once."""
     agents = (run.agent, run.services.current_agent(run.agent.name))
-    return await call_apart(arguments, partial(put_right, tool, arguments, run.services.base_path, *agents))
+    return await call_off_loop(
+        arguments, partial(normalize_arguments, tool, arguments, run.services.base_path, *agents)
+    )
 
 
-async def _tell(run: RunContext, tool: Tool, notes: Sequence[str]) -> None:
+async def _warn_of_repairs(run: RunContext, tool: Tool, notes: Sequence[str]) -> None:
     message = f"the arguments of {tool.name} were put right: {'; '.join(notes)}"
     await warn(run, "arguments_repaired", message)

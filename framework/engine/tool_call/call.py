@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from framework.engine.context.concurrency import Confirmations
 from framework.engine.context.confirmation_ids import question_id
 from framework.engine.context.policy import Verdict
 from framework.engine.context.run_context import RunContext
-from framework.engine.tool_call import argument_repair as corrections
-from framework.engine.tool_call import hooks
+from framework.engine.tool_call import argument_repair, hooks
 from framework.engine.tool_call.execution import execute
-from framework.engine.tool_call.results import WRONG_CALL, finish
-from framework.engine.tool_call.trace import decided, tool_trace
+from framework.engine.tool_call.results import INVALID_CALL, record_result
+from framework.engine.tool_call.trace import record_decision, trace_call
 from framework.llm.openai_format import read_again, repair, without_doubles
 from framework.tools.conditions import views
 from framework.tools.locations import canonical_arguments
@@ -41,13 +41,13 @@ from framework.types.state import (
     arguments_text,
 )
 
-REJECTED = "User cancelled the operation"
+_REJECTED = "User cancelled the operation"
 """The error of a call that a human rejects."""
-_NO_MARKS = str.maketrans("/~?", "___")
+_ESCAPED_MARKS = str.maketrans("/~?", "___")
 """What the ids of confirmations are made with, of a path and a call's own id."""
 
 
-def taken_in(message: Message, state: RunState, toolset: Toolset) -> Message:
+def normalize_message(message: Message, state: RunState, toolset: Toolset) -> Message:
     """A model's message as it may be kept: text that can be stored, arguments that are JSON, ids of their own.
 
     A call that is given twice counts once. Tools that are named as providers name them get their own names. Calls
@@ -56,9 +56,9 @@ def taken_in(message: Message, state: RunState, toolset: Toolset) -> Message:
     """
     used = {*state.calls, *(call.id for earlier in state.messages for call in earlier.tool_calls)}
     unique = []
-    requested = [_named(read_again(call), toolset) for call in without_doubles(message.tool_calls)]
+    requested = [_with_tool_name(read_again(call), toolset) for call in without_doubles(message.tool_calls)]
     for index, call in enumerate(requested):
-        fresh = call.id.translate(_NO_MARKS)
+        fresh = call.id.translate(_ESCAPED_MARKS)
         if not fresh or fresh in used:
             fresh = f"{fresh or 'call'}_{len(state.messages)}_{index}"
         while fresh in used:
@@ -71,7 +71,7 @@ def taken_in(message: Message, state: RunState, toolset: Toolset) -> Message:
     return message.model_copy(update={"content": content, "tool_calls": tuple(unique)})
 
 
-def _named(call: ToolCall, toolset: Toolset) -> ToolCall:
+def _with_tool_name(call: ToolCall, toolset: Toolset) -> ToolCall:
     """The call under its tool's own name: a denied tool is denied also by the name that providers use (`a__b`)."""
     if call.tool in toolset.tools:
         return call
@@ -79,13 +79,13 @@ def _named(call: ToolCall, toolset: Toolset) -> ToolCall:
     return call.model_copy(update={"tool": tool.name}) if tool else call
 
 
-def admit(run: RunContext, requested: Sequence[ToolCall], *, again: bool = False) -> list[ToolCall]:
+def reserve_calls(run: RunContext, requested: Sequence[ToolCall], *, is_retry: bool = False) -> list[ToolCall]:
     """Count calls against the limits, before any of them is made. Calls that do not fit are answered so.
 
     Args:
         run: whose calls.
         requested: those of one turn.
-        again: they are further attempts, so nobody repeats himself.
+        is_retry: the calls are further attempts, which do not count as repeats.
 
     Returns:
         The calls as they are to be performed: those whose arguments cannot be kept are invalid.
@@ -93,22 +93,22 @@ def admit(run: RunContext, requested: Sequence[ToolCall], *, again: bool = False
     Raises:
         LimitExceeded: none of them fits, or one was made too often.
     """
-    kept = run.state.open_calls()  # these were read when their message came in
-    requested = [call if any(call is known for known in kept) else read_again(call) for call in requested]
-    requested = [_named(call, run.agent.toolset) for call in requested]
+    open_calls = run.state.open_calls()  # these were read when their message came in
+    requested = [call if any(call is open_call for open_call in open_calls) else read_again(call) for call in requested]
+    requested = [_with_tool_name(call, run.agent.toolset) for call in requested]
     new = [call for call in requested if call.id not in run.state.calls]
     fitting = 0
     for call in new:
-        repeats = 1 if again else run.budget.spend_repeat(arguments_hash(call.tool, call.arguments))
+        repeats = 1 if is_retry else run.budget.spend_repeat(arguments_hash(call.tool, call.arguments))
         fits = run.budget.spend_call()
         fitting += fits
-        run.state.calls[call.id] = CallRecord(call=call, repeats=repeats, result=None if fits else _too_many())
+        run.state.calls[call.id] = CallRecord(call=call, repeats=repeats, result=None if fits else _limit_reached())
     if new and not fitting:
         raise run.budget.no_calls_left()
     return requested
 
 
-async def perform(run: RunContext, call: ToolCall) -> tuple[Confirmation, ...]:
+async def run_call(run: RunContext, call: ToolCall) -> Confirmations:
     """Make an admitted call, unless it has its result already.
 
     Returns:
@@ -118,59 +118,65 @@ async def perform(run: RunContext, call: ToolCall) -> tuple[Confirmation, ...]:
     if record.result is not None:
         return ()
     tool = run.agent.toolset.tools.get(call.tool)
-    with tool_trace(run, call, tool) as trace:
-        asked = await _answer(run, call, tool, record)
-        trace.asked(asked)
-    return asked
+    with trace_call(run, call, tool) as trace:
+        pending = await _handle(run, call, tool, record)
+        trace.set_pending(pending)
+    return pending
 
 
-async def _answer(run: RunContext, call: ToolCall, tool: Tool | None, record: CallRecord) -> tuple[Confirmation, ...]:
+async def _handle(run: RunContext, call: ToolCall, tool: Tool | None, record: CallRecord) -> Confirmations:
     if tool is None:
-        known = sorted(run.agent.toolset.offered)
-        return await finish(run, call, _wrong(f"there is no tool {call.tool!r}{did_you_mean(call.tool, known)}"))
+        offered = sorted(run.agent.toolset.offered)
+        return await record_result(
+            run, call, _invalid_call(f"there is no tool {call.tool!r}{did_you_mean(call.tool, offered)}")
+        )
     if call.invalid:
-        return await finish(run, call, _wrong(f"the arguments cannot be read: {call.invalid}"))
-    return await _judge(run, await corrections.repaired_call(run, call, tool), tool, record)
+        return await record_result(run, call, _invalid_call(f"the arguments cannot be read: {call.invalid}"))
+    return await _authorize(run, await argument_repair.repair_call(run, call, tool), tool, record)
 
 
-async def _judge(run: RunContext, call: ToolCall, tool: Tool, record: CallRecord) -> tuple[Confirmation, ...]:
+async def _authorize(run: RunContext, call: ToolCall, tool: Tool, record: CallRecord) -> Confirmations:
     verdict = run.policy.judge(tool, *views(tool, call.arguments))
     if verdict.kind == "deny":
-        return await finish(run, call, _denied(verdict))
+        return await record_result(run, call, _denied(verdict))
     try:
-        bound = corrections.bind(tool, call.arguments, run.services.base_path)
+        bound = argument_repair.bind_arguments(tool, call.arguments, run.services.base_path)
     except ArgumentsError as error:
-        return await finish(run, call, _wrong(error.message, findings=corrections.findings_of(error)))
+        return await record_result(
+            run, call, _invalid_call(error.message, findings=argument_repair.findings_as_data(error))
+        )
     except ToolError as error:
-        return await finish(run, call, _refused(error))
+        return await record_result(run, call, _tool_error(error))
     if len(seen := views(tool, call.arguments, bound)) > 1:
         verdict = run.policy.judge(tool, *seen)
     if verdict.kind == "deny":
-        return await finish(run, call, _denied(verdict))
+        return await record_result(run, call, _denied(verdict))
     if refused := await hooks.before_tool(run, call):
-        return await finish(run, call, refused)
-    question = _question(run, call, tool, verdict, record)
+        return await record_result(run, call, refused)
+    question = _required_confirmation(run, call, tool, verdict, record)
     if question is None:
-        return await _execute_in_turn(run, call, tool, bound, asked=False)
-    return await _decide(run, call, tool, bound, question)
+        return await _execute_rate_limited(run, call, tool, bound, is_approved=False)
+    return await _apply_decision(run, call, tool, bound, question)
 
 
-async def _execute_in_turn(
-    run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any], *, asked: bool
-) -> tuple[Confirmation, ...]:
+async def _execute_rate_limited(
+    run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any], *, is_approved: bool
+) -> Confirmations:
     """Make a call once its tool's rate allows it, if the rules of then do, too; `asked`: a human has approved it."""
     run.keep_time()
     if await run.services.throttle.wait(tool):
         verdict = run.policy.judge(tool, *views(tool, call.arguments, bound))
         if verdict.kind == "deny":
-            return await finish(run, call, _denied(verdict))
-        question = None if asked else _question(run, call, tool, verdict, run.state.calls[call.id])
+            return await record_result(run, call, _denied(verdict))
+        question = None if is_approved else _required_confirmation(run, call, tool, verdict, run.state.calls[call.id])
         if question is not None:
-            return await _decide(run, call, tool, bound, question)
+            return await _apply_decision(run, call, tool, bound, question)
     return await execute(run, call, tool, bound)
 
 
-def _question(run: RunContext, call: ToolCall, tool: Tool, verdict: Verdict, record: CallRecord) -> Confirmation | None:
+def _required_confirmation(
+    run: RunContext, call: ToolCall, tool: Tool, verdict: Verdict, record: CallRecord
+) -> Confirmation | None:
     """What a human must be asked before the call is made, if anything."""
     in_doubt = record.started > 0 and not tool.idempotent
     if verdict.kind != "ask" and not in_doubt:
@@ -201,12 +207,12 @@ def _question(run: RunContext, call: ToolCall, tool: Tool, verdict: Verdict, rec
     )
 
 
-async def _decide(
+async def _apply_decision(
     run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any], question: Confirmation
-) -> tuple[Confirmation, ...]:
+) -> Confirmations:
     decision: Decision | None = run.decision(question.id)
     if decision is not None:
-        decided(run, question.id, decision)
+        record_decision(run, question.id, decision)
     match decision:
         case None:
             record = run.state.calls[call.id]
@@ -216,54 +222,58 @@ async def _decide(
             await run.emit(ToolRequested, id=call.id, tool=call.tool, arguments=redact_data(call.arguments))
             return (question,)
         case Approve():
-            return await _execute_in_turn(run, call, tool, bound, asked=True)
+            return await _execute_rate_limited(run, call, tool, bound, is_approved=True)
         case Reject(reason=reason):
-            told = f"{REJECTED}: {reason}" if reason else REJECTED
-            return await finish(run, call, ToolResult(status="cancelled", error=told, metadata={"decision": "reject"}))
+            reason_text = f"{_REJECTED}: {reason}" if reason else _REJECTED
+            return await record_result(
+                run, call, ToolResult(status="cancelled", error=reason_text, metadata={"decision": "reject"})
+            )
         case Respond(text=text):
-            return await finish(run, call, ToolResult(status="success", output=text, metadata={"decision": "respond"}))
+            return await record_result(
+                run, call, ToolResult(status="success", output=text, metadata={"decision": "respond"})
+            )
         case Edit(arguments=arguments):
             return await _execute_edited(run, call, tool, arguments)
 
 
-async def _execute_edited(
-    run: RunContext, call: ToolCall, tool: Tool, arguments: dict[str, Any]
-) -> tuple[Confirmation, ...]:
+async def _execute_edited(run: RunContext, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> Confirmations:
     """A human's arguments instead of the model's: judged as any other call, but not asked about again."""
     canonical = canonical_arguments(tool, arguments, run.services.base_path).arguments
     edited = read_again(call.model_copy(update={"arguments": canonical}))
     seen = views(tool, edited.arguments)
     try:
-        bound = corrections.bind(tool, edited.arguments, run.services.base_path)
+        bound = argument_repair.bind_arguments(tool, edited.arguments, run.services.base_path)
         problem, seen = "", views(tool, edited.arguments, bound)
     except ToolError as error:
         problem = edited.invalid or error.message
     verdict = run.policy.judge(tool, *seen)
     if verdict.kind == "deny":
-        return await finish(run, call, _denied(verdict))
+        return await record_result(run, call, _denied(verdict))
     if problem:
-        return await finish(run, call, ToolResult(status="error", error=f"edited by a human: {problem}"))
+        return await record_result(run, call, ToolResult(status="error", error=f"edited by a human: {problem}"))
     if refused := await hooks.before_tool(run, edited):
-        return await finish(run, call, refused)
-    return await _execute_in_turn(run, edited, tool, bound, asked=True)
+        return await record_result(run, call, refused)
+    return await _execute_rate_limited(run, edited, tool, bound, is_approved=True)
 
 
-def _too_many() -> ToolResult:
+def _limit_reached() -> ToolResult:
     return ToolResult(status="error", error="not called: this run's limit of tool calls is reached; answer now")
 
 
-def _wrong(message: str, **more: Any) -> ToolResult:
-    return ToolResult(status="error", error=message, metadata={WRONG_CALL: True, "error_type": "invalid_call", **more})
+def _invalid_call(message: str, **more: Any) -> ToolResult:
+    return ToolResult(
+        status="error", error=message, metadata={INVALID_CALL: True, "error_type": "invalid_call", **more}
+    )
 
 
-def _refused(error: ToolError) -> ToolResult:
+def _tool_error(error: ToolError) -> ToolResult:
     return ToolResult(status="error", error=error.message, metadata={"error_type": error.code})
 
 
 def _denied(verdict: Verdict) -> ToolResult:
-    told = f"the policy forbids this call: {verdict}"
+    message = f"the policy forbids this call: {verdict}"
     return ToolResult(
         status="denied",
-        error=told,
+        error=message,
         metadata={"error_type": "policy_denied", "rule": verdict.rule, "place": verdict.place},
     )

@@ -11,11 +11,12 @@ from itertools import count
 from time import perf_counter
 from typing import Any
 
+from framework.engine.context.concurrency import Confirmations
 from framework.engine.context.run_context import RunContext
 from framework.engine.tool_call import hooks
-from framework.engine.tool_call.plugin_errors import is_failure, questions_in
-from framework.engine.tool_call.results import finish, plain, why_unfinished
-from framework.engine.tool_call.tool_context import context_of
+from framework.engine.tool_call.hooks import confirmations_in, is_plugin_failure
+from framework.engine.tool_call.results import describe_unfinished, record_result, to_json
+from framework.engine.tool_call.tool_context import build_tool_context
 from framework.telemetry import names
 from framework.telemetry.redact import places
 from framework.telemetry.span import current
@@ -27,13 +28,11 @@ from framework.types.errors import Paused, ToolError
 from framework.types.events import TodoChanged, ToolStarted
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.redact import redact_data
-from framework.types.state import Confirmation
 from framework.types.todo import read_items
 
 log = logging.getLogger(__name__)
 
-Confirmations = tuple[Confirmation, ...]
-BACKOFF_SECONDS, MOST_BACKOFF_SECONDS = 0.1, 5.0
+MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 5.0
 RAISED_AT = "raised_at"
 """In a result's metadata: `file:line` in the tool's own code, for its author. No model sees it."""
 RETRYABLE = "retryable"
@@ -53,20 +52,24 @@ async def execute(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, 
     await run.emit(ToolStarted, id=call.id, tool=call.tool, arguments=redact_data(call.arguments))
     await run.save()
     started = perf_counter()
-    perform = _delegate if tool.source == "agent" else _try
+    invoke_tool = _delegate if tool.source == "agent" else _call_with_retries
     todo_before = run.services.root.session.get(TODO) if call.tool == TODO else None
-    asked, result = await perform(run, call, tool, bound)
-    if asked:
-        return asked
+    pending, result = await invoke_tool(run, call, tool, bound)
+    if pending:
+        return pending
     if call.tool == TODO:
         await _report_todo_changes(run, todo_before)
     elapsed = (perf_counter() - started) * 1000
     timed = result.model_copy(update={"elapsed_ms": elapsed})
     changed = await hooks.after_tool(run, call, timed)
-    return await finish(run, call, timed if changed is timed else changed.model_copy(update={"elapsed_ms": elapsed}))
+    return await record_result(
+        run, call, timed if changed is timed else changed.model_copy(update={"elapsed_ms": elapsed})
+    )
 
 
-async def _try(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> tuple[Confirmations, ToolResult]:
+async def _call_with_retries(
+    run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any]
+) -> tuple[Confirmations, ToolResult]:
     """Call the tool, again if it may be and that may help."""
     for attempt in count(1):
         try:
@@ -77,7 +80,7 @@ async def _try(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any
             return paused.confirmations, ToolResult(status="cancelled")
         if attempt > tool.retries or RETRYABLE not in result.metadata:
             break
-        await asyncio.sleep(min(BACKOFF_SECONDS * 2**attempt, MOST_BACKOFF_SECONDS) * random.uniform(0.5, 1))
+        await asyncio.sleep(min(MIN_BACKOFF_SECONDS * 2**attempt, MAX_BACKOFF_SECONDS) * random.uniform(0.5, 1))
         await run.services.throttle.wait(tool)
         if run.policy.judge(tool, *views(tool, call.arguments, bound)).kind == "deny":
             break
@@ -93,21 +96,21 @@ async def _invoke(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, 
             _thread(run, tool) as thread,
             asyncio.timeout(min(limits, default=None)) as deadline,
         ):
-            output = plain(await tool.invoke(bound, context_of(run, call), thread))
+            output = to_json(await tool.invoke(bound, build_tool_context(run, call), thread))
     except ToolError as error:
         return ToolResult(status="error", error=error.message, metadata={"error_type": error.code})
     except TimeoutError as error:
         if not deadline.expired():
-            return _failed(run, tool, error)
+            return _failure_result(run, tool, error)
         doubt = "" if tool.idempotent else "; whether it took effect is unknown"
         message = f"it did not finish within {min(limits):g}s{doubt}"
         return ToolResult(status="error", error=message, metadata={"error_type": "timeout", RETRYABLE: True})
     except BaseException as error:  # a tool may raise anything; the model is told, and the run goes on
-        if asked := [*questions_in(error)]:
-            raise Paused(asked) from None
-        if not is_failure(error):
+        if pending := [*confirmations_in(error)]:
+            raise Paused(pending) from None
+        if not is_plugin_failure(error):
             raise
-        return _failed(run, tool, error)
+        return _failure_result(run, tool, error)
     return ToolResult(status="success", output=output)
 
 
@@ -125,15 +128,15 @@ async def _delegate(
     if agent is None:
         return (), ToolResult(status="error", error=f"the agent {name!r} is not there any more")
     inputs = {key: value for key, value in bound.items() if key != "message"}
-    asked, state = await run.delegate(call.id, agent, bound["message"], inputs)
-    if asked or state.status == "completed":
-        said = state.output if state.data is None else state.data
-        return asked, ToolResult(status="success", output=said)
-    told = {"error_type": state.finish_reason}
-    return (), ToolResult(status="error", error=why_unfinished(state), metadata=told)
+    pending, state = await run.delegate(call.id, agent, bound["message"], inputs)
+    if pending or state.status == "completed":
+        output = state.output if state.data is None else state.data
+        return pending, ToolResult(status="success", output=output)
+    metadata = {"error_type": state.finish_reason}
+    return (), ToolResult(status="error", error=describe_unfinished(state), metadata=metadata)
 
 
-def _failed(run: RunContext, tool: Tool, error: BaseException) -> ToolResult:
+def _failure_result(run: RunContext, tool: Tool, error: BaseException) -> ToolResult:
     """The result of a tool that raised: its text for the model, its place for the tool's author."""
     kind = type(error).__name__
     place = raised_at(error, tool.function)
@@ -143,12 +146,12 @@ def _failed(run: RunContext, tool: Tool, error: BaseException) -> ToolResult:
         text = f"{kind}: {error}"
     except BaseException:  # noqa: BLE001 - an exception that cannot even say what it is; __str__ may raise anything
         text = kind
-    told = {"error_type": kind, RETRYABLE: True, **({RAISED_AT: place} if place else {})}
-    return ToolResult(status="error", error=text, metadata=told)
+    metadata = {"error_type": kind, RETRYABLE: True, **({RAISED_AT: place} if place else {})}
+    return ToolResult(status="error", error=text, metadata=metadata)
 
 
 async def _report_todo_changes(run: RunContext, before: Any) -> None:
     """Emit the list if it differs from `before`, the session's value before the call."""
-    kept = run.services.root.session.get(TODO)
-    if kept != before:
-        await run.emit(TodoChanged, items=read_items(kept))
+    after = run.services.root.session.get(TODO)
+    if after != before:
+        await run.emit(TodoChanged, items=read_items(after))

@@ -12,7 +12,7 @@ from framework.config.agents.compile import Agent
 from framework.config.templates.samples import placeholders
 from framework.config.templates.variables import HTTP_TOOL, RunVariables
 from framework.engine.context.policy import Policy, Verdict, VerdictKind, judge
-from framework.engine.tool_call.argument_repair import bind, put_right
+from framework.engine.tool_call.argument_repair import bind_arguments, normalize_arguments
 from framework.llm.tokens import estimate_tokens
 from framework.tools.base_folder import BaseFolder
 from framework.tools.conditions import views
@@ -22,7 +22,7 @@ from framework.types.http import HttpLimits
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ToolExplanation:
     """What the rules say of a tool."""
 
     tool: Tool
@@ -39,19 +39,21 @@ class Standing:
         return estimate_tokens(json.dumps(self.tool.definition.model_dump(), ensure_ascii=False)) if self.offered else 0
 
 
-def standings(agent: Agent) -> list[Standing]:
+def explain_tools(agent: Agent) -> list[ToolExplanation]:
     """All tools there are, by name."""
-    return [standing(agent, tool) for _, tool in sorted(agent.toolset.tools.items())]
+    return [explain_tool(agent, tool) for _, tool in sorted(agent.toolset.tools.items())]
 
 
-def standing(agent: Agent, tool: Tool) -> Standing:
+def explain_tool(agent: Agent, tool: Tool) -> ToolExplanation:
     """One tool, whatever it is called with."""
     verdict = judge(agent, tool, {})
     conditions = tuple(_conditions(agent, tool)) if verdict.kind != "deny" else ()
-    return Standing(tool, tool.name in agent.toolset.offered, verdict, conditions)
+    return ToolExplanation(tool, tool.name in agent.toolset.offered, verdict, conditions)
 
 
-def judged(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: Path) -> tuple[Standing, str | None]:
+def explain_call(
+    agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: Path
+) -> tuple[ToolExplanation, str | None]:
     """One call, and what is wrong with its arguments, if anything is.
 
     Args:
@@ -61,14 +63,14 @@ def judged(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: Path) -
         base: the folder that file tools work below.
     """
     policy = Policy(agent, lambda _: agent, base=BaseFolder(base))
-    repaired = put_right(tool, arguments, base, agent).arguments
-    seen, wrong = views(tool, repaired), None
+    repaired = normalize_arguments(tool, arguments, base, agent).arguments
+    argument_views, error_message = views(tool, repaired), None
     try:
-        seen = views(tool, repaired, bind(tool, repaired, base))
+        argument_views = views(tool, repaired, bind_arguments(tool, repaired, base))
     except ToolError as error:
-        wrong = error.message
-    verdict = policy.judge(tool, *seen)
-    return Standing(tool, tool.name in agent.toolset.offered, verdict), wrong
+        error_message = error.message
+    verdict = policy.judge(tool, *argument_views)
+    return ToolExplanation(tool, tool.name in agent.toolset.offered, verdict), error_message
 
 
 def system_prompt(agent: Agent, locale: str, inputs: Mapping[str, Any], http: HttpLimits) -> str:
@@ -77,10 +79,10 @@ def system_prompt(agent: Agent, locale: str, inputs: Mapping[str, Any], http: Ht
     Raises:
         PromptError: a template cannot be rendered.
     """
-    given = placeholders(agent.spec.inputs) | dict(inputs)
+    values = placeholders(agent.spec.inputs) | dict(inputs)
     run = RunVariables("<message>", http=http if HTTP_TOOL in agent.toolset.offered else None)
     guidance = agent.guidance(locale, agent.spec.runtime_policy, run)
-    return f"{agent.instructions(locale, given, None, run)}\n\n{guidance}"
+    return f"{agent.instructions(locale, values, None, run)}\n\n{guidance}"
 
 
 def _conditions(agent: Agent, tool: Tool) -> Iterator[tuple[VerdictKind, str]]:
@@ -88,5 +90,5 @@ def _conditions(agent: Agent, tool: Tool) -> Iterator[tuple[VerdictKind, str]]:
     for kind, placed in [("deny", rule) for rule in rules.deny] + [("ask", rule) for rule in rules.ask]:
         if placed.rule.when:
             when = " and ".join(f"{name} {condition}" for name, condition in placed.rule.when.items())
-            because = f": {placed.rule.reason}" if placed.rule.reason else ""
-            yield ("deny" if kind == "deny" else "ask"), f"when {when} ({placed.place}){because}"
+            reason = f": {placed.rule.reason}" if placed.rule.reason else ""
+            yield ("deny" if kind == "deny" else "ask"), f"when {when} ({placed.place}){reason}"

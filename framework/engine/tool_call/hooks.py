@@ -6,26 +6,28 @@ What a hook raises is a refusal, whatever it is: a guard that is broken lets not
 from __future__ import annotations
 
 import asyncio
+import dis
 import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from framework.engine.context.run_context import RunContext
-from framework.engine.tool_call.plugin_errors import is_failure
-from framework.engine.tool_call.results import plain
-from framework.engine.tool_call.tool_context import context_of
+from framework.engine.tool_call.results import to_json
+from framework.engine.tool_call.tool_context import build_tool_context
 from framework.llm.openai_format import repair
 from framework.telemetry.redact import places
 from framework.tools.extension import Extension
-from framework.types.errors import Refused
+from framework.types.errors import Paused, Refused
 from framework.types.messages import ToolCall, ToolResult
+from framework.types.state import Confirmation
 
 log = logging.getLogger(__name__)
 
-HOOK_SECONDS = 10.0
+_HOOK_SECONDS = 10.0
 _NO_CALL = ToolCall(id="", tool="")
+_RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 async def before_run(run: RunContext) -> None:
@@ -60,43 +62,80 @@ async def after_tool(run: RunContext, call: ToolCall, result: ToolResult) -> Too
     """What is recorded, and told to the model, of a call that was made."""
     for hook in run.hooks("after_tool"):
         try:
-            result = _instead(hook, result, await _call(run, hook, call, call, result))
+            result = _replacement(hook, result, await _call(run, hook, call, call, result))
         except Refused as refusal:
             error = f"it was carried out, but its result is withheld: {refusal.message}"
             return ToolResult(status="error", error=error, metadata={"error_type": "withheld", "hook": hook.name})
     return result
 
 
-def _instead(hook: Extension, result: ToolResult, given: Any) -> ToolResult:
+def _replacement(hook: Extension, result: ToolResult, returned: Any) -> ToolResult:
     """What is taken for a result, in a form that can be kept; raises Refused if it is none."""
-    if given is None:
+    if returned is None:
         return result
-    if not isinstance(given, ToolResult):
-        raise Refused(f"the hook {hook.name} gave {type(given).__name__} instead of a ToolResult")
-    return given.model_copy(update={"output": plain(given.output)})
+    if not isinstance(returned, ToolResult):
+        raise Refused(f"the hook {hook.name} gave {type(returned).__name__} instead of a ToolResult")
+    return returned.model_copy(update={"output": to_json(returned.output)})
 
 
 async def _call(run: RunContext, hook: Extension, call: ToolCall, *arguments: Any) -> Any:
     """Call a hook in its time; raises Refused, for whatever reason."""
-    context = replace(context_of(run, call), ask_human=_ask_nobody)
+    context = replace(build_tool_context(run, call), ask_human=_reject_question)
     try:
         if inspect.iscoroutinefunction(hook.function):
-            async with asyncio.timeout(HOOK_SECONDS):
+            async with asyncio.timeout(_HOOK_SECONDS):
                 return await hook.function(context, *arguments)
         async with (
             run.services.threads.turn(run.services.root.run_id, f"hook {hook.name}") as thread,
-            asyncio.timeout(HOOK_SECONDS),
+            asyncio.timeout(_HOOK_SECONDS),
         ):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(thread, hook.function, context, *arguments)
     except Refused:
         raise
     except BaseException as error:  # whatever it is, it is a refusal
-        if not is_failure(error):
+        if not is_plugin_failure(error):
             raise
         log.error("run %s: the hook %s failed: %s", run.state.run_id, hook.name, places(error))
         raise Refused(f"the hook {hook.name} failed: {type(error).__name__}") from None
 
 
-async def _ask_nobody(question: str, choices: Sequence[str] = ()) -> str:  # noqa: ARG001 - the signature is AskHuman's
+async def _reject_question(question: str, choices: Sequence[str] = ()) -> str:  # noqa: ARG001 - the signature is AskHuman's
     raise Refused("a hook cannot ask a human: a rule can, or the tool itself")
+
+
+def is_plugin_failure(error: BaseException) -> bool:
+    """Whether it is the plugin's own failure, and neither the run's end nor the process's.
+
+    `sys.exit` ends no process that other runs are in, nor does the panic of a library in another language. And a
+    cancellation is none where nobody cancels this task: it came out of something that the plugin had waited for.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and not task.cancelling()
+    if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+        return _is_raised_by_statement(error)
+    return not isinstance(error, Paused)
+
+
+def _is_raised_by_statement(error: BaseException) -> bool:
+    """Whether a `raise` of the plugin's is where it comes from.
+
+    A user's Ctrl-C and the closing of a coroutine appear between any two instructions, or inside asyncio, which raises
+    KeyboardInterrupt at the second Ctrl-C: both must end what they are meant to end.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] in ("asyncio", "signal"):
+        return False
+    return trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
+
+
+def confirmations_in(error: BaseException) -> Iterator[Confirmation]:
+    """What a plugin asks a human, also from tasks of its own."""
+    if isinstance(error, Paused):
+        yield from error.confirmations
+    elif isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from confirmations_in(inner)

@@ -20,12 +20,12 @@ from framework.types.report import Action, ToolStat, TraceEntry
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
 from framework.types.strict_json import MAX_DEPTH, depth_of
 
-OUTPUT_DEPTH = MAX_DEPTH
-WRONG_CALL = "wrong_call"
+_MAX_OUTPUT_DEPTH = MAX_DEPTH
+INVALID_CALL = "wrong_call"
 """In a result's metadata: the model named a tool that is not there, or gave arguments that do not fit."""
 
 
-async def finish(run: RunContext, call: ToolCall, result: ToolResult) -> tuple[Confirmation, ...]:
+async def record_result(run: RunContext, call: ToolCall, result: ToolResult) -> tuple[Confirmation, ...]:
     """Record a call's result: from here on it is never made again."""
     state = run.state
     record = state.calls[call.id]
@@ -46,7 +46,7 @@ async def finish(run: RunContext, call: ToolCall, result: ToolResult) -> tuple[C
     return ()
 
 
-def answer(run: RunContext, requested: Sequence[ToolCall]) -> None:
+def append_tool_messages(run: RunContext, requested: Sequence[ToolCall]) -> None:
     """Put the results of a turn into the conversation, in the order they were asked for.
 
     Raises:
@@ -60,7 +60,7 @@ def answer(run: RunContext, requested: Sequence[ToolCall]) -> None:
         if record.repeats == run.budget.limits.max_repeated_calls:
             text += f"\n(You made this very call {record.repeats} times. Do not repeat it; use what you have.)"
         state.messages.append(tool_message(run, call, record.result, text))
-    if any(record.result and WRONG_CALL in record.result.metadata for record in records):
+    if any(record.result and INVALID_CALL in record.result.metadata for record in records):
         run.budget.spend_correction()
     else:
         state.corrections = 0
@@ -76,13 +76,13 @@ def partial_output(state: RunState) -> str:
     return next((text for text in said if text), "")
 
 
-def why_unfinished(state: RunState) -> str:
+def describe_unfinished(state: RunState) -> str:
     """Why a sub-run did not complete, and what it has so far."""
     why = state.error.message if state.error else f"it was stopped by {state.finish_reason}"
     return f"{why}; what it has so far: {state.output}" if state.output else why
 
 
-def close_turn(run: RunContext) -> None:
+def answer_open_calls(run: RunContext) -> None:
     """Answer what the last turn asked for before its run ended, for providers refuse a call without an answer.
 
     The steps of a plan get their end, too.
@@ -100,11 +100,11 @@ def close_turn(run: RunContext) -> None:
 def tool_message(run: RunContext, call: ToolCall, result: ToolResult, text: str) -> Message:
     """The answer to a call as the conversation keeps it: with how the call ended, and what a human said about it."""
     key = "/".join((*run.state.path, call.id))
-    said = decision_text(run.services.root.decisions, key)
-    return Message(role="tool", tool_call_id=call.id, content=text, status=result.status, decision=said)
+    decision = _decision_text(run.services.root.decisions, key)
+    return Message(role="tool", tool_call_id=call.id, content=text, status=result.status, decision=decision)
 
 
-def decision_text(decisions: Mapping[str, Decision], key: str) -> str | None:
+def _decision_text(decisions: Mapping[str, Decision], key: str) -> str | None:
     """What a human said about a call, in words; the last word, if they were asked again."""
     about = [found for asked, found in decisions.items() if asked == key or asked.startswith((f"{key}~", f"{key}?"))]
     match about[-1] if about else None:
@@ -141,7 +141,7 @@ def _error_text(run: RunContext, tool: str, result: ToolResult) -> str:
         return f"Error: {tool} failed: {message}"
 
 
-def trace_answer(run: RunContext, message: Message) -> None:
+def record_final_answer(run: RunContext, message: Message) -> None:
     """The trace's line for a turn that called no tool."""
     run.state.trace.append(
         TraceEntry(
@@ -180,7 +180,7 @@ def _trace_entry(run: RunContext, call: ToolCall, result: ToolResult, text: str)
     )
 
 
-def plain(output: Any) -> Any:
+def to_json(output: Any) -> Any:
     """A tool's return value as JSON data; what JSON cannot hold, or a store cannot nest, becomes text."""
     if isinstance(output, BaseModel):
         return output.model_dump(mode="json")
@@ -188,4 +188,4 @@ def plain(output: Any) -> Any:
         return output.encode("utf-8", "replace").decode()  # a lone surrogate cannot be stored or sent
     text = json.dumps("" if output is None else output, default=str, ensure_ascii=False).encode("utf-8", "replace")
     data = json.loads(text)
-    return data if depth_of(data) <= OUTPUT_DEPTH else text.decode()
+    return data if depth_of(data) <= _MAX_OUTPUT_DEPTH else text.decode()

@@ -21,23 +21,23 @@ from framework.types.redact import redact_data
 from framework.types.state import Approve, Confirmation, Edit, Reject, Respond, arguments_hash
 
 
-def context_of(run: RunContext, call: ToolCall) -> ToolContext:
+def build_tool_context(run: RunContext, call: ToolCall) -> ToolContext:
     """What a tool may know of its run, and do in it; a hook gets the same."""
 
     async def progress(fraction: float, message: str) -> None:
         head = {"id": call.id, "tool": call.tool, "arguments": redact_data(call.arguments)}
         await run.emit(ToolStarted, **head, progress=fraction, message=message)
 
-    asking = count(1)
+    question_numbers = count(1)
 
     async def ask_human(question: str, choices: Sequence[str] = ()) -> str:
-        return _answer(run, _question(run, call, question, choices, next(asking)))
+        return _human_answer(run, _question(run, call, question, choices, next(question_numbers)))
 
     def span(
         name: str, attributes: Mapping[str, Any] | None = None, *, client: bool = False
     ) -> AbstractContextManager[ToolSpan]:
-        given = plugin_span.attributes(attributes or {})
-        return PluginSpan(run.span(name, "CHAIN", {names.TOOL_NAME: call.tool, **given}, client=client))
+        extra_attributes = plugin_span.attributes(attributes or {})
+        return PluginSpan(run.span(name, "CHAIN", {names.TOOL_NAME: call.tool, **extra_attributes}, client=client))
 
     tools = run.services.tools()
     return ToolContext(
@@ -76,7 +76,7 @@ def _question(run: RunContext, call: ToolCall, question: str, choices: Sequence[
     )
 
 
-def _answer(run: RunContext, question: Confirmation) -> str:
+def _human_answer(run: RunContext, question: Confirmation) -> str:
     """What a human said; raises Paused while nothing was said, ToolError if nothing will be."""
     match run.decision(question.id):
         case None:

@@ -16,7 +16,7 @@ from framework.tools.tool import Tool
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.state import Confirmation, Decision
 
-UNKNOWN = "unknown"
+_UNKNOWN_TOOL = "unknown"
 """Stands for a tool that is not there: its name is a word of the model's."""
 
 
@@ -25,33 +25,33 @@ class ToolTrace(Untold):
 
     __slots__ = ()
 
-    def asked(self, confirmations: tuple[Confirmation, ...]) -> None:
+    def set_pending(self, confirmations: tuple[Confirmation, ...]) -> None:
         """A human is asked first; nothing if the call has its result."""
 
 
-_UNTOLD = ToolTrace()
+_NO_TRACE = ToolTrace()
 
 
-def tool_trace(run: RunContext, call: ToolCall, tool: Tool | None) -> ToolTrace:
+def trace_call(run: RunContext, call: ToolCall, tool: Tool | None) -> ToolTrace:
     """Tell of an admitted call; none of it, its name included, is the model's own word."""
     services = run.services
     if not services.spans.recording and services.meters is None:
-        return _UNTOLD
-    return _Told(run, call, tool)
+        return _NO_TRACE
+    return _RecordedToolTrace(run, call, tool)
 
 
-class _Told(ToolTrace):
-    __slots__ = ("_asked", "_began", "_call", "_name", "_run", "_source", "_span", "_tool")
+class _RecordedToolTrace(ToolTrace):
+    __slots__ = ("_call", "_name", "_pending", "_run", "_source", "_span", "_started", "_tool")
 
     def __init__(self, run: RunContext, call: ToolCall, tool: Tool | None) -> None:
         self._run, self._call, self._tool = run, call, tool
-        self._name, self._source = (tool.name, tool.source) if tool else (UNKNOWN, UNKNOWN)
+        self._name, self._source = (tool.name, tool.source) if tool else (_UNKNOWN_TOOL, _UNKNOWN_TOOL)
         self._span = NO_SPAN
-        self._asked: tuple[Confirmation, ...] = ()
+        self._pending: tuple[Confirmation, ...] = ()
 
     def __enter__(self) -> Self:
         run = self._run
-        self._began = perf_counter()
+        self._started = perf_counter()
         if run.services.spans.recording:
             self._span = run.span(f"execute_tool {self._name}", "TOOL", self._attributes())
             self._span.__enter__()
@@ -59,33 +59,33 @@ class _Told(ToolTrace):
                 self._span.set_attributes(content.arguments(self._call.arguments))
         return self
 
-    def asked(self, confirmations: tuple[Confirmation, ...]) -> None:
-        self._asked = confirmations
+    def set_pending(self, confirmations: tuple[Confirmation, ...]) -> None:
+        self._pending = confirmations
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         result = self._run.state.calls[self._call.id].result
-        error_type = None if result is None else error_type_of(result)
+        error_type = None if result is None else call_error_type(result)
         if isinstance(error, asyncio.CancelledError):
             error_type = "cancelled"
         if self._span is not NO_SPAN:
-            self._tell(result, error_type)
+            self._set_results(result, error_type)
             self._span.__exit__(kind, error, traceback)
-        if (meters := self._run.services.meters) and not self._asked:
-            seconds = result.elapsed_ms / 1000 if result else perf_counter() - self._began
+        if (meters := self._run.services.meters) and not self._pending:
+            seconds = result.elapsed_ms / 1000 if result else perf_counter() - self._started
             meters.tool_call(self._name, self._source, seconds, error_type)
 
-    def _tell(self, result: ToolResult | None, error_type: str | None) -> None:
-        for question in self._asked:
+    def _set_results(self, result: ToolResult | None, error_type: str | None) -> None:
+        for question in self._pending:
             about = {
                 names.CONFIRM_ID: question.id,
                 names.CONFIRM_KIND: question.kind,
                 names.CONFIRM_RULE: question.rule,
             }
             self._span.add_event(names.CONFIRM_REQUESTED, about)
-        waits_for(self._span, self._asked)
-        outcome = "waiting" if self._asked else "cancelled" if result is None else outcome_of(result)
+        waits_for(self._span, self._pending)
+        outcome = "waiting" if self._pending else "cancelled" if result is None else outcome_of(result)
         attributes: dict[str, Any] = {names.TOOL_OUTCOME: outcome}
         if result is not None:
             attributes[names.TOOL_RULE] = result.metadata.get("rule")
@@ -114,7 +114,7 @@ class _Told(ToolTrace):
         return attributes
 
 
-def decided(run: RunContext, confirmation_id: str, decision: Decision) -> None:
+def record_decision(run: RunContext, confirmation_id: str, decision: Decision) -> None:
     """Tell of a human's answer, on the span of what it is about: once, however often it is looked at."""
     if confirmation_id not in run.services.decided:
         return
@@ -135,7 +135,7 @@ def outcome_of(result: ToolResult) -> str:
     return result.status
 
 
-def error_type_of(result: ToolResult) -> str | None:
+def call_error_type(result: ToolResult) -> str | None:
     """Of a call that failed; a human's no is no failure."""
     if result.status == "success" or result.metadata.get("decision") == "reject":
         return None

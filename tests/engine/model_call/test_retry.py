@@ -18,7 +18,7 @@ from framework.config.agents.diff import agent_diff
 from framework.config.settings import ModelCallSettings
 from framework.config.yaml.parse import parse_agent
 from framework.engine.model_call.retry import pause
-from framework.evals.stubs import isolate
+from framework.evals.stubs import sandboxed
 from framework.llm.anthropic.client import Blocks
 from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, ModelRequest
 from framework.llm.gemini.format import Parts
@@ -232,7 +232,7 @@ def test_a_case_asks_its_own_model_only(tmp_path: Path) -> None:
 
     async def main() -> tuple[str, ...]:
         async with Runtime.open(root, models={"scripted": ScriptedModel()}, watch=False) as runtime:
-            return isolate(runtime.catalog.current, "one", "scripted", {}).agents["one"].spec.fallback_models
+            return sandboxed(runtime.catalog.current, "one", "scripted", {}).agents["one"].spec.fallback_models
 
     assert asyncio.run(main()) == ()
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import tool
-from framework.engine.plan.references import resolve
+from framework.engine.plan.references import resolve_references
 from framework.testing import Turn
 from framework.tools.schema.json_schema import fits
 from framework.tools.tool import Tool
@@ -49,7 +49,7 @@ def test_a_result_takes_the_type_of_its_place_wherever_its_value_is_clear(
 ) -> None:
     schema = {"type": "object", "properties": {"p": {"type": "array", "items": node} if deep else node}}
     parameters = {"p": [REFERENCE] if deep else REFERENCE}
-    given_value = resolve(parameters, lambda _: value, schema)["p"]
+    given_value = resolve_references(parameters, lambda _: value, schema)["p"]
     got, types = given_value[0] if deep else given_value, types_in(node)
     if not types or value is None or fits(value, types):
         assert (got, type(got)) == (value, type(value))
@@ -60,7 +60,7 @@ def test_a_result_takes_the_type_of_its_place_wherever_its_value_is_clear(
         assert isinstance(value, str)
         assert fits(got, types)
         assert got == json.loads(value)
-    text = resolve({"p": f"<{REFERENCE}>"}, lambda _: value, schema)["p"]
+    text = resolve_references({"p": f"<{REFERENCE}>"}, lambda _: value, schema)["p"]
     assert text == f"<{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}>"
 
 
@@ -68,9 +68,9 @@ def test_a_result_takes_the_type_of_its_place_wherever_its_value_is_clear(
 @given(number=st.integers(-(10**9), 10**9), around=st.sampled_from(["", " ", "\n"]))
 def test_a_number_in_text_is_one_in_a_numeric_parameter(number: int, around: str) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}, "x": {"type": ["number", "null"]}}}
-    got = resolve({"n": REFERENCE, "x": REFERENCE}, lambda _: f"{around}{number}{around}", schema)
+    got = resolve_references({"n": REFERENCE, "x": REFERENCE}, lambda _: f"{around}{number}{around}", schema)
     assert got == {"n": number, "x": number}
-    assert resolve({"n": REFERENCE}, lambda _: f"{number} apples", schema) == {"n": f"{number} apples"}
+    assert resolve_references({"n": REFERENCE}, lambda _: f"{number} apples", schema) == {"n": f"{number} apples"}
 
 
 def chain(root: Path, output: Any, strict: bool = False) -> tuple[list[Any], str]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Approve, Reject, RunResult, Runtime, ToolError, tool
-from framework.engine.plan.references import Reference, faults, references, resolve
+from framework.engine.plan.references import StepReference, invalid_references, references, resolve_references
 from framework.llm.client import ModelRequest
 from framework.store.protocol import RunRecord
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
@@ -147,17 +147,17 @@ VALUES = st.recursive(
 @cases(200)
 @given(VALUES)
 def test_whatever_a_result_is_a_whole_reference_gives_just_that_and_is_not_looked_at_again(value: Any) -> None:
-    assert resolve({"x": ["{{ steps.a.output }}"]}, lambda _: value) == {"x": [value]}
+    assert resolve_references({"x": ["{{ steps.a.output }}"]}, lambda _: value) == {"x": [value]}
 
 
 @cases(200)
 @given(st.text("{}sop.ateu 1_", max_size=40))
 def test_double_braces_are_a_reference_or_a_fault(text: str) -> None:
     wrapped = f"{{{{ steps.a.output }}}}{text}"
-    found, wrong = list(references(wrapped)), list(faults(wrapped))
-    assert found[0] == Reference("a")
+    found, wrong = list(references(wrapped)), list(invalid_references(wrapped))
+    assert found[0] == StepReference("a")
     if not wrong:
-        assert "{{" not in resolve(wrapped, lambda _: "")
+        assert "{{" not in resolve_references(wrapped, lambda _: "")
 
 
 # --- steps with only a goal

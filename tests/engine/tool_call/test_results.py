@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from framework import Approve, Edit, Reject, RunResult, Runtime, ToolError, tool
-from framework.evals.export import case_of
+from framework.evals.export import export_case
 from framework.replay.player import replay
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.tools.tool import Tool
@@ -122,7 +122,7 @@ def test_records_in_which_a_rejected_call_is_denied_are_read_as_before(tmp_path:
     record = asyncio.run(store.load_run(result.run_id))
     before = [event | {"status": "denied"} if event["event"] == "tool_result" else event for event in told]
     for events in (told, before):
-        assert case_of(record, events)["expect"]["denied"] == ["pay"], "refused by a rule or a human"
+        assert export_case(record, events)["expect"]["denied"] == ["pay"], "refused by a rule or a human"
 
 
 def test_the_command_line_prints_events_as_lines_of_json(tmp_path: Path) -> None:

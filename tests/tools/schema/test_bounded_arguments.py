@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from framework import RunResult, Runtime, tool
-from framework.engine.tool_call.argument_repair import call_apart
+from framework.engine.tool_call.argument_repair import call_off_loop
 from framework.llm.openai_format import chat_to_call, read_again
 from framework.testing import ScriptedModel, calls
 from framework.tools.schema.arguments import ArgumentsError, SchemaArguments, bounded_model
@@ -267,7 +267,7 @@ def test_asi08_many_mistakes_in_long_arguments_are_not_all_collected() -> None:
 @pytest.mark.parametrize(("size", "apart"), [(10, False), (20_000, True)])
 def test_large_arguments_are_repaired_in_another_thread(size: int, apart: bool) -> None:
     value = {"rows": ["5"] * size}
-    thread = asyncio.run(call_apart(value, threading.get_ident))
+    thread = asyncio.run(call_off_loop(value, threading.get_ident))
     assert (thread != threading.get_ident()) is apart
 
 

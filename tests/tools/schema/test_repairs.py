@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Approve, RunResult, Runtime, events, tool
-from framework.engine.tool_call.explain import judged
+from framework.engine.tool_call.explain import explain_call
 from framework.testing import ScriptedModel, calls
 from framework.tools.schema.arguments import ArgumentsError, SchemaArguments
 from framework.tools.schema.repairs import repair_arguments
@@ -352,7 +352,7 @@ def test_explain_judges_what_a_run_would_judge(tmp_path: Path) -> None:
             project(tmp_path, skill_policy=policy, model="offline"), tools=[pay], watch=False
         ) as runtime:
             one = runtime.catalog.current.agents["one"]
-        told, wrong = judged(one, pay, {"amount": "50", "tags": '["vip"]'}, tmp_path)
+        told, wrong = explain_call(one, pay, {"amount": "50", "tags": '["vip"]'}, tmp_path)
         assert (told.verdict.kind, wrong) == ("deny", None)
 
     asyncio.run(main())

@@ -24,7 +24,7 @@ async def let_a_cancellation_out() -> None:
 HOOKS = """
 import sys
 from framework import ToolResult, executor, hook
-from tests.engine.tool_call.test_plugin_errors import let_a_cancellation_out
+from tests.engine.tool_call.test_hooks import let_a_cancellation_out
 
 @hook
 async def cancelled(context, *arguments):
