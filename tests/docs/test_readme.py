@@ -1,4 +1,4 @@
-"""What the README shows on a terminal is what a terminal shows, command by command, in one project."""
+"""The README's terminal sessions print what the README shows, and its program runs, in the project it defines."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from framework.cli.init import copy_starter
+from examples.terminal_picture import AGENT, MISTAKE, PICTURE, PLUGIN
 from tests.cli.test_cli import read_until, terminal
 from tests.support.paths import ROOT
+from tests.support.projects import write
 
 README = (ROOT / "README.md").read_text("utf-8")
 ANSWERED = re.compile(r"(\[.*[:?]) (\^C|\w+)")
-"""A question, and what is typed."""
+"""A question and the answer that is typed."""
 
 
 def blocks(language: str) -> list[str]:
@@ -32,7 +33,7 @@ def commands(block: str) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def played(project: Path, arguments: list[str], expected: list[str]) -> str:
-    """What a command shows whose questions are answered as in the README."""
+    """Run a command, answer its questions as the README does, and return its output."""
     with terminal(*arguments, cwd=project) as (process, master):
         shown = ""
         for question, typed in (found.groups() for line in expected if (found := ANSWERED.fullmatch(line))):
@@ -49,25 +50,32 @@ def played(project: Path, arguments: list[str], expected: list[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """Without colours, and without what differs from time to time."""
+    """Remove colours, and replace durations, which differ each time."""
     return re.sub(r"\d+ ms", "0 ms", re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", text)).replace("\r", "\n")
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("readme")
-    copy_starter(root)
-    (root / "agents.d/support.yaml").write_text(blocks("yaml")[0], "utf-8")
-    return root
+    files = {AGENT: blocks("yaml")[0], PLUGIN: blocks("python")[0]}
+    return write(tmp_path_factory.mktemp("readme"), files)
 
 
 @pytest.mark.parametrize("block", blocks("console"), ids=lambda block: block.splitlines()[0])
 def test_what_the_readme_shows_is_what_a_terminal_shows(project: Path, block: str) -> None:
-    support = project / "agents.d/support.yaml"
-    if "max_stesp" in block:
-        support.write_text(support.read_text("utf-8").replace("max_steps", "max_stesp"), "utf-8")
+    if MISTAKE[1] in block:
+        file = project / AGENT
+        file.write_text(file.read_text("utf-8").replace(*MISTAKE), "utf-8")
     for arguments, expected in commands(block):
         shown = plain(played(project, arguments, expected)).splitlines()
         for line in expected:
             answered = ANSWERED.fullmatch(line)
             assert any(answered[1] in one if answered else plain(line) == one.rstrip() for one in shown), line
+
+
+def test_the_picture_in_the_readme_loads_nothing_and_is_small() -> None:
+    svg = PICTURE.read_text("utf-8").replace("&#160;", " ")
+    assert f"]({PICTURE.relative_to(ROOT)})" in README
+    assert set(re.findall(r"(?:url\(|href=\"|src=\")(https?://[^)\"]+)", svg)) == set()
+    assert len(svg) < 100_000
+    assert "above the limit" in svg
+    assert "risk_levle" in svg
