@@ -16,7 +16,7 @@ from framework.cli.screen import prints_on_stderr, say
 from framework.config.files.snapshot import TEST_SUFFIXES
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
-from framework.engine.context.model_clients import Models
+from framework.engine.context.model_clients import ModelClients
 from framework.engine.runtime.runtime import Runtime
 from framework.evals.rates import SuccessRate, rates
 from framework.evals.runner import Attempt, CaseRunner
@@ -106,8 +106,8 @@ async def _test(
 async def _refuse_unusable(model: str | None, settings: Settings) -> None:
     """Raise ConfigError once, for a model without a key, instead of in every case."""
     if model is not None:
-        models = Models({})
-        models.named(settings, model)
+        models = ModelClients({})
+        models.get(settings, model)
         await models.close()
 
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from framework.engine.context.run_context import RunContext
-from framework.engine.context.trace import content_of, model_attributes, waits_for
+from framework.engine.context.trace import model_attributes, record_pending, trace_content
 from framework.telemetry import names
 from framework.telemetry.span import NO_SPAN, OpenSpan
 from framework.types.errors import AgentsdError
@@ -33,7 +33,7 @@ class AgentTrace:
         if run.services.spans.recording:
             self._span = run.span(f"invoke_agent {run.agent.name}", "AGENT", _agent_attributes(run))
             self._span.__enter__()
-            if self._span.is_recording() and (content := content_of(run)):
+            if self._span.is_recording() and (content := trace_content(run)):
                 self._span.set_attributes(content.input(run.state.messages[0].content))
         return self
 
@@ -51,8 +51,8 @@ class AgentTrace:
 
     def set_pending(self, confirmations: Sequence[Confirmation], step: OpenSpan) -> None:
         """The agent, and its turn `step`, stop here until a human answers."""
-        waits_for(step, confirmations)
-        waits_for(self._span, confirmations)
+        record_pending(step, confirmations)
+        record_pending(self._span, confirmations)
 
     def _set_results(self, error_type: str | None) -> None:
         run, usage, before = self._run, self._run.state.usage, self._usage
@@ -65,7 +65,7 @@ class AgentTrace:
                 **_prompt_attributes(run),
             }
         )
-        if self._span.is_recording() and run.state.output and (content := content_of(run)):
+        if self._span.is_recording() and run.state.output and (content := trace_content(run)):
             self._span.set_attributes(content.output(run.state.output))
         if error_type:
             self._span.fail(error_type)
@@ -82,7 +82,7 @@ def step_span(run: RunContext, index: int) -> OpenSpan:
 def record_reply(run: RunContext, span: OpenSpan, reply: Message) -> None:
     """Record a turn's reply on its step; call it before the reply is part of the state."""
     span.set_attribute(names.STEP_KIND, "action" if reply.tool_calls else "final")
-    if span.is_recording() and (content := content_of(run)):
+    if span.is_recording() and (content := trace_content(run)):
         first = run.state.replies[-1] + 1 if run.state.replies else 0
         span.set_attributes(content.turn(run.state.messages[first:], reply))
 

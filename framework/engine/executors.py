@@ -10,7 +10,7 @@ from framework.engine.context.warning import warn
 from framework.engine.model_call import turn as turns
 from framework.engine.plan.executor import plan
 from framework.engine.react import react
-from framework.engine.routing.by_model import choose
+from framework.engine.routing.by_model import choose_agent
 from framework.engine.run import Executor, Run
 from framework.types.errors import ModelError
 from framework.types.events import Routed
@@ -27,8 +27,8 @@ async def _choose_executor(run: Run) -> str:
     model = run.services.generation.settings.routing.model
     name = run.agent.name
     try:
-        call_model = partial(turns.ask, run, model=model)
-        choice = await choose(run, run.state.messages[0].content, {name: run.agent}, call_model, model)
+        call_model = partial(turns.call_model, run, model=model)
+        choice = await choose_agent(run, run.state.messages[0].content, {name: run.agent}, call_model, model)
     except ModelError as error:
         await warn(run, "routing", f"how to work was not chosen ({error.message}): turn by turn")
         return "react"

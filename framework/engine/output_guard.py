@@ -30,7 +30,7 @@ async def guard_output(run: RunContext, message_id: str) -> None:
     except Refused as refusal:
         run.end("refused", refusal.message)
     except asyncio.CancelledError:
-        if not run.services.journal.suspended:
+        if not run.services.journal.is_suspended:
             run.end("cancelled")
             discard_output(run)
         raise

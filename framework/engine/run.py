@@ -19,16 +19,16 @@ from pydantic import BaseModel
 from framework.config.agents.compile import Agent
 from framework.config.templates.prompts import PromptError
 from framework.engine.agent_trace import AgentTrace, record_reply, step_span
-from framework.engine.context.concurrency import Confirmations, together
+from framework.engine.context.concurrency import Confirmations, gather_calls
 from framework.engine.context.run_context import RunContext
 from framework.engine.context.services import Services
 from framework.engine.model_call import turn as turns
 from framework.engine.model_call import typed
 from framework.engine.model_call.attempt import message_id
 from framework.engine.model_call.compaction import fit_history
-from framework.engine.model_call.context_window import note_size
-from framework.engine.model_call.mcp_context import read_background
-from framework.engine.model_call.structured_output import answer_text, typed_answer
+from framework.engine.model_call.context_window import record_token_count
+from framework.engine.model_call.mcp_context import load_mcp_context
+from framework.engine.model_call.structured_output import check_output, final_data
 from framework.engine.output_guard import discard_output, guard_output
 from framework.engine.tool_call import call as tool_calls
 from framework.engine.tool_call import hooks, results
@@ -79,16 +79,16 @@ class Run(RunContext):
         definitions = self.agent.toolset.definitions if tools else ()
         self._begin_step(len(self.state.replies) + 1)
         with self._step_span.inside():
-            request = turns.turn_of(self, instructions, definitions)
+            request = turns.build_turn_request(self, instructions, definitions)
             reply = await ask_valid(self._call_model, request)
-        note_size(self, reply)
+        record_token_count(self, reply)
         self.state.truncated = reply.finish_reason == "length"
         message = tool_calls.normalize_message(reply.message, self.state, self.agent.toolset)
         record_reply(self, self._step_span, message)
         self.state.replies.append(len(self.state.messages))
         self.state.messages.append(message)
-        self.services.journal.save_soon()  # with the beginning of the calls that it asks for, if they begin at once
-        await turns.tell(self, message, reply.message_id)
+        self.services.journal.schedule_flush()  # together with the start of the calls it requests
+        await turns.emit_reply(self, message, reply.message_id)
         return message
 
     async def ask_typed(self, output: type[T], *instructions: Message, model: str | None = None) -> T:
@@ -103,8 +103,8 @@ class Run(RunContext):
             ModelError: the provider failed, or the answer does not fit the type.
             LimitExceeded: a limit is used up.
         """
-        request = turns.request_of(self, instructions, tools=self.agent.toolset.definitions, output=output)
-        answer = await typed.answer(self, partial(self._call_model, model=model), request, output, model)
+        request = turns.build_request(self, instructions, tools=self.agent.toolset.definitions, output=output)
+        answer = await typed.typed_reply(self, partial(self._call_model, model=model), request, output, model)
         self.state.typed.append(answer.model_dump_json(by_alias=True))
         return answer
 
@@ -125,7 +125,7 @@ class Run(RunContext):
                 return await tool_calls.run_call(self, call)
 
         with self._step_span.inside():
-            await together(run_one(call) for call in requested)
+            await gather_calls(run_one(call) for call in requested)
         results.append_tool_messages(self, requested)
 
     async def call_tool(
@@ -209,7 +209,7 @@ class Run(RunContext):
 
     async def _call_model(self, request: ModelRequest, *, model: str | None = None) -> ModelReply:
         try:
-            reply = await turns.ask(self, request, model=model)
+            reply = await turns.call_model(self, request, model=model)
         except ModelError as error:
             self._message_id = error.message_id or self._message_id
             raise
@@ -221,10 +221,10 @@ class Run(RunContext):
             async with asyncio.timeout(self.budget.time_left()) as self.deadline:
                 self.services.journal.check()
                 await hooks.before_run(self)
-                await read_background(self)
+                await load_mcp_context(self)
                 await fit_history(self)
-                output = answer_text(await executor(self), self.agent.spec.executor)
-                self.state.data = await typed_answer(self, output, self.ask_typed)
+                output = check_output(await executor(self), self.agent.spec.executor)
+                self.state.data = await final_data(self, output, self.ask_typed)
                 self.end("final", output)
         except Paused as paused:
             self.end("confirmation")
@@ -235,11 +235,11 @@ class Run(RunContext):
             self.end("refused", refusal.message)
         except TimeoutError as error:
             if self.deadline and self.deadline.expired():
-                self._stop_at_limit(self.budget.timed_out())
+                self._stop_at_limit(self.budget.timeout_error())
             else:
                 self.end("internal_error", results.partial_output(self.state), error)
         except asyncio.CancelledError:
-            if self.services.journal.suspended:
+            if self.services.journal.is_suspended:
                 raise  # it has not ended: it is left as it is
             self.end("cancelled", results.partial_output(self.state))
             discard_output(self)

@@ -171,7 +171,7 @@ class RunRecord(Protocol):
         ...
 
 
-class NoRecord:
+class NullRecord:
     """Of what nothing is kept."""
 
     cancel_requested = False

@@ -98,7 +98,7 @@ class World:
             for one in TOOLS:
                 denied = one in (self.saved.get(name) or ()) or one in self.good.get(name, ()) or name not in self.saved
                 if name in live.agents and name in self.saved:
-                    verdict = Policy(live.agents[name], live.agents.get).judge(live.tools[one], {"n": 1})
+                    verdict = Policy(live.agents[name], live.agents.get).evaluate(live.tools[one], {"n": 1})
                     assert verdict.kind == "deny" or not denied, f"{at}: {one} is allowed"
                 if denied:
                     self.denied_since.setdefault((name, one), self.epoch)

@@ -12,7 +12,7 @@ from framework.types.spec import Limits
 from framework.types.state import RunState
 from framework.types.warnings import WarningCode
 
-WARN_AT = 0.8
+_WARNING_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Budget:
         live = self.current(self.agent.name)
         if live is None or live is self.agent:
             return self.state.limits
-        return tightened(self.state.limits, self.agent.spec.runtime_policy, live.spec.runtime_policy)
+        return with_lowered_limits(self.state.limits, self.agent.spec.runtime_policy, live.spec.runtime_policy)
 
     @property
     def cost_limit(self) -> str | None:
@@ -72,7 +72,7 @@ class Budget:
         for budget in self._chain():
             budget.state.usage = budget.state.usage + usage
 
-    def spend_call(self) -> bool:
+    def reserve_call(self) -> bool:
         """Before a tool call: is there room for it?"""
         for budget in self._chain():
             limit = budget.limits.max_tool_calls
@@ -82,7 +82,7 @@ class Budget:
             budget.state.tool_calls += 1
         return True
 
-    def no_calls_left(self) -> LimitExceeded:
+    def calls_exhausted(self) -> LimitExceeded:
         """The error for a turn none of whose calls fits any more."""
         used_up = next(b for b in self._chain() if b.state.tool_calls >= (b.limits.max_tool_calls or float("inf")))
         return used_up._exceeded("max_tool_calls", used_up.state.tool_calls, used_up.limits.max_tool_calls or 0)
@@ -107,11 +107,11 @@ class Budget:
         limit = self.limits.timeout
         return None if limit is None else max(0.0, limit - self.state.elapsed_ms / 1000)
 
-    def timed_out(self) -> LimitExceeded:
+    def timeout_error(self) -> LimitExceeded:
         """The error for a run whose time is up."""
         return self._exceeded("timeout", self.limits.timeout or 0, self.limits.timeout or 0)
 
-    def near(self) -> Iterator[tuple[WarningCode, str]]:
+    def new_warnings(self) -> Iterator[tuple[WarningCode, str]]:
         """Limits of which 80 % are used, each named once in a run: code and message."""
         state, limits = self.state, self.limits
         uses: dict[WarningCode, tuple[float, float | None]] = {
@@ -121,7 +121,7 @@ class Budget:
             "max_cost_usd": (state.usage.cost_usd, limits.max_cost_usd),
         }
         for name, (used, limit) in uses.items():
-            if limit is not None and used >= WARN_AT * limit and name not in state.warned:
+            if limit is not None and used >= _WARNING_SHARE * limit and name not in state.warned:
                 state.warned.append(name)
                 yield name, f"{used:.10g} of {name} {limit:.10g} used"
 
@@ -150,7 +150,7 @@ class Budget:
             budget = budget.parent
 
 
-def tightened(own: Limits, pinned: Limits, live: Limits) -> Limits:
+def with_lowered_limits(own: Limits, pinned: Limits, live: Limits) -> Limits:
     """A run's own limits, with those lowered that the live file has lowered since the version the run is pinned to."""
     lower = {}
     for name in Limits.model_fields:

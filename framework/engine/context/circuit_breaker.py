@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-LONGEST_COOLDOWN = 60.0
+MAX_COOLDOWN = 60.0
 """Seconds."""
 JITTER = 0.2
 """Of a cooldown: by so much it may be shorter, so that processes do not come back all at once."""
@@ -36,10 +36,10 @@ class _Record:
     """Seconds; 0 while the model can be asked."""
     until: float = 0.0
     epoch: int = 0
-    last: str = ""
+    last_message: str = ""
 
 
-class Health:
+class CircuitBreakers:
     """What a process knows of its models, by the names that agent files use.
 
     Args:
@@ -48,12 +48,12 @@ class Health:
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random
+        self, clock: Callable[[], float] = time.monotonic, random_share: Callable[[], float] = random.random
     ) -> None:
-        self._clock, self._chance = clock, chance
+        self._clock, self._random_share = clock, random_share
         self._records: dict[str, _Record] = {}
 
-    def permit(self, model: str) -> Permit:
+    def acquire(self, model: str) -> Permit:
         """Ask whether a call may be made; one that may is taken for made, so its outcome must be told."""
         record = self._records.get(model)
         if record is None or not record.cooldown:
@@ -66,12 +66,12 @@ class Health:
         record.epoch += 1
         return Permit(0.0, record.epoch)
 
-    def succeeded(self, model: str) -> None:
+    def record_success(self, model: str) -> None:
         """The model has answered, whatever the answer is worth."""
         if (record := self._records.get(model)) is not None:
             record.failures, record.cooldown = 0, 0.0
 
-    def failed(self, model: str, permit: Permit, error: str, *, after: int, cooldown: float) -> None:
+    def record_failure(self, model: str, permit: Permit, error: str, *, after: int, cooldown: float) -> None:
         """The model could not be had.
 
         Args:
@@ -85,18 +85,18 @@ class Health:
         if permit.epoch != record.epoch:
             return
         record.failures += 1
-        record.last = error
+        record.last_message = error
         if record.cooldown or record.failures >= after:
-            record.cooldown = min(LONGEST_COOLDOWN, record.cooldown * 2 if record.cooldown else cooldown)
-            record.until = self._clock() + record.cooldown * (1 - JITTER * self._chance())
+            record.cooldown = min(MAX_COOLDOWN, record.cooldown * 2 if record.cooldown else cooldown)
+            record.until = self._clock() + record.cooldown * (1 - JITTER * self._random_share())
             record.epoch += 1
 
-    def is_resting(self, model: str) -> bool:
+    def is_open(self, model: str) -> bool:
         """Whether the model is in a cooldown, and not to be asked just now."""
         record = self._records.get(model)
         return record is not None and record.cooldown > 0 and self._clock() < record.until
 
-    def trouble(self, model: str) -> str:
+    def last_error(self, model: str) -> str:
         """Why a model is left alone, for people."""
         record = self._records.get(model, _Record())
-        return f"it failed {record.failures} times in a row, the last time: {record.last}"
+        return f"it failed {record.failures} times in a row, the last time: {record.last_message}"

@@ -13,7 +13,7 @@ Confirmations = tuple[Confirmation, ...]
 Job = Coroutine[Any, Any, Confirmations]
 
 
-async def together(jobs: Iterable[Job]) -> None:
+async def gather_calls(jobs: Iterable[Job]) -> None:
     """Run jobs side by side. All of them finish before one that pauses, or hits a limit, makes itself felt.
 
     Raises:
@@ -32,15 +32,15 @@ async def together(jobs: Iterable[Job]) -> None:
                 group.add(tasks, job)
     except BaseExceptionGroup as errors:
         raise _first(errors) from None
-    group.conclude()
+    group.raise_deferred()
 
 
-async def as_ready(next_job: Callable[[], Job | None], *, at_most: int) -> None:
+async def run_as_ready(next_job: Callable[[], Job | None], *, limit: int) -> None:
     """Run jobs side by side, each as soon as there is one and room for it; none waits for a slow neighbour.
 
     Args:
         next_job: a job that can begin now, if there is one; asked again whenever one has ended.
-        at_most: so many at once. Once one has met a limit, none begins any more.
+        limit: jobs that run concurrently. Once one has met a limit, none begins any more.
 
     Raises:
         Paused: with everything that the jobs ask, in the order in which they began.
@@ -51,14 +51,14 @@ async def as_ready(next_job: Callable[[], Job | None], *, at_most: int) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             while True:
-                while not group.limits and len(running) < at_most and (job := next_job()) is not None:
+                while not group.limits and len(running) < limit and (job := next_job()) is not None:
                     running.add(group.add(tasks, job))
                 if not running:
                     break
                 _, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
     except BaseExceptionGroup as errors:
         raise _first(errors) from None
-    group.conclude()
+    group.raise_deferred()
 
 
 class _Group:
@@ -72,7 +72,7 @@ class _Group:
         self._tasks.append(tasks.create_task(self._guarded(job)))
         return self._tasks[-1]
 
-    def conclude(self) -> None:
+    def raise_deferred(self) -> None:
         """Raise what was held back until all had finished."""
         if self.limits:
             raise self.limits[0]

@@ -16,11 +16,11 @@ from framework.types.events import Event, RunEvent
 from framework.types.state import RunState
 from framework.types.trace import SpanRecord
 
-SOON = 0.002
+_FLUSH_DELAY = 0.002
 """Seconds that `tell` gives a step to come to its own write, which then has the event with it."""
 
 
-MANY_SPANS = 32
+_SPAN_BATCH = 32
 """So many of a trace are worth a row of their own before the run's end."""
 
 
@@ -57,35 +57,35 @@ class Journal:
             durable: whether the store outlives this process.
             take_spans: returns finished spans to store: all at the end, and before that many at once.
         """
-        self.closing = False
+        self.is_closing = False
         """The runtime closes: the run stops at its next step."""
-        self.unwanted = False
+        self.cancel_requested = False
         """A cancel request was recorded, or made in this process."""
-        self.lost = False
+        self.lease_lost = False
         """The lease could not be renewed because this process no longer holds the run."""
         self._state, self._record, self._channel, self._durable = state, record, channel, durable
         self._take_spans = take_spans
         self._on_cancel: Callable[[], object] = lambda: None
         self._outbox: list[Event] = []
-        self._asked = self._stored = 0
+        self._requested = self._written = 0
         self._writing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._failure: BaseException | None = None
-        self._last = self._leaving = False
+        self._is_ending = self._is_releasing = False
 
     @property
-    def suspended(self) -> bool:
+    def is_suspended(self) -> bool:
         """The run stops here without an end, to be resumed: the runtime closes, or the run is held elsewhere."""
-        return (self.closing or self.lost) and self._durable and not self.unwanted
+        return (self.is_closing or self.lease_lost) and self._durable and not self.cancel_requested
 
     @property
-    def is_unread(self) -> bool:
+    def has_no_readers(self) -> bool:
         """What is told is neither kept nor heard."""
         return not self._durable and self._channel.is_closed
 
     def check(self) -> None:
         """Before a step: raises CancelledError if the run is suspended, and StoreError once the record has failed."""
-        if self.closing or self.lost:
+        if self.is_closing or self.lease_lost:
             raise asyncio.CancelledError
         if self._failure is not None:
             raise self._failure
@@ -96,39 +96,39 @@ class Journal:
 
     def close(self) -> None:
         """Stop the run at its next step: the runtime closes."""
-        self.closing = True
+        self.is_closing = True
 
-    def note_cancel(self) -> None:
+    def mark_cancelled(self) -> None:
         """Note that the run was cancelled in this process, so that it ends instead of being suspended."""
-        self.unwanted = True
+        self.cancel_requested = True
 
-    def abandon(self) -> None:
+    def request_cancel(self) -> None:
         """Cancel the run, unless that was done before: a cancel request was recorded."""
-        if not self.unwanted:
-            self.unwanted = True
+        if not self.cancel_requested:
+            self.cancel_requested = True
             self._on_cancel()
 
-    def lose(self) -> None:
+    def mark_lease_lost(self) -> None:
         """Stop working on the run: this process no longer holds it. Its record decides what becomes of it.
 
         A run whose last write has begun lets go of its record by itself, so it is not lost.
         """
-        if not (self._last or self._leaving or self.lost):
-            self.lost = True
+        if not (self._is_ending or self._is_releasing or self.lease_lost):
+            self.lease_lost = True
             self._on_cancel()
 
-    async def tell(self, event: Event) -> None:
+    async def append(self, event: Event) -> None:
         """Put an event on record, with the next write or a little later, and then hand it out."""
         if not self._durable:
             await self._channel.put(event)
             return
         self._outbox.append(event)
-        self.save_soon()
+        self.schedule_flush()
 
-    def save_soon(self) -> None:
+    def schedule_flush(self) -> None:
         """Have the state written within a moment, at the latest; a failure shows at the next `save` or `check`."""
         if self._durable and self._failure is None:
-            self._asked += 1
+            self._requested += 1
             self._write_soon()
 
     async def save(self) -> None:
@@ -138,12 +138,12 @@ class Journal:
             StoreError: it could not be written: neither now nor, since then, ever.
         """
         if self._durable:
-            self._asked += 1
-            await self._reach(self._asked)
+            self._requested += 1
+            await self._wait_until_written(self._requested)
 
     async def end(self, events: Sequence[Event]) -> None:
         """Put the run's end on record with its last events; nothing that happens meanwhile keeps it from that."""
-        self._last = True
+        self._is_ending = True
         self._channel.end()
         if not self._durable:
             await self._record.write(self._state, spans=self._take_spans(), last=True)
@@ -151,29 +151,29 @@ class Journal:
                 await self._channel.put(event)
             return
         self._outbox.extend(events)
-        self._asked += 1  # at once: a write that begins now has the end, and there must be none after it
-        await _whatever_happens(asyncio.ensure_future(self._reach(self._asked)))
+        self._requested += 1  # at once: a write that begins now has the end, and there must be none after it
+        await _wait_shielded(asyncio.ensure_future(self._wait_until_written(self._requested)))
 
     async def release(self) -> None:
         """Leave the run, as it is, to whoever resumes it."""
         self._channel.end()
-        await _whatever_happens(asyncio.ensure_future(self._release()))
+        await _wait_shielded(asyncio.ensure_future(self._release()))
 
     async def _release(self) -> None:
-        self._leaving = True
+        self._is_releasing = True
         await self.save()
         await self._record.release()
 
-    async def _reach(self, wanted: int) -> None:
+    async def _wait_until_written(self, target: int) -> None:
         """Until so much of what was asked for is on record."""
-        while self._stored < wanted:
+        while self._written < target:
             if self._failure is not None:
                 raise self._failure
             await asyncio.shield(self._writing or self._begin_write())
 
     def _write_soon(self) -> None:
         if self._timer is None and self._writing is None:
-            self._timer = asyncio.get_running_loop().call_later(SOON, self._begin_write)
+            self._timer = asyncio.get_running_loop().call_later(_FLUSH_DELAY, self._begin_write)
 
     def _begin_write(self) -> asyncio.Task[None]:
         if self._timer is not None:
@@ -186,11 +186,11 @@ class Journal:
         if self._failure is not None:  # the run was told that it has no record: nothing is written after that
             self._writing = None
             return
-        covered, events, self._outbox = self._asked, self._outbox, []
-        spans = self._take_spans(least=1 if self._last or self._leaving else MANY_SPANS)
+        covered, events, self._outbox = self._requested, self._outbox, []
+        spans = self._take_spans(least=1 if self._is_ending or self._is_releasing else _SPAN_BATCH)
         try:
-            await self._record.write(self._state, events, spans, last=self._last)
-            self._stored = covered
+            await self._record.write(self._state, events, spans, last=self._is_ending)
+            self._written = covered
             for event in events:
                 await self._channel.put(event)
         except BaseException as failure:  # noqa: BLE001 - whoever saves next is told; nothing goes on without a record
@@ -200,15 +200,15 @@ class Journal:
         finally:
             self._writing = None
         if self._record.cancel_requested:
-            self.abandon()
+            self.request_cancel()
         if self._failure is None:
             if self._outbox:
                 self._begin_write()
-            elif self._asked > covered:
+            elif self._requested > covered:
                 self._write_soon()
 
 
-async def _whatever_happens(task: asyncio.Future[None]) -> None:
+async def _wait_shielded(task: asyncio.Future[None]) -> None:
     """Wait for a task, also while being cancelled."""
     while not task.done():
         try:
@@ -218,7 +218,7 @@ async def _whatever_happens(task: asyncio.Future[None]) -> None:
     task.result()
 
 
-def numbered(root: RunState, event: type[RunEvent], **payload: Any) -> Event:
+def next_event(root: RunState, event: type[RunEvent], **payload: Any) -> Event:
     """The next event of a root run, or of a part of it."""
     root.seq += 1
     head = {"run_id": root.run_id, "seq": root.seq, "generation": root.generation}

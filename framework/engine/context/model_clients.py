@@ -8,26 +8,26 @@ from collections.abc import Mapping
 from framework.config.agents.compile import Agent
 from framework.config.agents.models import unknown_model
 from framework.config.settings import FILE, ModelAlias, Settings
-from framework.engine.context.circuit_breaker import Health
+from framework.engine.context.circuit_breaker import CircuitBreakers
 from framework.llm.client import ModelClient
 from framework.llm.json_protocol.client import in_protocol
 from framework.llm.providers import OFFLINE, PROVIDERS, connect
 from framework.types.errors import ConfigError, RequestError, did_you_mean
 
 
-class Models:
+class ModelClients:
     """Finds an agent's model: a client of the embedding program, an alias of the settings, or `provider/model`."""
 
     def __init__(self, clients: Mapping[str, ModelClient]) -> None:
-        self.health = Health()
+        self.breakers = CircuitBreakers()
         self._own = dict(clients)
         self._connected: dict[tuple[str, ModelAlias | None], ModelClient] = {}
 
-    def of(self, settings: Settings, agent: Agent, name: str | None = None) -> ModelClient:
+    def for_agent(self, settings: Settings, agent: Agent, name: str | None = None) -> ModelClient:
         """The client of an agent, or another one for it, in its protocol; raises ConfigError when it has no key."""
-        return in_protocol(self.named(settings, name or agent.spec.model or settings.model), agent.spec.protocol)
+        return in_protocol(self.get(settings, name or agent.spec.model or settings.model), agent.spec.protocol)
 
-    def named(self, settings: Settings, name: str) -> ModelClient:
+    def get(self, settings: Settings, name: str) -> ModelClient:
         """The client of a name that agent files use; raises ConfigError when it has no key."""
         if name in self._own:
             return self._own[name]
@@ -36,7 +36,7 @@ class Models:
             client = self._connected[name, alias] = self._connect(name, alias, settings)
         return client
 
-    def expect(self, settings: Settings, name: str) -> None:
+    def require_known(self, settings: Settings, name: str) -> None:
         """Raise RequestError unless a caller's model is one that agent files could name."""
         known = {OFFLINE, *(f"{provider.name}/" for provider in PROVIDERS), *self._own, *settings.models}
         if problem := unknown_model(name, known):

@@ -51,7 +51,7 @@ class Policy:
     base: BaseFolder = HERE
     """The folder that paths in arguments are relative to."""
 
-    def judge(self, tool: Tool, *views: Mapping[str, Any]) -> Verdict:
+    def evaluate(self, tool: Tool, *views: Mapping[str, Any]) -> Verdict:
         """The strictest verdict of all who have a say.
 
         Args:
@@ -70,7 +70,7 @@ class Policy:
     def _verdicts(self, tool: Tool, arguments: Mapping[str, Any]) -> Iterator[Verdict]:
         yield from self._withdrawals()
         for agent, version in self._versions(self.agent, tool):
-            yield judge(agent, version, arguments, self.base)
+            yield evaluate(agent, version, arguments, self.base)
         for parent in self.parents:
             for agent, version in self._versions(parent, tool):
                 if restricted := self._restriction(agent, version, arguments):
@@ -105,7 +105,7 @@ class Policy:
             yield current, tool
 
 
-def judge(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder = HERE) -> Verdict:
+def evaluate(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder = HERE) -> Verdict:
     """What one agent's policy says of a call."""
     if denied := _denial(agent, tool, arguments, base):
         return denied

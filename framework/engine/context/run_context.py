@@ -15,7 +15,7 @@ from typing import Any, Literal
 from framework.config.agents.compile import Agent
 from framework.config.templates.prompts import PromptError
 from framework.engine.context.budget import Budget
-from framework.engine.context.journal import numbered
+from framework.engine.context.journal import next_event
 from framework.engine.context.policy import Policy
 from framework.engine.context.services import Services
 from framework.llm.request_cache import Scratch
@@ -113,14 +113,14 @@ class RunContext(ABC):
 
     async def emit(self, event: type[RunEvent], **payload: Any) -> None:
         """Emit an event to all listeners, after it is persisted."""
-        if self.services.journal.is_unread:
+        if self.services.journal.has_no_readers:
             self.services.root.seq += 1
             return
-        await self.services.journal.tell(self.event(event, **payload))
+        await self.services.journal.append(self.event(event, **payload))
 
     def event(self, event: type[RunEvent], **payload: Any) -> Event:
         """Build the run's next event, with its sequence number."""
-        return numbered(self.services.root, event, path=self.state.path, **payload)
+        return next_event(self.services.root, event, path=self.state.path, **payload)
 
     async def save(self) -> None:
         """Write a checkpoint of the whole run; raises StoreError."""

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.config.settings import ToolSettings
-from framework.engine.context.circuit_breaker import Health
+from framework.engine.context.circuit_breaker import CircuitBreakers
 from framework.engine.context.journal import Journal
 from framework.engine.context.rate_limit import Throttle
 from framework.engine.context.stream import Channel
@@ -43,7 +43,7 @@ class Services:
     current_agent: Callable[[str], Agent | None]
     """The agent of that name that is live now."""
     model: ModelOf
-    health: Health
+    breakers: CircuitBreakers
     journal: Journal
     channel: Channel
     """For what is told without being on record: pieces of an answer."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from framework.types.events import ContentReceived, Event
 from framework.types.state import RunResult
 
-CHANNEL_SIZE = 256
+CHANNEL_CAPACITY = 256
 
 
 class Channel:
@@ -18,7 +18,7 @@ class Channel:
     Nothing is dropped.
     """
 
-    def __init__(self, size: int = CHANNEL_SIZE) -> None:
+    def __init__(self, size: int = CHANNEL_CAPACITY) -> None:
         self._events: deque[Event] = deque()
         self._size = size
         self._closed = self._ending = False

@@ -16,7 +16,7 @@ from framework.types.messages import Usage
 from framework.types.state import Confirmation
 
 
-def content_of(run: RunContext) -> Content:
+def trace_content(run: RunContext) -> Content:
     """What a run lets stand in traces: a sub-agent's caller has a say, for its words are in there."""
     content, above = run.services.content, run
     while content:
@@ -51,7 +51,7 @@ def usage_attributes(usage: Usage | None) -> dict[str, Any]:
     }
 
 
-def waits_for(span: OpenSpan, asked: Sequence[Confirmation]) -> None:
+def record_pending(span: OpenSpan, asked: Sequence[Confirmation]) -> None:
     """Say on a span which tools wait for a human. These are names, no content, so every mode records them."""
     if not asked or not span.is_recording():
         return

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from framework.engine.context.run_context import RunContext
-from framework.engine.model_call.context_window import request_tokens, size_of
+from framework.engine.model_call.context_window import message_tokens, request_tokens
 from framework.engine.model_call.trace import ModelTrace
 from framework.llm.capabilities import priced
 from framework.llm.client import ModelClient, ModelInfo, ModelReply, ModelRequest
@@ -34,7 +34,7 @@ def message_id(state: RunState, attempt: int = 1) -> str:
     return ".".join(("msg", *state.path, str(state.steps))) + again
 
 
-async def attempt(
+async def send_attempt(
     run: RunContext, client: ModelClient, request: ModelRequest, call: ModelTrace, message: str, *, fallback: bool
 ) -> ModelReply:
     """Call a model once, within its timeouts.
@@ -71,7 +71,7 @@ def _counted(run: RunContext, request: ModelRequest, reply: ModelReply, info: Mo
     if info.stand_in or (usage.total_tokens and usage.cost_usd):
         return reply
     if not usage.total_tokens:
-        usage = _estimated(run, request, size_of(reply.message), info)
+        usage = _estimated(run, request, message_tokens(reply.message), info)
     cost = reply.usage.cost_usd or priced(usage, info.capabilities).cost_usd
     return replace(reply, usage=usage.model_copy(update={"cost_usd": cost}))
 

@@ -11,20 +11,20 @@ from framework.engine.context.run_context import RunContext
 from framework.engine.context.warning import warn
 from framework.engine.model_call import retry as asking
 from framework.engine.model_call import turn as turns
-from framework.engine.model_call.context_window import size_of
+from framework.engine.model_call.context_window import message_tokens
 from framework.llm.client import ModelRequest
 from framework.llm.json_protocol.client import ask_valid
 from framework.types.errors import LimitExceeded, ModelError
 from framework.types.messages import Message
 from framework.types.text import shorten
 
-KEPT = 0.5
+_KEPT_SHARE = 0.5
 """Of what a history may come to: so much of its end stays word for word."""
-OF_WINDOW = 0.5
+_WINDOW_SHARE = 0.5
 """Of a model's context window: what a history may take of it, whatever the agent's file says."""
-STEPS_NEEDED = 2
+_STEPS_NEEDED = 2
 """The summary is a step, and the answer is another one."""
-REQUEST_CHARS = 200
+_REQUEST_CHARS = 200
 
 
 async def fit_history(run: RunContext) -> None:
@@ -36,8 +36,8 @@ async def fit_history(run: RunContext) -> None:
     if run.parent is not None or state.steps or not state.history:
         return
     allowed = _allowed(run) if state.conversation_id else None
-    if allowed is not None and sum(map(size_of, state.history)) > allowed:
-        await _compress(run, int(allowed * KEPT))
+    if allowed is not None and sum(map(message_tokens, state.history)) > allowed:
+        await _compress(run, int(allowed * _KEPT_SHARE))
     if (length := len(state.history)) > settings.window:
         advice = f"begin a new conversation, or raise conversation.window ({run.agent.place('conversation')})"
         text = f"of {length} messages of the conversation, the model sees the last {settings.window}; {advice}"
@@ -47,17 +47,17 @@ async def fit_history(run: RunContext) -> None:
 def _allowed(run: RunContext) -> int | None:
     """How many tokens a history may come to; none: as many as there are."""
     allowed = run.agent.spec.conversation.compress_at_tokens
-    window = asking.first_model(run).info.capabilities.context_window
+    window = asking.primary_client(run).info.capabilities.context_window
     if allowed is None or window is None:
         return allowed
-    return min(allowed, int(OF_WINDOW * window))
+    return min(allowed, int(_WINDOW_SHARE * window))
 
 
 async def _compress(run: RunContext, keep: int) -> None:
     state = run.state
-    count = beginning(state.history, keep, size_of)
+    count = beginning(state.history, keep, message_tokens)
     steps = run.budget.limits.max_steps
-    if steps is not None and steps < STEPS_NEEDED:
+    if steps is not None and steps < _STEPS_NEEDED:
         return
     gone = state.history[:count]
     try:
@@ -78,9 +78,10 @@ async def _summary_text(run: RunContext, gone: Sequence[Message]) -> str:
     before = run.state.summary.text.splitlines() if run.state.summary else ()
     said = [line.removeprefix("- ") for line in before if line.startswith("- ")]
     said += [" ".join(message.content.split()) for message in gone if message.role == "user"]
-    requests = [shorten(text, REQUEST_CHARS) for text in said]
+    requests = [shorten(text, _REQUEST_CHARS) for text in said]
     text = turns.render(run, "compress.j2", requests=requests)
-    messages = (*turns.preamble(run), *turns.earlier(run), *gone, Message(role="user", content=text))
+    messages = (*turns.render_preamble(run), *turns.render_summary(run), *gone, Message(role="user", content=text))
     settings = run.state.model_settings.model_copy(update={"tool_choice": None})
-    reply = await ask_valid(partial(turns.ask, run), ModelRequest(messages, settings=settings, scratch=run.scratch))
+    request = ModelRequest(messages, settings=settings, scratch=run.scratch)
+    reply = await ask_valid(partial(turns.call_model, run), request)
     return reply.message.content

@@ -15,15 +15,15 @@ from framework.llm.tokens import estimate_tokens
 from framework.types.errors import LimitExceeded
 from framework.types.messages import Message, ToolDefinition
 
-CEILING = 0.95
+_MAX_SHARE = 0.95
 """How much of a context window is used: estimates may be wrong, and providers add something of their own."""
-FILLING = 0.8
+_WARNING_SHARE = 0.8
 """At how much of it a warning is told."""
-MESSAGE_TOKENS = 4
+_MESSAGE_OVERHEAD = 4
 """What a message takes besides its text."""
 
 
-async def check_room(run: RunContext, request: ModelRequest, info: ModelInfo) -> None:
+async def ensure_fits(run: RunContext, request: ModelRequest, info: ModelInfo) -> None:
     """Warn when the context window fills.
 
     Raises:
@@ -37,11 +37,11 @@ async def check_room(run: RunContext, request: ModelRequest, info: ModelInfo) ->
     if window is None:
         return
     needed = expected + (request.settings.max_tokens or 0)
-    if needed > CEILING * window:
+    if needed > _MAX_SHARE * window:
         place = f"the context window of {info.name}"
         await warn(run, "context_full", f"the request does not fit into {place}: {_advice(run)}")
-        raise LimitExceeded("context_full", used=needed, allowed=int(CEILING * window), place=place)
-    if needed > FILLING * window and "context" not in run.state.warned:
+        raise LimitExceeded("context_full", used=needed, allowed=int(_MAX_SHARE * window), place=place)
+    if needed > _WARNING_SHARE * window and "context" not in run.state.warned:
         run.state.warned.append("context")
         used = f"{needed} of {window} tokens of the context window used"
         await warn(run, "context", f"{used}; when it is full: {_advice(run)}")
@@ -67,7 +67,7 @@ def tool_tokens(tools: Sequence[ToolDefinition]) -> int:
     return estimate_tokens("".join(tool.told for tool in tools))
 
 
-def note_size(run: RunContext, reply: ModelReply) -> None:
+def record_token_count(run: RunContext, reply: ModelReply) -> None:
     """Remember what the provider counted: the conversation up to and with this answer, which is recorded next."""
     if reply.usage.prompt_tokens:
         size = reply.usage.prompt_tokens + reply.usage.completion_tokens
@@ -81,13 +81,13 @@ def _added(run: RunContext, request: ModelRequest) -> int:
     return next(behind, 0)
 
 
-def size_of(message: Message) -> int:
+def message_tokens(message: Message) -> int:
     """About how many tokens a message takes."""
-    return MESSAGE_TOKENS + estimate_tokens(_text(message))
+    return _MESSAGE_OVERHEAD + estimate_tokens(_text(message))
 
 
 def _estimate(messages: Iterable[Message]) -> int:
-    return sum(map(size_of, messages))
+    return sum(map(message_tokens, messages))
 
 
 def _advice(run: RunContext) -> str:

@@ -14,7 +14,7 @@ MAX_CHARS = 64 * 1024
 """Of all texts together."""
 
 
-async def read_background(run: RunContext) -> None:
+async def load_mcp_context(run: RunContext) -> None:
     """Read what the agent's `mcp_policy` names. What cannot be read is left out, with a warning."""
     if run.state.background is not None:
         return

@@ -19,7 +19,7 @@ MAX_CHARS = 200
 _STEP_MARKS = {"open": "[ ]", "running": "[>]", "done": "[x]", "failed": "[!]", "skipped": "[-]"}
 
 
-def recitation(run: RunContext) -> Iterator[Message]:
+def plan_reminder(run: RunContext) -> Iterator[Message]:
     """The plan whose step the run works off, or the conversation's list; nothing where all of it is done."""
     if not run.agent.spec.plan.recite:
         return

@@ -26,18 +26,18 @@ from framework.config.settings import ModelCallSettings
 from framework.engine.context.circuit_breaker import Permit
 from framework.engine.context.run_context import RunContext
 from framework.engine.context.warning import warn
-from framework.engine.model_call.attempt import attempt, message_id
+from framework.engine.model_call.attempt import message_id, send_attempt
 from framework.engine.model_call.trace import ModelTrace, model_trace
 from framework.llm.capabilities import unknown_settings
 from framework.llm.client import ModelClient, ModelReply, ModelRequest
 from framework.types.errors import ConfigError, ModelError
 from framework.types.state import RunState
 
-LOOK_AGAIN = 0.5
+_POLL_INTERVAL = 0.5
 """Seconds: a run that waits for a model looks so often whether another run has found it well again."""
 
 
-async def ask(run: RunContext, request: ModelRequest, model: str | None = None) -> ModelReply:
+async def complete_with_retries(run: RunContext, request: ModelRequest, model: str | None = None) -> ModelReply:
     """Ask the agent's model, or the one that is named instead, as often as it makes sense, then the agent's fallbacks.
 
     Raises:
@@ -65,7 +65,7 @@ async def ask(run: RunContext, request: ModelRequest, model: str | None = None) 
                 await warn(
                     run, "model_fallback", f"{failures[-1].message}; asking {instead} instead", message_id=attempts.last
                 )
-    raise _gave_up(failures, attempts)
+    raise _exhausted_error(failures, attempts)
 
 
 def _check_prices(run: RunContext, models: Sequence[str]) -> None:
@@ -84,7 +84,7 @@ def _check_prices(run: RunContext, models: Sequence[str]) -> None:
             raise ConfigError(f"max_cost_usd ({limit}) cannot be enforced: the price of {name} is unknown; {hint}")
 
 
-def first_model(run: RunContext, model: str | None = None) -> ModelClient:
+def primary_client(run: RunContext, model: str | None = None) -> ModelClient:
     """The model that is asked first; raises ConfigError when it has no key."""
     return run.services.model(run.agent, model or run.agent.spec.model or run.services.generation.settings.model)
 
@@ -139,7 +139,7 @@ class _Asked:
         self._run, self._name, self._client, self._request, self._trace = run, name, client, request, trace
         self._attempts, self._fallback, self._alone = attempts, fallback, alone
         self._rules = run.services.generation.settings.model_calls
-        self._health = run.services.health
+        self._breakers = run.services.breakers
 
     async def reply(self) -> ModelReply:
         run = self._run
@@ -148,19 +148,21 @@ class _Asked:
             run.keep_time()
             message = self._attempts.begin()
             try:
-                reply = await attempt(run, self._client, self._request, self._trace, message, fallback=self._fallback)
+                reply = await send_attempt(
+                    run, self._client, self._request, self._trace, message, fallback=self._fallback
+                )
             except ModelError as error:
                 if error.usage:
                     run.budget.spend_tokens(error.usage)
                 self._note(error, permit)
-                wait = pause(error, tried, self._rules)
+                wait = backoff_seconds(error, tried, self._rules)
                 if not self._is_worth_it(error, tried, wait):
                     raise
                 run.budget.check_spent()
                 await warn(run, "model_retry", f"{error.message}; asking again in {wait:.1f}s", message_id=message)
                 await asyncio.sleep(wait)
             else:
-                self._health.succeeded(self._name)
+                self._breakers.record_success(self._name)
                 run.budget.spend_tokens(reply.usage)
                 return reply
         raise AssertionError("counted to the end")
@@ -168,8 +170,8 @@ class _Asked:
     async def _permit(self) -> Permit:
         """Leave to ask; a model that rests is waited for only if there is no other and the run has the time."""
         told = False
-        while (permit := self._health.permit(self._name)).wait:
-            left_alone = f"{self._name} is left alone for {permit.wait:.1f}s: {self._health.trouble(self._name)}"
+        while (permit := self._breakers.acquire(self._name)).wait:
+            left_alone = f"{self._name} is left alone for {permit.wait:.1f}s: {self._breakers.last_error(self._name)}"
             if not self._alone:
                 raise ModelError(left_alone, retryable=True, retry_after=permit.wait)
             if permit.wait >= _time_left(self._run):
@@ -178,21 +180,23 @@ class _Asked:
             if not told:
                 await warn(self._run, "model_retry", left_alone)
                 told = True
-            await asyncio.sleep(min(permit.wait, LOOK_AGAIN))
+            await asyncio.sleep(min(permit.wait, _POLL_INTERVAL))
         return permit
 
     def _note(self, error: ModelError, permit: Permit) -> None:
         """A refusal is an answer, too: only what may pass by itself is a matter of health."""
         if error.retryable:
             rules = self._rules
-            self._health.failed(self._name, permit, error.message, after=rules.cooldown_after, cooldown=rules.cooldown)
+            self._breakers.record_failure(
+                self._name, permit, error.message, after=rules.cooldown_after, cooldown=rules.cooldown
+            )
         else:
-            self._health.succeeded(self._name)
+            self._breakers.record_success(self._name)
 
     def _is_worth_it(self, error: ModelError, tried: int, wait: float) -> bool:
         if not error.retryable or tried >= self._rules.max_retries:
             return False
-        if not self._alone and self._health.is_resting(self._name):
+        if not self._alone and self._breakers.is_open(self._name):
             return False
         patience = self._run.budget.limits.model_timeout
         if error.retry_after and patience is not None and error.retry_after > patience:
@@ -200,7 +204,7 @@ class _Asked:
         return wait < _time_left(self._run)
 
 
-def pause(error: ModelError, tried: int, rules: ModelCallSettings) -> float:
+def backoff_seconds(error: ModelError, tried: int, rules: ModelCallSettings) -> float:
     """Seconds until the next attempt: up to chance, so that many that failed at once do not come back at once."""
     jitter = random.uniform(0, min(rules.max_backoff, rules.backoff * 2**tried))
     return jitter if error.retry_after is None else error.retry_after + jitter
@@ -217,7 +221,7 @@ def _time_left(run: RunContext | None) -> float:
     return left
 
 
-def _gave_up(failures: list[ModelError], attempts: _Attempts) -> ModelError:
+def _exhausted_error(failures: list[ModelError], attempts: _Attempts) -> ModelError:
     """Return the error for the caller: every model's last message, each once."""
     said = "; ".join(dict.fromkeys(error.message for error in failures))
     often = f" ({attempts.count} attempts)" if attempts.count > 1 else ""

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from framework.engine.context.run_context import RunContext
-from framework.engine.model_call.retry import first_model
+from framework.engine.model_call.retry import primary_client
 from framework.llm.json_protocol.reply import unfenced
 from framework.llm.openai_format import repair
 from framework.tools.schema.arguments import ArgumentsError, SchemaArguments, bounded_model
@@ -24,7 +24,7 @@ SCHEMA = "It fits this JSON Schema:"
 INSTRUCTION = "Give your answer once more, complete, as the arguments of {name}. Take everything from what was said."
 
 
-def answer_text(output: object, executor: str) -> str:
+def check_output(output: object, executor: str) -> str:
     """What an executor has given, as it can be kept; raises ConfigError if it is no text."""
     if not isinstance(output, str):
         raise ConfigError(
@@ -33,10 +33,10 @@ def answer_text(output: object, executor: str) -> str:
     return repair(output)
 
 
-def answer_form(run: RunContext) -> Mapping[str, Any] | None:
+def answer_schema(run: RunContext) -> Mapping[str, Any] | None:
     """Return the JSON Schema that the final answer is to fit, `{}` for any JSON object, or None for text."""
     wanted, schema = run.state.model_settings.response_format, run.state.output_schema
-    if wanted == "text" or (schema is None and wanted is None) or first_model(run).info.typed:
+    if wanted == "text" or (schema is None and wanted is None) or primary_client(run).info.typed:
         return None
     if schema is None:
         return {}
@@ -45,16 +45,16 @@ def answer_form(run: RunContext) -> Mapping[str, Any] | None:
 
 def answer_instruction(run: RunContext) -> Iterator[str]:
     """Yield the system message's lines about the answer's form, unless the provider enforces it."""
-    form = answer_form(run)
+    form = answer_schema(run)
     with_tools = bool(run.agent.toolset.definitions)
-    if form is None or (form and first_model(run).info.holds_schema(with_tools=with_tools)):
+    if form is None or (form and primary_client(run).info.holds_schema(with_tools=with_tools)):
         return
     yield FORM
     if form:
         yield f"{SCHEMA}\n{json.dumps(form, ensure_ascii=False, separators=(',', ':'))}"
 
 
-async def typed_answer(run: RunContext, text: str, ask: AskTyped) -> Any:
+async def final_data(run: RunContext, text: str, ask: AskTyped) -> Any:
     """Return the answer as JSON data of the requested type, or None if no type is requested.
 
     Args:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from framework.engine.context.run_context import RunContext
-from framework.engine.context.trace import content_of, model_attributes, usage_attributes
+from framework.engine.context.trace import model_attributes, trace_content, usage_attributes
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.telemetry import names
 from framework.telemetry.null_context import Untold
@@ -112,7 +112,7 @@ class _Call(ModelTrace):
                 names.FIRST_CHUNK: first,
             }
         )
-        if self._span.is_recording() and (content := content_of(self._run)):
+        if self._span.is_recording() and (content := trace_content(self._run)):
             self._span.set_attributes(content.reply(reply.message, reply.finish_reason))
 
     def ended(self, attempt: _Ended, usage: Usage | None) -> None:
@@ -134,7 +134,7 @@ class _Call(ModelTrace):
             return
         self._span = run.span(f"chat {info.wire_name}", "LLM", self._attributes(info))
         self._span.__enter__()
-        if self._span.is_recording() and (content := content_of(run)):
+        if self._span.is_recording() and (content := trace_content(run)):
             self._span.set_attributes(content.request(self._request.messages, self._request.tools))
 
     def _emit(self, attempt: _Ended) -> None:

@@ -11,19 +11,19 @@ from framework.conversation.window import last_messages
 from framework.engine.context.run_context import RunContext
 from framework.engine.context.warning import warn
 from framework.engine.model_call import retry as asking
-from framework.engine.model_call.context_window import check_room
-from framework.engine.model_call.plan_reminder import recitation
-from framework.engine.model_call.structured_output import answer_form, answer_instruction
+from framework.engine.model_call.context_window import ensure_fits
+from framework.engine.model_call.plan_reminder import plan_reminder
+from framework.engine.model_call.structured_output import answer_instruction, answer_schema
 from framework.engine.tool_call.results import record_final_answer
 from framework.llm.client import ModelReply, ModelRequest
 from framework.types.events import ContentReceived, Thought
 from framework.types.messages import Message, ToolDefinition
 
-HURRY = ("max_steps", "max_tool_calls", "max_total_tokens", "max_cost_usd", "context")
+_ACTIONABLE_LIMITS = ("max_steps", "max_tool_calls", "max_total_tokens", "max_cost_usd", "context")
 """Limits that a model can do something about."""
 
 
-def preamble(run: RunContext) -> tuple[Message, ...]:
+def render_preamble(run: RunContext) -> tuple[Message, ...]:
     """Instructions, guidance and examples; raises PromptError."""
     spec, state = run.agent.spec, run.state
     variables = _variables(run)
@@ -35,12 +35,12 @@ def preamble(run: RunContext) -> tuple[Message, ...]:
     return system, *(Message(role=role, content=text) for turn in turns for role, text in turn)
 
 
-def cached_preamble(run: RunContext) -> tuple[Message, ...]:
+def preamble_messages(run: RunContext) -> tuple[Message, ...]:
     """Return the preamble that all requests of this run share; raises PromptError."""
-    return run.render_once("preamble", partial(preamble, run))
+    return run.render_once("preamble", partial(render_preamble, run))
 
 
-def earlier(run: RunContext) -> tuple[Message, ...]:
+def render_summary(run: RunContext) -> tuple[Message, ...]:
     """What stands for the beginning of a long conversation, as the user's words: it may hold those of anybody."""
     summary = run.state.summary
     if summary is None:
@@ -60,24 +60,26 @@ def _variables(run: RunContext) -> RunVariables:
     return RunVariables(run.state.messages[0].content, history, http)
 
 
-def request_of(run: RunContext, instructions: Sequence[Message], **options: Any) -> ModelRequest:
+def build_request(run: RunContext, instructions: Sequence[Message], **options: Any) -> ModelRequest:
     """The whole conversation as a request, with instructions that are never stored at its end."""
     history = last_messages(run.state.history, run.agent.spec.conversation.window)
-    summary = run.render_once("earlier", partial(earlier, run))
-    known = (*cached_preamble(run), *summary, *history, *run.state.messages)
-    messages = (*known, *recitation(run), *instructions, *_hurry(run))
+    summary = run.render_once("earlier", partial(render_summary, run))
+    known = (*preamble_messages(run), *summary, *history, *run.state.messages)
+    messages = (*known, *plan_reminder(run), *instructions, *_limit_notice(run))
     return ModelRequest(messages, settings=run.state.model_settings, scratch=run.scratch, **options)
 
 
-def turn_of(run: RunContext, instructions: Sequence[Message], tools: tuple[ToolDefinition, ...]) -> ModelRequest:
+def build_turn_request(
+    run: RunContext, instructions: Sequence[Message], tools: tuple[ToolDefinition, ...]
+) -> ModelRequest:
     """One turn of the conversation as a request: with tools, or with the final answer in the form that is wanted."""
     stream = run.services.listening and not run.is_guarded
-    return request_of(run, instructions, tools=tools, stream=stream, json=answer_form(run), json_by_tool=True)
+    return build_request(run, instructions, tools=tools, stream=stream, json=answer_schema(run), json_by_tool=True)
 
 
-def _hurry(run: RunContext) -> Iterator[Message]:
+def _limit_notice(run: RunContext) -> Iterator[Message]:
     """One line to the model once the run has used most of what it may: never stored."""
-    near = [name for name in run.state.warned if name in HURRY]
+    near = [name for name in run.state.warned if name in _ACTIONABLE_LIMITS]
     if near:
         text = f"You have used most of what this run may use ({', '.join(near)}). Finish now, with what you have."
         yield Message(role="system", content=text)
@@ -91,7 +93,7 @@ def _truncated(run: RunContext) -> str:
     return f"the answer was cut by max_tokens: raise model_settings.max_tokens ({place})"
 
 
-async def ask(run: RunContext, request: ModelRequest, *, model: str | None = None) -> ModelReply:
+async def call_model(run: RunContext, request: ModelRequest, *, model: str | None = None) -> ModelReply:
     """Every model call of a run goes through here, re-asks for a typed answer included: one step, whatever it takes.
 
     Args:
@@ -106,17 +108,17 @@ async def ask(run: RunContext, request: ModelRequest, *, model: str | None = Non
     run.keep_time()
     run.services.journal.check()
     run.budget.check_steps()
-    await check_room(run, request, asking.first_model(run, model).info)
+    await ensure_fits(run, request, asking.primary_client(run, model).info)
     run.budget.spend_step()
-    reply = await asking.ask(run, request, model)
-    for code, message in run.budget.near():
+    reply = await asking.complete_with_retries(run, request, model)
+    for code, message in run.budget.new_warnings():
         await warn(run, code, message)
     if reply.finish_reason == "length" and reply.unusable is None:
         await warn(run, "truncated", _truncated(run))
     return reply
 
 
-async def tell(run: RunContext, message: Message, message_id: str) -> None:
+async def emit_reply(run: RunContext, message: Message, message_id: str) -> None:
     """Emit a reply as events: reasoning where it led to tool calls, content where it is the final answer."""
     reasoning = message.reasoning.text if message.reasoning else ""
     if not message.tool_calls and run.is_guarded:

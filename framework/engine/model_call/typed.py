@@ -7,7 +7,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from framework.engine.context.run_context import RunContext
-from framework.engine.model_call.retry import first_model
+from framework.engine.model_call.retry import primary_client
 from framework.llm.client import ModelRequest
 from framework.llm.instructor_client import Ask, ask_typed
 from framework.llm.json_protocol.client import ask_valid
@@ -16,7 +16,7 @@ from framework.types.errors import ModelError
 T = TypeVar("T", bound=BaseModel)
 
 
-async def answer(run: RunContext, ask: Ask, request: ModelRequest, output: type[T], model: str | None = None) -> T:
+async def typed_reply(run: RunContext, ask: Ask, request: ModelRequest, output: type[T], model: str | None = None) -> T:
     """Ask for an answer of a type.
 
     Args:
@@ -29,7 +29,7 @@ async def answer(run: RunContext, ask: Ask, request: ModelRequest, output: type[
     Raises:
         ModelError: the answer does not fit the type, however often the model was asked.
     """
-    if not first_model(run, model).info.typed:
+    if not primary_client(run, model).info.typed:
         return await ask_typed(ask, request, output)
     reply = await ask_valid(ask, request)
     try:

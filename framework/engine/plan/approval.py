@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from framework.engine.context.confirmation_ids import question_id
-from framework.engine.context.trace import waits_for
+from framework.engine.context.trace import record_pending
 from framework.engine.plan.planner import (
     adopt_plan,
     current_plan,
@@ -60,7 +60,7 @@ async def request_approval(run: Run) -> str | None:
         question, decision = _current_question(run, _question(run, current_plan(run), reason))
         with approval_span(run, current_plan(run).revision, decision) as span:
             if decision is None:
-                waits_for(span, [question])
+                record_pending(span, [question])
             else:
                 record_decision(run, question.id, decision)
         match decision:
@@ -118,7 +118,7 @@ def _tools_to_consider(run: Run, step: PlanStep) -> list[Tool]:
     tools = usable_tools(run, step)
     if step.tool is not None:
         return tools
-    return [tool for tool in tools if run.policy.judge(tool, tool.with_defaults({})).kind == "allow"]
+    return [tool for tool in tools if run.policy.evaluate(tool, tool.with_defaults({})).kind == "allow"]
 
 
 def _scope_violations(run: Run, plan: Plan, envelope: Envelope) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from framework.engine.context.concurrency import Confirmations, Job, as_ready
+from framework.engine.context.concurrency import Confirmations, Job, run_as_ready
 from framework.engine.context.warning import warn
 from framework.engine.model_call.turn import render
 from framework.engine.plan.approval import request_approval
@@ -63,7 +63,7 @@ async def _run_steps(run: Run) -> None:
         started.add(step.id)
         return _run_one(run, step)
 
-    await as_ready(next_job, at_most=plan_settings(run).max_parallel)
+    await run_as_ready(next_job, limit=plan_settings(run).max_parallel)
 
 
 def _startable_steps(run: Run) -> Iterator[PlanStep]:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from framework.engine.context.run_context import RunContext
-from framework.engine.model_call.retry import first_model
-from framework.engine.model_call.turn import cached_preamble
+from framework.engine.model_call.retry import primary_client
+from framework.engine.model_call.turn import preamble_messages
 from framework.engine.plan.references import expected_types, invalid_references, references, referring_parameters
 from framework.llm.openai_format import read_again
 from framework.llm.tokens import estimate_tokens
@@ -130,7 +130,7 @@ def _check(run: RunContext, plan: Plan, step: PlanStep) -> StepCheck:
         return StepCheck(id=step.id, verdict="deny", risk=tool.risk, findings=(f"{tool.name}: {invalid}",))
     # What a reference will stand for is not known: only rules that hold whatever it is count now.
     known = {name: value for name, value in step.parameters.items() if name not in referring_parameters(step)}
-    verdict = run.policy.judge(
+    verdict = run.policy.evaluate(
         tool, {k: v for k, v in tool.with_defaults(known).items() if k not in referring_parameters(step)}
     )
     if verdict.kind == "deny":
@@ -190,15 +190,16 @@ def _estimate(run: RunContext, plan: Plan) -> Estimate:
     """Of what is still to be done, if every step succeeds and every goal is reached in one turn."""
     remaining = [step for step in plan.steps if step.status in ("open", "running")]
     goals = sum(step.tool is None for step in remaining)
-    context = sum(estimate_tokens(m.content) for m in (*cached_preamble(run), *run.state.history, *run.state.messages))
+    preamble = preamble_messages(run)
+    context = sum(estimate_tokens(m.content) for m in (*preamble, *run.state.history, *run.state.messages))
     prompt = context + _RESULT_TOKENS * len(plan.steps)
     if goals:
         tools = [definition.model_dump() for definition in run.agent.toolset.definitions]
-        preamble = sum(estimate_tokens(message.content) for message in cached_preamble(run))
-        prompt += goals * (preamble + estimate_tokens(json.dumps(tools, ensure_ascii=False)) + _RESULT_TOKENS)
+        own = sum(estimate_tokens(message.content) for message in preamble)
+        prompt += goals * (own + estimate_tokens(json.dumps(tools, ensure_ascii=False)) + _RESULT_TOKENS)
     completion = (goals + 1) * _ANSWER_TOKENS
     usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
-    prices = first_model(run).info.capabilities.prices
+    prices = primary_client(run).info.capabilities.prices
     return Estimate(
         tool_calls=len(remaining) - goals,
         model_calls=goals + 1,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from framework.engine.context.run_context import RunContext
-from framework.engine.context.trace import content_of, waits_for
+from framework.engine.context.trace import record_pending, trace_content
 from framework.telemetry import names
 from framework.telemetry.span import OpenSpan
 from framework.types.plan import PlanDraft, PlanStep, StepDraft, StepStatus
@@ -43,7 +43,7 @@ def plan_step_span(run: RunContext, step: PlanStep, revision: int) -> OpenSpan:
     """One step of the plan."""
     attributes = {names.PLAN_STEP_ID: step.id, names.PLAN_REVISION: revision}
     span = _span(run, f"plan.step {step.id}", attributes, None)
-    if span.is_recording() and (content := content_of(run)):
+    if span.is_recording() and (content := trace_content(run)):
         span.set_attributes(content.text(names.PLAN_STEP_DESCRIPTION, step.description))
         span.set_attributes(
             content.input(step.model_dump(include=set(StepDraft.model_fields), exclude_defaults=True, mode="json"))
@@ -57,7 +57,7 @@ def record_step_end(
     """Record how a step ended, or what it waits for."""
     if pending:
         span.set_attribute(names.PLAN_STEP_OUTCOME, "waiting")
-        waits_for(span, pending)
+        record_pending(span, pending)
         return
     span.set_attribute(names.PLAN_STEP_OUTCOME, status)
     _output(run, span, result or "")
@@ -77,11 +77,11 @@ def record_summary(run: RunContext, span: OpenSpan, answer: str) -> None:
 
 def _span(run: RunContext, name: str, attributes: Mapping[str, Any], input_text: str | None) -> OpenSpan:
     span = run.span(name, "CHAIN", attributes)
-    if input_text and span.is_recording() and (content := content_of(run)):
+    if input_text and span.is_recording() and (content := trace_content(run)):
         span.set_attributes(content.input(input_text))
     return span
 
 
 def _output(run: RunContext, span: OpenSpan, value: Any) -> None:
-    if value and span.is_recording() and (content := content_of(run)):
+    if value and span.is_recording() and (content := trace_content(run)):
         span.set_attributes(content.output(value))

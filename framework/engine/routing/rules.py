@@ -19,7 +19,7 @@ from framework.types.warnings import RunWarning
 
 Mode = Literal["explicit", "conversation", "rule", "model", "default"]
 NO_AGENTS = "there are no agents: put one under agents.d/, or run `agentsd init`"
-FALLBACK = "assistant"
+_FALLBACK_AGENT = "assistant"
 """Takes what no rule matches, if there is an agent of that name and no `routing.default_agent`."""
 _UNSPACED = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff"
@@ -29,7 +29,7 @@ _UNSPACED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RoutingCall:
     """The question to a model that a route comes from."""
 
     info: ModelInfo
@@ -48,14 +48,14 @@ class Route:
     confidence: float = 1.0
     executor: str = ""
     """How it works, where its file leaves that open and a model has chosen that, too."""
-    asked: Asked | None = None
+    model_call: RoutingCall | None = None
     usage: Usage = field(default_factory=Usage)
     """Usage of the model call that routes, whether or not its choice is used."""
     warnings: tuple[RunWarning, ...] = ()
     """Warnings of the model call that routes."""
 
 
-def route(
+def choose_route(
     message: str,
     agents: Mapping[str, Agent],
     *,
@@ -139,8 +139,9 @@ def default_route(agents: Mapping[str, Agent], default: str | None) -> Route:
     if len(agents) == 1:
         (only,) = agents.values()
         return Route(only, "default", "the only agent")
-    if FALLBACK in agents:
-        return Route(agents[FALLBACK], "default", f"no rule matches; {FALLBACK!r} takes what is left", 0.5)
+    if _FALLBACK_AGENT in agents:
+        reason = f"no rule matches; {_FALLBACK_AGENT!r} takes what is left"
+        return Route(agents[_FALLBACK_AGENT], "default", reason, 0.5)
     if not agents:
         raise RequestError(NO_AGENTS)
     names = ", ".join(sorted(agents))

@@ -20,11 +20,11 @@ EVERY = 1.0
 class Stoppable(Protocol):
     """The part of a run's journal that the heartbeat uses."""
 
-    def abandon(self) -> None:
+    def request_cancel(self) -> None:
         """Cancel the run: a cancel request was recorded."""
         ...
 
-    def lose(self) -> None:
+    def mark_lease_lost(self) -> None:
         """Stop working on the run without ending it: this process no longer holds it."""
         ...
 
@@ -75,6 +75,6 @@ class Keeper:
             if self._running.get(run_id) is not run:
                 continue  # it ended meanwhile, and may have been resumed as another object
             if run_id not in held:
-                run.journal.lose()
+                run.journal.mark_lease_lost()
             elif held[run_id]:
-                run.journal.abandon()
+                run.journal.request_cancel()

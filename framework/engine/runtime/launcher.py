@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.engine.context.journal import Journal
-from framework.engine.context.model_clients import Models
+from framework.engine.context.model_clients import ModelClients
 from framework.engine.context.rate_limit import Throttle
 from framework.engine.context.services import Services
 from framework.engine.context.stream import Channel, RunStream
@@ -30,7 +30,7 @@ from framework.engine.runtime.root import drive_root
 from framework.engine.runtime.trace import process_content, spans_of
 from framework.llm.client import ModelClient
 from framework.llm.request_cache import Toolsets
-from framework.store.protocol import NoRecord, RunRecord, Store
+from framework.store.protocol import NullRecord, RunRecord, Store
 from framework.store.store_files import files_of
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
@@ -70,7 +70,7 @@ class Launcher:
     """The runs of this process that go on."""
 
     def __init__(self, project: Project, store: Store, models: Mapping[str, ModelClient], deps: Any) -> None:
-        self.models = Models(models)
+        self.models = ModelClients(models)
         self.store = store
         self.pinned: dict[str, Generation] = {}
         """By run, also of those that wait, where the store does not keep what their agents are made of."""
@@ -114,7 +114,7 @@ class Launcher:
 
     def off_the_record(self, state: RunState, agent: Agent, generation: Generation, *, traced: bool = True) -> Run:
         """A run of which nothing is kept or told, for a call that is part of no run; nor traced, if it is not to be."""
-        start, channel = Start(state, NoRecord(), generation, agent), Channel()
+        start, channel = Start(state, NullRecord(), generation, agent), Channel()
         channel.close()
         journal = Journal(state, start.record, channel, durable=False)
         services = self._services(start, channel, journal, self._spans(start, traced=traced), listening=False)
@@ -131,14 +131,14 @@ class Launcher:
     def cancel(self, run_id: str) -> bool:
         """Stop a run that is in progress in this process, and held by it; returns whether there is one."""
         ongoing = self._running.get(run_id)
-        if ongoing is None or ongoing.journal.lost:
+        if ongoing is None or ongoing.journal.lease_lost:
             return False
-        ongoing.journal.note_cancel()
+        ongoing.journal.mark_cancelled()
         ongoing.cancel()
         return True
 
     def _spans(self, start: Start, *, traced: bool = True) -> Spans:
-        keep = self.store.keeps_spans and not isinstance(start.record, NoRecord)
+        keep = self.store.keeps_spans and not isinstance(start.record, NullRecord)
         return spans_of(start.state, start.generation, keep=keep, traced=traced)
 
     def _services(self, start: Start, channel: Channel, journal: Journal, spans: Spans, *, listening: bool) -> Services:
@@ -150,8 +150,8 @@ class Launcher:
             root=state,
             generation=generation,
             current_agent=partial(self._current_agent, generation),
-            model=partial(self.models.of, settings),
-            health=self.models.health,
+            model=partial(self.models.for_agent, settings),
+            breakers=self.models.breakers,
             journal=journal,
             channel=channel,
             spans=spans,
@@ -210,7 +210,7 @@ class Launcher:
         finally:
             del self._running[run.state.run_id]
             if run.state.status == "paused":
-                self._on_pause(run.state, run.services.journal.unwanted)
+                self._on_pause(run.state, run.services.journal.cancel_requested)
             else:
                 self.pinned.pop(run.state.run_id, None)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from time import time
 from typing import NoReturn
 
-from framework.engine.context.journal import numbered
+from framework.engine.context.journal import next_event
 from framework.engine.run import Run
 from framework.engine.runtime.expiry import with_expiry
 from framework.engine.runtime.trace import RunTrace
@@ -46,17 +46,17 @@ async def suspend(run: Run, trace: RunTrace) -> NoReturn:
     trace.ended()
     journal, run_id = run.services.journal, run.state.run_id
     await journal.release()
-    why = "its lease was lost" if journal.lost else "the runtime was closed"
+    why = "its lease was lost" if journal.lease_lost else "the runtime was closed"
     raise RunSuspended(f"run {run_id} is suspended: {why} while it was in progress; it can be resumed")
 
 
 def last_events(state: RunState, message_id: str | None = None) -> Iterator[Event]:
     """How a root run ended, or what it waits for."""
     for confirmation in state.pending:
-        yield numbered(state, ConfirmationRequested, **{name: getattr(confirmation, name) for name in _ASKED})
+        yield next_event(state, ConfirmationRequested, **{name: getattr(confirmation, name) for name in _ASKED})
     if state.error is not None:
-        yield numbered(state, RunFailed, **state.error.model_dump())
-    yield numbered(
+        yield next_event(state, RunFailed, **state.error.model_dump())
+    yield next_event(
         state,
         RunFinished,
         status=state.status,

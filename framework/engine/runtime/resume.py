@@ -15,7 +15,7 @@ from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.engine.context.journal import Journal
 from framework.engine.context.stream import Channel, RunStream
-from framework.engine.routing.rules import route
+from framework.engine.routing.rules import choose_route
 from framework.engine.runtime.expiry import expired
 from framework.engine.runtime.launcher import Launcher, Start
 from framework.engine.runtime.request import HOST, Asker, check_answers, kept_decisions
@@ -64,7 +64,7 @@ class Resumption:
             late = await self._check(state, given)
             kept = given | {key: Reject(reason=NOBODY_DECIDED) for key in late}
             generation = await self._generation(state, leased)
-            agent = route("", generation.agents, explicit=state.agent).agent
+            agent = choose_route("", generation.agents, explicit=state.agent).agent
             record = await self._store.take(state, kept, asker.user)
             if timer := self._timers.pop(run_id, None):
                 timer.cancel()

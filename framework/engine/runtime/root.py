@@ -27,7 +27,7 @@ async def drive_root(run: Run, chosen: Route | None) -> RunResult:
                 if chosen is not None:
                     await _tell_route(run, chosen)
                 asked = await run.drive()
-            if run.services.journal.suspended and run.state.status == "running":
+            if run.services.journal.is_suspended and run.state.status == "running":
                 await suspend(run, trace)
             return await conclude(run, asked, trace)
     finally:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from framework.config.agents.compile import Agent
 from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.generation import Generation
-from framework.engine.context.model_clients import Models
+from framework.engine.context.model_clients import ModelClients
 from framework.engine.context.run_context import RunContext
-from framework.engine.routing.by_model import as_router, is_sure, route_by_model, why_not
-from framework.engine.routing.rules import Route, default_route, known_route, route
+from framework.engine.routing.by_model import is_confident, rejection_reason, route_by_model, router_agent
+from framework.engine.routing.rules import Route, choose_route, default_route, known_route
 from framework.engine.runtime.launcher import Start
 from framework.engine.runtime.options import RunOptions
 from framework.engine.runtime.request import Asker, first_state, limits_of
@@ -40,7 +40,7 @@ class Starter:
     """Puts new runs on record."""
 
     def __init__(
-        self, store: Store, blueprints: Blueprints, models: Models, aside: Aside, asker: Callable[..., Asker]
+        self, store: Store, blueprints: Blueprints, models: ModelClients, aside: Aside, asker: Callable[..., Asker]
     ) -> None:
         self._store, self._blueprints, self._models, self._aside = store, blueprints, models, aside
         self._asker = asker
@@ -54,14 +54,14 @@ class Starter:
             StoreError: it could not be put on record.
         """
         if model := options.get("model"):
-            self._models.expect(generation.settings, model)
+            self._models.require_known(generation.settings, model)
         conversation = await self._conversation(options)
         last = conversation.agent if conversation else None
         chosen = await self._chosen(message, generation, options, last)
         state = first_state(message, chosen.agent, generation, generation.settings.locale, options)
         state.executor = chosen.executor
         state.usage, state.warnings = chosen.usage, [*chosen.warnings]
-        if asked := chosen.asked:
+        if asked := chosen.model_call:
             state.elapsed_ms = (asked.ended_ns - asked.began_ns) / 1e6
         if conversation is not None:
             state.summary, state.session = conversation.summary, dict(conversation.session)
@@ -81,25 +81,25 @@ class Starter:
         anyone = agents[min(agents)]
         question = [Message(role="user", content=message)]
         asking = RunState(agent=anyone.name, limits=limits_of(Limits(), options), messages=question)
-        aside = self._aside(asking, as_router(anyone, settings.model), generation)
+        aside = self._aside(asking, router_agent(anyone, settings.model), generation)
         try:
             chosen = await route_by_model(aside, message, agents, settings.model)
         except (ModelError, ConfigError, LimitExceeded) as error:
             log.warning("routing.model: %s", error.message)
-            route = default_route(agents, settings.default_agent)
-            warnings = (*asking.warnings, RunWarning(code="routing", message=why_not(error)))
-            reason = f"{route.reason}; {why_not(error)}"
-            return replace(route, reason=reason, usage=asking.usage, warnings=warnings)
+            fallback = default_route(agents, settings.default_agent)
+            warnings = (*asking.warnings, RunWarning(code="routing", message=rejection_reason(error)))
+            reason = f"{fallback.reason}; {rejection_reason(error)}"
+            return replace(fallback, reason=reason, usage=asking.usage, warnings=warnings)
         chosen = replace(chosen, usage=asking.usage, warnings=tuple(asking.warnings))
-        if is_sure(chosen):
+        if is_confident(chosen):
             return chosen
         try:
-            route = default_route(agents, settings.default_agent)
+            fallback = default_route(agents, settings.default_agent)
         except RequestError:
             return chosen
-        unsure = f"{route.reason}; the model was not sure of {chosen.agent.name}"
+        unsure = f"{fallback.reason}; the model was not sure of {chosen.agent.name}"
         return replace(
-            chosen, agent=route.agent, mode=route.mode, reason=unsure, confidence=route.confidence, executor=""
+            chosen, agent=fallback.agent, mode=fallback.mode, reason=unsure, confidence=fallback.confidence, executor=""
         )
 
     async def _conversation(self, options: RunOptions) -> Conversation | None:
@@ -144,6 +144,6 @@ def choose(message: str, generation: Generation, *, explicit: str | None, last: 
         raise ConfigError("no agent can be used", generation.errors)
     default = generation.settings.routing.default_agent
     try:
-        return route(message, generation.agents, explicit=explicit, last=last, default=default)
+        return choose_route(message, generation.agents, explicit=explicit, last=last, default=default)
     except AgentNotFound as missing:
         raise AgentNotFound(missing.name, missing.known, generation.errors) from None

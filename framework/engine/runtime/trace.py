@@ -13,7 +13,7 @@ from pydantic import BaseModel, SecretStr
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.engine.context.run_context import RunContext
-from framework.engine.context.trace import content_of, model_attributes, usage_attributes, waits_for
+from framework.engine.context.trace import model_attributes, record_pending, trace_content, usage_attributes
 from framework.engine.routing.rules import Route
 from framework.telemetry import inbound, names
 from framework.telemetry.content import Content, mode_of
@@ -73,7 +73,7 @@ class RunTrace:
             names.AGENT: agent,
             names.DIGEST: state.digest,
         }
-        began = self._chosen.asked.began_ns if self._chosen and self._chosen.asked else None
+        began = self._chosen.model_call.began_ns if self._chosen and self._chosen.model_call else None
         self.span = run.services.spans.span(f"invoke_workflow {agent}", "CHAIN", attributes, started_ns=began)
         self.span.__enter__()
         self.span.add_link(run.services.generation.traceparent, "config.reload")
@@ -82,7 +82,7 @@ class RunTrace:
             self.span.add_link(state.traceparent, "resume")
             self.span.set_attribute(names.RESUMED, state.traceparent.split("-")[1])
         state.traceparent = self.span.traceparent
-        if self.span.is_recording() and (content := content_of(run)):
+        if self.span.is_recording() and (content := trace_content(run)):
             self.span.set_attributes(content.input(state.messages[0].content))
         self._tell_route()
         return self
@@ -119,9 +119,9 @@ class RunTrace:
                 names.RUN_COST: state.usage.cost_usd or None,
             }
         )
-        if span.is_recording() and state.output and (content := content_of(run)):
+        if span.is_recording() and state.output and (content := trace_content(run)):
             span.set_attributes(content.output(state.output))
-        waits_for(span, state.pending)
+        record_pending(span, state.pending)
         if state.status != "running" and (error_type := outcome(state.finish_reason).span_error):
             span.fail(error_type)
         span.end()
@@ -137,7 +137,7 @@ class RunTrace:
             names.ROUTE_CANDIDATES: len(self._run.services.generation.agents),
             names.ROUTE_SCORE: chosen.confidence,
         }
-        asked, spans = chosen.asked, self._run.services.spans
+        asked, spans = chosen.model_call, self._run.services.spans
         with spans.span("agent.route", "CHAIN", attributes, started_ns=asked.began_ns if asked else None):
             if asked is None:
                 return

@@ -100,11 +100,11 @@ def reserve_calls(run: RunContext, requested: Sequence[ToolCall], *, is_retry: b
     fitting = 0
     for call in new:
         repeats = 1 if is_retry else run.budget.spend_repeat(arguments_hash(call.tool, call.arguments))
-        fits = run.budget.spend_call()
+        fits = run.budget.reserve_call()
         fitting += fits
         run.state.calls[call.id] = CallRecord(call=call, repeats=repeats, result=None if fits else _limit_reached())
     if new and not fitting:
-        raise run.budget.no_calls_left()
+        raise run.budget.calls_exhausted()
     return requested
 
 
@@ -136,7 +136,7 @@ async def _handle(run: RunContext, call: ToolCall, tool: Tool | None, record: Ca
 
 
 async def _authorize(run: RunContext, call: ToolCall, tool: Tool, record: CallRecord) -> Confirmations:
-    verdict = run.policy.judge(tool, *views(tool, call.arguments))
+    verdict = run.policy.evaluate(tool, *views(tool, call.arguments))
     if verdict.kind == "deny":
         return await record_result(run, call, _denied(verdict))
     try:
@@ -148,7 +148,7 @@ async def _authorize(run: RunContext, call: ToolCall, tool: Tool, record: CallRe
     except ToolError as error:
         return await record_result(run, call, _tool_error(error))
     if len(seen := views(tool, call.arguments, bound)) > 1:
-        verdict = run.policy.judge(tool, *seen)
+        verdict = run.policy.evaluate(tool, *seen)
     if verdict.kind == "deny":
         return await record_result(run, call, _denied(verdict))
     if refused := await hooks.before_tool(run, call):
@@ -165,7 +165,7 @@ async def _execute_rate_limited(
     """Make a call once its tool's rate allows it, if the rules of then do, too; `asked`: a human has approved it."""
     run.keep_time()
     if await run.services.throttle.wait(tool):
-        verdict = run.policy.judge(tool, *views(tool, call.arguments, bound))
+        verdict = run.policy.evaluate(tool, *views(tool, call.arguments, bound))
         if verdict.kind == "deny":
             return await record_result(run, call, _denied(verdict))
         question = None if is_approved else _required_confirmation(run, call, tool, verdict, run.state.calls[call.id])
@@ -246,7 +246,7 @@ async def _execute_edited(run: RunContext, call: ToolCall, tool: Tool, arguments
         problem, seen = "", views(tool, edited.arguments, bound)
     except ToolError as error:
         problem = edited.invalid or error.message
-    verdict = run.policy.judge(tool, *seen)
+    verdict = run.policy.evaluate(tool, *seen)
     if verdict.kind == "deny":
         return await record_result(run, call, _denied(verdict))
     if problem:

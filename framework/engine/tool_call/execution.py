@@ -82,7 +82,7 @@ async def _call_with_retries(
             break
         await asyncio.sleep(min(MIN_BACKOFF_SECONDS * 2**attempt, MAX_BACKOFF_SECONDS) * random.uniform(0.5, 1))
         await run.services.throttle.wait(tool)
-        if run.policy.judge(tool, *views(tool, call.arguments, bound)).kind == "deny":
+        if run.policy.evaluate(tool, *views(tool, call.arguments, bound)).kind == "deny":
             break
     if tool.retries:
         current().set_attribute(names.TOOL_ATTEMPTS, attempt)

@@ -11,7 +11,7 @@ from typing import Any
 from framework.config.agents.compile import Agent
 from framework.config.templates.samples import placeholders
 from framework.config.templates.variables import HTTP_TOOL, RunVariables
-from framework.engine.context.policy import Policy, Verdict, VerdictKind, judge
+from framework.engine.context.policy import Policy, Verdict, VerdictKind, evaluate
 from framework.engine.tool_call.argument_repair import bind_arguments, normalize_arguments
 from framework.llm.tokens import estimate_tokens
 from framework.tools.base_folder import BaseFolder
@@ -46,7 +46,7 @@ def explain_tools(agent: Agent) -> list[ToolExplanation]:
 
 def explain_tool(agent: Agent, tool: Tool) -> ToolExplanation:
     """One tool, whatever it is called with."""
-    verdict = judge(agent, tool, {})
+    verdict = evaluate(agent, tool, {})
     conditions = tuple(_conditions(agent, tool)) if verdict.kind != "deny" else ()
     return ToolExplanation(tool, tool.name in agent.toolset.offered, verdict, conditions)
 
@@ -69,7 +69,7 @@ def explain_call(
         argument_views = views(tool, repaired, bind_arguments(tool, repaired, base))
     except ToolError as error:
         error_message = error.message
-    verdict = policy.judge(tool, *argument_views)
+    verdict = policy.evaluate(tool, *argument_views)
     return ToolExplanation(tool, tool.name in agent.toolset.offered, verdict), error_message
 
 

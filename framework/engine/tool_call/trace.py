@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from framework.engine.context.run_context import RunContext
-from framework.engine.context.trace import content_of, waits_for
+from framework.engine.context.trace import record_pending, trace_content
 from framework.telemetry import names
 from framework.telemetry.null_context import Untold
 from framework.telemetry.span import NO_SPAN, current
@@ -55,7 +55,7 @@ class _RecordedToolTrace(ToolTrace):
         if run.services.spans.recording:
             self._span = run.span(f"execute_tool {self._name}", "TOOL", self._attributes())
             self._span.__enter__()
-            if self._span.is_recording() and (content := content_of(run)):
+            if self._span.is_recording() and (content := trace_content(run)):
                 self._span.set_attributes(content.arguments(self._call.arguments))
         return self
 
@@ -84,13 +84,13 @@ class _RecordedToolTrace(ToolTrace):
                 names.CONFIRM_RULE: question.rule,
             }
             self._span.add_event(names.CONFIRM_REQUESTED, about)
-        waits_for(self._span, self._pending)
+        record_pending(self._span, self._pending)
         outcome = "waiting" if self._pending else "cancelled" if result is None else outcome_of(result)
         attributes: dict[str, Any] = {names.TOOL_OUTCOME: outcome}
         if result is not None:
             attributes[names.TOOL_RULE] = result.metadata.get("rule")
             attributes[names.TOOL_RESULT_SIZE] = _size(result)
-            if self._span.is_recording() and (content := content_of(self._run)):
+            if self._span.is_recording() and (content := trace_content(self._run)):
                 attributes |= content.result(result.output if result.status == "success" else result.error or "")
         self._span.set_attributes(attributes)
         if error_type:

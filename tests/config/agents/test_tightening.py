@@ -52,7 +52,7 @@ def edited(root: Path, files: dict[str, str], settings: Settings | None = None) 
 def verdict(generation: Generation, name: str, **arguments: Any) -> tuple[str, str]:
     """Kind and place of the verdict for a call of a new run."""
     live = generation.agents["one"]
-    found = Policy(live, generation.agents.get).judge(generation.tools[name], arguments)
+    found = Policy(live, generation.agents.get).evaluate(generation.tools[name], arguments)
     return found.kind, found.place
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.engine.context.circuit_breaker import JITTER, LONGEST_COOLDOWN, Health, Permit
+from framework.engine.context.circuit_breaker import JITTER, MAX_COOLDOWN, CircuitBreakers, Permit
 from tests.support.cases import cases
 
 AFTER, COOLDOWN = 3, 5.0
@@ -19,16 +19,16 @@ class World:
 
     now: float = 100.0
     chance: float = 0.0
-    health: Health = field(init=False)
+    breakers: CircuitBreakers = field(init=False)
 
     def __post_init__(self) -> None:
-        self.health = Health(lambda: self.now, lambda: self.chance)
+        self.breakers = CircuitBreakers(lambda: self.now, lambda: self.chance)
 
     def ask(self, model: str = "m") -> Permit:
-        return self.health.permit(model)
+        return self.breakers.acquire(model)
 
     def fail(self, permit: Permit, model: str = "m") -> None:
-        self.health.failed(model, permit, "down", after=AFTER, cooldown=COOLDOWN)
+        self.breakers.record_failure(model, permit, "down", after=AFTER, cooldown=COOLDOWN)
 
     def fail_times(self, times: int) -> None:
         for _ in range(times):
@@ -38,14 +38,14 @@ class World:
 def test_failures_in_a_row_begin_a_cooldown_and_a_success_between_them_does_not_count() -> None:
     world = World()
     world.fail_times(AFTER - 1)
-    world.health.succeeded("m")
+    world.breakers.record_success("m")
     world.fail_times(AFTER - 1)
     assert world.ask().wait == 0
-    assert not world.health.is_resting("m")
+    assert not world.breakers.is_open("m")
     world.fail_times(1)
     assert world.ask().wait == COOLDOWN
-    assert world.health.is_resting("m")
-    assert world.health.trouble("m") == "it failed 3 times in a row, the last time: down"
+    assert world.breakers.is_open("m")
+    assert world.breakers.last_error("m") == "it failed 3 times in a row, the last time: down"
 
 
 def test_one_call_finds_out_whether_the_model_is_back_and_the_others_wait() -> None:
@@ -54,7 +54,7 @@ def test_one_call_finds_out_whether_the_model_is_back_and_the_others_wait() -> N
     world.now += COOLDOWN
     assert world.ask().wait == 0
     assert [world.ask().wait for _ in range(3)] == [COOLDOWN] * 3
-    world.health.succeeded("m")
+    world.breakers.record_success("m")
     assert [world.ask().wait for _ in range(3)] == [0] * 3
 
 
@@ -66,7 +66,7 @@ def test_a_probe_that_fails_doubles_the_cooldown_up_to_the_longest() -> None:
         waits.append(world.ask().wait)
         world.now += waits[-1]
         world.fail(world.ask())
-    assert waits == [5, 10, 20, 40, LONGEST_COOLDOWN, LONGEST_COOLDOWN]
+    assert waits == [5, 10, 20, 40, MAX_COOLDOWN, MAX_COOLDOWN]
 
 
 def test_a_probe_that_never_comes_back_is_followed_by_another() -> None:
@@ -117,23 +117,23 @@ def test_whatever_happens_a_wait_ends_in_time_and_a_cooldown_lets_one_call_throu
                 world.now += value
             case "ask":
                 permit = world.ask()
-                assert 0 <= permit.wait <= LONGEST_COOLDOWN
-                assert permit.wait == 0 or world.health.is_resting("m")
+                assert 0 <= permit.wait <= MAX_COOLDOWN
+                assert permit.wait == 0 or world.breakers.is_open("m")
                 if permit.wait == 0:
                     assert world.now >= quiet_until, "nobody gets through while a model is left alone"
                     open_calls.append(permit)
                     if world.ask().wait:  # that was a probe: no second one
                         quiet_until = world.now + world.ask().wait
             case "fail" if open_calls:
-                before = world.ask().wait if world.health.is_resting("m") else 0.0
+                before = world.ask().wait if world.breakers.is_open("m") else 0.0
                 world.fail(open_calls.pop(int(value * (len(open_calls) - 1))))
-                if world.health.is_resting("m"):
+                if world.breakers.is_open("m"):
                     wait = world.ask().wait
                     assert wait >= min(before, COOLDOWN * (1 - JITTER)), "a failure never makes it shorter"
                     quiet_until = world.now + wait
             case "succeed" if open_calls:
                 open_calls.pop()
-                world.health.succeeded("m")
+                world.breakers.record_success("m")
                 quiet_until = 0.0
                 assert world.ask().wait == 0
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from framework.engine.context.concurrency import Confirmations, Job, as_ready
+from framework.engine.context.concurrency import Confirmations, Job, run_as_ready
 from framework.types.errors import LimitExceeded
 
 
@@ -37,7 +37,7 @@ def test_no_job_starts_after_one_has_met_a_limit_and_those_in_progress_finish() 
             return next(jobs, None) or (more.pop()() if more else None)
 
         with pytest.raises(LimitExceeded, match="max_repeated_calls"):
-            await as_ready(next_job, at_most=2)
+            await run_as_ready(next_job, limit=2)
 
     asyncio.run(main())
 

@@ -48,7 +48,7 @@ def test_what_is_to_be_saved_soon_is_saved_although_a_write_is_under_way(tmp_pat
         saving = asyncio.create_task(journal.save())
         await record.reached.wait()
         state.messages.append(Message(role="assistant", content="paid for"))
-        journal.save_soon()
+        journal.schedule_flush()
         record.go.set()
         await saving
         async with asyncio.timeout(PATIENCE):

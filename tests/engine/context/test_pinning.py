@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import RunResult, Runtime, tool
-from framework.engine.context.budget import tightened
+from framework.engine.context.budget import with_lowered_limits
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.spec import Limits
 from tests.support.cases import cases
@@ -242,7 +242,7 @@ LIMITS = st.builds(
 def test_limits_are_only_ever_lowered_and_only_by_what_an_edit_lowered(
     own: Limits, pinned: Limits, live: Limits
 ) -> None:
-    result = tightened(own, pinned, live)
+    result = with_lowered_limits(own, pinned, live)
     for name in ("max_steps", "max_total_tokens", "timeout"):
         mine, before, now, then = (getattr(x, name) for x in (own, pinned, live, result))
         big = float("inf")

@@ -23,7 +23,7 @@ from framework.config.files.snapshot import Snapshot
 from framework.config.generations.generation import Builder, nothing
 from framework.config.generations.reload_effects import SettingsFile
 from framework.config.settings import Settings
-from framework.engine.context.policy import Policy, judge
+from framework.engine.context.policy import Policy, evaluate
 from framework.testing import ScriptedModel, Turn, calls
 from framework.tools.conditions import holds, matches
 from framework.types.events import ToolFinished
@@ -63,7 +63,7 @@ def clerk(policy: str, runtime_policy: str = "{}", tools: list[Tool] | None = No
 def verdict(of: Agent, name: str, **arguments: Any) -> tuple[str, str, str]:
     """Kind, rule and place."""
     wanted = of.toolset.tools[name]
-    found = judge(of, wanted, wanted.with_defaults(arguments))
+    found = evaluate(of, wanted, wanted.with_defaults(arguments))
     return found.kind, found.rule, found.place
 
 
@@ -116,7 +116,7 @@ def test_without_a_skill_policy_nothing_is_allowed() -> None:
 def test_the_reason_written_beside_a_rule_is_part_of_its_verdict() -> None:
     of = compiled(LINES)
 
-    assert str(judge(of, of.toolset.tools["bank.pay"], {})) == "deny bank.* (agents.d/clerk.yaml:8): use the till"
+    assert str(evaluate(of, of.toolset.tools["bank.pay"], {})) == "deny bank.* (agents.d/clerk.yaml:8): use the till"
 
 
 def test_a_tool_that_asks_by_itself_is_asked_about_though_it_is_allowed() -> None:
@@ -308,13 +308,13 @@ def test_of_the_version_a_run_began_with_and_the_live_one_the_stricter_wins(
 ) -> None:
     policy = Policy(clerk(pinned), having(clerk(current)).get)
 
-    assert policy.judge(ORDERS[1], {}).rule == expected
+    assert policy.evaluate(ORDERS[1], {}).rule == expected
 
 
 def test_an_agent_whose_file_was_deleted_is_denied_every_call() -> None:
     policy = Policy(clerk("{allow: ['*']}"), having().get)
 
-    found = policy.judge(ORDERS[1], {})
+    found = policy.evaluate(ORDERS[1], {})
     assert (found.kind, found.place) == ("deny", "agents.d/clerk.yaml")
     assert found.reason == "agents.d/clerk.yaml no longer defines the agent 'clerk'"
 
@@ -324,9 +324,9 @@ def test_a_sub_agent_is_denied_every_call_once_its_caller_is_deleted_or_no_longe
     boss = compiled(agent("boss", model="offline", sub_agents="[helper]"), name="boss")
     alone = compiled(agent("boss", model="offline"), name="boss")
 
-    assert Policy(own, having(own, boss).get, (boss,)).judge(ORDERS[1], {}).kind == "allow"
-    deleted = Policy(own, having(own).get, (boss,)).judge(ORDERS[1], {})
-    dropped = Policy(own, having(own, alone).get, (boss,)).judge(ORDERS[1], {})
+    assert Policy(own, having(own, boss).get, (boss,)).evaluate(ORDERS[1], {}).kind == "allow"
+    deleted = Policy(own, having(own).get, (boss,)).evaluate(ORDERS[1], {})
+    dropped = Policy(own, having(own, alone).get, (boss,)).evaluate(ORDERS[1], {})
     assert (deleted.kind, deleted.reason) == ("deny", "agents.d/boss.yaml no longer defines the agent 'boss'")
     assert (dropped.kind, dropped.reason) == ("deny", "'boss' no longer lists 'helper'")
 
@@ -346,7 +346,7 @@ def test_a_tool_that_was_loaded_anew_is_judged_by_what_it_was_and_what_it_is(
 ) -> None:
     before, now = clerk("{allow: ['*']}", tools=[began]), clerk("{allow: ['*']}", tools=[live])
 
-    assert Policy(before, having(now).get).judge(began, {}).rule == expected
+    assert Policy(before, having(now).get).evaluate(began, {}).rule == expected
 
 
 def test_a_lowered_ceiling_applies_to_the_tool_as_it_was_although_its_risk_was_lowered_too() -> None:
@@ -354,16 +354,16 @@ def test_a_lowered_ceiling_applies_to_the_tool_as_it_was_although_its_risk_was_l
     before = clerk("{allow: ['*']}", "{risk_level: high, confirm: {from: never}}", tools=[began])
     now = clerk("{allow: ['*']}", "{risk_level: medium}", tools=[live])
 
-    assert Policy(before, having(before).get).judge(began, {}).kind == "allow"
-    assert Policy(before, having(now).get).judge(began, {}).rule == "risk_level medium"
+    assert Policy(before, having(before).get).evaluate(began, {}).kind == "allow"
+    assert Policy(before, having(now).get).evaluate(began, {}).rule == "risk_level medium"
 
 
 def test_a_sub_agent_that_was_taken_away_is_not_called_any_more() -> None:
     before, now = clerk("{allow: []}", sub_agents="[helper]"), clerk("{allow: []}")
     helper = before.toolset.tools["agent.helper"]
 
-    assert Policy(before, having(before).get).judge(helper, {}).rule == "sub_agents"
-    assert Policy(before, having(now).get).judge(helper, {}).rule == "not in sub_agents"
+    assert Policy(before, having(before).get).evaluate(helper, {}).rule == "sub_agents"
+    assert Policy(before, having(now).get).evaluate(helper, {}).rule == "not in sub_agents"
 
 
 def parent_of(policy: str, runtime_policy: str = "{}") -> Agent:
@@ -387,15 +387,15 @@ def test_a_sub_agent_is_bound_by_its_parents_restrictions_but_not_by_what_they_a
     own = clerk("{allow: ['*']}")
     policy = Policy(own, having(own, parent).get, (parent,))
 
-    assert policy.judge(own.toolset.tools[name], {}).rule == expected
+    assert policy.evaluate(own.toolset.tools[name], {}).rule == expected
 
 
 def test_a_parent_that_was_tightened_binds_the_sub_agents_of_runs_under_way() -> None:
     own, before = clerk("{allow: ['*']}"), parent_of("{allow: []}")
     now = parent_of("{deny: [bank.*], allow: []}")
 
-    assert Policy(own, having(own, before).get, (before,)).judge(ORDERS[3], {}).kind == "allow"
-    found = Policy(own, having(own, now).get, (before,)).judge(ORDERS[3], {})
+    assert Policy(own, having(own, before).get, (before,)).evaluate(ORDERS[3], {}).kind == "allow"
+    found = Policy(own, having(own, now).get, (before,)).evaluate(ORDERS[3], {})
     assert (found.rule, found.place) == ("deny bank.*", "agents.d/boss.yaml:6")
 
 
@@ -463,7 +463,7 @@ def test_for_any_rules_the_verdict_is_that_of_the_strictest_one_that_applies(
     of = rules.agent(tools)
 
     for wanted in tools:
-        assert judge(of, wanted, {"order": order}).kind == rules.expected(wanted, order)
+        assert evaluate(of, wanted, {"order": order}).kind == rules.expected(wanted, order)
 
 
 @cases(60)
@@ -480,7 +480,7 @@ def test_a_tool_that_every_call_of_would_be_denied_is_never_offered(
         if RISKS.index(wanted.risk) > ceiling:
             assert wanted.name not in of.toolset.offered
         if wanted.name not in of.toolset.offered:
-            assert judge(of, wanted, {"order": order}).kind == "deny"
+            assert evaluate(of, wanted, {"order": order}).kind == "deny"
     assert {definition.name for definition in of.toolset.definitions} == set(of.toolset.offered)
 
 
@@ -497,7 +497,7 @@ def test_whoever_else_has_a_say_can_only_make_a_verdict_stricter(
     policy = Policy(own, having(now).get, above)
 
     for wanted in tools:
-        found = policy.judge(wanted, {"order": order})
+        found = policy.evaluate(wanted, {"order": order})
         restricted = [replace(rules, allow=("*",)).expected(wanted, order) for rules in parents]
         if parents:  # all are versions of one agent here, so the live one restricts as a parent too
             restricted.append(replace(live, allow=("*",)).expected(wanted, order))

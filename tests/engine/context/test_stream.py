@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from framework import RunSuspended, Runtime, ToolContext, tool
-from framework.engine.context.stream import CHANNEL_SIZE
+from framework.engine.context.stream import CHANNEL_CAPACITY
 from framework.store.memory import MemoryStore
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.types.events import RunFinished
@@ -52,12 +52,12 @@ def test_a_run_that_is_cancelled_while_its_reader_is_slow_has_its_end(tmp_path: 
 
     async def main() -> None:
         store = Ending()
-        options, _ = talking(tmp_path, CHANNEL_SIZE - others)
+        options, _ = talking(tmp_path, CHANNEL_CAPACITY - others)
         async with Runtime.open(tmp_path, store=store, **options) as runtime, runtime.stream("go") as stream:
             await store.has_ended.wait()
             stream.cancel()
             seen = [event async for event in stream]
-            assert len(seen) == CHANNEL_SIZE + 1, "it was full"
+            assert len(seen) == CHANNEL_CAPACITY + 1, "it was full"
             assert [isinstance(event, RunFinished) for event in seen[-2:]] == [False, True]
             assert (await stream.result()).status == "completed"
 
@@ -67,14 +67,14 @@ def test_a_run_that_is_cancelled_while_its_reader_is_slow_has_its_end(tmp_path: 
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_runtime_closes_also_under_a_reader_who_does_not_read(tmp_path: Path, durable: bool) -> None:
     async def main() -> None:
-        options, said = talking(tmp_path, CHANNEL_SIZE + 100)
+        options, said = talking(tmp_path, CHANNEL_CAPACITY + 100)
         store = JsonStore() if durable else None
         options["store"], options["grace"] = store, 0
         async with Runtime.open(tmp_path, **options) as runtime, runtime.stream("go") as stream:
             if durable:
                 await said.wait()  # what it tells goes to the store first, which is as far as it gets
             else:
-                while len(stream._channel._events) < CHANNEL_SIZE:  # noqa: ASYNC110 - it tells nobody
+                while len(stream._channel._events) < CHANNEL_CAPACITY:  # noqa: ASYNC110 - it tells nobody
                     await asyncio.sleep(0)
             async with asyncio.timeout(20):
                 await runtime._close(0)

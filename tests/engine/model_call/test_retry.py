@@ -17,7 +17,7 @@ from framework import ModelError, RunResult, Runtime, events, tool
 from framework.config.agents.diff import agent_diff
 from framework.config.settings import ModelCallSettings
 from framework.config.yaml.parse import parse_agent
-from framework.engine.model_call.retry import pause
+from framework.engine.model_call.retry import backoff_seconds
 from framework.evals.stubs import sandboxed
 from framework.llm.anthropic.client import Blocks
 from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, ModelRequest
@@ -122,7 +122,7 @@ def test_a_pause_is_up_to_chance_but_never_shorter_than_the_provider_asks_for(
     tried: int, asked: float | None, backoff: float, most: float
 ) -> None:
     rules = ModelCallSettings(backoff=backoff, max_backoff=most)
-    wait = pause(down(retry_after=asked), tried, rules)
+    wait = backoff_seconds(down(retry_after=asked), tried, rules)
     least = asked or 0.0
     assert least <= wait <= least + min(most, backoff * 2**tried)
 

@@ -17,7 +17,7 @@ from framework.config.files.snapshot import Snapshot
 from framework.config.generations.generation import Builder, nothing
 from framework.config.generations.reload_effects import SettingsFile
 from framework.config.settings import Settings
-from framework.engine.routing.rules import Route, route
+from framework.engine.routing.rules import Route, choose_route
 from framework.testing import ScriptedModel
 from framework.types.events import Routed
 from tests.support.cases import cases
@@ -53,52 +53,54 @@ SHOP = all_of(
 
 
 def test_the_agent_that_the_caller_names_wins_over_everything() -> None:
-    found = route("refund", SHOP, explicit="assistant", last="billing", default="returns")
+    found = choose_route("refund", SHOP, explicit="assistant", last="billing", default="returns")
 
     assert choice(found) == ("assistant", "explicit", "named by the caller", 1.0)
 
 
 def test_the_conversations_last_agent_wins_over_the_rules() -> None:
-    found = route("refund", SHOP, last="assistant", default="billing")
+    found = choose_route("refund", SHOP, last="assistant", default="billing")
 
     assert choice(found) == ("assistant", "conversation", "answered last in this conversation", 1.0)
 
 
 def test_the_rules_win_over_the_default() -> None:
-    assert choice(route("my invoice", SHOP, default="assistant")) == ("billing", "rule", "keyword 'invoice'", 1.0)
+    chosen = choose_route("my invoice", SHOP, default="assistant")
+    assert choice(chosen) == ("billing", "rule", "keyword 'invoice'", 1.0)
 
 
 def test_the_default_takes_what_no_rule_matches() -> None:
-    assert choice(route("hello", SHOP, default="billing")) == ("billing", "default", "routing.default_agent", 1.0)
+    chosen = choose_route("hello", SHOP, default="billing")
+    assert choice(chosen) == ("billing", "default", "routing.default_agent", 1.0)
 
 
 def test_an_agent_named_assistant_is_the_default_where_none_is_set_with_less_confidence() -> None:
-    found = route("hello", SHOP)
+    found = choose_route("hello", SHOP)
 
     assert (found.agent.name, found.mode, found.confidence) == ("assistant", "default", 0.5)
     assert "no rule matches" in found.reason
 
 
 def test_the_only_agent_takes_everything() -> None:
-    assert choice(route("hello", all_of(made("solo")))) == ("solo", "default", "the only agent", 1.0)
+    assert choice(choose_route("hello", all_of(made("solo")))) == ("solo", "default", "the only agent", 1.0)
 
 
 def test_a_last_agent_that_is_gone_leaves_the_choice_to_the_rules() -> None:
-    assert route("my invoice", SHOP, last="gone").agent.name == "billing"
+    assert choose_route("my invoice", SHOP, last="gone").agent.name == "billing"
 
 
 # --- the rules
 
 
 def test_of_two_agents_that_match_the_higher_priority_wins() -> None:
-    assert choice(route("refund order 12, see invoice", SHOP))[:2] == ("returns", "rule")
+    assert choice(choose_route("refund order 12, see invoice", SHOP))[:2] == ("returns", "rule")
 
 
 def test_of_equal_priorities_the_one_with_more_matches_wins_and_then_the_first_by_name() -> None:
     agents = all_of(made("b", keywords=["pay", "bill"]), made("c", keywords=["pay"]), made("a", keywords=["pay"]))
 
-    assert choice(route("pay the bill", agents)) == ("b", "rule", "keyword 'pay'", 1.0)
-    assert choice(route("pay", agents)) == ("a", "rule", "keyword 'pay'", 0.33)
+    assert choice(choose_route("pay the bill", agents)) == ("b", "rule", "keyword 'pay'", 1.0)
+    assert choice(choose_route("pay", agents)) == ("a", "rule", "keyword 'pay'", 0.33)
 
 
 @pytest.mark.parametrize(
@@ -137,14 +139,14 @@ def test_keywords_are_whole_words_where_words_are_spaced_and_parts_of_the_text_w
 ) -> None:
     agents = all_of(made("found", keywords=[keyword]), made("assistant"))
 
-    assert (route(message, agents).agent.name == "found") is matches
+    assert (choose_route(message, agents).agent.name == "found") is matches
 
 
 @pytest.mark.parametrize(
     ("message", "matches"), [("see Order #12 please", True), ("order 7", True), ("ordering", False), ("order", False)]
 )
 def test_patterns_are_searched_for_in_the_message_as_it_is(message: str, matches: bool) -> None:
-    found = route(message, SHOP)
+    found = choose_route(message, SHOP)
 
     assert (found.agent.name == "billing") is matches
     if matches:
@@ -156,7 +158,7 @@ def test_patterns_are_searched_for_in_the_message_as_it_is(message: str, matches
     [("where is my PARCEL?", True), ("  Where is my parcel?\n", True), ("Where is my parcel? And my bill?", False)],
 )
 def test_examples_match_whole_and_without_regard_to_case(message: str, matches: bool) -> None:
-    found = route(message, SHOP)
+    found = choose_route(message, SHOP)
 
     assert (found.agent.name == "returns") is matches
     if matches:
@@ -175,9 +177,9 @@ def test_the_choice_is_always_the_same_and_never_below_a_matching_agents_priorit
     message: str, keywords: dict[str, tuple[int, list[str]]]
 ) -> None:
     agents = [made(name, priority=priority, keywords=words) for name, (priority, words) in keywords.items()]
-    found = route(message, all_of(*agents), default="a" if "a" in keywords else next(iter(keywords)))
+    found = choose_route(message, all_of(*agents), default="a" if "a" in keywords else next(iter(keywords)))
 
-    again = route(message, all_of(*reversed(agents)), default="a" if "a" in keywords else next(iter(keywords)))
+    again = choose_route(message, all_of(*reversed(agents)), default="a" if "a" in keywords else next(iter(keywords)))
     assert choice(found) == choice(again)
     said = {name for name, (_, words) in keywords.items() if any(word in message.split() for word in words)}
     assert found.mode == "rule" or not said
@@ -190,7 +192,7 @@ def test_the_choice_is_always_the_same_and_never_below_a_matching_agents_priorit
 
 def test_an_unknown_agent_is_refused_with_the_name_that_was_probably_meant() -> None:
     with pytest.raises(AgentNotFound, match=r"^there is no agent named 'biling'; did you mean billing\?$") as caught:
-        route("hello", SHOP, explicit="biling")
+        choose_route("hello", SHOP, explicit="biling")
 
     assert caught.value.known == ("assistant", "billing", "returns")
     assert caught.value.http_status == 404
@@ -198,31 +200,31 @@ def test_an_unknown_agent_is_refused_with_the_name_that_was_probably_meant() -> 
 
 def test_an_unknown_agent_like_no_other_is_refused_with_all_names() -> None:
     with pytest.raises(AgentNotFound, match="there are: assistant, billing, returns"):
-        route("hello", SHOP, explicit="xyz")
+        choose_route("hello", SHOP, explicit="xyz")
 
 
 def test_an_empty_name_is_a_wrong_name_and_not_the_same_as_none() -> None:
     with pytest.raises(AgentNotFound, match="no agent named ''"):
-        route("hello", SHOP, explicit="")
+        choose_route("hello", SHOP, explicit="")
 
 
 def test_a_default_agent_that_is_not_there_is_refused_like_any_other() -> None:
     with pytest.raises(AgentNotFound, match="did you mean returns"):
-        route("hello", SHOP, default="retuns")
+        choose_route("hello", SHOP, default="retuns")
 
 
 def test_without_any_agent_the_message_says_where_to_put_one() -> None:
     with pytest.raises(RequestError, match=r"there are no agents: put one under agents\.d/"):
-        route("hello", {})
+        choose_route("hello", {})
     with pytest.raises(AgentNotFound, match="there are none"):
-        route("hello", {}, explicit="support")
+        choose_route("hello", {}, explicit="support")
 
 
 def test_without_a_match_or_a_default_the_message_names_the_agents() -> None:
     agents = all_of(made("b", keywords=["pay"]), made("a"))
 
     with pytest.raises(RequestError, match=r"name one of: a, b, or set routing\.default_agent"):
-        route("hello", agents)
+        choose_route("hello", agents)
 
 
 # --- through the runtime

@@ -86,10 +86,10 @@ def test_what_is_to_be_written_soon_is_also_if_a_write_is_under_way() -> None:
         state = RunState(agent="a", messages=[Message(role="user", content="go")])
         record = Writes(await JsonStore().begin(state, None, None))
         journal = Journal(state, record, Channel(), durable=True)
-        journal.save_soon()
+        journal.schedule_flush()
         await record.began.wait()
         state.steps = 1
-        journal.save_soon()
+        journal.schedule_flush()
         record.go.set()
         async with asyncio.timeout(5):
             await record.again.wait()
