@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from benchmarks.measure import Row, best, table
-from framework.config.agents.toolbox import PluginShelf
+from framework.config.agents.toolbox import PluginCache
 from framework.config.generations.catalog import Catalog
 from framework.tools.plugins.lifecycle import Lifetimes
 from framework.tools.plugins.loader import PluginLoader
@@ -96,7 +96,7 @@ def loading(rounds: int) -> None:
     by_hand = best(lambda: exec(compile(PLAIN, "plain", "exec"), {}), rounds=rounds)
     plain = best(lambda: loader.load("plugins/plain.py", PLAIN), rounds=rounds)
     whole = best(lambda: loader.load(ORDERS, files[ORDERS], files), rounds=rounds)
-    shelf = PluginShelf([])
+    shelf = PluginCache([])
     again = best(lambda: shelf.toolbox(files, {}), rounds=rounds)
     rows = [
         Row("compile and exec of one function", by_hand, 1.0),

@@ -54,7 +54,7 @@ def command(path: str, agent: str | None, conversation: str | None, model: str |
 async def _chat(location: Location, options: RunOptions, output: TextIO) -> int:
     conversation = options["conversation"] or new_conversation()
     async with Runtime.open(location.root, store=store_url(location), single_user=True) as runtime:
-        for problem in runtime.catalog.current.obstacles:
+        for problem in runtime.catalog.current.startup_problems:
             show_problem(problem)
         if not runtime.catalog.current.agents:
             raise RequestError(NO_AGENTS)

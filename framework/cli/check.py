@@ -79,7 +79,7 @@ def _as_data(generation: Generation, problems: list[Problem]) -> dict[str, objec
         "digest": generation.digest,
         "agents": sorted(generation.agents),
         "tools": sorted(generation.tools),
-        "not_contacted": sorted(generation.outside.not_contacted),
+        "not_contacted": sorted(generation.external.not_contacted),
         "problems": [problem.model_dump(exclude_none=True) for problem in problems],
     }
 
@@ -88,7 +88,7 @@ def _show_sum(generation: Generation, errors: int, warnings: int) -> None:
     agents = ", ".join(sorted(generation.agents)) or "none (put one under agents.d/, or run `agentsd init`)"
     click.echo(f"agents: {agents}")
     click.echo(f"tools:  {len(generation.tools)}")
-    if silent := generation.outside.not_contacted:
+    if silent := generation.external.not_contacted:
         click.echo(f"{counted(len(silent), 'server')} not contacted: {', '.join(sorted(silent))}; use --connect")
     if errors:
         click.secho(f"{counted(errors, 'error')}, {counted(warnings, 'warning')}", fg="red")

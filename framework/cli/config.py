@@ -16,7 +16,7 @@ from framework.config.generations.candidate import Candidate
 from framework.config.generations.generation import Generation
 from framework.config.settings import API_KEY
 from framework.engine.runtime.project import Project
-from framework.server.replies import ConfigHistory, LiveConfig, PastConfig
+from framework.server.schemas import ConfigHistory, LiveConfig, PastConfig
 
 C = TypeVar("C", bound=Callable[..., Any])
 

@@ -51,7 +51,7 @@ def command(
         locale = given["locale"] or read.settings.locale
         prompt = _prompt(chosen, locale, given["inputs"], read.settings)
         data = _agent_data(chosen, chosen.spec.model or read.settings.model, prompt)
-        data["not_contacted"] = sorted(read.catalog.current.outside.not_contacted)
+        data["not_contacted"] = sorted(read.catalog.current.external.not_contacted)
         click.echo(json.dumps(data, ensure_ascii=False, indent=2)) if as_json else _show_agent(chosen, data)
         return 0
     found = find_tool(chosen.toolset.tools, tool)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 
 from framework.cli.location import locate
 from framework.config.settings import API_KEY
-from framework.server.listening import url_of
+from framework.server.listen_socket import server_url
 from framework.types.errors import AgentsdError, RequestError
 
 T = TypeVar("T", bound=BaseModel)
@@ -46,7 +46,7 @@ class Remote:
                 raise RequestError(f"{url} is no URL of a server; write it like http://127.0.0.1:8321")
             return cls(url.rstrip("/"), shown)
         server = locate(project).settings().server
-        return cls(url_of(server.host, server.port), shown or next(iter(server.api_keys), None))
+        return cls(server_url(server.host, server.port), shown or next(iter(server.api_keys), None))
 
     def get(self, path: str, reply: type[T]) -> T:
         """Ask for something.

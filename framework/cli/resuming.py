@@ -18,7 +18,7 @@ async def opened(location: Location, *, quiet: bool = True) -> AsyncIterator[Run
     """The project's runtime, on the store that its settings name; files that cannot be used are told unless `quiet`."""
     with exporting(location.settings()):
         async with Runtime.open(location.root, store=store_url(location), watch=False, single_user=True) as runtime:
-            for problem in () if quiet else runtime.catalog.current.obstacles:
+            for problem in () if quiet else runtime.catalog.current.startup_problems:
                 show_problem(problem)
             yield runtime
 

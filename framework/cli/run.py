@@ -88,7 +88,7 @@ async def _answer(
         refresh_schemas(runtime)
         generation = runtime.catalog.current
         if not quiet and generation.agents:
-            for problem in generation.obstacles:
+            for problem in generation.startup_problems:
                 show_problem(problem)
         options = RunOptions(
             agent=given["agent"] or location.agent(generation),

@@ -65,7 +65,7 @@ def names_of(project: Project | Runtime) -> Names:
 
 def _executors(generation: Generation) -> Iterator[str]:
     """Those of plugins, by name."""
-    extensions = (extension for plugin in generation.serving for extension in plugin.extensions)
+    extensions = (extension for plugin in generation.live_plugins for extension in plugin.extensions)
     return (extension.name for extension in extensions if extension.kind == "executor")
 
 

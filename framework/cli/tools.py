@@ -36,7 +36,7 @@ def list_tools(project: str, offline: bool, as_json: bool) -> int:
     """List all tools, by name; `agentsd explain AGENT` says who may call them."""
     generation = asyncio.run(read_project(locate(project), connect=not offline)).catalog.current
     tools = [tool for _, tool in sorted(generation.tools.items())]
-    for problem in generation.outside.problems:
+    for problem in generation.external.problems:
         show_problem(problem)
     if as_json:
         rows: list[dict[str, Any]] = [

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from framework.config.agents.compile import Agent
-from framework.config.agents.external_tools import Outside
+from framework.config.agents.external_tools import ExternalTools
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.tools.tool import Tool, ToolContext
@@ -55,7 +55,7 @@ def sandboxed(generation: Generation, agent: str, model: str, results: Mapping[s
         name: _sandboxed_agent(generation.agents[name], model, tools) for name in reachable_agents(generation, agent)
     }
     settings = without_router_model(generation.settings)
-    return replace(generation, agents=agents, tools=tools, outside=Outside(), settings=settings)
+    return replace(generation, agents=agents, tools=tools, external=ExternalTools(), settings=settings)
 
 
 def without_router_model(settings: Settings) -> Settings:

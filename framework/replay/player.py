@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from framework.config.agents.compile import Agent
-from framework.config.agents.external_tools import Outside
+from framework.config.agents.external_tools import ExternalTools
 from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
@@ -82,7 +82,7 @@ async def _replay_with(root: Path, record: RunState, generation: Generation, lim
     state = _first_state(record, limits)
     recording = Recording(record, state)
     catalog, store = Catalog(root, tools=(), executors=(), models=()), MemoryStore()
-    catalog.serve(_recorded_generation(generation, record, recording))
+    catalog.set_live(_recorded_generation(generation, record, recording))
     launcher = Launcher(Project(root, catalog), store, {RECORDED: RecordedModel(recording)}, None)
     resumption = Resumption(catalog, launcher, Blueprints(EXECUTORS))
     questions: dict[str, None] = {}
@@ -149,13 +149,15 @@ def _recorded_generation(generation: Generation, record: RunState, recording: Re
             blocked=agent.toolset.blocked,
         )
         agents[name] = replace(agent.on_model(RECORDED), toolset=toolset, hooks=hooks)
-    return replace(generation, agents=agents, outside=Outside(), settings=without_router_model(generation.settings))
+    return replace(
+        generation, agents=agents, external=ExternalTools(), settings=without_router_model(generation.settings)
+    )
 
 
 def _tools_of_unavailable_servers(generation: Generation, record: RunState) -> list[str]:
     """Tools that the run called, of servers that are not asked now which tools they have."""
     names = dict.fromkeys(call.tool for call in requested_calls(record))
-    return [n for n in names if n not in generation.tools and source_of(n) in generation.outside.silent]
+    return [n for n in names if n not in generation.tools and source_of(n) in generation.external.unavailable]
 
 
 def _unconnected_tool(name: str) -> Tool:

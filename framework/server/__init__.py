@@ -1,21 +1,21 @@
-"""agentsd over HTTP: `router(runtime)` mounts into any FastAPI app, and `agentsd serve` is such an app.
+"""The HTTP API: `router(runtime)` mounts into any FastAPI app, `agentsd serve` runs it as a server.
 
 In reading order; each module imports only from those below it:
 
-    process       `agentsd serve`: a runtime and its server as one process, from the first signal to the last request.
-    app           The app that `agentsd serve` serves: the routes of a runtime, and what load balancers ask.
-    routes        The routes of one runtime, in one router; a module for each kind of resource.
-    events_api    `/events`: what happens to the configuration, as server-sent events.
-    config_api    `/config`: what is live, what was, what the files would do now, and the way back.
-    agents_api    `/agents`: which agents there are.
-    endpoint      What holds for every route, wherever it is mounted: who may ask, how much is read, how a failure ...
-    feed          What happens to the configuration, for those who listen: numbered, and the last ones kept for ...
-    listening     The socket that a server listens on: where, for whom, and what to say when that cannot be.
-    access        Who may ask. With `server.api_keys` whoever shows one of them; without, only programs on this ...
-    connections   Limits on connections: how many there are, how many one address has, and how long each may wait ...
-    failures      What goes wrong with a request, as an answer: `{"error": {"code": …, "message": …}}` and a status.
-    housekeeping  What a server does about runs that nobody asks for: left behind by a process that ended, waiting ...
-    replies       What the server says, as data: the JSON of each route. Secrets are masked on the way out, by ...
+    process           `agentsd serve`: runs a runtime and its HTTP server until a signal stops them.
+    app               The FastAPI app of `agentsd serve`: the routes of a runtime, `/health` and `/ready`.
+    routes            The router with all routes of a runtime, below `/agent`.
+    events_api        `/events`: configuration events as server-sent events.
+    config_api        `/config`: the live configuration, its history, a check of the files, and rollbacks.
+    agents_api        `/agents`: the agents that are available.
+    request_handling  Applies to every route: access check, size limit of request bodies, error responses.
+    event_feed        Numbers configuration events, and keeps the last ones for clients that reconnect.
+    listen_socket     Binds the socket of the server, and explains why an address cannot be used.
+    access            Access control: requests need a key of `server.api_keys` or, without keys, must be local.
+    connections       Limits the number of connections, and how long each may wait for its client.
+    housekeeping      Periodic work on stored runs: resumes orphaned runs, expires decisions, prunes old runs.
+    schemas           The request and response bodies of the routes. Secrets are redacted before they are sent.
+    errors            The errors of the API, and their JSON: `{"error": {"code": …, "message": …}}`.
 """
 
 from __future__ import annotations

@@ -10,29 +10,29 @@ from ipaddress import ip_address
 
 from pydantic import SecretStr
 
-from framework.server.failures import AccessDenied, Unauthenticated
+from framework.server.errors import AccessDenied, Unauthenticated
 
-OTHER_SITE = "pages of other sites may not ask; set server.api_keys, and send one"
+_OTHER_SITE = "pages of other sites may not ask; set server.api_keys, and send one"
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+))(?::[0-9]{1,5})?")
 """A Host header: an address or a name, and a port. URL parsers accept more, each something else."""
 
-Admit = Callable[[Mapping[str, str], str | None], None]
+AccessCheck = Callable[[Mapping[str, str], str | None], None]
 """Is told a request's headers and its client's address; raises Unauthenticated or AccessDenied."""
 
 
-def admission(keys: Callable[[], Sequence[SecretStr]]) -> Admit:
+def access_check(keys: Callable[[], Sequence[SecretStr]]) -> AccessCheck:
     """Judges each request by the keys that hold at that moment."""
 
     def admit(headers: Mapping[str, str], client: str | None) -> None:
         if now := keys():
-            _shows_a_key(headers.get("authorization", ""), now)
+            _check_key(headers.get("authorization", ""), now)
         else:
-            _is_from_here(headers, client)
+            _check_local(headers, client)
 
     return admit
 
 
-def _shows_a_key(authorization: str, keys: Sequence[SecretStr]) -> None:
+def _check_key(authorization: str, keys: Sequence[SecretStr]) -> None:
     scheme, _, given = authorization.partition(" ")
     shown = _digest(given.strip())
     known = [compare_digest(shown, _digest(key.get_secret_value())) for key in keys]  # all: no time tells which
@@ -40,7 +40,7 @@ def _shows_a_key(authorization: str, keys: Sequence[SecretStr]) -> None:
         raise Unauthenticated("a key of this server is needed, as the header `Authorization: Bearer KEY`")
 
 
-def _is_from_here(headers: Mapping[str, str], client: str | None) -> None:
+def _check_local(headers: Mapping[str, str], client: str | None) -> None:
     """A web page that a person of this machine has open is not: it may send requests, but under names of its own."""
     if client is None or not is_loopback(client):
         raise AccessDenied("only this machine may ask, for server.api_keys are not set")
@@ -49,9 +49,9 @@ def _is_from_here(headers: Mapping[str, str], client: str | None) -> None:
         raise AccessDenied("the Host header names another machine; ask for 127.0.0.1 or localhost, or set api_keys")
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2] != host:
-        raise AccessDenied(OTHER_SITE)
+        raise AccessDenied(_OTHER_SITE)
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):  # of images and forms, without an Origin
-        raise AccessDenied(OTHER_SITE)
+        raise AccessDenied(_OTHER_SITE)
 
 
 def is_loopback(host: str) -> bool:

@@ -7,17 +7,17 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from framework.engine.runtime.runtime import Runtime
-from framework.server.access import Admit
-from framework.server.endpoint import admit_request, answer, private, told
-from framework.server.feed import ConfigFeed
-from framework.server.replies import Health, Readiness, masked_problems
-from framework.server.routes import admission_of, routes
+from framework.server.access import AccessCheck
+from framework.server.event_feed import ConfigFeed
+from framework.server.request_handling import check_access, error_response, json_response, with_security_headers
+from framework.server.routes import build_routes, runtime_access_check
+from framework.server.schemas import HealthResponse, ReadinessResponse, redact_problems
 from framework.types.errors import RequestError
 
 
-def app_of(runtime: Runtime, feed: ConfigFeed) -> FastAPI:
+def create_app(runtime: Runtime, feed: ConfigFeed) -> FastAPI:
     """The app; it has no pages of its own, for these would load what others wrote."""
-    admit = admission_of(runtime)
+    admit = runtime_access_check(runtime)
     app = FastAPI(
         title="agentsd",
         openapi_url=None,
@@ -27,33 +27,33 @@ def app_of(runtime: Runtime, feed: ConfigFeed) -> FastAPI:
         # Its spans would be one for each health check, below whatever trace the client names; its logs quote requests.
         telemetry={"tracing": False, "logs": False},
     )
-    app.include_router(routes(runtime, feed, admit))
+    app.include_router(build_routes(runtime, feed, admit))
 
-    @app.api_route("/health", methods=["GET", "HEAD"], response_model=Health)
+    @app.api_route("/health", methods=["GET", "HEAD"], response_model=HealthResponse)
     async def health() -> object:
         """The process answers."""
-        return private(answer(Health()))
+        return with_security_headers(json_response(HealthResponse()))
 
-    @app.api_route("/ready", methods=["GET", "HEAD"], response_model=Readiness)
+    @app.api_route("/ready", methods=["GET", "HEAD"], response_model=ReadinessResponse)
     async def ready(request: Request) -> object:
         """200 if some agent can be served, else 503 and, for those who may ask, why."""
         current = runtime.catalog.current
-        problems = masked_problems(runtime.catalog.problems) if _may_ask(admit, request) else ()
-        found = Readiness(
+        problems = redact_problems(runtime.catalog.problems) if _may_ask(admit, request) else ()
+        found = ReadinessResponse(
             ready=bool(current.agents), generation=current.number, agents=len(current.agents), problems=problems
         )
-        return private(answer(found, 200 if found.ready else 503))
+        return with_security_headers(json_response(found, 200 if found.ready else 503))
 
     @app.exception_handler(HTTPException)
     async def no_such_route(request: Request, error: HTTPException) -> Response:
-        return private(told(error, request))
+        return with_security_headers(error_response(error, request))
 
     return app
 
 
-def _may_ask(admit: Admit, request: Request) -> bool:
+def _may_ask(admit: AccessCheck, request: Request) -> bool:
     try:
-        admit_request(admit, request)
+        check_access(admit, request)
     except RequestError:
         return False
     return True

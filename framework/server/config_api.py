@@ -7,9 +7,9 @@ import logging
 from fastapi import APIRouter, Request
 
 from framework.engine.runtime.runtime import Runtime
-from framework.server.endpoint import answer
-from framework.server.failures import NotUsable
-from framework.server.replies import CheckedConfig, ConfigHistory, LiveConfig, Rollback
+from framework.server.errors import NotUsable
+from framework.server.request_handling import json_response
+from framework.server.schemas import CheckedConfig, ConfigHistory, LiveConfig, Rollback
 from framework.types.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -22,17 +22,17 @@ def add_config_routes(routes: APIRouter, runtime: Runtime) -> None:
     @routes.get("/config", response_model=LiveConfig)
     async def live_config() -> object:
         """What is live, and what is wrong with the files."""
-        return answer(LiveConfig.of(catalog))
+        return json_response(LiveConfig.of(catalog))
 
     @routes.get("/config/history", response_model=ConfigHistory)
     async def config_history() -> object:
         """The generations that are kept, the live one first."""
-        return answer(ConfigHistory.of(catalog))
+        return json_response(ConfigHistory.of(catalog))
 
     @routes.post("/config/check", response_model=CheckedConfig)
     async def check_config() -> object:
         """Read the files, and say what they would do; nothing goes live."""
-        return answer(CheckedConfig.of(await catalog.preview()))
+        return json_response(CheckedConfig.of(await catalog.preview()))
 
     @routes.post("/config/rollback", response_model=LiveConfig)
     async def roll_back(wanted: Rollback, request: Request) -> object:
@@ -43,4 +43,4 @@ def add_config_routes(routes: APIRouter, runtime: Runtime) -> None:
             raise NotUsable(error.message, error.problems) from None
         client = request.client.host if request.client else "a socket"
         log.info("rolled back to generation %d, as %s asked", wanted.generation, client)
-        return answer(LiveConfig.of(catalog))
+        return json_response(LiveConfig.of(catalog))

@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 32
 """Connections accepted in one turn of the event loop, before the limits below can close any of them."""
-RESERVED_FILES = 128 + 4 * BACKLOG
+_RESERVED_FILES = 128 + 4 * BACKLOG
 """Open files left for everything but connections: the store, sources, and connections that are just being closed."""
-OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-LOG_SECONDS = 60.0
+_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_LOG_INTERVAL_SECONDS = 60.0
 """Pause between two log lines about the same shortage."""
-BUSY = (
+_BUSY_RESPONSE = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
     b'content-length: 73\r\n\r\n{"error": {"code": "too_many_connections", "message": "try again later"}}'
 )
@@ -44,7 +44,7 @@ class ConnectionLimits:
     def of(cls, settings: ServerSettings) -> ConnectionLimits:
         """The limits of the settings, lowered to what the process may open."""
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        room = settings.max_connections if files == resource.RLIM_INFINITY else max(files - RESERVED_FILES, 16)
+        room = settings.max_connections if files == resource.RLIM_INFINITY else max(files - _RESERVED_FILES, 16)
         total = min(settings.max_connections, room)
         if total < settings.max_connections:
             log.warning(
@@ -77,22 +77,22 @@ class Connections:
         self._of_address[address] += 1
         return True
 
-    def forget(self, connection: LimitedProtocol) -> None:
+    def remove(self, connection: LimitedProtocol) -> None:
         """Count a connection no longer."""
         if (address := self._open.pop(connection, None)) is not None:
             self._of_address[address] -= 1
             if not self._of_address[address]:
                 del self._of_address[address]
 
-    def renew(self, connection: LimitedProtocol) -> None:
+    def mark_used(self, connection: LimitedProtocol) -> None:
         """The connection has served a request: it is the last to be replaced."""
         if (address := self._open.pop(connection, None)) is not None:
             self._open[connection] = address
 
     def _replace_one(self, address: str | None) -> bool:
         for connection, its in self._open.items():
-            if connection.waits and address in (None, its):
-                connection.give_up()
+            if connection.is_idle and address in (None, its):
+                connection.abort()
                 return True
         return False
 
@@ -102,25 +102,25 @@ class LimitedProtocol(H11Protocol):
 
     def __init__(self, connections: Connections, **options: Any) -> None:
         super().__init__(**options)
-        self._counted = connections
+        self._connections = connections
         self._deadline: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
 
     @property
-    def waits(self) -> bool:
+    def is_idle(self) -> bool:
         """No request is being answered."""
         cycle = cast("RequestResponseCycle | None", self.cycle)  # uvicorn declares it as always set
         return cycle is None or cycle.response_complete
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """Close the connection at once."""
-        self._counted.forget(self)
+        self._connections.remove(self)
         self.transport.abort()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
-        if not self._counted.admit(self, client_of(self.client[0]) if self.client else ""):
-            transport.write(BUSY)
+        if not self._connections.admit(self, client_key(self.client[0]) if self.client else ""):
+            transport.write(_BUSY_RESPONSE)
             transport.close()
             return
         self._watch()
@@ -128,7 +128,7 @@ class LimitedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
         self._end_unread()
-        self._counted.forget(self)
+        self._connections.remove(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -138,7 +138,7 @@ class LimitedProtocol(H11Protocol):
     def pause_writing(self) -> None:
         """The client leaves more unread than is buffered for it: its request stays unanswered, and keeps its place."""
         super().pause_writing()
-        self._unread = self.loop.call_later(self._counted.limits.request_seconds, self.give_up)
+        self._unread = self.loop.call_later(self._connections.limits.request_seconds, self.abort)
 
     def resume_writing(self) -> None:
         self._end_unread()
@@ -146,16 +146,16 @@ class LimitedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         self._unwatch()
-        self._counted.renew(self)
+        self._connections.mark_used(self)
         super().on_response_complete()  # may begin the next request, which has arrived already
         self._watch()
 
     def _watch(self) -> None:
         """Set the deadline while a request is due, from the first byte that is missing to the last."""
-        if self.transport.is_closing() or not (self.waits or self.cycle.more_body):
+        if self.transport.is_closing() or not (self.is_idle or self.cycle.more_body):
             self._unwatch()
         elif self._deadline is None:
-            self._deadline = self.loop.call_later(self._counted.limits.request_seconds, self.give_up)
+            self._deadline = self.loop.call_later(self._connections.limits.request_seconds, self.abort)
 
     def _unwatch(self) -> None:
         if self._deadline is not None:
@@ -168,7 +168,7 @@ class LimitedProtocol(H11Protocol):
             self._unread = None
 
 
-def client_of(address: str) -> str:
+def client_key(address: str) -> str:
     """What counts as one client: an IPv4 address, or the /64 network of an IPv6 address, which one client may own."""
     try:
         known = ip_address(address)
@@ -179,7 +179,7 @@ def client_of(address: str) -> str:
     return str(known.ipv4_mapped or IPv6Network((int(known), 64), strict=False))
 
 
-def protocol_of(limits: ConnectionLimits) -> type[asyncio.Protocol]:
+def protocol_class(limits: ConnectionLimits) -> type[asyncio.Protocol]:
     """The class that uvicorn instantiates for each connection of one server."""
     connections = Connections(limits)
 
@@ -192,16 +192,16 @@ def protocol_of(limits: ConnectionLimits) -> type[asyncio.Protocol]:
     return Protocol
 
 
-def quiet_about_files(loop: asyncio.AbstractEventLoop) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+def file_limit_handler(loop: asyncio.AbstractEventLoop) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
     """An exception handler for the loop. Reports a lack of open files once a minute: asyncio does at each attempt."""
-    reported = -LOG_SECONDS
+    reported = -_LOG_INTERVAL_SECONDS
 
     def handle(running: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         nonlocal reported
         error = context.get("exception")
-        if not (isinstance(error, OSError) and error.errno in OUT_OF_FILES and "socket" in context):
+        if not (isinstance(error, OSError) and error.errno in _OUT_OF_FILES and "socket" in context):
             running.default_exception_handler(context)
-        elif loop.time() - reported >= LOG_SECONDS:
+        elif loop.time() - reported >= _LOG_INTERVAL_SECONDS:
             reported = loop.time()
             log.error("no connection can be accepted: %s; raise the limit of open files (ulimit -n)", error.strerror)
 

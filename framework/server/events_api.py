@@ -11,21 +11,21 @@ from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from framework.server.access import Admit
-from framework.server.endpoint import admit_request
-from framework.server.failures import TooManyStreams
-from framework.server.feed import ConfigFeed, Item
+from framework.server.access import AccessCheck
+from framework.server.errors import TooManyStreams
+from framework.server.event_feed import ConfigFeed, FeedEvent
+from framework.server.request_handling import check_access
 from framework.types.errors import RequestError
 
-SIGN_OF_LIFE_SECONDS = 15.0
+_KEEPALIVE_SECONDS = 15.0
 """After which a stream on which nothing happens says so: what is between may cut it otherwise."""
 MAX_STREAMS = 100
 """Each holds a connection for as long as its client likes."""
-RETRY = b"retry: 1000\n\n"
+_RETRY_FIELD = b"retry: 1000\n\n"
 """How many milliseconds a client that lost the stream should wait before it asks again."""
 
 
-def add_event_routes(routes: APIRouter, feed: ConfigFeed, admit: Admit) -> None:
+def add_event_routes(routes: APIRouter, feed: ConfigFeed, admit: AccessCheck) -> None:
     """Add them, for a feed; a client that is no longer admitted hears no more."""
 
     @routes.get("/events", response_class=StreamingResponse)
@@ -33,7 +33,7 @@ def add_event_routes(routes: APIRouter, feed: ConfigFeed, admit: Admit) -> None:
         """`config_reloaded` and `config_rejected` from now on, or after the id in `Last-Event-ID`."""
         if feed.listeners >= MAX_STREAMS:
             raise TooManyStreams(f"{MAX_STREAMS} clients listen already: ask again later, or GET /agent/config")
-        stream = _stream(feed, feed.number_of(last_event_id), lambda: admit_request(admit, request))
+        stream = _stream(feed, feed.number_of(last_event_id), lambda: check_access(admit, request))
         return _EventStream(feed, stream)
 
 
@@ -52,11 +52,11 @@ class _EventStream(StreamingResponse):
 
 
 async def _stream(feed: ConfigFeed, number: int, admitted: Callable[[], None]) -> AsyncIterator[bytes]:
-    yield RETRY
+    yield _RETRY_FIELD
     while not feed.closed:
         try:
-            async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
-                items = await feed.after(number)
+            async with asyncio.timeout(_KEEPALIVE_SECONDS):
+                items = await feed.wait_after(number)
         except TimeoutError:
             yield b": still here\n\n"
             continue
@@ -69,6 +69,6 @@ async def _stream(feed: ConfigFeed, number: int, admitted: Callable[[], None]) -
             yield _encoded(feed, item)
 
 
-def _encoded(feed: ConfigFeed, item: Item) -> bytes:
+def _encoded(feed: ConfigFeed, item: FeedEvent) -> bytes:
     data = json.dumps(item.data, ensure_ascii=False)
     return f"id: {feed.id_of(item)}\nevent: {item.data['event']}\ndata: {data}\n\n".encode()

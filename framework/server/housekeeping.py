@@ -13,8 +13,8 @@ from framework.types.errors import AgentsdError
 
 log = logging.getLogger(__name__)
 
-EVERY_SECONDS = 10.0
-PRUNE_EVERY_SECONDS = 3600.0
+_RECOVERY_INTERVAL_SECONDS = 10.0
+_PRUNE_INTERVAL_SECONDS = 3600.0
 
 
 @asynccontextmanager
@@ -26,8 +26,8 @@ async def housekeeping(runtime: Runtime, retention: float | None = None) -> Asyn
         retention: seconds for which runs are kept once they have ended; none: for ever.
     """
     work = [
-        asyncio.create_task(_again_and_again(EVERY_SECONDS, lambda: _go_on(runtime))),
-        asyncio.create_task(_again_and_again(PRUNE_EVERY_SECONDS, lambda: _prune(runtime, retention))),
+        asyncio.create_task(_repeat(_RECOVERY_INTERVAL_SECONDS, lambda: _recover_runs(runtime))),
+        asyncio.create_task(_repeat(_PRUNE_INTERVAL_SECONDS, lambda: _prune(runtime, retention))),
     ]
     try:
         yield
@@ -37,7 +37,7 @@ async def housekeeping(runtime: Runtime, retention: float | None = None) -> Asyn
         await asyncio.wait(work)
 
 
-async def _again_and_again(every: float, job: Callable[[], Awaitable[None]]) -> None:
+async def _repeat(every: float, job: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await job()
@@ -48,7 +48,7 @@ async def _again_and_again(every: float, job: Callable[[], Awaitable[None]]) -> 
         await asyncio.sleep(every)
 
 
-async def _go_on(runtime: Runtime) -> None:
+async def _recover_runs(runtime: Runtime) -> None:
     if resumed := await runtime.resume_orphans():
         log.info("resumed what another process has left: %s", ", ".join(resumed))
     await runtime.expire()

@@ -13,20 +13,20 @@ import uvicorn
 
 from framework.config.settings import Settings
 from framework.engine.runtime.runtime import Runtime
-from framework.server.app import app_of
-from framework.server.connections import BACKLOG, ConnectionLimits, protocol_of, quiet_about_files
-from framework.server.feed import ConfigFeed
+from framework.server.app import create_app
+from framework.server.connections import BACKLOG, ConnectionLimits, file_limit_handler, protocol_class
+from framework.server.event_feed import ConfigFeed
 from framework.server.housekeeping import housekeeping
-from framework.server.listening import listening, url_of
+from framework.server.listen_socket import bind_socket, server_url
 
-DRAIN_SECONDS = 20
+_DRAIN_SECONDS = 20
 """How long requests that are under way may still take when the server is to stop."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
-Started = Callable[[str, Runtime], None]
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_OnStarted = Callable[[str, Runtime], None]
 """Is told the server's URL once it can be asked."""
 
 
-async def serve(root: str | Path, settings: Settings, started: Started) -> None:
+async def serve(root: str | Path, settings: Settings, started: _OnStarted) -> None:
     """Serve a project until SIGTERM or SIGINT; then requests under way are finished, and plugins torn down.
 
     Args:
@@ -41,9 +41,9 @@ async def serve(root: str | Path, settings: Settings, started: Started) -> None:
     """
     store = settings.store.url.get_secret_value()
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(quiet_about_files(loop))
+    loop.set_exception_handler(file_limit_handler(loop))
     limits = ConnectionLimits.of(settings.server)
-    with listening(settings.server) as bound, _Stopping() as stopping:
+    with bind_socket(settings.server) as bound, _Stopping() as stopping:
         try:
             async with Runtime.open(root, store=store) as runtime, housekeeping(runtime, settings.store.retention):
                 await _Server(runtime, bound, limits, stopping, started).serve([bound])
@@ -63,12 +63,12 @@ class _Stopping:
         self.stop: Callable[[], object] = task.cancel
 
     def __enter__(self) -> _Stopping:
-        for number in SIGNALS:
+        for number in _SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number in SIGNALS:
+        for number in _SIGNALS:
             asyncio.get_running_loop().remove_signal_handler(number)
 
     def _on_signal(self) -> None:
@@ -80,23 +80,23 @@ class _Server(uvicorn.Server):
     """uvicorn's server, but it leaves signals to us, and listeners to events do not keep it from ending."""
 
     def __init__(
-        self, runtime: Runtime, bound: socket.socket, limits: ConnectionLimits, stopping: _Stopping, started: Started
+        self, runtime: Runtime, bound: socket.socket, limits: ConnectionLimits, stopping: _Stopping, started: _OnStarted
     ) -> None:
         self._bound = bound
         self._feed = ConfigFeed()
         self._forget = runtime.catalog.subscribe(self._feed.add)
-        self._tell: Callable[[], None] = lambda: started(url_of(*bound.getsockname()[:2]), runtime)
+        self._tell: Callable[[], None] = lambda: started(server_url(*bound.getsockname()[:2]), runtime)
         super().__init__(
             uvicorn.Config(
-                app_of(runtime, self._feed),
+                create_app(runtime, self._feed),
                 lifespan="off",
-                http=protocol_of(limits),  # on h11, which bounds headers; httptools, used where installed, does not
+                http=protocol_class(limits),  # on h11, which bounds headers; httptools, used where installed, does not
                 backlog=BACKLOG,
                 ws="none",
                 log_config=None,  # the log is the command line's
                 log_level="error",  # what anybody may send that is no HTTP is not for it
                 server_header=False,
-                timeout_graceful_shutdown=DRAIN_SECONDS,
+                timeout_graceful_shutdown=_DRAIN_SECONDS,
             )
         )
         stopping.stop = self._stop

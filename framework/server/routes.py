@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from fastapi import APIRouter
 
 from framework.engine.runtime.runtime import Runtime
-from framework.server.access import Admit, admission
+from framework.server.access import AccessCheck, access_check
 from framework.server.agents_api import add_agent_routes
 from framework.server.config_api import add_config_routes
-from framework.server.endpoint import endpoint
+from framework.server.event_feed import ConfigFeed
 from framework.server.events_api import add_event_routes
-from framework.server.feed import ConfigFeed
+from framework.server.request_handling import guarded_route
 
-PREFIX = "/agent"
+_PREFIX = "/agent"
 
 
 def router(runtime: Runtime, *, guarded: bool = True) -> APIRouter:
@@ -27,13 +27,13 @@ def router(runtime: Runtime, *, guarded: bool = True) -> APIRouter:
     """
     feed = ConfigFeed()
     runtime.catalog.subscribe(feed.add)
-    return routes(runtime, feed, admission_of(runtime) if guarded else _anybody)
+    return build_routes(runtime, feed, runtime_access_check(runtime) if guarded else _allow_all)
 
 
-def routes(runtime: Runtime, feed: ConfigFeed, admit: Admit) -> APIRouter:
+def build_routes(runtime: Runtime, feed: ConfigFeed, admit: AccessCheck) -> APIRouter:
     """The same, with a feed that whoever made it can close."""
     made = APIRouter(
-        prefix=PREFIX, route_class=endpoint(admit, lambda: runtime.settings.telemetry.inbound), tags=["agentsd"]
+        prefix=_PREFIX, route_class=guarded_route(admit, lambda: runtime.settings.telemetry.inbound), tags=["agentsd"]
     )
     add_agent_routes(made, runtime)
     add_config_routes(made, runtime)
@@ -41,10 +41,10 @@ def routes(runtime: Runtime, feed: ConfigFeed, admit: Admit) -> APIRouter:
     return made
 
 
-def admission_of(runtime: Runtime) -> Admit:
+def runtime_access_check(runtime: Runtime) -> AccessCheck:
     """By the keys of the runtime's settings, as they are at each request."""
-    return admission(lambda: runtime.settings.server.api_keys)
+    return access_check(lambda: runtime.settings.server.api_keys)
 
 
-def _anybody(headers: Mapping[str, str], client: str | None) -> None:
+def _allow_all(headers: Mapping[str, str], client: str | None) -> None:
     """The app around the routes has decided."""

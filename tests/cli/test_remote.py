@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from framework.cli.remote import NoServer, Remote
-from framework.server.replies import ConfigHistory
+from framework.server.schemas import ConfigHistory
 from framework.types.errors import RequestError
 from tests.cli.test_cli import agentsd
 from tests.server.test_access import KEY, OTHER

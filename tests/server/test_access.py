@@ -12,11 +12,11 @@ import pytest
 from pydantic import SecretStr
 
 from framework.config.settings import ServerSettings, Settings
-from framework.server.access import admission, is_loopback
-from framework.server.failures import AccessDenied, Unauthenticated
-from framework.server.feed import KEPT, ConfigFeed
-from framework.server.listening import CannotListen, listening, url_of
-from framework.server.replies import masked_changes
+from framework.server.access import access_check, is_loopback
+from framework.server.errors import AccessDenied, Unauthenticated
+from framework.server.event_feed import MAX_EVENTS, ConfigFeed
+from framework.server.listen_socket import CannotListen, bind_socket, server_url
+from framework.server.schemas import redact_changes
 from framework.types.change import Change
 from framework.types.errors import ConfigError
 from framework.types.events import ConfigReloaded
@@ -55,7 +55,7 @@ def no_keys() -> tuple[SecretStr, ...]:
     ],
 )
 def test_without_keys_programs_of_this_machine_may_ask(client: str, headers: dict[str, str]) -> None:
-    admission(no_keys)(headers, client)
+    access_check(no_keys)(headers, client)
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,12 @@ def test_without_keys_programs_of_this_machine_may_ask(client: str, headers: dic
 )
 def test_without_keys_nobody_else_may_ask(client: str | None, headers: dict[str, str], message: str) -> None:
     with pytest.raises(AccessDenied, match=message):
-        admission(no_keys)(headers, client)
+        access_check(no_keys)(headers, client)
 
 
 @pytest.mark.parametrize("authorization", [f"Bearer {KEY}", f"bearer {OTHER}", f"Bearer  {KEY} "])
 def test_with_keys_whoever_shows_one_may_ask_from_anywhere(authorization: str) -> None:
-    admit = admission(lambda: (SecretStr(KEY), SecretStr(OTHER)))
+    admit = access_check(lambda: (SecretStr(KEY), SecretStr(OTHER)))
     admit({"authorization": authorization, "host": "agents.example.com"}, "192.0.2.1")
 
 
@@ -103,7 +103,7 @@ def test_with_keys_whoever_shows_one_may_ask_from_anywhere(authorization: str) -
 )
 def test_with_keys_nobody_else_may_not_even_from_here(authorization: str) -> None:
     with pytest.raises(Unauthenticated):
-        admission(lambda: (SecretStr(KEY),))({"authorization": authorization, "host": "localhost"}, "127.0.0.1")
+        access_check(lambda: (SecretStr(KEY),))({"authorization": authorization, "host": "localhost"}, "127.0.0.1")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.1.2.3"])
@@ -240,31 +240,31 @@ def test_a_variable_that_holds_no_keys_is_refused_and_not_shown(
 
 
 def test_values_under_the_names_of_secrets_are_masked() -> None:
-    (change,) = masked_changes([Change(agent="a", key="metadata.api_key", before="x", after="y", effect="neutral")])
+    (change,) = redact_changes([Change(agent="a", key="metadata.api_key", before="x", after="y", effect="neutral")])
     assert (change.before, change.after) == ("***", "***")
-    (change,) = masked_changes([Change(agent="a", key="inputs.password.default", after="hunter2", effect="neutral")])
+    (change,) = redact_changes([Change(agent="a", key="inputs.password.default", after="hunter2", effect="neutral")])
     assert (change.before, change.after) == (None, "***")
-    (change,) = masked_changes([Change(agent="a", key="instructions", after="Bearer abcdefghijkl", effect="neutral")])
+    (change,) = redact_changes([Change(agent="a", key="instructions", after="Bearer abcdefghijkl", effect="neutral")])
     assert change.after == "Bearer ***"
 
 
 def test_a_feed_keeps_the_last_events_and_lets_everybody_go_when_it_closes() -> None:
     async def main() -> None:
         feed = ConfigFeed()
-        waiting = asyncio.create_task(feed.after(0))
+        waiting = asyncio.create_task(feed.wait_after(0))
         await asyncio.sleep(0)
         problem = Problem(path="a", message="api_key: hunter2hunter2")
-        for number in range(KEPT + 5):
+        for number in range(MAX_EVENTS + 5):
             feed.add(ConfigReloaded(generation=number + 1, digest="d", problems=(problem,)))
-        assert [item.number for item in await waiting] == [*range(6, KEPT + 6)], "what is too old is gone"
-        kept = await feed.after(KEPT)
-        assert [item.number for item in kept] == [*range(KEPT + 1, KEPT + 6)]
+        assert [item.number for item in await waiting] == [*range(6, MAX_EVENTS + 6)], "what is too old is gone"
+        kept = await feed.wait_after(MAX_EVENTS)
+        assert [item.number for item in kept] == [*range(MAX_EVENTS + 1, MAX_EVENTS + 6)]
         assert "hunter2" not in str(kept)
-        assert feed.number_of(feed.id_of(kept[0])) == KEPT + 1
-        assert feed.number_of(None) == KEPT + 5
+        assert feed.number_of(feed.id_of(kept[0])) == MAX_EVENTS + 1
+        assert feed.number_of(None) == MAX_EVENTS + 5
         for strange in ("", "x", "-", f"{feed.id_of(kept[0])}9999", feed.id_of(kept[0]).replace("-", "-²"), "9" * 5000):
-            assert feed.number_of(strange) in {0, KEPT + 5}
-        waiting = asyncio.create_task(feed.after(KEPT + 5))
+            assert feed.number_of(strange) in {0, MAX_EVENTS + 5}
+        waiting = asyncio.create_task(feed.wait_after(MAX_EVENTS + 5))
         await asyncio.sleep(0)
         feed.close()
         assert await waiting == ()
@@ -283,15 +283,15 @@ def test_a_feed_keeps_the_last_events_and_lets_everybody_go_when_it_closes() -> 
     ],
 )
 def test_the_url_for_this_machine_is_known(host: str, url: str) -> None:
-    assert url_of(host, 80) == url
+    assert server_url(host, 80) == url
 
 
 def test_an_address_is_taken_once_and_let_go() -> None:
-    with listening(ServerSettings(port=0)) as bound:
+    with bind_socket(ServerSettings(port=0)) as bound:
         port = bound.getsockname()[1]
-        with pytest.raises(CannotListen, match="is in use"), listening(ServerSettings(port=port)):
+        with pytest.raises(CannotListen, match="is in use"), bind_socket(ServerSettings(port=port)):
             pass
-    with listening(ServerSettings(port=port)):
+    with bind_socket(ServerSettings(port=port)):
         pass
 
 
@@ -299,7 +299,7 @@ def test_an_address_is_taken_once_and_let_go() -> None:
 def test_an_address_that_is_none_of_this_machine_is_told(host: str) -> None:
     with (
         pytest.raises((ConfigError, CannotListen)) as caught,
-        listening(ServerSettings(host=host, api_keys=(SecretStr(KEY),))),
+        bind_socket(ServerSettings(host=host, api_keys=(SecretStr(KEY),))),
     ):
         pass
     assert host in str(caught.value)
@@ -308,7 +308,7 @@ def test_an_address_that_is_none_of_this_machine_is_told(host: str) -> None:
 @pytest.mark.skipif(not socket.has_ipv6, reason="there is no IPv6 here")
 def test_others_may_reach_it_once_keys_are_set() -> None:
     for host in ("0.0.0.0", "::"):
-        with pytest.raises(ConfigError, match=r"set server\.api_keys"), listening(ServerSettings(host=host, port=0)):
+        with pytest.raises(ConfigError, match=r"set server\.api_keys"), bind_socket(ServerSettings(host=host, port=0)):
             pass
-        with listening(ServerSettings(host=host, port=0, api_keys=(SecretStr(KEY),))) as bound:
+        with bind_socket(ServerSettings(host=host, port=0, api_keys=(SecretStr(KEY),))) as bound:
             assert bound.getsockname()[1]

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from framework.config.settings import ServerSettings
-from framework.server.connections import ConnectionLimits, client_of
+from framework.server.connections import ConnectionLimits, client_key
 from tests.support.projects import agent, write
 from tests.support.served import PATIENCE, Served, served
 
@@ -111,7 +111,7 @@ def test_one_address_cannot_take_the_connections_of_another(server: Served) -> N
     ],
 )
 def test_addresses_of_one_ipv6_network_share_their_limit(one: str, other: str, is_same: bool) -> None:
-    assert (client_of(one) == client_of(other)) == is_same
+    assert (client_key(one) == client_key(other)) == is_same
 
 
 def test_where_every_connection_is_busy_a_new_one_gets_503(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import ConfigError, Runtime, tool
-from framework.config.agents.external_tools import Outside
+from framework.config.agents.external_tools import ExternalTools
 from framework.config.files.snapshot import Snapshot
-from framework.config.generations.generation import Builder, Generation, nothing
+from framework.config.generations.builder import GenerationBuilder
+from framework.config.generations.generation import Generation, empty_generation
 from framework.config.generations.reload_effects import SettingsFile
 from framework.config.settings import Settings
 from framework.tools.builtin import BUILTIN_TOOLS
@@ -34,8 +35,8 @@ def built(files: dict[str, bytes]) -> Generation:
         "plugins/good.py": GOOD.encode(),
         **files,
     }
-    builder = Builder(BUILTIN_TOOLS, ["react"], ["offline"], SettingsFile(Settings(), fixed=True))
-    return builder.build(Snapshot(everything, (), "1"), nothing(Settings()), Outside())
+    builder = GenerationBuilder(BUILTIN_TOOLS, ["react"], ["offline"], SettingsFile(Settings(), fixed=True))
+    return builder.build(Snapshot(everything, (), "1"), empty_generation(Settings()), ExternalTools())
 
 
 def problem_with(decorator: str) -> Problem:

@@ -1,20 +1,18 @@
-"""TO WRITE.
+"""From agent files to agents that are ready to run: parsed specs are linked, compiled, checked and compared.
 
 In reading order; each module imports only from those below it:
 
-    link            From files to agents that fit together. A file that does not fit leaves its last good version ...
-    tightening      What a file that cannot be used still restricts: its rules and limits apply to the last good ...
-    compile         From a parsed agent file to an Agent that is ready to run: every reference is resolved, or is ...
-    toolbox         The tools there are: the process's own, and those of the plugin files, each at its last good ...
-    external_tools  What tool servers give a generation: the tools they have now, and what is wrong with them.
-    lint            What is odd about an agent, though it keeps nothing from running: rules and variables that ...
-    prices          Cost limits that could not be enforced: an agent has one, and the price of a model it may use ...
-    sources         Files of tool sources (`plugins/*.yaml`): the MCP servers and skill hosts of a project.
-    diff            What changed between two generations, and in which direction: each change widens, tightens, or ...
-    extensions      The executors and hooks that an agent names: each must be there, and fit the place where it is ...
-    inputs          What an agent takes and gives as data: the variables of a request, the type of its answer.
-    interning       Parts of agents that are equal are one object: a thousand agents often have a handful of policies.
-    models          The models that files name: whether there are such, and whether they know what is set for them.
-    rules           Rules of an agent that do not do what they seem to, with the tools there are: warnings with ...
-    unexpected      An exception that no code expects while a file is read: a Problem of that file, so that the ...
+    link               Links the agents of a generation; a file with errors keeps its last good version.
+    tightening         Applies the restrictions of an invalid file to the last good version of its agent.
+    compile            Compiles a parsed agent file into an `Agent`, or reports each reference that does not resolve.
+    diff               Compares two generations; each change widens, tightens, or is neutral.
+    inputs             Pydantic models for the inputs of an agent, and checks of its input and output schemas.
+    extensions         Checks the executors and hooks that agents name.
+    lint               Warnings about valid agents: rules without effect, unused variables, too many tools.
+    prices             Finds cost limits that cannot be enforced because the price of a model is unknown.
+    models             Checks the model names in agent files and in `agentsd.yaml`.
+    toolbox            The tools of a generation: those of the process, of plugin files and of tool servers.
+    external_tools     Discovers the tools of MCP servers and skill hosts, and reports those that are unavailable.
+    sources            Reads the declarations of MCP servers and skill hosts in `plugins/*.yaml`.
+    unexpected_errors  Converts an unexpected exception to a `Problem` of the file that caused it.
 """

@@ -32,11 +32,11 @@ from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, HookPlace, Limits, TemplateRef
 
 _GLOB_SIGNS = frozenset("*?[")
-MAX_GUIDANCE = 32
+_MAX_GUIDANCE_TEXTS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class CompileContext:
     """What an agent's references may point at."""
 
     toolbox: Toolbox
@@ -47,7 +47,7 @@ class World:
     models: Collection[str]
     """Model aliases and providers."""
 
-    def with_only(self, names: Iterable[str]) -> World:
+    def with_only(self, names: Iterable[str]) -> CompileContext:
         """The same, with no other agents than these."""
         return replace(self, specs={name: self.specs[name] for name in names if name in self.specs})
 
@@ -60,7 +60,7 @@ class Agent:
     document: Document
     digest: str
     toolset: Toolset
-    world: World
+    context: CompileContext
     """What it was compiled in."""
     inputs: type[BaseModel]
     """Checks the variables of a request."""
@@ -90,7 +90,7 @@ class Agent:
     @property
     def prompts(self) -> Prompts:
         """The templates it is rendered with."""
-        return self.world.prompts
+        return self.context.prompts
 
     @property
     def path(self) -> str:
@@ -136,7 +136,7 @@ class Agent:
             return self.render("react.j2", locale, **run.data(), limits=limits.model_dump())
         key = (locale, limits, run.http)
         if (text := self._guidance.get(key)) is None:  # one look-up: the hash of limits takes long
-            while len(self._guidance) >= MAX_GUIDANCE:
+            while len(self._guidance) >= _MAX_GUIDANCE_TEXTS:
                 del self._guidance[next(iter(self._guidance))]
             text = self.render("react.j2", locale, **run.limits(), limits=limits.model_dump())
             self._guidance[key] = text
@@ -151,7 +151,9 @@ class Agent:
         return self.prompts.render(source.template, locale, variables)
 
 
-def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World) -> tuple[Agent, tuple[Problem, ...]]:
+def compile_agent(
+    spec: AgentSpec, document: Document, digest: str, context: CompileContext
+) -> tuple[Agent, tuple[Problem, ...]]:
     """Resolve an agent's references, and render its templates once.
 
     Returns:
@@ -160,28 +162,28 @@ def compile_agent(spec: AgentSpec, document: Document, digest: str, world: World
     Raises:
         ParseError: with every reference that leads nowhere, or every template that cannot be rendered.
     """
-    if found := reference_problems(spec, document, world):
+    if found := unresolved_references(spec, document, context):
         raise ParseError(found)
-    agent = assemble(spec, document, digest, world)
+    agent = assemble(spec, document, digest, context)
     if problems := list(prompt_problems(agent)):
         raise ParseError(problems)
-    odd = lint(spec, document, agent.toolset, world.prompts, world.toolbox.outside.silent)
+    odd = lint(spec, document, agent.toolset, context.prompts, context.toolbox.external.unavailable)
     warnings = tuple(in_order(odd))
     return replace(agent, warnings=warnings), warnings
 
 
-def reference_problems(spec: AgentSpec, document: Document, world: World) -> list[Problem]:
+def unresolved_references(spec: AgentSpec, document: Document, context: CompileContext) -> list[Problem]:
     """What an agent's file refers to that is not there, or does not fit; of very many, the first."""
     found = chain(
         input_problems(spec, document),
         output_problems(spec, document),
-        _reference_problems(spec, document, world),
-        extension_problems(spec, document, world.toolbox.extensions, world.executors),
+        _reference_problems(spec, document, context),
+        extension_problems(spec, document, context.toolbox.extensions, context.executors),
     )
     return list(islice(found, MAX_PROBLEMS))
 
 
-def problems_beside(path: str, source: bytes, world: World) -> list[Problem]:
+def remaining_problems(path: str, source: bytes, context: CompileContext) -> list[Problem]:
     """What a file that cannot be parsed refers to in its valid parts: all its problems show at once."""
     try:
         document = read_document(path, source)
@@ -190,29 +192,29 @@ def problems_beside(path: str, source: bytes, world: World) -> list[Problem]:
     empty = AgentSpec(version=1, name="x", description="x", instructions="x").model_dump(mode="json", by_alias=True)
     known = {key: value for key, value in document.data.items() if key in AgentSpec.model_fields}
     data, _ = readable(AgentSpec, empty, known)
-    return reference_problems(AgentSpec.model_validate(data), document, world)
+    return unresolved_references(AgentSpec.model_validate(data), document, context)
 
 
-def assemble(spec: AgentSpec, document: Document, digest: str, world: World) -> Agent:
+def assemble(spec: AgentSpec, document: Document, digest: str, context: CompileContext) -> Agent:
     """Put an agent together whose references all lead somewhere; tools that are not there are not offered."""
-    agents = [agent_tool(world.specs[name]) for name in spec.sub_agents]
-    tools = world.toolbox.tools
+    agents = [agent_tool(context.specs[name]) for name in spec.sub_agents]
+    tools = context.toolbox.tools
     toolset = Toolset(
         {**tools, **{tool.name: tool for tool in agents}} if agents else tools,
         spec.skill_policy,
         risk_level=spec.runtime_policy.risk_level,
         source=document,
-        blocked=[name for name in world.toolbox.outside.altered if _is_pinned(spec, name)],
+        blocked=[name for name in context.toolbox.external.drifted if _is_pinned(spec, name)],
     )
     return Agent(
         spec,
         document,
         digest,
         toolset,
-        world,
+        context,
         inputs_model(spec),
-        {place: tuple(world.toolbox.extensions[name] for name in names) for place, names in hooks_of(spec) if names},
-        world.toolbox.extensions.get(spec.executor),
+        {place: tuple(context.toolbox.extensions[name] for name in names) for place, names in hooks_of(spec) if names},
+        context.toolbox.extensions.get(spec.executor),
     )
 
 
@@ -238,25 +240,25 @@ async def _delegate(**arguments: Any) -> str:
     raise ToolError(f"a sub-agent is run by the engine, not called: {sorted(arguments)}")
 
 
-def _reference_problems(spec: AgentSpec, document: Document, world: World) -> Iterator[Problem]:
+def _reference_problems(spec: AgentSpec, document: Document, context: CompileContext) -> Iterator[Problem]:
     def unknown(path: Path, what: str, name: str, known: Iterable[str], hint: str | None = None) -> Problem:
         return document.problem(path, f"there is no {what} {name!r}{did_you_mean(name, sorted(known))}", hint=hint)
 
-    if isinstance(spec.instructions, TemplateRef) and not world.prompts.has(spec.instructions.template):
-        known = world.prompts.names()
+    if isinstance(spec.instructions, TemplateRef) and not context.prompts.has(spec.instructions.template):
+        known = context.prompts.names()
         yield unknown(("instructions", "template"), "template", spec.instructions.template, known)
-    yield from model_problems(spec, document, world.models)
+    yield from model_problems(spec, document, context.models)
     for index, name in enumerate(spec.sub_agents):
-        if name not in world.specs:
-            yield unknown(("sub_agents", index), "usable agent", name, world.specs)
-    servers = {name.removeprefix("mcp.") for name in world.toolbox.outside.declared if name.startswith("mcp.")}
+        if name not in context.specs:
+            yield unknown(("sub_agents", index), "usable agent", name, context.specs)
+    servers = {name.removeprefix("mcp.") for name in context.toolbox.external.declared if name.startswith("mcp.")}
     declare = None if servers else "declare it in a file plugins/NAME.yaml, under mcp_servers"
     for name in spec.mcp_policy.keys() - servers:
         yield unknown(("mcp_policy", name), "MCP server", name, servers, declare)
-    tools = world.toolbox.tools.keys() | {f"agent.{name}" for name in spec.sub_agents}
+    tools = context.toolbox.tools.keys() | {f"agent.{name}" for name in spec.sub_agents}
     for index, pattern in enumerate(spec.skill_policy.allow):
-        silent = source_of(pattern) in world.toolbox.outside.silent
-        if not _GLOB_SIGNS.intersection(pattern) and pattern not in tools and not silent:
+        unavailable = source_of(pattern) in context.toolbox.external.unavailable
+        if not _GLOB_SIGNS.intersection(pattern) and pattern not in tools and not unavailable:
             yield unknown(("skill_policy", "allow", index), "tool", pattern, tools)
 
 
@@ -266,14 +268,14 @@ def _is_pinned(spec: AgentSpec, tool: str) -> bool:
     return policy is None or policy.pin == "block"
 
 
-def circle_problems(spec: AgentSpec, document: Document, specs: Mapping[str, AgentSpec]) -> Iterator[Problem]:
+def cycle_problems(spec: AgentSpec, document: Document, specs: Mapping[str, AgentSpec]) -> Iterator[Problem]:
     """Sub-agents that lead back to the agent itself."""
     for index, name in enumerate(spec.sub_agents):
-        if circle := _circle(spec.name, name, specs):
+        if circle := _find_cycle(spec.name, name, specs):
             yield document.problem(("sub_agents", index), f"sub-agents in a circle: {' -> '.join(circle)}")
 
 
-def _circle(start: str, name: str, specs: Mapping[str, AgentSpec]) -> tuple[str, ...] | None:
+def _find_cycle(start: str, name: str, specs: Mapping[str, AgentSpec]) -> tuple[str, ...] | None:
     """The way from `name` back to `start`, if there is one."""
     trails: list[tuple[str, ...]] = [(start, name)]
     seen = {name}

@@ -21,11 +21,11 @@ from framework.types.spec import CONTENTS, RISKS, AgentSpec, HookPlace
 
 _NUMBER = re.compile(r"(>=|<=|>|<)\s*(\S+)\s*")
 _NEVER = len(RISKS)
-MAX_PAIRED = 100
+_MAX_PAIRED_RULES = 100
 """Rules that are compared one by one with each other."""
 
 
-def diff(before: Mapping[str, AgentSpec], after: Mapping[str, AgentSpec]) -> Iterator[Change]:
+def diff_agents(before: Mapping[str, AgentSpec], after: Mapping[str, AgentSpec]) -> Iterator[Change]:
     """The changes of all agents, by name and then by key."""
     for name in sorted(before.keys() | after.keys()):
         if name not in before:
@@ -33,10 +33,10 @@ def diff(before: Mapping[str, AgentSpec], after: Mapping[str, AgentSpec]) -> Ite
         elif name not in after:
             yield Change(agent=name, key="", before=name, effect="tightens")
         else:
-            yield from agent_diff(before[name], after[name])
+            yield from diff_agent(before[name], after[name])
 
 
-def settings_diff(before: Settings, after: Settings) -> Iterator[Change]:
+def diff_settings(before: Settings, after: Settings) -> Iterator[Change]:
     """The changes of `agentsd.yaml`; secrets are told apart, but never shown."""
     if before == after:
         return
@@ -49,17 +49,17 @@ def settings_diff(before: Settings, after: Settings) -> Iterator[Change]:
             yield Change(agent=SETTINGS, key=key, before=_masked(was), after=_masked(now), effect=effect)
 
 
-def agent_diff(before: AgentSpec, after: AgentSpec) -> Iterator[Change]:
+def diff_agent(before: AgentSpec, after: AgentSpec) -> Iterator[Change]:
     """The changes of one agent."""
     if before is after or before == after:
         return
     old, new = before.model_dump(mode="json", by_alias=True), after.model_dump(mode="json", by_alias=True)
     for path, was, now in _leaves((), old, new):
         key = ".".join(path)
-        if key in SETS:
-            yield from _set_changes(before.name, key, was or [], now or [], SETS[key])
+        if key in LIST_EFFECTS:
+            yield from _set_changes(before.name, key, was or [], now or [], LIST_EFFECTS[key])
         else:
-            effect = EFFECTS.get(key, _neutral)(was, now)
+            effect = VALUE_EFFECTS.get(key, _neutral)(was, now)
             yield Change(agent=before.name, key=key, before=was, after=now, effect=effect)
 
 
@@ -67,7 +67,7 @@ def _leaves(path: tuple[str, ...], was: Any, now: Any) -> Iterator[tuple[tuple[s
     """The keys whose values differ, as deep as both sides are mappings."""
     if was == now:
         return
-    if isinstance(was, dict) and isinstance(now, dict) and ".".join(path) not in EFFECTS:
+    if isinstance(was, dict) and isinstance(now, dict) and ".".join(path) not in VALUE_EFFECTS:
         for key in [*was, *(key for key in now if key not in was)]:
             yield from _leaves((*path, key), was.get(key), now.get(key))
     else:
@@ -97,8 +97,8 @@ def _rewritten(gone: list[Any], come: list[Any]) -> list[tuple[Any, Any]]:
     """Rules that were replaced by one for more calls, or for fewer: each a single change."""
     pairs: list[tuple[Any, Any]] = []
     left = list(come)
-    for before in gone[:MAX_PAIRED]:
-        after = next((rule for rule in left[:MAX_PAIRED] if covers(rule, before) or covers(before, rule)), None)
+    for before in gone[:_MAX_PAIRED_RULES]:
+        after = next((rule for rule in left[:_MAX_PAIRED_RULES] if covers(rule, before) or covers(before, rule)), None)
         if after is not None:
             left.remove(after)
             pairs.append((before, after))
@@ -176,7 +176,7 @@ def _approval_rank(approval: Any) -> int:
     return _NEVER if approval == "never" else _rank(approval["from"])
 
 
-SETS: Mapping[str, tuple[Effect, Effect]] = {
+LIST_EFFECTS: Mapping[str, tuple[Effect, Effect]] = {
     "skill_policy.deny": ("tightens", "widens"),
     "skill_policy.ask": ("tightens", "widens"),
     "skill_policy.allow": ("widens", "tightens"),
@@ -211,7 +211,7 @@ _LIMITS = (
     "max_repeated_calls",
     "max_corrections",
 )
-EFFECTS: Mapping[str, Callable[[Any, Any], Effect]] = {
+VALUE_EFFECTS: Mapping[str, Callable[[Any, Any], Effect]] = {
     **{f"runtime_policy.{limit}": _limit for limit in _LIMITS},
     "runtime_policy.risk_level": _risk,
     "runtime_policy.confirm.from": _risk,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
-from framework.config.agents.sources import Declared, SourceFiles
+from framework.config.agents.sources import DeclaredSource, SourceFiles
 from framework.config.files.snapshot import digest_of
 from framework.tools.connection_pool import Opened, SourcePool
 from framework.tools.contracts import Change, Contracts
@@ -15,18 +15,18 @@ from framework.tools.tool_source import source_of
 from framework.types.problem import Problem
 from framework.types.source import McpServer
 
-MCP = "mcp."
-_WAITING: Mapping[Change, str] = {
+_MCP_PREFIX = "mcp."
+_CHANGE_TEXTS: Mapping[Change, str] = {
     "changed": "has another description or schema than when it was accepted",
     "new": "appeared after its server was accepted",
     "lower risk": "claims a lower risk, or to be repeatable, since it was accepted; what was accepted applies",
 }
-PATIENCE_SECONDS = 3.0
+_EDIT_WAIT_SECONDS = 3.0
 """How long an edit waits for servers that it brings, after the first two seconds; their tools may come later."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class ExternalTools:
     """Seen at one moment: a generation keeps it, whatever the servers say later."""
 
     declared: frozenset[str] = frozenset()
@@ -36,9 +36,9 @@ class Outside:
     tools: tuple[Tool, ...] = ()
     digests: Mapping[str, str] = field(default_factory=dict)
     """By tool: whose it is and what it says of itself."""
-    silent: frozenset[str] = frozenset()
+    unavailable: frozenset[str] = frozenset()
     """Sources that cannot say which tools they have."""
-    altered: frozenset[str] = frozenset()
+    drifted: frozenset[str] = frozenset()
     """Tools that describe themselves differently than when they were accepted, or appeared later."""
     problems: tuple[Problem, ...] = ()
     not_contacted: frozenset[str] = frozenset()
@@ -48,10 +48,12 @@ class Outside:
     def digest(self) -> str:
         """Equal as long as agents are given the same; a connection that comes and goes is no other generation."""
         tools = (part for name, digest in sorted(self.digests.items()) for part in (name, digest))
-        return digest_of(*tools, *sorted(self.silent), *sorted(self.altered))
+        return digest_of(*tools, *sorted(self.unavailable), *sorted(self.drifted))
 
 
-async def look_outside(files: SourceFiles, pool: SourcePool | None, contracts: Contracts, *, starting: bool) -> Outside:
+async def discover(
+    files: SourceFiles, pool: SourcePool | None, contracts: Contracts, *, starting: bool
+) -> ExternalTools:
     """Connect to what is declared, and see what is there. Without a pool nothing is connected to.
 
     When the process is `starting`, nobody is kept waiting by waiting for all; an edit waits a few seconds at most.
@@ -59,17 +61,17 @@ async def look_outside(files: SourceFiles, pool: SourcePool | None, contracts: C
     declared = frozenset(files.declared)
     if pool is None:
         problems = (*files.problems, *_without_sdk(files.declared))
-        return Outside(declared, not_contacted=declared, silent=declared, problems=problems)
+        return ExternalTools(declared, not_contacted=declared, unavailable=declared, problems=problems)
     wanted = {name: source.config for name, source in files.declared.items()}
-    opened = await pool.open(wanted, None if starting else PATIENCE_SECONDS)
+    opened = await pool.open(wanted, None if starting else _EDIT_WAIT_SECONDS)
     tools = [tool for one in opened for tool in one.source.tools]
     rated = [one.name for one in opened if isinstance(one.config, McpServer) and one.config.risk]
-    compared = contracts.compare([tool for tool in tools if tool.name.startswith(MCP)], rated) if tools else []
+    compared = contracts.compare([tool for tool in tools if tool.name.startswith(_MCP_PREFIX)], rated) if tools else []
     held = {tool.name: tool for tool, _ in compared}
     tools = [held.get(tool.name, tool) for tool in tools]
     waiting = {tool.name: change for tool, change in compared if change}
     faulty = {one.name for one in opened if one.source.faults and not one.source.tools}
-    return Outside(
+    return ExternalTools(
         declared,
         {one.name: one for one in opened},
         tuple(tools),
@@ -80,9 +82,9 @@ async def look_outside(files: SourceFiles, pool: SourcePool | None, contracts: C
     )
 
 
-def _without_sdk(declared: Mapping[str, Declared]) -> Iterator[Problem]:
+def _without_sdk(declared: Mapping[str, DeclaredSource]) -> Iterator[Problem]:
     """What connecting would say first of each MCP server where the extra is missing."""
-    servers = [name for name in declared if name.startswith(MCP)]
+    servers = [name for name in declared if name.startswith(_MCP_PREFIX)]
     if servers and find_spec("mcp") is None:
         for name in servers:
             yield declared[name].problem(f"{name} needs the MCP SDK: pip install 'agentsd[mcp]'")
@@ -101,7 +103,7 @@ def _digests(opened: Iterable[Opened], held: Mapping[str, Tool]) -> Mapping[str,
 
 
 def _problems(
-    declared: Mapping[str, Declared],
+    declared: Mapping[str, DeclaredSource],
     opened: Iterable[Opened],
     refused: Mapping[str, str],
     waiting: Mapping[str, Change],
@@ -114,5 +116,5 @@ def _problems(
         if not _has_said(one):
             yield declared[one.name].problem(f"{one.name} has not answered yet: its tools come when it does")
     for name, change in waiting.items():
-        message = f"{name} {_WAITING[change]}; review it, then run: agentsd tools accept {name}"
+        message = f"{name} {_CHANGE_TEXTS[change]}; review it, then run: agentsd tools accept {name}"
         yield declared[source_of(name)].problem(message)

@@ -60,7 +60,7 @@ def input_problems(spec: AgentSpec, document: Document) -> Iterator[Problem]:
                 f"{name!r} cannot be the name of an input: letters, digits and '_', and no name that Pydantic uses"
             )
             yield document.problem(path, message, at_key=True)
-        elif field.default is not None and not _fits(field):
+        elif field.default is not None and not _default_matches(field):
             yield document.problem((*path, "default"), f"the default is not of type {field.type}")
 
 
@@ -73,7 +73,7 @@ def output_problems(spec: AgentSpec, document: Document) -> Iterator[Problem]:
             yield document.problem(("output_schema",), error.message, at_key=True)
 
 
-def _fits(field: InputSpec) -> bool:
+def _default_matches(field: InputSpec) -> bool:
     try:
         TypeAdapter(_TYPES[field.type]).validate_python(field.default, strict=True)
     except ValidationError:

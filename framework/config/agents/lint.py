@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Set
 
-from framework.config.agents.rules import rule_warnings
 from framework.config.templates.prompts import Prompts
 from framework.config.yaml.document import Document, Path
-from framework.tools.toolset import Toolset
+from framework.tools.locations import kind_of, types_at
+from framework.tools.tool import Tool
+from framework.tools.tool_source import source_of
+from framework.tools.toolset import PlacedRule, Toolset
+from framework.types.errors import did_you_mean
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, TemplateRef
 
-MOST_TOOLS = 128
+_MAX_OFFERED_TOOLS = 128
 """Offered to a model: the limit of OpenAI and of servers that follow it."""
-ONLY_TEMPLATES = "only a template can say it: instructions: {template: …}"
+_TEMPLATE_HINT = "only a template can say it: instructions: {template: …}"
+_LOCATION_ARGUMENTS = frozenset(
+    ("path", "file", "filename", "file_path", "filepath", "folder", "directory", "dir", "root_dir", "url", "uri")
+)
+"""Names of arguments that are probably paths or URLs."""
+_LISTING_TOOL = "list_dir"
+"""Shows names, not what is in files."""
 
 
 def lint(
-    spec: AgentSpec, document: Document, toolset: Toolset, prompts: Prompts, silent: Collection[str] = ()
+    spec: AgentSpec, document: Document, toolset: Toolset, prompts: Prompts, unavailable: Collection[str] = ()
 ) -> Iterator[Problem]:
     """Warnings about an agent that can be used as it is; nothing is said about tools of `silent` sources."""
     yield from _empty_allow(spec, document)
     yield from _many_tools(toolset, document)
-    yield from rule_warnings(spec, toolset, silent)
+    yield from _rule_warnings(spec, toolset, unavailable)
     yield from _unused_variables(spec, document, prompts)
 
 
@@ -38,8 +47,8 @@ def _empty_allow(spec: AgentSpec, document: Document) -> Iterator[Problem]:
 
 def _many_tools(toolset: Toolset, document: Document) -> Iterator[Problem]:
     """What counts is what a model is offered, not what a server lists."""
-    if (count := len(toolset.offered)) > MOST_TOOLS:
-        message = f"the model is offered {count} tools, and several providers accept at most {MOST_TOOLS}"
+    if (count := len(toolset.offered)) > _MAX_OFFERED_TOOLS:
+        message = f"the model is offered {count} tools, and several providers accept at most {_MAX_OFFERED_TOOLS}"
         hint = "allow fewer, or leave tools of a server out with `tools: [GLOB]` at its entry"
         problem = document.problem(("skill_policy", "allow"), message, hint=hint, at_key=True)
         yield problem.model_copy(update={"severity": "warning"})
@@ -54,10 +63,115 @@ def _unused_variables(spec: AgentSpec, document: Document, prompts: Prompts) -> 
     if not isinstance(source, TemplateRef):
         for name in spec.inputs:
             message = f"the model never sees the input {name!r}: the instructions are plain text"
-            yield warning(("inputs", name), message, ONLY_TEMPLATES)
+            yield warning(("inputs", name), message, _TEMPLATE_HINT)
         return
     used = set().union(*(prompts.used(variant) for variant in prompts.variants(source.template)))
     for name in source.vars.keys() - used:
         yield warning(("instructions", "vars", name), f"no template uses the variable {name!r}")
     for name in spec.inputs.keys() - used:
         yield warning(("inputs", name), f"no template uses the input {name!r}: the model never sees it")
+
+
+def _rule_warnings(spec: AgentSpec, toolset: Toolset, unavailable: Collection[str]) -> Iterator[Problem]:
+    """One warning for each rule that changes nothing, at its line; none for tools of sources that are silent now."""
+    seen: dict[tuple[str, ...], PlacedRule] = {}
+    denied = {tool.name: _denied_paths(toolset, tool) for tool in toolset.offered.values() if tool.paths}
+    for rule, names in toolset.reach():
+        tools = [toolset.tools[name] for name in names]
+        first = seen.get(same := (rule.kind, rule.rule.tool, repr(sorted(rule.rule.when.items()))))
+        if first is not None:
+            yield _warning(rule, f"says what line {first.place.rpartition(':')[2]} says already")
+        elif not tools and source_of(rule.rule.tool) in unavailable:
+            continue
+        elif not tools:
+            yield _warning(rule, "matches no tool there is")
+        elif why := _reason_never_matching(spec, toolset, rule, tools):
+            yield _warning(rule, f"never fires: {why}")
+        else:
+            yield from (_warning(rule, text) for text in _loose_conditions(rule, tools))
+            yield from (_warning(rule, text) for text in _uncovered_tools(spec, toolset, rule, tools, denied))
+        seen.setdefault(same, rule)
+
+
+def _loose_conditions(rule: PlacedRule, tools: list[Tool]) -> Iterator[str]:
+    """Conditions that cannot be evaluated, or that another spelling of the same place steps over."""
+    for name in rule.rule.when:
+        objects = [tool for tool in tools if types_at(tool.definition.parameters, name) == {"object"}]
+        if objects:
+            yield f"applies whatever {name!r} is: it is an object; name a part of it, such as '{name}.id'"
+        if name.rpartition(".")[2] not in _LOCATION_ARGUMENTS:
+            continue
+        open_ones = [tool for tool in tools if _has_argument(tool, name) and kind_of(tool, name) is None]
+        if open_ones:
+            tool = open_ones[0]
+            how = f"paths: {{'*': [{name}]}} at its server" if tool.is_outside else f"@tool(paths={name!r})"
+            yield (
+                f"takes {name!r} of {tool.name} as plain text, so other spellings of the same place step over it; "
+                f"declare it as a path or URL: {how}"
+            )
+
+
+def _uncovered_tools(
+    spec: AgentSpec, toolset: Toolset, rule: PlacedRule, tools: list[Tool], denied: Mapping[str, Set[object]]
+) -> Iterator[str]:
+    """Which other tools reach the files that a deny rule keeps from the tools it names."""
+    if rule.kind != "deny":
+        return
+    named = {tool.name for tool in tools}
+    for name, condition in rule.rule.when.items():
+        writers = {tool.risk != "low" for tool in tools if name in tool.paths}
+        if not writers or not isinstance(condition, str) or condition in spec.skill_policy.files.deny:
+            continue
+        others = [
+            tool.name
+            for tool in toolset.offered.values()
+            if tool.paths and tool.name not in {*named, _LISTING_TOOL} and (tool.risk != "low") in writers
+            if condition not in denied[tool.name]
+        ]
+        if others:
+            advice = "give them the same condition"
+            if writers == {False} and not condition.startswith("!="):
+                advice = f"deny the files for all tools: files: {{deny: [{condition!r}]}}"
+            yield f"leaves the same files to {', '.join(sorted(others))}; {advice}"
+
+
+def _denied_paths(toolset: Toolset, tool: Tool) -> Set[object]:
+    """The conditions on paths under which calls of a tool are denied."""
+    rules = toolset.rules_for(tool.name).deny
+    return {rule.rule.when[name] for rule in rules for name in tool.paths if name in rule.rule.when}
+
+
+def _reason_never_matching(spec: AgentSpec, toolset: Toolset, rule: PlacedRule, tools: list[Tool]) -> str | None:
+    if rule.kind != "deny" and (why := _reason_denied(spec, toolset, tools)):
+        return why
+    if any(all(_has_argument(tool, name) for name in rule.rule.when) for tool in tools):
+        return None
+    known = sorted({name for tool in tools for name in tool.definition.parameters.get("properties", {})})
+    missing = next((name for name in rule.rule.when if not any(_has_argument(tool, name) for tool in tools)), None)
+    if missing is None:
+        return "no tool that it matches has all the arguments it looks at"
+    which = tools[0].name if len(tools) == 1 else "no tool that it matches"
+    return f"{which} has {'no' if len(tools) == 1 else 'an'} argument {missing!r}{did_you_mean(missing, known)}"
+
+
+def _reason_denied(spec: AgentSpec, toolset: Toolset, tools: list[Tool]) -> str | None:
+    """Why no call of any of these tools gets as far as an ask or allow rule."""
+    if any(tool.name in toolset.offered or tool.name in toolset.blocked for tool in tools):
+        return None
+    for tool in tools:
+        if toolset.always_denying(tool.name) is None:
+            return f"{tool.name} has the risk {tool.risk}, and risk_level is {spec.runtime_policy.risk_level}"
+    denying = toolset.always_denying(tools[0].name)
+    assert denying is not None
+    return f"what it matches is denied by {denying.rule.tool!r} in line {denying.place.rpartition(':')[2]}"
+
+
+def _has_argument(tool: Tool, name: str) -> bool:
+    """Could a call of the tool have an argument of this dotted name?"""
+    return types_at(tool.definition.parameters, name) is not None
+
+
+def _warning(rule: PlacedRule, text: str) -> Problem:
+    path, _, line = rule.place.rpartition(":")
+    message = f"the {rule.kind} rule {rule.rule.tool!r} {text}"
+    return Problem(path=path, line=int(line), message=message, severity="warning")

@@ -14,8 +14,8 @@ from framework.types.errors import did_you_mean
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
 
-HINT = "write provider/model, or an alias from agentsd.yaml"
-ALIASED = "write provider/model: the provider is the one whose format the server speaks, mostly openai"
+_HINT = "write provider/model, or an alias from agentsd.yaml"
+_ALIAS_HINT = "write provider/model: the provider is the one whose format the server speaks, mostly openai"
 
 
 def setting_problems(settings: Settings, source: bytes, models: Collection[str]) -> Iterator[Problem]:
@@ -40,7 +40,7 @@ def setting_problems(settings: Settings, source: bytes, models: Collection[str])
         return  # the settings are a program's own
     written, _ = expand(document, os.environ)
     for path, name, message in wrong:
-        hint = ALIASED if path in aliases else HINT
+        hint = _ALIAS_HINT if path in aliases else _HINT
         if _at(written, path) == name:
             yield from without_secrets([document.problem(path, message, hint=hint)], source)
         elif os.environ.get(variable_of(path)) == name:
@@ -57,7 +57,7 @@ def model_problems(spec: AgentSpec, document: Document, models: Collection[str])
     """What is wrong with the models of an agent."""
     for path, model in models_of(spec):
         if message := unknown_model(model, models):
-            yield document.problem(path, message, hint=HINT)
+            yield document.problem(path, message, hint=_HINT)
     provider = (spec.model or "").partition("/")[0]
     for name in unknown_settings(provider, spec.model_settings):
         hint = "take it out: it would do nothing"

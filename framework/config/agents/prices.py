@@ -12,7 +12,7 @@ from framework.llm.capabilities import Capabilities, known_capabilities
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
 
-LIMIT = ("runtime_policy", "max_cost_usd")
+_LIMIT_PATH = ("runtime_policy", "max_cost_usd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def price_problems(
     if found := next(prices.unpriced(spec, specs), None):
         name, place = found
         message = f"max_cost_usd cannot be enforced: the price of {name} is unknown ({place})"
-        yield document.problem(LIMIT, message, hint=price_hint(name, name in prices.aliases), at_key=True)
+        yield document.problem(_LIMIT_PATH, message, hint=price_hint(name, name in prices.aliases), at_key=True)
 
 
 def price_hint(name: str, is_alias: bool) -> str:

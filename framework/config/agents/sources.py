@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from framework.config.agents.unexpected import unexpected
+from framework.config.agents.unexpected_errors import problem_from_exception
 from framework.config.yaml.document import Document, DocumentError, read_document
 from framework.config.yaml.environment import expand
 from framework.config.yaml.parse import ParseError, in_order, spec_problems, without_secrets
 from framework.types.problem import Problem
 from framework.types.source import McpServer, SkillHost, Sources
 
-SUFFIXES = (".yaml", ".yml")
+_SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredSource:
     """One source, as a file declares it."""
 
     name: str
@@ -38,22 +38,22 @@ class Declared:
 class SourceFiles:
     """All sources of a project, by name."""
 
-    declared: Mapping[str, Declared]
+    declared: Mapping[str, DeclaredSource]
     problems: tuple[Problem, ...] = ()
 
 
-class SourceShelf:
+class SourceCache:
     """Reads the files when their bytes change; one that cannot be used keeps what it declared last."""
 
     def __init__(self) -> None:
-        self._read: dict[str, tuple[bytes, tuple[Declared, ...], tuple[Problem, ...]]] = {}
+        self._read: dict[str, tuple[bytes, tuple[DeclaredSource, ...], tuple[Problem, ...]]] = {}
 
-    def sources(self, files: Mapping[str, bytes], unreadable: Mapping[str, Problem]) -> SourceFiles:
+    def read(self, files: Mapping[str, bytes], unreadable: Mapping[str, Problem]) -> SourceFiles:
         """What these files declare. Of two that use one name, the first by path has it."""
         before, self._read = self._read, {}
         for path in [path for path in unreadable if path in before]:
             self._read[path] = (b"", before[path][1], ())  # why, the snapshot tells
-        for path in (path for path in files if path.endswith(SUFFIXES)):
+        for path in (path for path in files if path.endswith(_SUFFIXES)):
             known = before.get(path)
             if known and known[0] == files[path]:
                 self._read[path] = known
@@ -63,8 +63,8 @@ class SourceShelf:
             except ParseError as error:
                 self._read[path] = files[path], known[1] if known else (), error.problems
             except Exception as error:  # noqa: BLE001 - whatever one file causes, the others are read
-                self._read[path] = files[path], known[1] if known else (), (unexpected(path, error),)
-        declared: dict[str, Declared] = {}
+                self._read[path] = files[path], known[1] if known else (), (problem_from_exception(path, error),)
+        declared: dict[str, DeclaredSource] = {}
         problems: list[Problem] = []
         for _, (_, found, wrong) in sorted(self._read.items()):
             problems.extend(wrong)
@@ -77,7 +77,7 @@ class SourceShelf:
         return SourceFiles(declared, tuple(problems))
 
 
-def read_sources(path: str, source: bytes, environ: Mapping[str, str]) -> Iterator[Declared]:
+def read_sources(path: str, source: bytes, environ: Mapping[str, str]) -> Iterator[DeclaredSource]:
     """What one file declares; raises ParseError, which shows no line that holds a secret."""
     try:
         document = read_document(path, source)
@@ -92,6 +92,6 @@ def read_sources(path: str, source: bytes, environ: Mapping[str, str]) -> Iterat
         wrong = spec_problems(error.errors(include_url=False), document, Sources)
         raise ParseError(without_secrets(in_order(wrong), source)) from None
     for name, server in found.mcp_servers.items():
-        yield Declared(f"mcp.{name}", server, document, ("mcp_servers", name))
+        yield DeclaredSource(f"mcp.{name}", server, document, ("mcp_servers", name))
     for name, host in found.skill_hosts.items():
-        yield Declared(f"skill.{name}", host, document, ("skill_hosts", name))
+        yield DeclaredSource(f"skill.{name}", host, document, ("skill_hosts", name))

@@ -16,22 +16,22 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from framework.config.agents.compile import Agent, assemble
-from framework.config.agents.diff import EFFECTS, SETS
+from framework.config.agents.diff import LIST_EFFECTS, VALUE_EFFECTS
 from framework.config.files.snapshot import digest_of
 from framework.config.yaml.document import Document, DocumentError, PackedMarks, Path, read_document
 from framework.config.yaml.partial import Data, at_key, readable
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, SkillPolicy
 
-SECTIONS = tuple(dict.fromkeys(key.partition(".")[0] for key in (*SETS, *EFFECTS)))
+_PERMISSION_SECTIONS = tuple(dict.fromkeys(key.partition(".")[0] for key in (*LIST_EFFECTS, *VALUE_EFFECTS)))
 """The keys of an agent file that say what the agent may do or use up."""
-ALLOW, SERVERS = "skill_policy.allow", "mcp_policy"
-_ADDING = frozenset(key for key, (adding, _) in SETS.items() if adding == "tightens")
-ONE_SIDED = "the last good version and the file as saved do not both offer it"
+_ALLOW, _MCP_POLICY = "skill_policy.allow", "mcp_policy"
+_ADDING = frozenset(key for key, (adding, _) in LIST_EFFECTS.items() if adding == "tightens")
+_ONE_SIDED = "the last good version and the file as saved do not both offer it"
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedPermissions:
     """The rights in a file as it was saved, as far as they can be read."""
 
     spec: AgentSpec
@@ -47,55 +47,55 @@ class Saved:
         return [index for index in range(count + len(skipped)) if index not in skipped]
 
 
-def read_saved(path: str, source: bytes, last_good: AgentSpec) -> Saved | None:
+def read_permissions(path: str, source: bytes, last_good: AgentSpec) -> SavedPermissions | None:
     """Read the rights in a file that is invalid somewhere; None if it is no YAML at all."""
     try:
         document = read_document(path, source)
     except DocumentError:
         return None
     if document.data.get("name", last_good.name) != last_good.name:
-        return Saved(last_good, document)  # it is another agent's
-    rights = {key: value for key, value in document.data.items() if key in SECTIONS}
+        return SavedPermissions(last_good, document)  # it is another agent's
+    rights = {key: value for key, value in document.data.items() if key in _PERMISSION_SECTIONS}
     data, unread = readable(AgentSpec, last_good.model_dump(mode="json", by_alias=True), rights, _ADDING)
     unknown = (key for key in document.data.keys() - AgentSpec.model_fields.keys())
-    unread += [(key,) for key in unknown if get_close_matches(key, SECTIONS, n=1)]
-    return Saved(AgentSpec.model_validate(data), document, tuple(unread))
+    unread += [(key,) for key in unknown if get_close_matches(key, _PERMISSION_SECTIONS, n=1)]
+    return SavedPermissions(AgentSpec.model_validate(data), document, tuple(unread))
 
 
-def tightened(last_good: Agent, saved: Saved) -> Agent:
+def tighten_agent(last_good: Agent, saved: SavedPermissions) -> Agent:
     """The last good version of an agent with what its file restricts; the very same object if that is nothing."""
     was = last_good.spec.model_dump(mode="json", by_alias=True)
     now = saved.spec.model_dump(mode="json", by_alias=True)
     kept, origins = deepcopy(was), dict[Path, Path]()
-    for key in SETS:
+    for key in LIST_EFFECTS:
         if key in _ADDING:
-            _add(kept, key, at_key(now, key), origins, saved)
-        elif key != ALLOW:
-            _put(kept, key, [item for item in at_key(was, key) if item in at_key(now, key)])
-    for key, effect in EFFECTS.items():
+            _add_restrictions(kept, key, at_key(now, key), origins, saved)
+        elif key != _ALLOW:
+            _set_at_key(kept, key, [item for item in at_key(was, key) if item in at_key(now, key)])
+    for key, effect in VALUE_EFFECTS.items():
         before, after = at_key(was, key), at_key(now, key)
-        if key != SERVERS and before != after and effect(before, after) == "tightens":
-            _put(kept, key, after)
+        if key != _MCP_POLICY and before != after and effect(before, after) == "tightens":
+            _set_at_key(kept, key, after)
             origins[tuple(key.split("."))] = tuple(key.split("."))
-    for name, policy in kept[SERVERS].items():
-        policy["pin"] = "block" if now[SERVERS].get(name, {}).get("pin") != "warn" else policy["pin"]
-    _keep_hooks(kept, last_good)
-    _narrow(kept, last_good, saved.spec.skill_policy, origins)
+    for name, policy in kept[_MCP_POLICY].items():
+        policy["pin"] = "block" if now[_MCP_POLICY].get(name, {}).get("pin") != "warn" else policy["pin"]
+    _drop_missing_hooks(kept, last_good)
+    _intersect_tools(kept, last_good, saved.spec.skill_policy, origins)
     if kept == was:
         return last_good
     checked = AgentSpec.model_validate(kept)
-    spec = last_good.spec.model_copy(update={section: getattr(checked, section) for section in SECTIONS})
+    spec = last_good.spec.model_copy(update={section: getattr(checked, section) for section in _PERMISSION_SECTIONS})
     digest = digest_of(last_good.digest, json.dumps(kept, sort_keys=True, default=str))
-    return restricted(last_good, spec, _placed(last_good.document, saved.document, origins), digest)
+    return _restricted_agent(last_good, spec, _merge_marks(last_good.document, saved.document, origins), digest)
 
 
-def restricted(last_good: Agent, spec: AgentSpec, document: Document, digest: str) -> Agent:
+def _restricted_agent(last_good: Agent, spec: AgentSpec, document: Document, digest: str) -> Agent:
     """An agent in its last good version, under a spec that permits less."""
-    agent = assemble(spec, document, digest, last_good.world)
+    agent = assemble(spec, document, digest, last_good.context)
     return replace(agent, warnings=last_good.warnings, original=last_good)
 
 
-def notes(agent: Agent, saved: Saved | None, path: str) -> Iterator[Problem]:
+def permission_warnings(agent: Agent, saved: SavedPermissions | None, path: str) -> Iterator[Problem]:
     """Warnings about a file that cannot be used: what of its rights is live, and what is not."""
     stays = f"the last good version of {agent.name!r} stays in force"
     if saved is None:
@@ -113,7 +113,9 @@ def notes(agent: Agent, saved: Saved | None, path: str) -> Iterator[Problem]:
 # --- restricting
 
 
-def _add(kept: Data, key: str, items: list[Any], origins: dict[Path, Path], saved: Saved) -> None:
+def _add_restrictions(
+    kept: Data, key: str, items: list[Any], origins: dict[Path, Path], saved: SavedPermissions
+) -> None:
     """Add what restricts by being there."""
     path: Path = tuple(key.split("."))
     own: list[Any] = at_key(kept, key)
@@ -124,14 +126,14 @@ def _add(kept: Data, key: str, items: list[Any], origins: dict[Path, Path], save
             own.append(item)
 
 
-def _keep_hooks(kept: Data, last_good: Agent) -> None:
+def _drop_missing_hooks(kept: Data, last_good: Agent) -> None:
     """A hook that the last good version's plugins do not have cannot be called."""
-    there = last_good.world.toolbox.extensions
+    there = last_good.context.toolbox.extensions
     for place, names in kept["hooks"].items():
         kept["hooks"][place] = [name for name in names if name in there]
 
 
-def _narrow(kept: Data, last_good: Agent, saved: SkillPolicy, origins: dict[Path, Path]) -> None:
+def _intersect_tools(kept: Data, last_good: Agent, saved: SkillPolicy, origins: dict[Path, Path]) -> None:
     """Allow only what both versions allow; deny what one of them asks about and the other does not offer."""
     policy, own = kept["skill_policy"], last_good.spec.skill_policy
     asks = [[rule.tool for rule in rules] for rules in (own.ask, saved.ask)]
@@ -146,7 +148,7 @@ def _narrow(kept: Data, last_good: Agent, saved: SkillPolicy, origins: dict[Path
         offering = [_matches(name, (*version.allow, *ask)) for version, ask in zip((own, saved), asks, strict=True)]
         if offering[0] != offering[1] and _matches(name, (*asks[0], *asks[1])):
             origins["skill_policy", "deny", len(policy["deny"])] = ("skill_policy", "allow")
-            policy["deny"].append({"tool": _literal(name), "when": {}, "reason": ONE_SIDED})
+            policy["deny"].append({"tool": _literal(name), "when": {}, "reason": _ONE_SIDED})
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -158,7 +160,7 @@ def _literal(name: str) -> str:
     return re.sub(r"[*?\[]", r"[\g<0>]", name)
 
 
-def _placed(last_good: Document, saved: Document, origins: Mapping[Path, Path]) -> Document:
+def _merge_marks(last_good: Document, saved: Document, origins: Mapping[Path, Path]) -> Document:
     """The last good document, in which what was added stands where the saved one has it."""
     marks = dict(last_good.marks)
     for path, origin in origins.items():
@@ -167,7 +169,7 @@ def _placed(last_good: Document, saved: Document, origins: Mapping[Path, Path]) 
     return replace(last_good, marks=PackedMarks(marks), elsewhere=elsewhere)
 
 
-def _put(data: Data, key: str, value: Any) -> None:
+def _set_at_key(data: Data, key: str, value: Any) -> None:
     *above, last = key.split(".")
     for part in above:
         data = data[part]

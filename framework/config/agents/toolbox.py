@@ -6,8 +6,8 @@ import gc
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from framework.config.agents.external_tools import Outside
-from framework.config.agents.unexpected import unexpected
+from framework.config.agents.external_tools import ExternalTools
+from framework.config.agents.unexpected_errors import problem_from_exception
 from framework.config.files.snapshot import digest_of
 from framework.tools.extension import Extension
 from framework.tools.plugins.helper_files import files_of, is_plugin
@@ -18,7 +18,7 @@ from framework.tools.toolset import index_tools
 from framework.types.errors import ConfigError
 from framework.types.problem import Problem
 
-LOADS_PER_COLLECTION = 20
+_LOADS_PER_COLLECTION = 20
 """Modules are in cycles, and what pydantic keeps for them is large: left to itself the collector comes too late."""
 
 
@@ -48,26 +48,26 @@ class Toolbox:
     problems: tuple[Problem, ...] = ()
     plugins: tuple[Plugin, ...] = ()
     """Those that serve, with tools or without."""
-    outside: Outside = field(default_factory=Outside)
+    external: ExternalTools = field(default_factory=ExternalTools)
     """What tool servers give."""
 
-    def with_outside(self, outside: Outside) -> Toolbox:
+    def with_external(self, external: ExternalTools) -> Toolbox:
         """The same, and the tools of servers; of one whose name is taken on the wire, a problem."""
         tools, problems = dict(self.tools), list(self.problems)
         taken = {tool.definition.wire_name: tool.name for tool in tools.values()}
-        for tool in outside.tools:
+        for tool in external.tools:
             wire = tool.definition.wire_name
             if wire in taken:
                 message = f"{tool.name} cannot be used: to models its name is the same as that of {taken[wire]}"
                 problems.append(Problem(path="plugins", message=message, severity="warning"))
             else:
                 tools[tool.name], taken[wire] = tool, tool.name
-        digests = {**self.digests, **outside.digests}
-        problems.extend(outside.problems)
-        return replace(self, tools=tools, digests=digests, problems=tuple(problems), outside=outside)
+        digests = {**self.digests, **external.digests}
+        problems.extend(external.problems)
+        return replace(self, tools=tools, digests=digests, problems=tuple(problems), external=external)
 
 
-class PluginShelf:
+class PluginCache:
     """Loads plugin files when their bytes change."""
 
     def __init__(self, own_tools: Iterable[Tool]) -> None:
@@ -87,17 +87,17 @@ class PluginShelf:
         unreadable: Mapping[str, Problem],
         live: Iterable[Plugin] = (),
         *,
-        serving: bool = False,
+        is_serving: bool = False,
     ) -> Toolbox:
         """The tools of these files. One that fails, or takes names that are in use, keeps the tools it has `live`.
 
-        Where the process is `serving` already, a file that changed is loaded in a child process first.
+        Where the process is serving already, a file that changed is loaded in a child process first.
         """
         before = self._loaded
         self._loaded = {path: _Loaded() for path in filter(is_plugin, unreadable)}
         for path in filter(is_plugin, files):
             known = before.get(path, _Loaded())
-            self._loaded[path] = known if known.is_of(files) else self._load(path, files, trial=serving)
+            self._loaded[path] = known if known.is_of(files) else self._load(path, files, trial=is_serving)
         kept = {plugin.path: plugin for plugin in live if plugin.path in self._loaded}
         problems: list[Problem] = []
         for path, loaded in sorted(self._loaded.items()):
@@ -109,14 +109,14 @@ class PluginShelf:
                 except ConfigError as error:
                     problems.append(Problem(path=path, message=error.message))
                 except Exception as error:  # noqa: BLE001 - what a plugin defines may raise when it is looked at
-                    problems.append(unexpected(path, error))
+                    problems.append(problem_from_exception(path, error))
         plugins = tuple(plugin for _, plugin in sorted(kept.items()))
         extensions = {extension.name: extension for plugin in plugins for extension in plugin.extensions}
         digests = {tool.name: _digest(plugin) for plugin in plugins for tool in plugin.tools}
         digests |= {extension.name: _digest(plugin) for plugin in plugins for extension in plugin.extensions}
         return Toolbox(self._index(plugins), extensions, digests, tuple(problems), plugins)
 
-    def refuse(self, failed: Mapping[Plugin, tuple[Problem, ...]]) -> None:
+    def reject(self, failed: Mapping[Plugin, tuple[Problem, ...]]) -> None:
         """Take back plugins that cannot be used after all, and why."""
         for plugin, problems in failed.items():
             loaded = self._loaded.get(plugin.path)
@@ -125,17 +125,17 @@ class PluginShelf:
 
     def _load(self, path: str, files: Mapping[str, bytes], *, trial: bool) -> _Loaded:
         self._loads += 1
-        if self._loads % LOADS_PER_COLLECTION == 0:
+        if self._loads % _LOADS_PER_COLLECTION == 0:
             gc.collect()
         try:
-            if trial and (problems := hanging(path, _there(files_of(path, files)))):
+            if trial and (problems := hanging(path, _present(files_of(path, files)))):
                 return _Loaded(files_of(path, files), problems=problems)
             plugin = self._loader.load(path, files[path], files)
             return _Loaded(plugin.files, plugin)
         except PluginError as error:
             return _Loaded(files_of(path, files), problems=error.problems)
         except Exception as error:  # noqa: BLE001 - whatever one plugin causes, the others are loaded
-            return _Loaded(files_of(path, files), problems=(unexpected(path, error),))
+            return _Loaded(files_of(path, files), problems=(problem_from_exception(path, error),))
 
     def _index(self, plugins: Iterable[Plugin]) -> dict[str, Tool]:
         return index_tools([*self._own_tools, *(tool for plugin in plugins for tool in plugin.tools)])
@@ -143,8 +143,8 @@ class PluginShelf:
 
 def _digest(plugin: Plugin) -> str:
     """Of all that it was made from."""
-    return digest_of(*(part for file in sorted(_there(plugin.files).items()) for part in file))
+    return digest_of(*(part for file in sorted(_present(plugin.files).items()) for part in file))
 
 
-def _there(files: Mapping[str, bytes | None]) -> dict[str, bytes]:
+def _present(files: Mapping[str, bytes | None]) -> dict[str, bytes]:
     return {path: source for path, source in files.items() if source is not None}

@@ -1,16 +1,16 @@
-"""TO WRITE.
+"""Generations: immutable versions of the configuration, how they are built, published and rolled back.
 
 In reading order; each module imports only from those below it:
 
-    catalog         What is live now, and how it changes: build the next generation beside the current one, then swap.
-    trace           Trace of a reload: from reading the files until they are live.
-    history         The generations that have been live, newest last.
-    admission       What may keep a generation from going live as a whole: broken settings, strict mode, and the ...
-    archived        A generation that is live no more, as little as is needed to make it again.
-    blueprint       What an agent's runs need to go on when the project's files are others, as data: its own ...
-    candidate       A generation that has been built but is not live: what it would change, and in which direction.
-    leases          Who uses which generation: it is live, or runs hold it. With its last user go the uses of its ...
-    generation      One immutable, closed set of agents and tools, and how it is built from a snapshot.
-    reload_effects  `agentsd.yaml` while the process runs: what an edit changes at once, with the next run, or at ...
-    narrowing       What `agentsd.yaml` restricts although it, or another file of the edit, cannot be used.
+    catalog              The live generation: reload, preview, publish and roll back.
+    builder              Builds a generation from a snapshot of the files.
+    reload_trace         The trace of a reload, from reading the files to publishing the generation.
+    candidate            A generation that is built but not live, with the changes that it would make.
+    admission            Decides whether a candidate may go live: settings errors, strict mode, and the gate.
+    leases               Leases on generations: plugins stay set up while a generation is live or a run uses it.
+    history              The last generations that were live, archived in compact form for rollbacks.
+    blueprint            The files that an agent is made of, stored with its runs so that they can be resumed later.
+    generation           One immutable set of agents, tools and settings.
+    reload_effects       When an edit of `agentsd.yaml` takes effect: immediately, for new runs, or after a restart.
+    settings_tightening  Applies the restrictions of an `agentsd.yaml` that is invalid, or part of a rejected edit.
 """

@@ -24,14 +24,14 @@ class Admission:
         """Whether what goes live depends on the files of cases."""
         return self._gate is not None
 
-    def unusable(self, generation: Generation) -> tuple[Problem, ...]:
+    def check_files(self, generation: Generation) -> tuple[Problem, ...]:
         """What is wrong with a candidate, without running a case; empty if it may go live."""
-        if generation.refusal:
-            return generation.refusal
+        if generation.rejection:
+            return generation.rejection
         return generation.problems if self._strict and generation.errors else ()
 
-    async def objections(self, generation: Generation) -> tuple[Problem, ...]:
+    async def check(self, generation: Generation) -> tuple[Problem, ...]:
         """What is wrong with a candidate; empty if it may go live."""
-        if unusable := self.unusable(generation):
+        if unusable := self.check_files(generation):
             return unusable
         return tuple(await self._gate(generation)) if self._gate else ()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from framework.config.agents.compile import Agent, World, assemble, templates_of
+from framework.config.agents.compile import Agent, CompileContext, assemble, templates_of
 from framework.config.agents.extensions import extensions_of
-from framework.config.agents.link import Parsed
+from framework.config.agents.link import ParsedAgent
 from framework.config.agents.toolbox import Toolbox
 from framework.config.files.snapshot import digest_of
 from framework.config.generations.generation import Generation
@@ -47,22 +47,22 @@ class Blueprints:
         templates = {name.removeprefix(below): text for name, text in blueprint.files.items() if name.startswith(below)}
         try:
             parsed = [
-                Parsed(*parse_agent(path, text.encode()), digest=digest_of(text))
+                ParsedAgent(*parse_agent(path, text.encode()), digest=digest_of(text))
                 for path, text in blueprint.files.items()
                 if not path.startswith(below)
             ]
         except ParseError as error:
             raise ConfigError("the agent as the run began with it cannot be read any more", error.problems) from None
-        extensions = {one.name: one for plugin in current.serving for one in plugin.extensions}
-        toolbox = Toolbox(current.tools, extensions, outside=current.outside)
+        extensions = {one.name: one for plugin in current.live_plugins for one in plugin.extensions}
+        toolbox = Toolbox(current.tools, extensions, external=current.external)
         specs = {own.spec.name: own.spec for own in parsed}
-        world = World(toolbox, Prompts(templates), specs, self._executors, ())
+        context = CompileContext(toolbox, Prompts(templates), specs, self._executors, ())
         for own in parsed:
             missing = [n for n in extensions_of(own.spec) if n not in extensions and n not in self._executors]
             if missing:
                 named = ", ".join(missing)
                 raise ConfigError(f"the agent {own.spec.name!r} needs {named}, which no plugin has any more")
-        return {own.spec.name: assemble(own.spec, own.document, own.digest, world) for own in parsed}
+        return {own.spec.name: assemble(own.spec, own.document, own.digest, context) for own in parsed}
 
 
 def _files(agents: Mapping[str, Agent], name: str) -> Iterator[tuple[str, str]]:

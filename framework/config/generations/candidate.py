@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from framework.config.agents.diff import diff, settings_diff
+from framework.config.agents.diff import diff_agents, diff_settings
 from framework.config.files.snapshot import Snapshot
 from framework.config.generations.generation import Generation
 from framework.types.change import Change
 from framework.types.events import ConfigRejected, ConfigReloaded
 from framework.types.problem import Problem
 
-Outcome = Literal["applied", "partial", "rejected", "unchanged"]
+ReloadOutcome = Literal["applied", "partial", "rejected", "unchanged"]
 """What becomes of files: all of them can be used, some, none may go live, or they say nothing new."""
 
 
@@ -39,10 +39,10 @@ class Candidate:
         """Compare a built generation with the one that is live."""
         old = {name: agent.spec for name, agent in before.agents.items()}
         new = {name: agent.spec for name, agent in generation.agents.items()}
-        changes = (*settings_diff(before.settings, generation.settings), *diff(old, new))
+        changes = (*diff_settings(before.settings, generation.settings), *diff_agents(old, new))
         return cls(generation, before, changes, snapshot, built)
 
-    def seen_at(self, traceparent: str) -> Candidate:
+    def with_traceparent(self, traceparent: str) -> Candidate:
         """The same; its generation knows where in a trace it went live."""
         return replace(self, generation=replace(self.generation, traceparent=traceparent)) if traceparent else self
 
@@ -88,7 +88,7 @@ class Candidate:
 class Preview:
     """What the files would do, beside what is live."""
 
-    outcome: Outcome
+    outcome: ReloadOutcome
     candidate: Candidate
     held: bool
     """A rollback holds the files back that it was made over."""

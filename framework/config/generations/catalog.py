@@ -10,15 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter, time_ns
 
-from framework.config.agents.external_tools import Outside, look_outside
+from framework.config.agents.external_tools import ExternalTools, discover
 from framework.config.files.snapshot import SETTINGS, Snapshot, single_file, take_snapshot
 from framework.config.generations.admission import Admission, Gate
-from framework.config.generations.candidate import Candidate, Outcome, Preview
-from framework.config.generations.generation import Builder, Generation, nothing
+from framework.config.generations.builder import GenerationBuilder
+from framework.config.generations.candidate import Candidate, Preview, ReloadOutcome
+from framework.config.generations.generation import Generation, empty_generation
 from framework.config.generations.history import History, Trigger
 from framework.config.generations.leases import Lease, Leases
 from framework.config.generations.reload_effects import SettingsFile
-from framework.config.generations.trace import reload_span, tell
+from framework.config.generations.reload_trace import open_reload_span, record_reload
 from framework.config.settings import Settings
 from framework.telemetry.metrics import ReloadMetrics
 from framework.tools.connection_pool import SourcePool
@@ -30,7 +31,7 @@ from framework.types.problem import Problem
 
 log = logging.getLogger(__name__)
 
-CONTRACTS = ".agentsd/contracts.json"
+_CONTRACTS_FILE = ".agentsd/contracts.json"
 
 Subscriber = Callable[[ConfigReloaded | ConfigRejected], None]
 
@@ -68,25 +69,25 @@ class Catalog:
         self.single = root.is_file()
         """The project is one agent file."""
         settings = settings or Settings()
-        self.current: Generation = nothing(settings)
+        self.current: Generation = empty_generation(settings)
         self.history = History()
         self.problems: tuple[Problem, ...] = ()
         """What is wrong with the files as they were last read, whether or not they went live."""
         self._admission = Admission(settings.reload, gate)
-        self._builder = Builder(tools, executors, models, SettingsFile(settings, fixed=fixed))
+        self._builder = GenerationBuilder(tools, executors, models, SettingsFile(settings, fixed=fixed))
         self._leases = Leases(lifetimes, self.current, self._close_unused)
         self._pool = SourcePool(self._sources_changed) if connect else None
-        self._contracts = Contracts((root.parent if self.single else root) / CONTRACTS)
+        self._contracts = Contracts((root.parent if self.single else root) / _CONTRACTS_FILE)
         self._seen: Snapshot | None = None
         """The files that were dealt with last, live or refused; none after a rollback."""
-        self._outside_changed = False
+        self._has_source_changes = False
         self._refreshing: asyncio.Task[None] | None = None
         self._metrics = ReloadMetrics()
         self._subscribers: list[Subscriber] = []
         self._changing = asyncio.Lock()
         self._published = asyncio.Event()
         """Of the generation after the current one."""
-        self._refused: tuple[str, str] | None = None
+        self._rejected: tuple[str, str] | None = None
         """Digests of rejected files, and of what tool servers gave then: they are not tried again."""
         self._held: str | None = None
         """Digest of the files that a rollback holds back."""
@@ -133,15 +134,15 @@ class Catalog:
         """What the files would do if they were read now. Nothing goes live, no plugin is set up, no case is run."""
         async with self._changing:
             snapshot = await asyncio.to_thread(self.snapshot)
-            outside = await self._outside(snapshot)
-            built = await asyncio.to_thread(self._builder.build, snapshot, self.current, outside)
+            external = await self._discover(snapshot)
+            built = await asyncio.to_thread(self._builder.build, snapshot, self.current, external)
             candidate, held = Candidate.of(built, self.current, snapshot), self.held and snapshot.digest == self._held
-            state = snapshot.digest, outside.digest
-            if state == (self.current.digest, self.current.outside.digest):
-                return Preview("unchanged", candidate, held, self.current.problems_with(outside))
-            refused = self.problems if state == self._refused else self._admission.unusable(built)
+            state = snapshot.digest, external.digest
+            if state == (self.current.digest, self.current.external.digest):
+                return Preview("unchanged", candidate, held, self.current.problems_with(external))
+            refused = self.problems if state == self._rejected else self._admission.check_files(built)
             errors = bool(built.errors)
-            outcome: Outcome = "rejected" if refused else "partial" if errors else "applied"
+            outcome: ReloadOutcome = "rejected" if refused else "partial" if errors else "applied"
             return Preview(outcome, candidate, held, refused or built.problems)
 
     async def publish(self, candidate: Candidate, trigger: Trigger = "watch") -> Generation:
@@ -159,11 +160,11 @@ class Catalog:
             ConfigError: its plugins cannot be set up again.
         """
         async with self._changing:
-            kept = self.history.entry(number).kept
-            again = await asyncio.to_thread(kept.again, self.current)
-            earlier = replace(again, number=self.current.number + 1)
+            archived = self.history.entry(number).archived
+            restored = await asyncio.to_thread(archived.restore, self.current)
+            earlier = replace(restored, number=self.current.number + 1)
             on_disk = await asyncio.to_thread(self.snapshot)
-            lease = await self._leases.again(earlier)
+            lease = await self._leases.reacquire(earlier)
             with lease:
                 self._held, self._seen = on_disk.digest, None
                 self._swap(Candidate.of(earlier, self.current), lease, "rollback")
@@ -178,14 +179,14 @@ class Catalog:
         """Hold the live generation: its plugins stay set up for as long as the lease is entered."""
         return self._leases.live
 
-    async def lease_again(self, generation: Generation) -> Lease:
+    async def reacquire_lease(self, generation: Generation) -> Lease:
         """Hold a generation that has been live. Raises ConfigError if its plugins cannot be set up again."""
-        return await self._leases.again(generation)
+        return await self._leases.reacquire(generation)
 
-    def serve(self, generation: Generation) -> None:
+    def set_live(self, generation: Generation) -> None:
         """Make a generation live as it is: whoever built it has its plugins set up."""
         self.current = generation
-        self._leases.go_live(Lease(generation, Use(), lambda _: None))
+        self._leases.publish(Lease(generation, Use(), lambda _: None))
 
     async def close(self) -> None:
         """Tear down all plugins, and disconnect from all tool servers, whoever holds them."""
@@ -205,34 +206,36 @@ class Catalog:
     async def _prepare(self, snapshot: Snapshot) -> Candidate | None:
         if snapshot.digest == self._held and snapshot.digest != self.current.digest:
             return None
-        began, outside = time_ns(), await self._outside(snapshot)
-        if (snapshot.digest, outside.digest) == (self.current.digest, self.current.outside.digest):
-            self._refused, self._held, self._seen = None, None, snapshot
-            self.problems = self.current.problems_with(outside)
+        began, external = time_ns(), await self._discover(snapshot)
+        if (snapshot.digest, external.digest) == (self.current.digest, self.current.external.digest):
+            self._rejected, self._held, self._seen = None, None, snapshot
+            self.problems = self.current.problems_with(external)
             return None
-        if (snapshot.digest, outside.digest) == self._refused:
+        if (snapshot.digest, external.digest) == self._rejected:
             self._seen = snapshot
             return None
-        built = await asyncio.to_thread(self._builder.build, snapshot, self.current, outside)
+        built = await asyncio.to_thread(self._builder.build, snapshot, self.current, external)
         return Candidate.of(built, self.current, snapshot, (began, time_ns()))
 
-    async def _outside(self, snapshot: Snapshot) -> Outside:
+    async def _discover(self, snapshot: Snapshot) -> ExternalTools:
         declared = await asyncio.to_thread(self._builder.sources, snapshot)
-        return await look_outside(declared, self._pool, self._contracts, starting=self.current.number == 0)
+        return await discover(declared, self._pool, self._contracts, starting=self.current.number == 0)
 
     async def _publish(self, candidate: Candidate, trigger: Trigger) -> Generation:
         started = perf_counter()
-        with reload_span(candidate, trigger) as span:
-            candidate, lease = await self._set_up(candidate.seen_at(span.traceparent))
+        with open_reload_span(candidate, trigger) as span:
+            candidate, lease = await self._set_up(candidate.with_traceparent(span.traceparent))
             with lease:
-                refused = await self._admission.objections(candidate.generation)
-                outcome: Outcome = "rejected" if refused else "partial" if candidate.generation.errors else "applied"
-                tell(span, candidate, trigger, outcome)
+                refused = await self._admission.check(candidate.generation)
+                outcome: ReloadOutcome = (
+                    "rejected" if refused else "partial" if candidate.generation.errors else "applied"
+                )
+                record_reload(span, candidate, trigger, outcome)
                 self._held, self._seen = None, candidate.snapshot
                 if refused:
                     await self._refuse(candidate, refused, trigger)
                 else:
-                    self._refused = None
+                    self._rejected = None
                     self._swap(candidate, lease, trigger)
         self._metrics.record(
             trigger=trigger,
@@ -246,43 +249,45 @@ class Catalog:
 
     async def _set_up(self, candidate: Candidate) -> tuple[Candidate, Lease]:
         """Set up the plugins of a candidate; one that fails is built again with its last good version instead."""
-        lease = await self._leases.begin(candidate.generation)
+        lease = await self._leases.acquire(candidate.generation)
         while lease.failed:
             assert candidate.snapshot is not None
             with lease:  # so that what the next try uses as well stays set up
-                await asyncio.to_thread(self._builder.refuse, lease.failed)
-                outside = candidate.generation.outside
-                built = await asyncio.to_thread(self._builder.build, candidate.snapshot, self.current, outside)
+                await asyncio.to_thread(self._builder.reject_plugins, lease.failed)
+                external = candidate.generation.external
+                built = await asyncio.to_thread(self._builder.build, candidate.snapshot, self.current, external)
                 where = candidate.generation.traceparent
-                candidate = Candidate.of(built, self.current, candidate.snapshot, candidate.built).seen_at(where)
-                lease = await self._leases.begin(candidate.generation)
+                candidate = Candidate.of(built, self.current, candidate.snapshot, candidate.built).with_traceparent(
+                    where
+                )
+                lease = await self._leases.acquire(candidate.generation)
         return candidate, lease
 
     async def _refuse(self, candidate: Candidate, problems: tuple[Problem, ...], trigger: Trigger) -> None:
         """Keep what is live, but for what the refused files restrict; what the gate refuses does not go live at all."""
-        if candidate.snapshot and self.current.number and self._admission.unusable(candidate.generation):
-            given = candidate.snapshot, self.current, candidate.generation.outside, problems
-            held = await asyncio.to_thread(self._builder.hold, *given)
-            if not held.refusal:
-                with (lease := await self._leases.begin(held)):
+        if candidate.snapshot and self.current.number and self._admission.check_files(candidate.generation):
+            given = candidate.snapshot, self.current, candidate.generation.external, problems
+            held = await asyncio.to_thread(self._builder.build_restricted, *given)
+            if not held.rejection:
+                with (lease := await self._leases.acquire(held)):
                     self._swap(Candidate.of(held, self.current, candidate.snapshot), lease, trigger)
                 return
-            problems = held.refusal
+            problems = held.rejection
         elif restricted := candidate.restricts:
             message = f"what this edit restricts is NOT live for {', '.join(restricted)}: cases fail (reload.gate)"
             problems = (*problems, Problem(path=SETTINGS, message=message, severity="warning"))
         self._reject(candidate, problems)
 
     def _reject(self, candidate: Candidate, problems: tuple[Problem, ...]) -> None:
-        self._refused = candidate.digest, candidate.generation.outside.digest
+        self._rejected = candidate.digest, candidate.generation.external.digest
         self.problems = problems
-        self._tell(ConfigRejected(generation=self.current.number, problems=problems))
+        self._notify(ConfigRejected(generation=self.current.number, problems=problems))
         for problem in problems:
             log.error("%s (still serving generation %d)", problem, self.current.number)
 
     def _swap(self, candidate: Candidate, lease: Lease, trigger: Trigger) -> None:
         before, self.current = self.current, candidate.generation
-        self._leases.go_live(lease)
+        self._leases.publish(lease)
         self.problems = self.current.problems
         self.history.add(self.current, trigger, candidate.changes)
         published, self._published = self._published, asyncio.Event()
@@ -291,17 +296,17 @@ class Catalog:
             if problem not in before.problems:
                 log.log(logging.ERROR if problem.severity == "error" else logging.WARNING, "%s", problem)
         log.info("%s", self.current.summary)
-        self._tell(candidate.event())
+        self._notify(candidate.event())
 
     def _sources_changed(self) -> None:
-        self._outside_changed = True
+        self._has_source_changes = True
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._follow_sources(), context=Context())  # part of nobody's trace
 
     async def _follow_sources(self) -> None:
         """Several changes at once are one generation; one that comes while it is built is another."""
-        while self._outside_changed:
-            self._outside_changed = False
+        while self._has_source_changes:
+            self._has_source_changes = False
             try:
                 await self.refresh()
             except Exception:
@@ -310,9 +315,9 @@ class Catalog:
     def _close_unused(self) -> None:
         if self._pool:
             used = [*self._leases.generations(), self.current]
-            self._pool.keep({opened for generation in used for opened in generation.outside.sources.values()})
+            self._pool.keep({opened for generation in used for opened in generation.external.sources.values()})
 
-    def _tell(self, event: ConfigReloaded | ConfigRejected) -> None:
+    def _notify(self, event: ConfigReloaded | ConfigRejected) -> None:
         for subscriber in tuple(self._subscribers):
             try:
                 subscriber(event)

@@ -14,11 +14,11 @@ from framework.types.problem import Problem
 class Lease:
     """A generation whose plugins are set up. `with lease as generation:` is a use of it, as often as wanted."""
 
-    __slots__ = ("_forget", "_use", "_users", "generation")
+    __slots__ = ("_remove", "_use", "_users", "generation")
 
     def __init__(self, generation: Generation, use: Use, forget: Callable[[Lease], None]) -> None:
         self.generation = generation
-        self._use, self._forget, self._users = use, forget, 0
+        self._use, self._remove, self._users = use, forget, 0
 
     @property
     def failed(self) -> Mapping[Plugin, tuple[Problem, ...]]:
@@ -32,11 +32,11 @@ class Lease:
     def __exit__(self, *_: object) -> None:
         self._users -= 1
         if not self._users:
-            self.drop()
+            self.release()
 
-    def drop(self) -> None:
+    def release(self) -> None:
         """End a use that nobody has any more, or that nobody has begun."""
-        self._forget(self)
+        self._remove(self)
         self._use.end()
 
 
@@ -49,15 +49,15 @@ class Leases:
         """Begin with a generation; `on_unused` is called whenever one is used no more."""
         self._lifetimes, self._on_unused = lifetimes, on_unused
         self._used: dict[int, Lease] = {}
-        self.live = Lease(first, Use(), self._forget)
+        self.live = Lease(first, Use(), self._remove)
         self.live.__enter__()
 
-    async def begin(self, generation: Generation) -> Lease:
+    async def acquire(self, generation: Generation) -> Lease:
         """Set up what a generation uses, where that is done at all; the lease says what `failed`."""
         use = await self._lifetimes.use(generation.plugins) if self._lifetimes else Use()
-        return Lease(generation, use, self._forget)
+        return Lease(generation, use, self._remove)
 
-    async def again(self, generation: Generation) -> Lease:
+    async def reacquire(self, generation: Generation) -> Lease:
         """The lease of a generation that has been live; what was torn down since is set up again.
 
         Raises:
@@ -65,17 +65,17 @@ class Leases:
         """
         if known := self._used.get(generation.number):
             return known
-        lease = await self.begin(generation)
+        lease = await self.acquire(generation)
         if problems := [problem for found in lease.failed.values() for problem in found]:
-            lease.drop()
+            lease.release()
             raise ConfigError(f"the plugins of generation {generation.number} cannot be set up again", problems)
         if known := self._used.get(generation.number):  # somebody else was faster
-            lease.drop()
+            lease.release()
             return known
         self._used[generation.number] = lease
         return lease
 
-    def go_live(self, lease: Lease) -> None:
+    def publish(self, lease: Lease) -> None:
         """Let a generation take the place of the one that is live."""
         before, self.live = self.live, lease
         self._used[lease.generation.number] = lease
@@ -87,7 +87,7 @@ class Leases:
         if self._lifetimes:
             await self._lifetimes.close()
 
-    def _forget(self, lease: Lease) -> None:
+    def _remove(self, lease: Lease) -> None:
         if self._used.get(lease.generation.number) is lease:
             del self._used[lease.generation.number]
             self._on_unused()

@@ -8,15 +8,20 @@ from typing import Literal
 from pydantic import BaseModel
 
 from framework.config.files.snapshot import SETTINGS, Snapshot
-from framework.config.generations.narrowing import narrowed, notes, read_saved, unreadable
+from framework.config.generations.settings_tightening import (
+    read_settings,
+    settings_warnings,
+    tighten_settings,
+    unreadable_warning,
+)
 from framework.config.settings import NO_FILE, Settings
 from framework.config.yaml.document import read_document
 from framework.types.errors import ConfigError
 from framework.types.problem import Problem
 
-Effect = Literal["hot", "next-run", "restart"]
+ReloadEffect = Literal["hot", "next-run", "restart"]
 
-EFFECTS: Mapping[str, Effect] = {
+RELOAD_EFFECTS: Mapping[str, ReloadEffect] = {
     "model": "next-run",
     "models": "next-run",
     "model_calls.max_retries": "next-run",
@@ -45,9 +50,9 @@ tools, and a run that goes on may do only what was permitted when it began and s
 who may ask, or what a request's trace context is for."""
 
 
-def effect_of(key: str) -> Effect:
+def reload_effect(key: str) -> ReloadEffect:
     """Of a setting by its dotted key."""
-    return EFFECTS.get(key, "restart")
+    return RELOAD_EFFECTS.get(key, "restart")
 
 
 class SettingsFile:
@@ -69,7 +74,7 @@ class SettingsFile:
             self._read = source, Settings.parse(source)
         return self._read[1].model_copy(update={"reload": self._started.reload})
 
-    def held(self, snapshot: Snapshot, live: Settings) -> tuple[Settings, list[Problem]]:
+    def restrict(self, snapshot: Snapshot, live: Settings) -> tuple[Settings, list[Problem]]:
         """The live settings with what the file restricts, for an edit that cannot be used as a whole.
 
         The problems say what of the file is not live.
@@ -78,13 +83,13 @@ class SettingsFile:
             return live, []
         source = snapshot.files.get(SETTINGS, NO_FILE)
         if any(problem.path == SETTINGS for problem in snapshot.problems):
-            return live, [unreadable()]
+            return live, [unreadable_warning()]
         known = self._read[1] if self._read and self._read[0] == source else None
-        saved, problems = (known, []) if known else read_saved(source, live)
-        found = narrowed(live, saved)
-        return found, [*problems, *notes(live, saved, found, source)]
+        saved, problems = (known, []) if known else read_settings(source, live)
+        found = tighten_settings(live, saved)
+        return found, [*problems, *settings_warnings(live, saved, found, source)]
 
-    def notices(self) -> Iterator[Problem]:
+    def restart_warnings(self) -> Iterator[Problem]:
         """Warnings of what the file, as it was read last, changes that only a new start will bring into effect."""
         if self._fixed or self._read is None:
             return
@@ -92,7 +97,7 @@ class SettingsFile:
         document = read_document(SETTINGS, source)
         now = dict(leaves(written))
         for key, value in leaves(self._started):
-            if effect_of(key) == "restart" and now[key] != value:
+            if reload_effect(key) == "restart" and now[key] != value:
                 problem = document.problem(tuple(key.split(".")), f"{key} takes effect at the next start", at_key=True)
                 yield problem.model_copy(update={"severity": "warning"})
 

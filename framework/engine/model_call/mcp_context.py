@@ -38,7 +38,7 @@ def _wanted(policy: McpPolicy) -> Iterator[tuple[str, str | PromptRef]]:
 
 
 async def _read(run: RunContext, server: str, wanted: str | PromptRef) -> str:
-    opened = run.services.generation.outside.sources.get(f"mcp.{server}")
+    opened = run.services.generation.external.sources.get(f"mcp.{server}")
     if opened is None or not isinstance(opened.source, McpSource):
         raise ToolError("the server is not connected here")
     if isinstance(wanted, str):

@@ -59,7 +59,7 @@ class Resumption:
     async def stream(self, run_id: str, decisions: Mapping[str, Decision], asker: Asker) -> AsyncIterator[RunStream]:
         """Resume a run with decisions; see `Runtime.resume`."""
         given = kept_decisions(decisions)
-        with await self._catalog.lease_again(self._launcher.pinned.get(run_id, self._catalog.current)) as leased:
+        with await self._catalog.reacquire_lease(self._launcher.pinned.get(run_id, self._catalog.current)) as leased:
             state = await self.load(run_id, asker)
             late = await self._check(state, given)
             kept = given | {key: Reject(reason=NOBODY_DECIDED) for key in late}

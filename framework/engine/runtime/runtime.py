@@ -128,7 +128,7 @@ class Runtime:
     ) -> AsyncIterator[Runtime]:
         """A runtime on one generation as it is, with a store of its own: no file is read, nothing goes live."""
         catalog = Catalog(root, tools=(), executors=(), models=())
-        catalog.serve(generation)
+        catalog.set_live(generation)
         runtime = cls(Project(root, catalog), MemoryStore(), models, deps)
         try:
             yield runtime

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config.agents.diff import agent_diff, diff
+from framework.config.agents.diff import diff_agent, diff_agents
 from framework.tools.conditions import holds
 from framework.types.spec import RISKS, AgentSpec
 from tests.support.cases import cases
@@ -49,7 +49,7 @@ def spec(**keys: Any) -> AgentSpec:
     ],
 )
 def test_one_change_has_one_direction(before: dict[str, Any], after: dict[str, Any], key: str, effect: str) -> None:
-    (change,) = agent_diff(spec(**before), spec(**after))
+    (change,) = diff_agent(spec(**before), spec(**after))
     assert (change.key, change.effect) == (key, effect)
 
 
@@ -68,7 +68,7 @@ def test_one_change_has_one_direction(before: dict[str, Any], after: dict[str, A
 @pytest.mark.parametrize("kind", ["deny", "ask"])
 def test_another_bound_in_a_rule_is_one_change(kind: str, before: str, after: str, effect: str) -> None:
     old, new = ({kind: [{"tool": "x", "when": {"n": bound}}], "allow": ["x"]} for bound in (before, after))
-    (change,) = agent_diff(spec(skill_policy=old), spec(skill_policy=new))
+    (change,) = diff_agent(spec(skill_policy=old), spec(skill_policy=new))
     assert (change.key, change.effect) == (f"skill_policy.{kind}", effect)
 
 
@@ -88,7 +88,7 @@ def test_only_a_rule_that_certainly_covers_another_one_is_its_successor(
     before: dict[str, Any], after: dict[str, Any], effects: list[str]
 ) -> None:
     old, new = ({"deny": [rule], "allow": ["x"]} for rule in (before, after))
-    assert [change.effect for change in agent_diff(spec(skill_policy=old), spec(skill_policy=new))] == effects
+    assert [change.effect for change in diff_agent(spec(skill_policy=old), spec(skill_policy=new))] == effects
 
 
 BOUNDS = st.builds("{} {}".format, st.sampled_from([">", ">=", "<", "<="]), st.integers(-3, 3))
@@ -98,7 +98,7 @@ BOUNDS = st.builds("{} {}".format, st.sampled_from([">", ">=", "<", "<="]), st.i
 @given(before=BOUNDS, after=BOUNDS)
 def test_a_bound_that_tightens_applies_to_every_value_of_the_one_before(before: str, after: str) -> None:
     old, new = ({"deny": [{"tool": "x", "when": {"n": bound}}], "allow": ["x"]} for bound in (before, after))
-    effects = {change.effect for change in agent_diff(spec(skill_policy=old), spec(skill_policy=new))}
+    effects = {change.effect for change in diff_agent(spec(skill_policy=old), spec(skill_policy=new))}
     values = [number / 2 for number in range(-10, 11)]
     was, now = ({value for value in values if holds(bound, value)} for bound in (before, after))
     if effects == {"tightens"}:
@@ -111,18 +111,18 @@ def test_a_bound_that_tightens_applies_to_every_value_of_the_one_before(before: 
 
 def test_leaving_the_whole_policy_out_tightens_and_a_vanished_limit_is_its_default() -> None:
     before = spec(runtime_policy={"max_steps": 3})
-    (change,) = agent_diff(before, spec())
+    (change,) = diff_agent(before, spec())
     assert (change.before, change.after, change.effect) == (3, 10, "widens")
 
 
 def test_an_added_agent_widens_and_a_removed_one_tightens() -> None:
-    added, removed = diff({"a": spec()}, {"b": spec(name="b")})
+    added, removed = diff_agents({"a": spec()}, {"b": spec(name="b")})
     assert (added.agent, added.effect, removed.agent, removed.effect) == ("a", "tightens", "b", "widens")
     assert str(added) == "a: removed (tightens)"
 
 
 def test_the_order_of_rules_and_names_is_no_change_of_direction() -> None:
-    assert not list(agent_diff(spec(skill_policy={"allow": ["x", "y"]}), spec(skill_policy={"allow": ["y", "x"]})))
+    assert not list(diff_agent(spec(skill_policy={"allow": ["x", "y"]}), spec(skill_policy={"allow": ["y", "x"]})))
 
 
 POLICIES = st.fixed_dictionaries(
@@ -145,8 +145,8 @@ POLICIES = st.fixed_dictionaries(
 @given(one=POLICIES, other=POLICIES)
 def test_what_goes_one_way_goes_the_other_way_back(one: dict[str, Any], other: dict[str, Any]) -> None:
     turned = {"widens": "tightens", "tightens": "widens", "neutral": "neutral"}
-    there = {(c.key, str(c.before), str(c.after), c.effect) for c in agent_diff(spec(**one), spec(**other))}
-    back = {(c.key, str(c.after), str(c.before), turned[c.effect]) for c in agent_diff(spec(**other), spec(**one))}
+    there = {(c.key, str(c.before), str(c.after), c.effect) for c in diff_agent(spec(**one), spec(**other))}
+    back = {(c.key, str(c.after), str(c.before), turned[c.effect]) for c in diff_agent(spec(**other), spec(**one))}
     assert there == back
     assert (not there) == (spec(**one) == spec(**other) or _same_sets(one, other))
 

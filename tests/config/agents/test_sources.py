@@ -137,7 +137,7 @@ def test_tools_that_come_while_a_generation_is_built_are_not_lost(tmp_path: Path
 
     async def body(runtime: Runtime) -> None:
         catalog = runtime.catalog
-        opened = catalog.current.outside.sources["skill.files"].source
+        opened = catalog.current.external.sources["skill.files"].source
         assert isinstance(opened, SkillSource)
         first, names = opened.tools[0], ["two", "three"]
 
@@ -177,7 +177,7 @@ def test_asi04_a_tool_that_says_something_else_than_when_it_was_accepted_is_refu
     @tool(risk="low")
     async def wait() -> str:
         """Wait until the server's new words are known."""
-        await until(held[0], lambda live: bool(live.outside.altered))
+        await until(held[0], lambda live: bool(live.external.drifted))
         return "known"
 
     async def body(runtime: Runtime) -> None:
@@ -334,7 +334,7 @@ def test_a_server_nobody_here_wrote_that_is_killed_in_mid_run_is_there_again_for
         """Kill the server, and wait until it is there again."""
         (victim,) = children() - others
         os.kill(victim, signal.SIGKILL)
-        source = held[0].catalog.current.outside.sources["mcp.time"].source
+        source = held[0].catalog.current.external.sources["mcp.time"].source
         async with asyncio.timeout(PATIENCE):
             while source.faults or children() - others in (set(), {victim}):
                 told.update(problem.path for problem in held[0].catalog.problems)

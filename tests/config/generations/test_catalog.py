@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from framework.config.agents.compile import Agent
-from framework.config.agents.link import Parsed, Surroundings
+from framework.config.agents.link import LinkContext, ParsedAgent
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.tools.tool import Tool, tool
@@ -915,14 +915,14 @@ def test_what_is_live_is_the_last_good_version_of_every_file(batches: list[list[
 def test_what_was_known_of_earlier_versions_of_a_file_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Surroundings] = []
-    digest_for = Surroundings.digest_for
+    asked: list[LinkContext] = []
+    digest_for = LinkContext.reference_digest
 
-    def noted(surroundings: Surroundings, own: Parsed) -> str:
+    def noted(surroundings: LinkContext, own: ParsedAgent) -> str:
         asked.append(surroundings)
         return digest_for(surroundings, own)
 
-    monkeypatch.setattr(Surroundings, "digest_for", noted)
+    monkeypatch.setattr(LinkContext, "reference_digest", noted)
     project = Project(tmp_path, {"agents.d/a.yaml": agent("a"), "agents.d/b.yaml": agent("b")})
     for number in range(5):
         project.reload({"agents.d/a.yaml": agent("a", description=f"Version {number}.")})

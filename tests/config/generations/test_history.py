@@ -10,8 +10,8 @@ from pathlib import Path
 
 from framework import Runtime
 from framework.config.agents.compile import Agent
-from framework.config.generations.archived import Kept
 from framework.config.generations.generation import Generation
+from framework.config.generations.history import ArchivedGeneration
 from tests.support.projects import agent, write
 
 TEMPLATED = {"instructions": "{template: house.j2}", "model": "offline"}
@@ -58,7 +58,7 @@ def test_a_generation_that_was_kept_is_made_again_just_so(tmp_path: Path) -> Non
         assert second.agents["odd"].warnings
         write(tmp_path, {path: text.replace("offline", "offline  # else") for path, text in FILES.items()})
         third = await runtime.reload()
-        assert told(Kept.of(second).again(third)) == told(second)
+        assert told(ArchivedGeneration.of(second).restore(third)) == told(second)
         rolled = await runtime.catalog.rollback(2)
         assert told(rolled) == told(second)
         assert (await runtime.run("hi", agent="templated")).status == "completed"

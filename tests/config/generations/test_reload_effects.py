@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from framework import Runtime, tool
-from framework.config.generations.reload_effects import EFFECTS, effect_of, leaves
+from framework.config.generations.reload_effects import RELOAD_EFFECTS, leaves, reload_effect
 from framework.config.settings import Settings
 from framework.testing import ScriptedModel, calls
 from framework.tools.tool import ToolContext
@@ -34,8 +34,8 @@ def live(root: Path, body: Body, **options: Any) -> None:
 
 
 def test_of_every_setting_it_is_known_when_a_change_takes_effect() -> None:
-    known = {key: effect_of(key) for key, _ in leaves(Settings.model_construct())}
-    assert EFFECTS.keys() <= known.keys(), "no row without a setting"
+    known = {key: reload_effect(key) for key, _ in leaves(Settings.model_construct())}
+    assert RELOAD_EFFECTS.keys() <= known.keys(), "no row without a setting"
     assert {key for key, effect in known.items() if effect == "restart"} == {
         "version",
         "reload.mode",
@@ -60,12 +60,12 @@ def test_of_every_setting_it_is_known_when_a_change_takes_effect() -> None:
         "server.api_keys",
         "telemetry.inbound",
     }
-    assert effect_of("something.new") == "restart"
+    assert reload_effect("something.new") == "restart"
 
 
 def test_the_page_about_settings_says_the_same() -> None:
     text = (ROOT / "docs/settings.md").read_text("utf-8")
-    for key, effect in EFFECTS.items():
+    for key, effect in RELOAD_EFFECTS.items():
         section = next((name for name in ("tools.http.", "model_calls.") if key.startswith(name)), None)
         shown = f"{section}…" if section else key
         (row,) = [line for line in text.splitlines() if line.startswith("|") and f"`{shown}`" in line]

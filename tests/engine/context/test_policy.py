@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from framework import RequestError, RunResult, Runtime, Tool, ToolContext, tool
 from framework.config.agents.compile import Agent
-from framework.config.agents.external_tools import Outside
+from framework.config.agents.external_tools import ExternalTools
 from framework.config.files.snapshot import Snapshot
-from framework.config.generations.generation import Builder, nothing
+from framework.config.generations.builder import GenerationBuilder
+from framework.config.generations.generation import empty_generation
 from framework.config.generations.reload_effects import SettingsFile
 from framework.config.settings import Settings
 from framework.engine.context.policy import Policy, evaluate
@@ -49,9 +50,11 @@ ORDERS = [shaped("orders.look", "low"), shaped("orders.refund"), shaped("orders.
 def compiled(text: str, tools: list[Tool] | None = None, name: str = "clerk") -> Agent:
     """An agent out of its file's text; beside it stands an agent `helper`."""
     files = {f"agents.d/{name}.yaml": text, "agents.d/helper.yaml": agent("helper", model="offline")}
-    builder = Builder(ORDERS if tools is None else tools, ["react"], ["offline"], SettingsFile(Settings(), fixed=True))
+    builder = GenerationBuilder(
+        ORDERS if tools is None else tools, ["react"], ["offline"], SettingsFile(Settings(), fixed=True)
+    )
     snapshot = Snapshot({path: source.encode() for path, source in files.items()}, (), "")
-    return builder.build(snapshot, nothing(Settings()), Outside()).agents[name]
+    return builder.build(snapshot, empty_generation(Settings()), ExternalTools()).agents[name]
 
 
 def clerk(policy: str, runtime_policy: str = "{}", tools: list[Tool] | None = None, **keys: str) -> Agent:

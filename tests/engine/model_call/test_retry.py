@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from framework import ModelError, RunResult, Runtime, events, tool
-from framework.config.agents.diff import agent_diff
+from framework.config.agents.diff import diff_agent
 from framework.config.settings import ModelCallSettings
 from framework.config.yaml.parse import parse_agent
 from framework.engine.model_call.retry import backoff_seconds
@@ -220,7 +220,7 @@ def test_an_unknown_fallback_is_a_problem_at_its_line_and_another_order_is_neutr
 
     (found,) = asyncio.run(problems())
     assert found.startswith("agents.d/one.yaml:7:28: unknown model 'opnai/gpt-5.4-mini'; did you mean openai")
-    assert [change.effect for change in agent_diff(spec("[a, b]"), spec("[b, a]"))] == ["neutral"]
+    assert [change.effect for change in diff_agent(spec("[a, b]"), spec("[b, a]"))] == ["neutral"]
 
 
 def spec(fallbacks: str) -> AgentSpec:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from framework import AgentNotFound, RequestError, Runtime
 from framework.config.agents.compile import Agent
-from framework.config.agents.external_tools import Outside
+from framework.config.agents.external_tools import ExternalTools
 from framework.config.files.snapshot import Snapshot
-from framework.config.generations.generation import Builder, nothing
+from framework.config.generations.builder import GenerationBuilder
+from framework.config.generations.generation import empty_generation
 from framework.config.generations.reload_effects import SettingsFile
 from framework.config.settings import Settings
 from framework.engine.routing.rules import Route, choose_route
@@ -28,8 +29,8 @@ def made(name: str, **routing: object) -> Agent:
     text = agent(name, model="offline", routing=json.dumps(routing))
     snapshot = Snapshot({f"agents.d/{name}.yaml": text.encode()}, (), "")
     return (
-        Builder([], ["react"], ["offline"], SettingsFile(Settings(), fixed=True))
-        .build(snapshot, nothing(Settings()), Outside())
+        GenerationBuilder([], ["react"], ["offline"], SettingsFile(Settings(), fixed=True))
+        .build(snapshot, empty_generation(Settings()), ExternalTools())
         .agents[name]
     )
 

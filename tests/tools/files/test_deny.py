@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from framework import RunResult, Runtime, ToolContext, ToolResult, tool
-from framework.config.agents.diff import agent_diff
+from framework.config.agents.diff import diff_agent
 from framework.config.yaml.parse import ParseError, parse_agent
 from framework.testing import ScriptedModel, Turn, calls
 from framework.tools.base_folder import BaseFolder
@@ -187,8 +187,8 @@ def test_a_pattern_more_tightens_and_one_less_widens() -> None:
         parse_agent("a.yaml", agent("a", skill_policy=text).encode())[0] for text in (POLICY, "{allow: ['*']}")
     )
 
-    assert {change.effect for change in agent_diff(less, more)} == {"tightens"}
-    assert {change.effect for change in agent_diff(more, less)} == {"widens"}
+    assert {change.effect for change in diff_agent(less, more)} == {"tightens"}
+    assert {change.effect for change in diff_agent(more, less)} == {"widens"}
 
 
 @pytest.mark.parametrize("ignores_case", [True, False])

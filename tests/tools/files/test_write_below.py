@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Runtime, ToolContext, ToolResult
-from framework.config.agents.diff import settings_diff
+from framework.config.agents.diff import diff_settings
 from framework.config.settings import Settings, ToolSettings, common_folders
 from framework.testing import ScriptedModel
 from framework.tools.files.protection import parts_to_write
@@ -108,7 +108,7 @@ def test_a_run_writes_only_where_both_its_own_and_the_live_settings_permit(
 def test_an_edit_is_told_apart(was: tuple[str, ...] | None, now: tuple[str, ...] | None, effect: str) -> None:
     before, after = (Settings(tools=ToolSettings(write_below=folders)) for folders in (was, now))
 
-    assert [change.effect for change in settings_diff(before, after)] == [effect]
+    assert [change.effect for change in diff_settings(before, after)] == [effect]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

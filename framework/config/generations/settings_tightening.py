@@ -23,7 +23,7 @@ from framework.types.http import HttpLimits
 from framework.types.problem import Problem
 from framework.types.spec import CONTENTS
 
-KEYS = (
+TIGHTENABLE_KEYS = (
     *(f"tools.{key}" for key in ToolSettings.model_fields if key != "http"),
     *(f"tools.http.{key}" for key in HttpLimits.model_fields),
     "telemetry.content",
@@ -31,14 +31,14 @@ KEYS = (
     "server.api_keys",
 )
 """The settings that can be stricter than before and take effect without a new start."""
-NOBODY = SecretStr("\0")
+_UNUSABLE_KEY = SecretStr("\0")
 """The only key of a server whose keys were all replaced in a file that cannot be used: no HTTP header contains it."""
 _DEFAULTS = Settings.model_construct().model_dump()
 _INBOUND = ("ignore", "link", "parent")
 _NOT_LIVE = "are NOT live: they cannot be read; what is in force stays in force"
 
 
-def narrowed(live: Settings, saved: Settings) -> Settings:
+def tighten_settings(live: Settings, saved: Settings) -> Settings:
     """The live settings, but permitting only what the saved ones permit as well."""
     content, inbound = live.telemetry.content, min(live.telemetry.inbound, saved.telemetry.inbound, key=_INBOUND.index)
     modes = [CONTENTS.index(mode_of(settings.telemetry.content, os.environ)) for settings in (live, saved)]
@@ -57,10 +57,10 @@ def _keys(live: tuple[SecretStr, ...], saved: tuple[SecretStr, ...]) -> tuple[Se
     """A server without any key admits every program on its machine, so the last key is not simply removed."""
     if not live or not saved:
         return live or saved
-    return tuple(key for key in live if key in saved) or (NOBODY,)
+    return tuple(key for key in live if key in saved) or (_UNUSABLE_KEY,)
 
 
-def read_saved(source: bytes, live: Settings) -> tuple[Settings, list[Problem]]:
+def read_settings(source: bytes, live: Settings) -> tuple[Settings, list[Problem]]:
     """The live settings with those of `KEYS` that a broken file contains, and warnings about those that it garbles.
 
     A key that is missing has its default; what a variable of the environment sets stays as it is.
@@ -68,12 +68,12 @@ def read_saved(source: bytes, live: Settings) -> tuple[Settings, list[Problem]]:
     try:
         document = read_document(SETTINGS, source)
     except DocumentError:
-        return live, [unreadable()]
-    data, outside = expand(document, os.environ)[0], {name.upper() for name in os.environ}
+        return live, [unreadable_warning()]
+    data, external = expand(document, os.environ)[0], {name.upper() for name in os.environ}
     found, unread = live, list[Path]()
-    for key in KEYS:
+    for key in TIGHTENABLE_KEYS:
         path = tuple(key.split("."))
-        if any(name.startswith(variable_of(path)) for name in outside):
+        if any(name.startswith(variable_of(path)) for name in external):
             continue
         if (garbled := _garbled(path, data)) is not None:
             unread.append(garbled)
@@ -90,12 +90,12 @@ def read_saved(source: bytes, live: Settings) -> tuple[Settings, list[Problem]]:
     return found, [_not_read(document, path) for path in dict.fromkeys(unread)]
 
 
-def unreadable() -> Problem:
+def unreadable_warning() -> Problem:
     """The warning about a file in which no setting can be read."""
     return Problem(path=SETTINGS, message=f"the restrictions in this file {_NOT_LIVE}", severity="warning")
 
 
-def notes(live: Settings, saved: Settings, found: Settings, source: bytes) -> Iterator[Problem]:
+def settings_warnings(live: Settings, saved: Settings, found: Settings, source: bytes) -> Iterator[Problem]:
     """Warnings about a file that is not used as a whole: what of it is live, and what is not.
 
     Args:
@@ -109,14 +109,16 @@ def notes(live: Settings, saved: Settings, found: Settings, source: bytes) -> It
     except DocumentError:
         return
     before, written, after = (settings.model_dump() for settings in (live, saved, found))
-    for key in KEYS:
+    for key in TIGHTENABLE_KEYS:
         was, is_written, now = (at_key(data, key) for data in (before, written, after))
         if _same(is_written, was) or _same(is_written, now):
             continue
         what = "only what it restricts takes effect" if now != was else "it permits more, or may,"
         message = f"{key} is NOT live as saved: {what} until the files can be used"
         hint = (
-            "until then the server accepts no key at all" if NOBODY in (now if isinstance(now, tuple) else ()) else None
+            "until then the server accepts no key at all"
+            if _UNUSABLE_KEY in (now if isinstance(now, tuple) else ())
+            else None
         )
         yield _warning(document, tuple(key.split(".")), message, hint)
     if live is not found:

@@ -20,14 +20,14 @@ class CannotListen(AgentsdError):
 
 
 @contextmanager
-def listening(settings: ServerSettings) -> Iterator[socket.socket]:
+def bind_socket(settings: ServerSettings) -> Iterator[socket.socket]:
     """Take the address of the settings; whoever is handed the socket accepts connections.
 
     Raises:
         ConfigError: others could reach it, and no key is set; or there is no such address.
         CannotListen: it is in use, or may not be used.
     """
-    family, address = _resolved(settings)
+    family, address = _resolve_address(settings)
     if not is_loopback(address[0]) and not settings.api_keys:
         raise ConfigError(
             f"others could reach {address[0]}, and whoever does may roll back what is served: set server.api_keys "
@@ -39,11 +39,11 @@ def listening(settings: ServerSettings) -> Iterator[socket.socket]:
             bound.bind(address)
             bound.listen()
         except OSError as error:
-            raise CannotListen(_why(error, settings)) from None
+            raise CannotListen(_bind_error(error, settings)) from None
         yield bound
 
 
-def url_of(host: str, port: int) -> str:
+def server_url(host: str, port: int) -> str:
     """Where a server that listens at this address is asked from this machine."""
     try:
         address = ip_address(host)
@@ -54,7 +54,7 @@ def url_of(host: str, port: int) -> str:
     return f"http://[{address}]:{port}" if address.version == 6 else f"http://{address}:{port}"
 
 
-def _resolved(settings: ServerSettings) -> tuple[socket.AddressFamily, tuple[str, int]]:
+def _resolve_address(settings: ServerSettings) -> tuple[socket.AddressFamily, tuple[str, int]]:
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError):
@@ -63,7 +63,7 @@ def _resolved(settings: ServerSettings) -> tuple[socket.AddressFamily, tuple[str
     return family, (str(address[0]), int(address[1]))
 
 
-def _why(error: OSError, settings: ServerSettings) -> str:
+def _bind_error(error: OSError, settings: ServerSettings) -> str:
     where = f"{settings.host}, port {settings.port}"
     match error.errno:
         case errno.EADDRINUSE:

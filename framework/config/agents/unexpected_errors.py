@@ -10,14 +10,14 @@ from framework.types.redact import redact
 
 log = logging.getLogger(__name__)
 
-MAX_CHARS = 500
+_MAX_CHARS = 500
 
 
-def unexpected(path: str, error: BaseException) -> Problem:
+def problem_from_exception(path: str, error: BaseException) -> Problem:
     """The file's Problem; the log gets where it was raised."""
     log.error("%s: an unexpected error while it was read: %s", path, places(error))
     try:
-        text = str(error)[:MAX_CHARS]
+        text = str(error)[:_MAX_CHARS]
     except BaseException:  # noqa: BLE001 - showing an exception of a plugin runs the plugin's code
         text = ""
     because = f": {redact(text)}" if text else ""

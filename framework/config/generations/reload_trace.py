@@ -6,33 +6,33 @@ of a trace list would consist of them. A start with a problem leaves one.
 
 from __future__ import annotations
 
-from framework.config.generations.candidate import Candidate, Outcome
+from framework.config.generations.candidate import Candidate, ReloadOutcome
 from framework.config.generations.history import Trigger
 from framework.telemetry import names
 from framework.telemetry.span import NO_SPAN, OpenSpan
 from framework.telemetry.spans import Spans
 
-MOST_ERRORS = 32
+_MAX_ERRORS = 32
 """Told of one by one."""
 
 
-def reload_span(candidate: Candidate, trigger: Trigger) -> OpenSpan:
+def open_reload_span(candidate: Candidate, trigger: Trigger) -> OpenSpan:
     """Open the root span, with the finished build in it; none for a start that has no problem so far."""
-    if trigger == "startup" and not (candidate.generation.errors or candidate.generation.refusal):
+    if trigger == "startup" and not (candidate.generation.errors or candidate.generation.rejection):
         return NO_SPAN
-    return _opened(candidate, trigger)
+    return _open_span(candidate, trigger)
 
 
-def tell(span: OpenSpan, candidate: Candidate, trigger: Trigger, outcome: Outcome) -> None:
+def record_reload(span: OpenSpan, candidate: Candidate, trigger: Trigger, outcome: ReloadOutcome) -> None:
     """Record what was built, what it changes, and the place of each problem, without its text."""
     if trigger == "startup" and span is NO_SPAN and outcome != "applied":  # a case or strict mode refused it
-        with _opened(candidate, trigger) as late:
+        with _open_span(candidate, trigger) as late:
             _record(late, candidate, outcome)
         return
     _record(span, candidate, outcome)
 
 
-def _opened(candidate: Candidate, trigger: Trigger) -> OpenSpan:
+def _open_span(candidate: Candidate, trigger: Trigger) -> OpenSpan:
     spans = Spans({names.GENERATION: candidate.generation.number})
     attributes = {names.PREVIOUS_GENERATION: candidate.before.number, names.RELOAD_TRIGGER: trigger}
     began, built = candidate.built or (None, None)
@@ -43,7 +43,7 @@ def _opened(candidate: Candidate, trigger: Trigger) -> OpenSpan:
     return span
 
 
-def _record(span: OpenSpan, candidate: Candidate, outcome: Outcome) -> None:
+def _record(span: OpenSpan, candidate: Candidate, outcome: ReloadOutcome) -> None:
     if not span.is_recording():
         return
     generation, event = candidate.generation, candidate.event()
@@ -58,7 +58,7 @@ def _record(span: OpenSpan, candidate: Candidate, outcome: Outcome) -> None:
             names.RELOAD_WIDENS: candidate.widens,
         }
     )
-    for problem in (generation.refusal or generation.errors)[:MOST_ERRORS]:
+    for problem in (generation.rejection or generation.errors)[:_MAX_ERRORS]:
         span.add_event(names.RELOAD_ERROR, {names.PATH: problem.path, names.LINE: problem.line})
     if outcome == "rejected":
         span.fail("rejected")

@@ -9,7 +9,7 @@ from typing import Any
 from framework.types.errors import AgentsdError, ConfigError, RequestError
 from framework.types.redact import redact, redact_problem
 
-NO_ROUTE = {
+_NO_ROUTE = {
     404: "there is nothing here; there are /health, /ready, and below /agent: agents, config, events",
     405: "this method is not for this path; the header `Allow` names those that are",
 }
@@ -50,7 +50,7 @@ class NotUsable(ConfigError):
     http_status = 409
 
 
-def failure(error: AgentsdError) -> dict[str, Any]:
+def error_body(error: AgentsdError) -> dict[str, Any]:
     """The body that tells of an error; secrets in it are masked."""
     told: dict[str, Any] = {"code": error.code, "message": redact(error.message)}
     if isinstance(error, ConfigError):
@@ -58,15 +58,15 @@ def failure(error: AgentsdError) -> dict[str, Any]:
     return {"error": told}
 
 
-def failure_of_status(status: int, message: str) -> dict[str, Any]:
+def status_error_body(status: int, message: str) -> dict[str, Any]:
     """The body for a status that no error of ours stands behind; a message that only names it is made to help."""
-    if status in NO_ROUTE and message == HTTPStatus(status).phrase:
-        message = NO_ROUTE[status]
+    if status in _NO_ROUTE and message == HTTPStatus(status).phrase:
+        message = _NO_ROUTE[status]
     codes = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
     return {"error": {"code": codes.get(status, "error"), "message": message}}
 
 
-def misfits(errors: Sequence[Mapping[str, Any]]) -> RequestError:
+def validation_error(errors: Sequence[Mapping[str, Any]]) -> RequestError:
     """The error of a request that does not fit its route; `errors` as pydantic lists them."""
     told = []
     for error in errors:

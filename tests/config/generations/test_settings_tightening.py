@@ -11,12 +11,12 @@ import yaml
 
 from framework import Runtime
 from framework.config.generations.generation import Generation
-from framework.config.generations.narrowing import KEYS
-from framework.config.generations.reload_effects import EFFECTS
+from framework.config.generations.reload_effects import RELOAD_EFFECTS
+from framework.config.generations.settings_tightening import TIGHTENABLE_KEYS
 from framework.config.settings import Settings
 from framework.config.yaml.partial import at_key
-from framework.server.access import admission
-from framework.server.failures import Unauthenticated
+from framework.server.access import access_check
+from framework.server.errors import Unauthenticated
 from tests.support.projects import agent, write
 
 FILE = "agentsd.yaml"
@@ -80,8 +80,8 @@ def value(settings: Settings, key: str) -> Any:
 
 
 def test_every_setting_that_takes_effect_at_once_can_be_made_stricter_by_a_broken_file() -> None:
-    assert {key for key, effect in EFFECTS.items() if effect == "hot"} <= {*KEYS}
-    assert {*KEYS} - {*STRICTER} == {"tools.base_path"}, "another base path is neither stricter nor wider"
+    assert {key for key, effect in RELOAD_EFFECTS.items() if effect == "hot"} <= {*TIGHTENABLE_KEYS}
+    assert {*TIGHTENABLE_KEYS} - {*STRICTER} == {"tools.base_path"}, "another base path is neither stricter nor wider"
 
 
 @pytest.mark.parametrize("broken", BROKEN)
@@ -153,7 +153,7 @@ def test_when_all_keys_are_replaced_in_a_broken_file_no_key_is_accepted(
     edit = {FILE: text("server.api_keys", [TWO, THREE], "in the same file")}
     live, problems = edited(tmp_path, text("server.api_keys", [ONE]), edit)
 
-    admit = admission(lambda: live.settings.server.api_keys)
+    admit = access_check(lambda: live.settings.server.api_keys)
     for authorization in (f"Bearer {ONE}", f"Bearer {TWO}", "Bearer ", ""):
         with pytest.raises(Unauthenticated):
             admit({"authorization": authorization}, "127.0.0.1")

@@ -8,24 +8,24 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from framework.config.generations.candidate import Outcome, Preview
+from framework.config.generations.candidate import Preview, ReloadOutcome
 from framework.config.generations.catalog import Catalog
-from framework.config.generations.history import Entry, Trigger
+from framework.config.generations.history import HistoryEntry, Trigger
 from framework.engine.runtime.listing import AgentSummary
 from framework.types.change import Change
 from framework.types.problem import Problem
 from framework.types.redact import redact_data, redact_problem
 
-R = TypeVar("R", bound="Reply")
+_R = TypeVar("_R", bound="ResponseModel")
 
 
-class Reply(BaseModel):
+class ResponseModel(BaseModel):
     """Immutable data; a client passes over what a newer server says besides."""
 
     model_config = ConfigDict(frozen=True, defer_build=True, extra="ignore", hide_input_in_errors=True)
 
 
-class LiveConfig(Reply):
+class LiveConfig(ResponseModel):
     """What is live."""
 
     generation: int
@@ -54,11 +54,11 @@ class LiveConfig(Reply):
             held=catalog.held,
             agents=tuple(sorted(current.agents)),
             stale=tuple(sorted(name for name, agent in current.agents.items() if agent.stale)),
-            problems=masked_problems(catalog.problems),
+            problems=redact_problems(catalog.problems),
         )
 
 
-class PastConfig(Reply):
+class PastConfig(ResponseModel):
     """A generation that is live or was."""
 
     generation: int
@@ -72,7 +72,7 @@ class PastConfig(Reply):
     """The files that could not be used; where there was one, their last good version was live."""
 
     @classmethod
-    def of(cls, entry: Entry, live: int) -> PastConfig:
+    def of(cls, entry: HistoryEntry, live: int) -> PastConfig:
         """An entry of the history, where a generation of this number is live."""
         return cls(
             generation=entry.number,
@@ -80,12 +80,12 @@ class PastConfig(Reply):
             at=entry.at,
             trigger=entry.trigger,
             live=entry.number == live,
-            changes=masked_changes(entry.changes),
+            changes=redact_changes(entry.changes),
             unusable=entry.unusable,
         )
 
 
-class ConfigHistory(Reply):
+class ConfigHistory(ResponseModel):
     """The generations that are kept, the live one first."""
 
     generations: tuple[PastConfig, ...]
@@ -97,10 +97,10 @@ class ConfigHistory(Reply):
         return cls(generations=tuple(PastConfig.of(entry, live) for entry in catalog.history)[::-1])
 
 
-class CheckedConfig(Reply):
+class CheckedConfig(ResponseModel):
     """What the files would do if they were read now. Plugins are loaded but not set up, and no case is run."""
 
-    outcome: Outcome
+    outcome: ReloadOutcome
     """`applied`: all of them can be used; `partial`: some; `rejected`: nothing goes live; `unchanged`."""
     held: bool
     """A rollback holds these files back: nothing goes live before they change once more."""
@@ -119,8 +119,8 @@ class CheckedConfig(Reply):
             held=preview.held,
             digest=candidate.digest,
             agents=tuple(sorted(candidate.generation.agents)),
-            changes=masked_changes(candidate.changes),
-            problems=masked_problems(preview.problems),
+            changes=redact_changes(candidate.changes),
+            problems=redact_problems(preview.problems),
         )
 
 
@@ -132,20 +132,20 @@ class Rollback(BaseModel):
     generation: int = Field(ge=1, strict=True)
 
 
-class AgentList(Reply):
+class AgentList(ResponseModel):
     """The agents that can be used."""
 
     generation: int
     agents: tuple[AgentSummary, ...]
 
 
-class Health(Reply):
+class HealthResponse(ResponseModel):
     """The process answers."""
 
     status: str = "ok"
 
 
-class Readiness(Reply):
+class ReadinessResponse(ResponseModel):
     """Whether some agent can be served."""
 
     ready: bool
@@ -155,18 +155,18 @@ class Readiness(Reply):
     """Only for those who may ask for more."""
 
 
-def masked(reply: BaseModel) -> dict[str, Any]:
+def redacted_json(reply: BaseModel) -> dict[str, Any]:
     """A reply as JSON data, without what looks like a secret."""
     told: dict[str, Any] = redact_data(reply.model_dump(mode="json", exclude_none=True))
     return told
 
 
-def masked_changes(changes: Sequence[Change]) -> tuple[Change, ...]:
+def redact_changes(changes: Sequence[Change]) -> tuple[Change, ...]:
     """Changes without secrets, and without any value of a key that is named as secrets are, or below one."""
     return tuple(_masked_change(change) for change in changes)
 
 
-def masked_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+def redact_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
     """Findings without secrets that somebody wrote into a file."""
     return tuple(redact_problem(problem) for problem in problems)
 

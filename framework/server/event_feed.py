@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
 
-from framework.server.replies import masked_changes, masked_problems
+from framework.server.schemas import redact_changes, redact_problems
 from framework.types.events import ConfigRejected, ConfigReloaded, wire
 from framework.types.redact import redact_data
 
-KEPT = 100
+MAX_EVENTS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class FeedEvent:
     """One event with its number, from 1."""
 
     number: int
@@ -32,9 +32,9 @@ class ConfigFeed:
     def __init__(self) -> None:
         self._origin = token_hex(4)
         """Tells the numbers of this process from those of one before it."""
-        self._kept: deque[Item] = deque(maxlen=KEPT)
+        self._events: deque[FeedEvent] = deque(maxlen=MAX_EVENTS)
         self._count = 0
-        self._more = asyncio.Event()
+        self._changed = asyncio.Event()
         self.closed = False
         self.listeners = 0
         """How many ask for what is new, again and again."""
@@ -55,11 +55,11 @@ class ConfigFeed:
 
     def add(self, event: ConfigReloaded | ConfigRejected) -> None:
         """Take in an event; for `catalog.subscribe`."""
-        event = event.model_copy(update={"problems": masked_problems(event.problems)})
+        event = event.model_copy(update={"problems": redact_problems(event.problems)})
         if isinstance(event, ConfigReloaded):
-            event = event.model_copy(update={"changes": masked_changes(event.changes)})
+            event = event.model_copy(update={"changes": redact_changes(event.changes)})
         self._count += 1
-        self._kept.append(Item(self._count, redact_data(wire(event))))
+        self._events.append(FeedEvent(self._count, redact_data(wire(event))))
         self._wake()
 
     def close(self) -> None:
@@ -67,13 +67,13 @@ class ConfigFeed:
         self.closed = True
         self._wake()
 
-    async def after(self, number: int) -> Sequence[Item]:
+    async def wait_after(self, number: int) -> Sequence[FeedEvent]:
         """What is kept after an event, at least one; waits for it. Empty once the feed is closed."""
         while not self.closed and self._count <= number:
-            await self._more.wait()
-        return () if self.closed else [item for item in self._kept if item.number > number]
+            await self._changed.wait()
+        return () if self.closed else [item for item in self._events if item.number > number]
 
-    def id_of(self, item: Item) -> str:
+    def id_of(self, item: FeedEvent) -> str:
         """An event's id on the wire."""
         return f"{self._origin}-{item.number}"
 
@@ -86,5 +86,5 @@ class ConfigFeed:
         return min(int(number), self._count) if known else 0
 
     def _wake(self) -> None:
-        more, self._more = self._more, asyncio.Event()
+        more, self._changed = self._changed, asyncio.Event()
         more.set()
