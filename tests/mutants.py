@@ -6,8 +6,25 @@ import sys
 
 from tests.support.mutants import Mutant, try_all
 
+POLICY, BUDGET = "engine/context/policy", "engine/context/budget"
+POLICY_TEST, BUDGET_TEST = "engine/context/test_policy", "engine/context/test_budget"
+
 MUTANTS = (
-    Mutant("engine/context/policy", "XX", "YY", "engine/context/test_policy"),
+    Mutant(POLICY, "return max(verdicts, key", "return min(verdicts, key", POLICY_TEST),
+    Mutant(POLICY, "yield from self._withdrawals()", "yield from ()", POLICY_TEST),
+    Mutant(POLICY, "            yield current, tool", "            pass", POLICY_TEST),
+    Mutant(POLICY, "for parent in self.parents:", "for parent in ():", POLICY_TEST),
+    Mutant(POLICY, "RISKS.index(tool.risk) > RISKS.index(ceiling)", "RISKS.index(tool.risk) < 0", POLICY_TEST),
+    Mutant(POLICY, "if tool.name not in agent.toolset.offered:", "if False:", POLICY_TEST),
+    Mutant(POLICY, "if tool.confirm:", "if False:", POLICY_TEST),
+    Mutant(POLICY, "RISKS.index(tool.risk) >= RISKS.index(threshold)", "False", POLICY_TEST),
+    Mutant(BUDGET, "budget.state.tool_calls >= limit:", "budget.state.tool_calls > limit:", BUDGET_TEST),
+    Mutant(BUDGET, "count > limit:", "count > limit + 1:", BUDGET_TEST),
+    Mutant(BUDGET, "self.state.corrections >= self.", "self.state.corrections > self.", BUDGET_TEST),
+    Mutant(BUDGET, "used >= allowed:", "used > allowed:", BUDGET_TEST),
+    Mutant(BUDGET, "used + expected > limit:", "used > limit:", "engine/model_call/test_context_window"),
+    Mutant(BUDGET, "budget = budget.parent", "budget = None", BUDGET_TEST),
+    Mutant(BUDGET, "used >= WARN_AT * limit", "used > limit", BUDGET_TEST),
 )
 
 

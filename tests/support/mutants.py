@@ -1,7 +1,7 @@
 """Breaks important lines one at a time, and checks that the nearest test notices: `make mutants`.
 
-Each mutant changes one line of a copy of this repository and runs one test file, the one that a reader would open first.
-A mutant dies when a test of that file fails. The table is in `tests/mutants.py`.
+Each mutant changes one line of a copy of this repository and runs the test file that a reader would open first. A
+mutant dies when a test of that file fails. The table is in `tests/mutants.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.paths import ROOT
 
 TIMEOUT = 300
 """Seconds that the test file of one mutant may take."""
-FAILED_TEST = re.compile(r"^_{3,} (.+?) _{3,}$", re.MULTILINE)
+FAILED_TEST = re.compile(r"^_+ (?:ERROR at \w+ of )?(test_.+?) _+$", re.MULTILINE)
 COPIED = ("framework", "tests", "agents.d", "prompts", "plugins", "data", "examples", "docs", "benchmarks")
 
 
