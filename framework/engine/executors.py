@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 
 from framework.config.agents.extensions import BUILTIN_EXECUTORS
-from framework.engine.context.warning import warn
 from framework.engine.model_call import turn as turns
 from framework.engine.plan.executor import plan
 from framework.engine.react import react
@@ -30,7 +29,7 @@ async def _choose_executor(run: Run) -> str:
         call_model = partial(turns.call_model, run, model=model)
         choice = await choose_agent(run, run.state.messages[0].content, {name: run.agent}, call_model, model)
     except ModelError as error:
-        await warn(run, "routing", f"how to work was not chosen ({error.message}): turn by turn")
+        await run.warn("routing", f"how to work was not chosen ({error.message}): turn by turn")
         return "react"
     reason = f"works by {choice.executor}{': ' + choice.reason if choice.reason else ''}"
     await run.emit(Routed, agent=name, reason=reason, confidence=choice.confidence, executor=choice.executor)

@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
+from aiolimiter import AsyncLimiter
+
+from framework.tools.tool import Tool
 from framework.types.errors import LimitExceeded, Paused
 from framework.types.state import Confirmation
 
@@ -90,3 +93,20 @@ class _Group:
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     error = errors.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+class RateLimiter:
+    """Keeps the calls of each tool below the rate it declares, over all runs of the process."""
+
+    def __init__(self) -> None:
+        self._limiters: dict[tuple[str, float, float], AsyncLimiter] = {}
+
+    async def wait(self, tool: Tool) -> bool:
+        """Wait until the tool may be called. Return whether that took any time; it takes none without a rate."""
+        if tool.rate is None:
+            return False
+        calls, seconds = tool.rate  # a tool whose rate has changed gets a new limiter
+        limiter = self._limiters.setdefault((tool.name, calls, seconds), AsyncLimiter(calls, seconds))
+        has_capacity = limiter.has_capacity()
+        await limiter.acquire()
+        return not has_capacity

@@ -7,8 +7,9 @@ executors call.
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Literal
 
@@ -24,14 +25,18 @@ from framework.telemetry.span import NO_SPAN, OpenSpan
 from framework.telemetry.spans import Kind
 from framework.tools.base_folder import BaseFolder
 from framework.tools.extension import Extension
+from framework.types.digest import content_digest, earlier_digest
 from framework.types.errors import AgentsdError
-from framework.types.events import Event, RunEvent
+from framework.types.events import Event, RunEvent, Warned
 from framework.types.messages import Message
 from framework.types.outcome import outcome
 from framework.types.redact import redact
 from framework.types.report import ErrorInfo
 from framework.types.spec import HookPlace
 from framework.types.state import Confirmation, Decision, RunState
+from framework.types.warnings import MOST_OF_A_CODE, WARNINGS, RunWarning, WarningCode
+
+log = logging.getLogger("agentsd.runs")
 
 Messages = tuple[Message, ...]
 CLOCK_DRIFT = 0.001
@@ -91,6 +96,22 @@ class RunContext(ABC):
         """Return a human's answer to a confirmation, or None if there is none yet."""
         return self.services.root.decisions.get(confirmation_id)
 
+    def confirmation_id(self, prefix: str, texts: Sequence[str], *, mark: str = "~", end: str = "") -> str:
+        """Return the id of a confirmation: a decision counts only for the texts whose digests the id contains.
+
+        Args:
+            prefix: what the id begins with.
+            texts: what the decision applies to; their digests follow the prefix. If a decision is stored under the id
+                with the 64-bit digests of older stores, that id is returned: the content is the same.
+            mark: put before each digest.
+            end: what the id ends with.
+        """
+        earlier, current = (
+            f"{prefix}{''.join(mark + digest(text) for text in texts)}{end}"
+            for digest in (earlier_digest, content_digest)
+        )
+        return earlier if earlier in self.services.root.decisions else current
+
     # --- records, events and spans
 
     def render_once(self, part: Literal["preamble", "earlier"], render: Callable[[], Messages]) -> Messages:
@@ -117,6 +138,20 @@ class RunContext(ABC):
             self.services.root.seq += 1
             return
         await self.services.journal.append(self.event(event, **payload))
+
+    async def warn(self, code: WarningCode, message: str, *, message_id: str | None = None) -> None:
+        """Record a warning in the root run's state, log its code, and emit it.
+
+        Args:
+            code: a key of `WARNINGS`.
+            message: what happened and what to do. It can contain content, so it is not logged.
+            message_id: the message whose text is void because its model call failed.
+        """
+        warnings = self.services.root.warnings
+        if sum(warning.code == code for warning in warnings) < MOST_OF_A_CODE:
+            warnings.append(RunWarning(code=code, message=message, path=self.state.path))
+            log.warning("run %s agent=%s: %s: %s", self.state.run_id, self.agent.name, code, WARNINGS[code])
+        await self.emit(Warned, code=code, message=message, message_id=message_id)
 
     def event(self, event: type[RunEvent], **payload: Any) -> Event:
         """Build the run's next event, with its sequence number."""

@@ -13,8 +13,8 @@ from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.config.settings import ToolSettings
 from framework.engine.context.circuit_breaker import CircuitBreakers
+from framework.engine.context.concurrency import RateLimiter
 from framework.engine.context.journal import Journal
-from framework.engine.context.rate_limit import Throttle
 from framework.engine.context.stream import Channel
 from framework.engine.context.tool_threads import ToolThreads
 from framework.llm.client import ModelClient
@@ -50,7 +50,7 @@ class Services:
     spans: Spans
     threads: ToolThreads
     """Where tools that are not coroutines run."""
-    throttle: Throttle
+    rate_limiter: RateLimiter
     tool_tokens: Toolsets[int]
     """How large lists of tools are, each counted once for as long as it is in use."""
     base_path: Path

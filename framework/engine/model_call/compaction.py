@@ -8,7 +8,6 @@ from functools import partial
 from framework.config.templates.prompts import PromptError
 from framework.conversation.compaction import beginning, summed_up
 from framework.engine.context.run_context import RunContext
-from framework.engine.context.warning import warn
 from framework.engine.model_call import retry as asking
 from framework.engine.model_call import turn as turns
 from framework.engine.model_call.context_window import message_tokens
@@ -41,7 +40,7 @@ async def fit_history(run: RunContext) -> None:
     if (length := len(state.history)) > settings.window:
         advice = f"begin a new conversation, or raise conversation.window ({run.agent.place('conversation')})"
         text = f"of {length} messages of the conversation, the model sees the last {settings.window}; {advice}"
-        await warn(run, "window", text)
+        await run.warn("window", text)
 
 
 def _allowed(run: RunContext) -> int | None:
@@ -64,13 +63,13 @@ async def _compress(run: RunContext, keep: int) -> None:
         with run.span("conversation.compress", "CHAIN", {}):
             text = await _summary_text(run, gone)
     except (ModelError, LimitExceeded, PromptError) as error:
-        await warn(run, "compression", f"the conversation could not be summed up: {error}")
+        await run.warn("compression", f"the conversation could not be summed up: {error}")
         return
     state.summary = summed_up(state.summary, gone, text)
     state.history = state.history[count:]
     await run.save()
     told = f"{count} messages of the conversation were summed up; they stay in the store"
-    await warn(run, "compressed", told)
+    await run.warn("compressed", told)
 
 
 async def _summary_text(run: RunContext, gone: Sequence[Message]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from framework.engine.context.run_context import RunContext
-from framework.engine.context.warning import warn
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.llm.request_cache import as_json
 from framework.llm.tokens import estimate_tokens
@@ -39,12 +38,12 @@ async def ensure_fits(run: RunContext, request: ModelRequest, info: ModelInfo) -
     needed = expected + (request.settings.max_tokens or 0)
     if needed > _MAX_SHARE * window:
         place = f"the context window of {info.name}"
-        await warn(run, "context_full", f"the request does not fit into {place}: {_advice(run)}")
+        await run.warn("context_full", f"the request does not fit into {place}: {_advice(run)}")
         raise LimitExceeded("context_full", used=needed, allowed=int(_MAX_SHARE * window), place=place)
     if needed > _WARNING_SHARE * window and "context" not in run.state.warned:
         run.state.warned.append("context")
         used = f"{needed} of {window} tokens of the context window used"
-        await warn(run, "context", f"{used}; when it is full: {_advice(run)}")
+        await run.warn("context", f"{used}; when it is full: {_advice(run)}")
 
 
 def expected_tokens(run: RunContext, request: ModelRequest) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from framework.engine.context.run_context import RunContext
-from framework.engine.context.warning import warn
 from framework.tools.mcp.source import McpSource
 from framework.types.errors import ToolError
 from framework.types.mcp import McpPolicy, PromptRef
@@ -25,7 +24,7 @@ async def load_mcp_context(run: RunContext) -> None:
             try:
                 text = await _read(run, server, wanted)
             except ToolError as error:
-                await warn(run, "background", f"{title} of {server}: {error.message}")
+                await run.warn("background", f"{title} of {server}: {error.message}")
                 continue
             texts.append(f"[{title}, from {server}]\n{text[:left]}")
             left = max(0, left - len(text))

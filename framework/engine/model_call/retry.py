@@ -25,7 +25,6 @@ from framework.config.agents.prices import price_hint
 from framework.config.settings import ModelCallSettings
 from framework.engine.context.circuit_breaker import Permit
 from framework.engine.context.run_context import RunContext
-from framework.engine.context.warning import warn
 from framework.engine.model_call.attempt import message_id, send_attempt
 from framework.engine.model_call.trace import ModelTrace, model_trace
 from framework.llm.capabilities import unknown_settings
@@ -62,8 +61,8 @@ async def complete_with_retries(run: RunContext, request: ModelRequest, model: s
                     raise
                 failures.append(error)
             if instead is not None:
-                await warn(
-                    run, "model_fallback", f"{failures[-1].message}; asking {instead} instead", message_id=attempts.last
+                await run.warn(
+                    "model_fallback", f"{failures[-1].message}; asking {instead} instead", message_id=attempts.last
                 )
     raise _exhausted_error(failures, attempts)
 
@@ -159,7 +158,7 @@ class _Asked:
                 if not self._is_worth_it(error, tried, wait):
                     raise
                 run.budget.check_spent()
-                await warn(run, "model_retry", f"{error.message}; asking again in {wait:.1f}s", message_id=message)
+                await run.warn("model_retry", f"{error.message}; asking again in {wait:.1f}s", message_id=message)
                 await asyncio.sleep(wait)
             else:
                 self._breakers.record_success(self._name)
@@ -178,7 +177,7 @@ class _Asked:
                 advice = "that is longer than the run has; try again then, or give the agent `fallback_models`"
                 raise ModelError(f"{left_alone}; {advice}", retryable=True, retry_after=permit.wait)
             if not told:
-                await warn(self._run, "model_retry", left_alone)
+                await self._run.warn("model_retry", left_alone)
                 told = True
             await asyncio.sleep(min(permit.wait, _POLL_INTERVAL))
         return permit

@@ -9,7 +9,6 @@ from typing import Any
 from framework.config.templates.variables import HTTP_TOOL, RunVariables
 from framework.conversation.window import last_messages
 from framework.engine.context.run_context import RunContext
-from framework.engine.context.warning import warn
 from framework.engine.model_call import retry as asking
 from framework.engine.model_call.context_window import ensure_fits
 from framework.engine.model_call.plan_reminder import plan_reminder
@@ -112,9 +111,9 @@ async def call_model(run: RunContext, request: ModelRequest, *, model: str | Non
     run.budget.spend_step()
     reply = await asking.complete_with_retries(run, request, model)
     for code, message in run.budget.new_warnings():
-        await warn(run, code, message)
+        await run.warn(code, message)
     if reply.finish_reason == "length" and reply.unusable is None:
-        await warn(run, "truncated", _truncated(run))
+        await run.warn("truncated", _truncated(run))
     return reply
 
 

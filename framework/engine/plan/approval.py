@@ -18,7 +18,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from framework.engine.context.confirmation_ids import question_id
 from framework.engine.context.trace import record_pending
 from framework.engine.plan.planner import (
     adopt_plan,
@@ -90,7 +89,7 @@ def _current_question(run: Run, question: Confirmation) -> tuple[Confirmation, D
         if not problems:
             break
         reason = f"your edit cannot be used: {'; '.join(problems)}"
-        again = question_id(run, question.id, [arguments_text("", decision.arguments)])
+        again = run.confirmation_id(question.id, [arguments_text("", decision.arguments)])
         question = question.model_copy(update={"id": again, "reason": reason, "arguments": decision.arguments})
     return question, decision
 
@@ -176,7 +175,7 @@ def _question(run: Run, plan: Plan, reason: str) -> Confirmation:
     """Bound to the plan's revision and content: another plan is another question."""
     risk = highest_risk([tool for step in _remaining_steps(plan) for tool in usable_tools(run, step)])
     return Confirmation(
-        id=question_id(run, "/".join((*run.state.path, f"plan-{plan.revision}-")), [plan.approval_text], mark=""),
+        id=run.confirmation_id("/".join((*run.state.path, f"plan-{plan.revision}-")), [plan.approval_text], mark=""),
         kind="plan",
         agent=run.agent.name,
         plan=plan,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from framework.engine.context.concurrency import Confirmations, Job, run_as_ready
-from framework.engine.context.warning import warn
 from framework.engine.model_call.turn import render
 from framework.engine.plan.approval import request_approval
 from framework.engine.plan.failed_steps import handle_failures, has_blocking_failure, skip_failed
@@ -102,7 +101,7 @@ async def _answer(run: Run) -> str:
     final_plan = current_plan(run)
     if final_plan.undone and not final_plan.abandoned and run.state.last_reply is None:
         unfinished = ", ".join(f"{step.id} {step.status}" for step in final_plan.undone)
-        await warn(run, "steps_not_done", f"the plan was completed without some steps: {unfinished}")
+        await run.warn("steps_not_done", f"the plan was completed without some steps: {unfinished}")
     answer = await _summarize(run)
     if final_plan.abandoned:
         failed = final_plan.abandoned[0]

@@ -14,9 +14,9 @@ from pydantic import BaseModel
 
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
+from framework.engine.context.concurrency import RateLimiter
 from framework.engine.context.journal import Journal
 from framework.engine.context.model_clients import ModelClients
-from framework.engine.context.rate_limit import Throttle
 from framework.engine.context.services import Services
 from framework.engine.context.stream import Channel, RunStream
 from framework.engine.context.tool_threads import ToolThreads
@@ -75,7 +75,7 @@ class Launcher:
         self.pinned: dict[str, Generation] = {}
         """By run, also of those that wait, where the store does not keep what their agents are made of."""
         self._root, self._catalog, self._deps = project.root, project.catalog, deps
-        self._throttle = Throttle()
+        self._rate_limiter = RateLimiter()
         self._tool_tokens = Toolsets(tool_tokens)
         self._meters = RunMetrics()
         self._threads = ToolThreads(self._meters.abandoned)
@@ -158,7 +158,7 @@ class Launcher:
             content=process_content(settings) if spans.recording else Content(),
             meters=self._meters.recording(),
             threads=self._threads,
-            throttle=self._throttle,
+            rate_limiter=self._rate_limiter,
             tool_tokens=self._tool_tokens,
             base_path=base_path.resolve(),
             reserved_files=self._reserved,

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from framework.config.agents.compile import Agent
 from framework.engine.context.run_context import RunContext
-from framework.engine.context.warning import warn
 from framework.tools.locations import canonical_arguments, require_canonical
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.schema.repairs import Repaired, repair_arguments
@@ -101,4 +100,4 @@ async def _normalize(run: RunContext, tool: Tool, arguments: Mapping[str, Any]) 
 
 async def _warn_of_repairs(run: RunContext, tool: Tool, notes: Sequence[str]) -> None:
     message = f"the arguments of {tool.name} were put right: {'; '.join(notes)}"
-    await warn(run, "arguments_repaired", message)
+    await run.warn("arguments_repaired", message)

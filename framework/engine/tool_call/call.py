@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from framework.engine.context.concurrency import Confirmations
-from framework.engine.context.confirmation_ids import question_id
 from framework.engine.context.policy import Verdict
 from framework.engine.context.run_context import RunContext
 from framework.engine.tool_call import argument_repair, hooks
@@ -164,7 +163,7 @@ async def _execute_rate_limited(
 ) -> Confirmations:
     """Make a call once its tool's rate allows it, if the rules of then do, too; `asked`: a human has approved it."""
     run.keep_time()
-    if await run.services.throttle.wait(tool):
+    if await run.services.rate_limiter.wait(tool):
         verdict = run.policy.evaluate(tool, *views(tool, call.arguments, bound))
         if verdict.kind == "deny":
             return await record_result(run, call, _denied(verdict))
@@ -194,7 +193,7 @@ def _required_confirmation(
         reason = "it was under way when the process ended: its outcome is unknown"
     key = "/".join((*run.state.path, call.id))
     return Confirmation(
-        id=question_id(run, key, changed, end=doubt),
+        id=run.confirmation_id(key, changed, end=doubt),
         kind="tool",
         agent=run.agent.name,
         tool=tool.name,

@@ -81,7 +81,7 @@ async def _call_with_retries(
         if attempt > tool.retries or RETRYABLE not in result.metadata:
             break
         await asyncio.sleep(min(MIN_BACKOFF_SECONDS * 2**attempt, MAX_BACKOFF_SECONDS) * random.uniform(0.5, 1))
-        await run.services.throttle.wait(tool)
+        await run.services.rate_limiter.wait(tool)
         if run.policy.evaluate(tool, *views(tool, call.arguments, bound)).kind == "deny":
             break
     if tool.retries:

@@ -11,7 +11,6 @@ from pydantic import BaseModel
 
 from framework.config.templates.prompts import PromptError
 from framework.engine.context.run_context import RunContext
-from framework.engine.context.warning import warn
 from framework.llm.openai_format import repair
 from framework.types.events import ToolFinished
 from framework.types.messages import REFUSED, Message, ToolCall, ToolResult
@@ -42,7 +41,7 @@ async def record_result(run: RunContext, call: ToolCall, result: ToolResult) -> 
     await run.save()
     if record.repeats == run.budget.limits.max_repeated_calls:
         warning = f"{call.tool} was called {record.repeats} times with the same arguments"
-        await warn(run, "max_repeated_calls", warning)
+        await run.warn("max_repeated_calls", warning)
     return ()
 
 

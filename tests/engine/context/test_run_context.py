@@ -50,7 +50,7 @@ def test_the_table_of_codes_is_the_one_in_the_documentation() -> None:
 
 def test_every_warning_event_is_emitted_in_the_one_place_that_keeps_it() -> None:
     sources = (ROOT / "framework" / "engine").rglob("*.py")
-    assert [path.name for path in sources if "emit(Warned" in path.read_text("utf-8")] == ["warning.py"]
+    assert [path.name for path in sources if "emit(Warned" in path.read_text("utf-8")] == ["run_context.py"]
 
 
 @each_format
