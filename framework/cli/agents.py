@@ -12,7 +12,7 @@ from framework.cli.location import locate
 from framework.cli.project import find_agent, read_project
 from framework.cli.table import show_table
 from framework.engine.routing.rules import NO_AGENTS
-from framework.engine.runtime.listing import summaries
+from framework.engine.runtime.agent_summary import summarize_agents
 
 COLUMNS = ("agent", "executor", "model", "tools", "description")
 NOT_USABLE = "no agent can be used: `agentsd check` says why"
@@ -29,7 +29,7 @@ def command() -> None:
 def list_agents(project: str, as_json: bool) -> int:
     """List the agents that can be used, by name."""
     read = asyncio.run(read_project(locate(project)))
-    rows = summaries(read.catalog.current)
+    rows = summarize_agents(read.catalog.current)
     if as_json:
         click.echo(json.dumps([row.model_dump() for row in rows], ensure_ascii=False, indent=2))
         return 0

@@ -11,10 +11,10 @@ from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
 from framework.engine.executors import EXECUTORS
-from framework.engine.runtime.launcher import Launcher, Start
+from framework.engine.runtime.launcher import Launcher, PreparedRun
 from framework.engine.runtime.project import Project
-from framework.engine.runtime.request import HOST
-from framework.engine.runtime.resume import Resumption
+from framework.engine.runtime.request import RUNTIME_CALLER
+from framework.engine.runtime.resume import RunResumer
 from framework.evals.stubs import reachable_agents, without_router_model
 from framework.replay.compare import Difference, ReplayedRun, differences
 from framework.replay.recorded import RECORDED, RecordedModel, Recording, requested_calls
@@ -84,11 +84,13 @@ async def _replay_with(root: Path, record: RunState, generation: Generation, lim
     catalog, store = Catalog(root, tools=(), executors=(), models=()), MemoryStore()
     catalog.set_live(_recorded_generation(generation, record, recording))
     launcher = Launcher(Project(root, catalog), store, {RECORDED: RecordedModel(recording)}, None)
-    resumption = Resumption(catalog, launcher, Blueprints(EXECUTORS))
+    resumer = RunResumer(catalog, launcher, Blueprints(EXECUTORS))
     questions: dict[str, None] = {}
     still_open = {question.id for question in record.pending}
     try:
-        start = Start(state, await store.begin(state, None, None), catalog.current, catalog.current.agents[state.agent])
+        start = PreparedRun(
+            state, await store.begin(state, None, None), catalog.current, catalog.current.agents[state.agent]
+        )
         async with launcher.launch(start, listening=False) as stream:
             result = await stream.result()
         for _ in range(_MAX_ROUNDS):
@@ -99,11 +101,11 @@ async def _replay_with(root: Path, record: RunState, generation: Generation, lim
             }
             if not decisions:
                 break
-            async with resumption.stream(state.run_id, decisions, HOST) as stream:
+            async with resumer.stream(state.run_id, decisions, RUNTIME_CALLER) as stream:
                 result = await stream.result()
     finally:
         await launcher.close(0)
-        await resumption.close()
+        await resumer.close()
         await catalog.close()
     return ReplayedRun(state, recording.first_requests, list(questions), recording.missing)
 

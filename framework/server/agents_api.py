@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from framework.engine.runtime.listing import summaries
+from framework.engine.runtime.agent_summary import summarize_agents
 from framework.engine.runtime.runtime import Runtime
 from framework.server.request_handling import json_response
 from framework.server.schemas import AgentList
@@ -17,4 +17,4 @@ def add_agent_routes(routes: APIRouter, runtime: Runtime) -> None:
     async def agents() -> object:
         """The agents that can be used, by name."""
         generation = runtime.catalog.current
-        return json_response(AgentList(generation=generation.number, agents=tuple(summaries(generation))))
+        return json_response(AgentList(generation=generation.number, agents=tuple(summarize_agents(generation))))

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from framework.config.generations.candidate import Preview, ReloadOutcome
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.history import HistoryEntry, Trigger
-from framework.engine.runtime.listing import AgentSummary
+from framework.engine.runtime.agent_summary import AgentSummary
 from framework.types.change import Change
 from framework.types.problem import Problem
 from framework.types.redact import redact_data, redact_problem

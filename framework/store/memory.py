@@ -54,7 +54,7 @@ class MemoryRecord:
         self.spans.extend(spans)
         if last:
             self.state, self.updated_at, self.held = state, time.time(), False
-            self.store.ended(state)
+            self.store.record_end(state)
 
     async def release(self) -> None:
         """Nobody works on the run any more."""
@@ -208,7 +208,7 @@ class MemoryStore:
     async def close(self) -> None:
         """Nothing is open."""
 
-    def ended(self, state: RunState) -> None:
+    def record_end(self, state: RunState) -> None:
         """Let the next run of this run's conversation begin; a turn that ended well is part of it."""
         if state.conversation_id is None or state.status == "paused":
             return

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from framework.store.memory import MemoryStore
 from framework.store.protocol import Blueprint, Conversation, RunQuery, Store
-from framework.store.sql.state_rows import Differ, head_of, whole
+from framework.store.sql.state_rows import StateDiff, assemble, head_json
 from framework.store.sql.store import SqlStore
 from framework.types.errors import ConversationBusy, DecisionRefused, RunBusy, RunNotFound, RunTaken, StoreError
 from framework.types.events import ToolFinished
@@ -96,17 +96,17 @@ def test_a_run_is_given_back_as_it_was_written_with_its_events_in_order(store_ur
 
 def test_a_step_writes_only_what_has_changed() -> None:
     state = begun()
-    differ = Differ()
-    differ.changes(state)
+    diff = StateDiff()
+    diff.changes(state)
     for n in range(400):
         state.messages.append(Message(role="assistant", content=str(n)))
-    assert len(differ.changes(state)) == 401
+    assert len(diff.changes(state)) == 401
     call = ToolCall(id="c1", tool="t")
     state.calls["c1"] = CallRecord(call=call, started=1)
-    assert [(part.kind, part.n) for part in differ.changes(state)] == [("call", 0), ("state", 0)]
+    assert [(part.kind, part.n) for part in diff.changes(state)] == [("call", 0), ("state", 0)]
     state.messages[-1] = Message(role="assistant", content="replaced by a hook")
-    assert [(part.kind, part.n) for part in differ.changes(state)] == [("message", 400), ("state", 0)]
-    assert [part.kind for part in differ.changes(state)] == ["state"]
+    assert [(part.kind, part.n) for part in diff.changes(state)] == [("message", 400), ("state", 0)]
+    assert [part.kind for part in diff.changes(state)] == ["state"]
 
 
 TEXTS = st.text(max_size=5)
@@ -142,15 +142,15 @@ def change(data: st.DataObject, root: RunState, state: RunState) -> None:
 @given(data=st.data())
 def test_whatever_happens_between_two_writes_the_parts_make_up_the_run(data: st.DataObject) -> None:
     root = begun()
-    differ, rows = Differ(), dict[tuple[str, str, int], str]()
+    diff, rows = StateDiff(), dict[tuple[str, str, int], str]()
     for _ in range(data.draw(st.integers(1, 6))):
         for _ in range(data.draw(st.integers(0, 4))):
             states = [root, *root.children.values(), *(c for k in root.children.values() for c in k.children.values())]
             change(data, root, data.draw(st.sampled_from(states)))
-        rows |= {(part.path, part.kind, part.n): part.body for part in differ.changes(root)}
+        rows |= {(part.path, part.kind, part.n): part.body for part in diff.changes(root)}
     parts = [(path, kind, body) for (path, kind, _), body in sorted(rows.items())]
-    assert whole(parts, [], 0) == root  # type: ignore[arg-type]  # kinds are kinds
-    assert head_of(root)
+    assert assemble(parts, [], 0) == root  # type: ignore[arg-type]  # kinds are kinds
+    assert head_json(root)
 
 
 def test_a_run_is_read_as_of_one_moment(store_url: str) -> None:
@@ -228,18 +228,18 @@ def test_a_decision_is_kept_once(store_url: str) -> None:
 
 def test_a_run_whose_holder_gives_no_sign_of_life_is_an_orphan_and_one_that_does_is_not(store_url: str) -> None:
     async def main() -> None:
-        store = await SqlStore.open(store_url, Path("/"), lease=0.05)
+        store = await SqlStore.open(store_url, Path("/"), lease_seconds=0.05)
         other = await SqlStore.open(store_url, Path("/"))
         state = begun()
         await store.begin(state, None, BLUEPRINT)
         while not await other.runs(RunQuery(orphaned=True)):
             pass
-        store.lease = 60
+        store.lease_seconds = 60
         assert await store.renew([state.run_id, "run_unknown"]) == {state.run_id: False}
         assert await other.runs(RunQuery(orphaned=True)) == []
         with pytest.raises(RunBusy):
             await other.take(await other.load_run(state.run_id), {})
-        store.lease = 0.05
+        store.lease_seconds = 0.05
         await store.renew([state.run_id])
         while not await other.runs(RunQuery(orphaned=True)):
             pass

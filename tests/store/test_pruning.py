@@ -71,7 +71,7 @@ def test_what_an_agent_is_made_of_is_put_on_record_again_before_it_could_be_dele
         store = await SqlStore.open(store_url, tmp_path)
         async with opened(project(tmp_path), store, "done", "done") as runtime:
             first = await store.load_run((await runtime.run("go")).run_id)
-            monkeypatch.setattr(sql_conversations, "SPARED_SECONDS", 0)
+            monkeypatch.setattr(sql_conversations, "UNUSED_BLUEPRINT_SECONDS", 0)
             await store.prune(time.time() + 1, time.time() + 1)
             assert await store.blueprint(first.blueprint) is None
             await runtime.run("go")
@@ -128,7 +128,7 @@ def test_a_conversation_that_goes_on_while_it_is_pruned_stays(tmp_path: Path, po
 
 
 def test_much_is_pruned_in_small_transactions(tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sql_conversations, "BATCH", 2)
+    monkeypatch.setattr(sql_conversations, "BATCH_SIZE", 2)
 
     async def main() -> None:
         store = await SqlStore.open(store_url, tmp_path)

@@ -81,7 +81,7 @@ def live(url: str, root: Path, log: Path, told: Connection) -> None:
 
 
 async def _live(url: str, root: Path, log: Path, told: Connection) -> None:
-    store = await SqlStore.open(url, root, lease=LEASE)
+    store = await SqlStore.open(url, root, lease_seconds=LEASE)
     options = {"tools": tools(log), "models": {"scripted": ScriptedModel(script=script)}, "watch": False}
     async with Runtime.open(root, store=store, **options) as runtime, asyncio.TaskGroup() as group:  # type: ignore[arg-type]
         for name, agent_name in CONVERSATIONS.items():

@@ -25,7 +25,7 @@ from framework.cli.show import (
     visible,
 )
 from framework.cli.waterfall import waterfall, widths_of
-from framework.engine.runtime.result import result_of
+from framework.engine.runtime.result import build_result
 from framework.telemetry.otlp_json import otlp_json as exported
 from framework.types.messages import REFUSED
 from framework.types.report import TraceEntry
@@ -41,7 +41,7 @@ from framework.types.trace import SpanRecord
 def command(run: str, project: str, as_json: bool, otlp_json: bool) -> int:
     """Show what happened in RUN (an id, the beginning of one, or `last`), when, and what it waits for."""
     state, spans = asyncio.run(_load(project, run))
-    result = result_of(state)
+    result = build_result(state)
     if otlp_json:
         click.echo(json.dumps(exported(spans), ensure_ascii=False))
         return 0

@@ -13,11 +13,11 @@ from framework.types.errors import StoreError
 
 log = logging.getLogger(__name__)
 
-EVERY = 1.0
+RENEWAL_SECONDS = 1.0
 """Seconds between two lease renewals while a run is in progress."""
 
 
-class Stoppable(Protocol):
+class StoppableJournal(Protocol):
     """The part of a run's journal that the heartbeat uses."""
 
     def request_cancel(self) -> None:
@@ -29,26 +29,28 @@ class Stoppable(Protocol):
         ...
 
 
-class Ongoing(Protocol):
+class ActiveRun(Protocol):
     """A run in progress."""
 
     @property
-    def journal(self) -> Stoppable:
+    def journal(self) -> StoppableJournal:
         """Its journal."""
         ...
 
 
-class Keeper:
+class LeaseHeartbeat:
     """One task per runtime, alive only while runs are in progress."""
 
-    def __init__(self, store: Store, running: Mapping[str, Ongoing]) -> None:
+    def __init__(self, store: Store, running: Mapping[str, ActiveRun]) -> None:
         self._store, self._running = store, running
         self._task: asyncio.Task[None] | None = None
 
-    def wake(self) -> None:
+    def start(self) -> None:
         """Start the heartbeat: a run has begun."""
         if self._store.durable and self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._keep(), context=Context())  # outside any trace
+            self._task = asyncio.get_running_loop().create_task(
+                self._renew_while_active(), context=Context()
+            )  # outside any trace
 
     async def close(self) -> None:
         """Stop the heartbeat."""
@@ -56,15 +58,15 @@ class Keeper:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def _keep(self) -> None:
+    async def _renew_while_active(self) -> None:
         try:
             while self._running:
-                await asyncio.sleep(EVERY)
-                await self._look()
+                await asyncio.sleep(RENEWAL_SECONDS)
+                await self._renew_leases()
         finally:
             self._task = None
 
-    async def _look(self) -> None:
+    async def _renew_leases(self) -> None:
         mine = dict(self._running)
         try:
             held = await self._store.renew(tuple(mine))

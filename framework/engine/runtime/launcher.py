@@ -24,14 +24,14 @@ from framework.engine.executors import EXECUTORS
 from framework.engine.model_call.context_window import tool_tokens
 from framework.engine.routing.rules import Route
 from framework.engine.run import Run
-from framework.engine.runtime.heartbeat import Keeper
+from framework.engine.runtime.heartbeat import LeaseHeartbeat
 from framework.engine.runtime.project import Project
 from framework.engine.runtime.root import drive_root
-from framework.engine.runtime.trace import process_content, spans_of
+from framework.engine.runtime.trace import configured_content, run_spans
 from framework.llm.client import ModelClient
 from framework.llm.request_cache import Toolsets
+from framework.store.database_files import database_paths
 from framework.store.protocol import NullRecord, RunRecord, Store
-from framework.store.store_files import files_of
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
@@ -39,7 +39,7 @@ from framework.types.state import RunResult, RunState
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class PreparedRun:
     """All that a run is started with."""
 
     state: RunState
@@ -54,7 +54,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ongoing:
+class _ActiveRun:
     """A run that goes on in this process."""
 
     stream: RunStream
@@ -72,21 +72,21 @@ class Launcher:
     def __init__(self, project: Project, store: Store, models: Mapping[str, ModelClient], deps: Any) -> None:
         self.models = ModelClients(models)
         self.store = store
-        self.pinned: dict[str, Generation] = {}
+        self.pinned_generations: dict[str, Generation] = {}
         """By run, also of those that wait, where the store does not keep what their agents are made of."""
         self._root, self._catalog, self._deps = project.root, project.catalog, deps
         self._rate_limiter = RateLimiter()
         self._tool_tokens = Toolsets(tool_tokens)
         self._meters = RunMetrics()
         self._threads = ToolThreads(self._meters.abandoned)
-        self._running: dict[str, _Ongoing] = {}
-        self._reserved = (*store.files, *files_of(project.settings.store.url.get_secret_value(), project.root))
+        self._running: dict[str, _ActiveRun] = {}
+        self._reserved = (*store.files, *database_paths(project.settings.store.url.get_secret_value(), project.root))
         self._closing = False
         self._on_pause: Callable[[RunState, bool], object] = lambda _, __: None
-        self._keeper = Keeper(store, self._running)
+        self._heartbeat = LeaseHeartbeat(store, self._running)
 
     @asynccontextmanager
-    async def launch(self, start: Start, *, listening: bool) -> AsyncIterator[RunStream]:
+    async def launch(self, start: PreparedRun, *, listening: bool) -> AsyncIterator[RunStream]:
         """Drive a run in a task of its own; leaving the context before its end was waited for cancels it."""
         stream = self.drive(start, listening=listening)
         try:
@@ -94,7 +94,7 @@ class Launcher:
         finally:
             await stream.leave()
 
-    def drive(self, start: Start, *, listening: bool) -> RunStream:
+    def drive(self, start: PreparedRun, *, listening: bool) -> RunStream:
         """The same, for a run that goes on whoever listens."""
         run_id, channel = start.state.run_id, Channel()
         spans = self._spans(start)
@@ -102,19 +102,19 @@ class Launcher:
         services = self._services(start, channel, journal, spans, listening=listening)
         run = Run(start.state, start.agent, services, EXECUTORS)
         if not self.store.durable:
-            self.pinned[run_id] = start.generation
+            self.pinned_generations[run_id] = start.generation
         stream = RunStream(run_id, channel, asyncio.create_task(self._drive(run, start.chosen), name=run_id))
-        self._running[run_id] = _Ongoing(stream, journal, start.state)
+        self._running[run_id] = _ActiveRun(stream, journal, start.state)
         journal.call_on_cancel(stream.cancel)
         if self._closing:
             journal.close()
         else:
-            self._keeper.wake()
+            self._heartbeat.start()
         return stream
 
-    def off_the_record(self, state: RunState, agent: Agent, generation: Generation, *, traced: bool = True) -> Run:
+    def ephemeral(self, state: RunState, agent: Agent, generation: Generation, *, traced: bool = True) -> Run:
         """A run of which nothing is kept or told, for a call that is part of no run; nor traced, if it is not to be."""
-        start, channel = Start(state, NullRecord(), generation, agent), Channel()
+        start, channel = PreparedRun(state, NullRecord(), generation, agent), Channel()
         channel.close()
         journal = Journal(state, start.record, channel, durable=False)
         services = self._services(start, channel, journal, self._spans(start, traced=traced), listening=False)
@@ -137,11 +137,13 @@ class Launcher:
         ongoing.cancel()
         return True
 
-    def _spans(self, start: Start, *, traced: bool = True) -> Spans:
+    def _spans(self, start: PreparedRun, *, traced: bool = True) -> Spans:
         keep = self.store.keeps_spans and not isinstance(start.record, NullRecord)
-        return spans_of(start.state, start.generation, keep=keep, traced=traced)
+        return run_spans(start.state, start.generation, keep=keep, traced=traced)
 
-    def _services(self, start: Start, channel: Channel, journal: Journal, spans: Spans, *, listening: bool) -> Services:
+    def _services(
+        self, start: PreparedRun, channel: Channel, journal: Journal, spans: Spans, *, listening: bool
+    ) -> Services:
         """What a run and its sub-runs use."""
         state, generation = start.state, start.generation
         settings = generation.settings
@@ -155,7 +157,7 @@ class Launcher:
             journal=journal,
             channel=channel,
             spans=spans,
-            content=process_content(settings) if spans.recording else Content(),
+            content=configured_content(settings) if spans.recording else Content(),
             meters=self._meters.recording(),
             threads=self._threads,
             rate_limiter=self._rate_limiter,
@@ -189,16 +191,18 @@ class Launcher:
         for ongoing in self._running.values():
             ongoing.journal.close()
         if self.store.durable:
-            await self._stop([ongoing for ongoing in self._running.values() if not _calls_under_way(ongoing.state)])
+            await self._stop(
+                [ongoing for ongoing in self._running.values() if not _has_calls_in_progress(ongoing.state)]
+            )
             if acting := [ongoing.stream.end() for ongoing in self._running.values()]:
                 await asyncio.wait(acting, timeout=grace)
         while self._running:
             await self._stop(list(self._running.values()))
-        await self._keeper.close()
+        await self._heartbeat.close()
         await self.models.close()
         self._threads.close()
 
-    async def _stop(self, runs: Sequence[_Ongoing]) -> None:
+    async def _stop(self, runs: Sequence[_ActiveRun]) -> None:
         for ongoing in runs:
             ongoing.cancel()
         if runs:
@@ -212,10 +216,10 @@ class Launcher:
             if run.state.status == "paused":
                 self._on_pause(run.state, run.services.journal.cancel_requested)
             else:
-                self.pinned.pop(run.state.run_id, None)
+                self.pinned_generations.pop(run.state.run_id, None)
 
 
-def _calls_under_way(state: RunState) -> bool:
+def _has_calls_in_progress(state: RunState) -> bool:
     """Whether a tool is at work; a sub-agent's call is what its own tools do."""
     return any(
         record.started and record.result is None and key not in run.children

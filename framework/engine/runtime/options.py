@@ -15,7 +15,7 @@ from framework.types.messages import Message
 from framework.types.spec import Limits, ModelSettings
 from framework.types.strict_json import read_json
 
-MAX_ID_CHARS = 200
+_MAX_ID_CHARS = 200
 """Length limit of a conversation id, a user and a tenant."""
 
 
@@ -69,7 +69,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 """Types accepted for each option, besides None."""
 
 
-def checked_request(message: object, given: Mapping[str, Any]) -> tuple[str, RunOptions]:
+def check_request(message: object, given: Mapping[str, Any]) -> tuple[str, RunOptions]:
     """Return a caller's message and options, checked; a message that stands last in `history` is taken from there.
 
     Raises:
@@ -77,14 +77,14 @@ def checked_request(message: object, given: Mapping[str, Any]) -> tuple[str, Run
     """
     for name, value in given.items():
         if name not in _TYPES:
-            raise RequestError(f"unknown option {name!r}{_intended(name)}")
+            raise RequestError(f"unknown option {name!r}{_suggestion(name)}")
         if value is not None:
-            expect_type(name, value, *_TYPES[name])
+            require_type(name, value, *_TYPES[name])
     options = cast(RunOptions, {name: value for name, value in given.items() if value is not None})
     _check_output_type(options.get("output_type"))
     _check_ids(options)
     if "history" in options:
-        options["history"] = _listed(options["history"])
+        options["history"] = _message_list(options["history"])
     if message is None and options.get("history"):
         *earlier, last = cast("list[object]", options["history"])
         return _user_text(last), cast(RunOptions, {**options, "history": earlier})
@@ -92,18 +92,18 @@ def checked_request(message: object, given: Mapping[str, Any]) -> tuple[str, Run
         raise RequestError("there is no message: give one, or a history that ends with the user's message")
     if isinstance(message, list | tuple):
         raise RequestError(f"message: expected str, got {type(message).__name__}; pass messages as history=[…]")
-    expect_type("message", message, str)
+    require_type("message", message, str)
     return cast(str, message), options
 
 
-def expect_type(name: str, value: object, *types: type) -> None:
+def require_type(name: str, value: object, *types: type) -> None:
     """Raise RequestError unless a value is of one of the types; the error has the value's type, not the value."""
     if not isinstance(value, types):
         expected = " or ".join(one.__name__ for one in types)
         raise RequestError(f"{name}: expected {expected}, got {type(value).__name__}")
 
 
-def _intended(name: str) -> str:
+def _suggestion(name: str) -> str:
     """Return what a caller probably meant by an unknown option."""
     for option, model in (("limits", Limits), ("model_settings", ModelSettings)):
         if name in model.model_fields:
@@ -120,11 +120,11 @@ def _check_ids(options: RunOptions) -> None:
     """Refuse ids that no store could keep."""
     given = {"conversation": options.get("conversation"), "user": options.get("user"), "tenant": options.get("tenant")}
     for name, value in given.items():
-        if value is not None and not (value.isprintable() and len(value) <= MAX_ID_CHARS):
-            raise RequestError(f"{name}: at most {MAX_ID_CHARS} printable characters are expected")
+        if value is not None and not (value.isprintable() and len(value) <= _MAX_ID_CHARS):
+            raise RequestError(f"{name}: at most {_MAX_ID_CHARS} printable characters are expected")
 
 
-def _listed(history: Sequence[Message | Mapping[str, Any]] | str | None) -> list[Any]:
+def _message_list(history: Sequence[Message | Mapping[str, Any]] | str | None) -> list[Any]:
     """Return a history as a list of messages, whose form is not checked yet."""
     try:
         given = read_json(history) if isinstance(history, str) else list(history or ())

@@ -63,7 +63,7 @@ class Project:
         Raises:
             ConfigError: the settings or tools cannot be used, or nothing may go live.
         """
-        path, folder = _places(root)
+        path, folder = _locate(root)
         started = settings or Settings.load(folder)
         catalog = Catalog(
             path,
@@ -100,12 +100,12 @@ def _with_builtin(tools: Iterable[Tool]) -> list[Tool]:
     return all_tools
 
 
-def folder_of(root: str | Path) -> Path:
+def project_folder(root: str | Path) -> Path:
     """The folder of a project, or of one agent file; raises RequestError when nothing is there."""
-    return _places(root)[1]
+    return _locate(root)[1]
 
 
-def _places(root: str | Path) -> tuple[Path, Path]:
+def _locate(root: str | Path) -> tuple[Path, Path]:
     """What to read, and the folder it stands in."""
     path = Path(root).absolute()  # not resolved: a link to a folder may lead to another one later
     if not path.exists():

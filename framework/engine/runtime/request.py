@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
-from framework.engine.runtime.options import RunOptions, expect_type
+from framework.engine.runtime.options import RunOptions, require_type
 from framework.llm.message_formats import Form, imported
 from framework.llm.openai_format import read_again, repair
 from framework.types.confirmation_kinds import KINDS
@@ -23,16 +23,16 @@ from framework.types.state import Approve, Confirmation, Decision, Edit, Reject,
 from framework.types.transcript import MAX_MESSAGE_CHARS, is_unicode
 
 T = TypeVar("T", Limits, ModelSettings)
-MAX_INPUTS_CHARS = 256 * 1024
+_MAX_INPUTS_CHARS = 256 * 1024
 """Of a request's variables, as JSON: more than a rendered prompt may have, for templates also choose from them."""
 
 
-WRITTEN = ("inputs", "metadata", "model_settings", "locale")
+_STORED_OPTIONS = ("inputs", "metadata", "model_settings", "locale")
 """Options that go on record as they are given."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class Caller:
     """Who asks for a run, a conversation, or the data stored with it."""
 
     user: str | None = None
@@ -40,25 +40,25 @@ class Asker:
     single_user: bool = False
     """The host has one user only: without a user, or tenant, what belongs to any of them may be seen."""
 
-    def may_see(self, user: str | None, tenant: str | None) -> bool:
+    def can_access(self, user: str | None, tenant: str | None) -> bool:
         """Whether data of this user and tenant may be seen; data without an owner needs an asker without one."""
-        return self._is_own(self.user, user) and self._is_own(self.tenant, tenant)
+        return self._matches(self.user, user) and self._matches(self.tenant, tenant)
 
-    def _is_own(self, given: str | None, owner: str | None) -> bool:
+    def _matches(self, given: str | None, owner: str | None) -> bool:
         return given == owner or (given is None and self.single_user)
 
 
-HOST = Asker(single_user=True)
+RUNTIME_CALLER = Caller(single_user=True)
 """The runtime itself, when it resumes interrupted runs and those whose questions have expired."""
 
 
-def first_state(message: str, agent: Agent, generation: Generation, locale: str, options: RunOptions) -> RunState:
+def initial_state(message: str, agent: Agent, generation: Generation, locale: str, options: RunOptions) -> RunState:
     """The state a run starts from; raises RequestError for options that do not fit the agent."""
     if not message.strip():
         raise RequestError("the message is empty")
     if len(message) > MAX_MESSAGE_CHARS:
         raise RequestError(f"the message has {len(message)} characters; at most {MAX_MESSAGE_CHARS} are taken")
-    for what, given in {"message": message, **{name: options.get(name) for name in WRITTEN}}.items():
+    for what, given in {"message": message, **{name: options.get(name) for name in _STORED_OPTIONS}}.items():
         if given and not is_unicode(json.dumps(given, ensure_ascii=False, default=str, skipkeys=True)):
             raise RequestError(f"the {what} is not Unicode text: it holds half a character")
     history = options.get("history")
@@ -78,8 +78,8 @@ def first_state(message: str, agent: Agent, generation: Generation, locale: str,
         metadata=dict(options.get("metadata") or {}),
         base_path=str(base_path) if base_path else None,
         model=options.get("model"),
-        limits=limits_of(agent.spec.runtime_policy, options),
-        model_settings=_changed(
+        limits=run_limits(agent.spec.runtime_policy, options),
+        model_settings=_override(
             agent.spec.model_settings, ModelSettings, options.get("model_settings") or {}, "model_settings"
         ),
         output_schema=output_type.model_json_schema() if output_type else agent.spec.output_schema,
@@ -88,9 +88,9 @@ def first_state(message: str, agent: Agent, generation: Generation, locale: str,
     )
 
 
-def limits_of(policy: Limits, options: RunOptions) -> Limits:
+def run_limits(policy: Limits, options: RunOptions) -> Limits:
     """Return the limits of a run: an agent's, with those the caller gives in their place; raises RequestError."""
-    return _changed(policy, Limits, options.get("limits") or {}, "limits")
+    return _override(policy, Limits, options.get("limits") or {}, "limits")
 
 
 def _inputs(agent: Agent, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,8 +99,8 @@ def _inputs(agent: Agent, given: Mapping[str, Any]) -> dict[str, Any]:
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
         raise RequestError("; ".join(_input_problem(detail, agent) for detail in details)) from None
-    if (size := len(inputs.model_dump_json())) > MAX_INPUTS_CHARS:
-        raise RequestError(f"inputs of {agent.name!r}: {size} characters; at most {MAX_INPUTS_CHARS} are taken")
+    if (size := len(inputs.model_dump_json())) > _MAX_INPUTS_CHARS:
+        raise RequestError(f"inputs of {agent.name!r}: {size} characters; at most {_MAX_INPUTS_CHARS} are taken")
     return inputs.model_dump()
 
 
@@ -116,7 +116,7 @@ def _input_problem(detail: ErrorDetails, agent: Agent) -> str:
             return f"{place}: {detail['msg']}"
 
 
-def _changed(base: T, model: type[T], changes: Mapping[str, Any], what: str) -> T:
+def _override(base: T, model: type[T], changes: Mapping[str, Any], what: str) -> T:
     if not changes:
         return base
     known = {name: getattr(base, name) for name in model.model_fields}
@@ -150,7 +150,7 @@ def _sentences(error: ValidationError) -> str:
     return "; ".join(f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}" for detail in details)
 
 
-def check_answers(pending: Sequence[Confirmation], decisions: Mapping[str, Decision]) -> None:
+def check_decisions(pending: Sequence[Confirmation], decisions: Mapping[str, Decision]) -> None:
     """Refuse decisions that do not answer what is asked; raises RequestError."""
     for asked in pending:
         match decisions.get(asked.id):
@@ -162,13 +162,13 @@ def check_answers(pending: Sequence[Confirmation], decisions: Mapping[str, Decis
                 raise RequestError(f"{asked.id}: it is a question: respond with an answer, or reject it")
 
 
-def kept_decisions(decisions: Mapping[str, Decision]) -> dict[str, Decision]:
+def storable_decisions(decisions: Mapping[str, Decision]) -> dict[str, Decision]:
     """Return decisions as a store can keep them.
 
     Raises:
         RequestError: one is not a decision, or the arguments of an edit cannot be stored.
     """
-    expect_type("decisions", decisions, Mapping)
+    require_type("decisions", decisions, Mapping)
     kept: dict[str, Decision] = {}
     for key, decision in decisions.items():
         match decision:

@@ -18,24 +18,24 @@ from framework.types.state import Confirmation, RunResult, RunState
 
 log = logging.getLogger("agentsd.runs")
 
-_ASKED = tuple(Confirmation.model_fields)
+_CONFIRMATION_FIELDS = tuple(Confirmation.model_fields)
 
 
-async def conclude(run: Run, asked: tuple[Confirmation, ...], trace: RunTrace) -> RunResult:
+async def finish_run(run: Run, asked: tuple[Confirmation, ...], trace: RunTrace) -> RunResult:
     """Put the end on record, tell how the run ended, and make its result; raises StoreError."""
     state = run.state
     state.pending = [with_expiry(run, confirmation) for confirmation in asked]
     if state.status == "running":  # cancelled before its executor began
         state.status, state.finish_reason = "cancelled", "cancelled"
     state.paused_at = time() if asked else None
-    trace.ended()
-    await run.services.journal.end([*last_events(state, run.message_id)])
-    result = result_of(state)
-    _log(result)
+    trace.finish()
+    await run.services.journal.end([*closing_events(state, run.message_id)])
+    result = build_result(state)
+    _log_result(result)
     return result
 
 
-async def suspend(run: Run, trace: RunTrace) -> NoReturn:
+async def suspend_run(run: Run, trace: RunTrace) -> NoReturn:
     """Stop a run that has not ended, so that it can be resumed.
 
     Raises:
@@ -43,17 +43,19 @@ async def suspend(run: Run, trace: RunTrace) -> NoReturn:
         RunTaken: another process holds the run.
         StoreError: the record could not be written.
     """
-    trace.ended()
+    trace.finish()
     journal, run_id = run.services.journal, run.state.run_id
     await journal.release()
     why = "its lease was lost" if journal.lease_lost else "the runtime was closed"
     raise RunSuspended(f"run {run_id} is suspended: {why} while it was in progress; it can be resumed")
 
 
-def last_events(state: RunState, message_id: str | None = None) -> Iterator[Event]:
+def closing_events(state: RunState, message_id: str | None = None) -> Iterator[Event]:
     """How a root run ended, or what it waits for."""
     for confirmation in state.pending:
-        yield next_event(state, ConfirmationRequested, **{name: getattr(confirmation, name) for name in _ASKED})
+        yield next_event(
+            state, ConfirmationRequested, **{name: getattr(confirmation, name) for name in _CONFIRMATION_FIELDS}
+        )
     if state.error is not None:
         yield next_event(state, RunFailed, **state.error.model_dump())
     yield next_event(
@@ -69,7 +71,7 @@ def last_events(state: RunState, message_id: str | None = None) -> Iterator[Even
     )
 
 
-def result_of(state: RunState) -> RunResult:
+def build_result(state: RunState) -> RunResult:
     """A state as its caller sees it."""
     return RunResult(
         run_id=state.run_id,
@@ -153,7 +155,7 @@ def _call_summaries(state: RunState) -> Iterator[CallSummary]:
                 )
 
 
-def _log(result: RunResult) -> None:
+def _log_result(result: RunResult) -> None:
     """The one INFO record of a run."""
     if not log.isEnabledFor(logging.INFO):
         return

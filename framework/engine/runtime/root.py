@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from framework.engine.routing.rules import Route
 from framework.engine.run import Run
-from framework.engine.runtime.result import conclude, suspend
+from framework.engine.runtime.result import finish_run, suspend_run
 from framework.engine.runtime.trace import RunTrace
 from framework.types.events import Routed
 from framework.types.state import Confirmation, RunResult
@@ -28,8 +28,8 @@ async def drive_root(run: Run, chosen: Route | None) -> RunResult:
                     await _tell_route(run, chosen)
                 asked = await run.drive()
             if run.services.journal.is_suspended and run.state.status == "running":
-                await suspend(run, trace)
-            return await conclude(run, asked, trace)
+                await suspend_run(run, trace)
+            return await finish_run(run, asked, trace)
     finally:
         run.services.channel.close()
 

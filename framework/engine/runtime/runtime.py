@@ -19,15 +19,15 @@ from framework.config.settings import Settings
 from framework.config.watch import Watcher, watching
 from framework.engine.context.stream import RunStream
 from framework.engine.executors import EXECUTORS
-from framework.engine.runtime import todo
+from framework.engine.runtime import todo_list
 from framework.engine.runtime.launcher import Launcher
 from framework.engine.runtime.opening import held
-from framework.engine.runtime.options import RunOptions, checked_request, expect_type
-from framework.engine.runtime.project import Project, folder_of
-from framework.engine.runtime.request import Asker, first_state
+from framework.engine.runtime.options import RunOptions, check_request, require_type
+from framework.engine.runtime.project import Project, project_folder
+from framework.engine.runtime.request import Caller, initial_state
 from framework.engine.runtime.result import limit_error
-from framework.engine.runtime.resume import Resumption
-from framework.engine.runtime.start import Starter, choose
+from framework.engine.runtime.resume import RunResumer
+from framework.engine.runtime.start import RunStarter, select_agent
 from framework.evals.runner import case_gate
 from framework.llm.client import ModelClient
 from framework.store.memory import MemoryStore
@@ -40,7 +40,7 @@ from framework.types.messages import ToolCall, ToolResult
 from framework.types.state import Confirmation, Decision, RunResult
 from framework.types.todo import TodoItem
 
-GRACE = 2.0
+_GRACE_SECONDS = 2.0
 """Seconds."""
 
 
@@ -54,13 +54,13 @@ class Runtime:
         self.watcher: Watcher | None = None
         """What keeps the catalog at what the files say, if anything does."""
         self.context: object = None  # what `open` gave this from
-        self._asker = partial(Asker, single_user=single_user)
+        self._caller = partial(Caller, single_user=single_user)
         blueprints = Blueprints(EXECUTORS)
         self._launcher = Launcher(project, store, models, deps)
-        self._starter = Starter(
-            store, blueprints, self._launcher.models, partial(self._launcher.off_the_record, traced=False), self._asker
+        self._starter = RunStarter(
+            store, blueprints, self._launcher.models, partial(self._launcher.ephemeral, traced=False), self._caller
         )
-        self._resumption = Resumption(project.catalog, self._launcher, blueprints)
+        self._resumer = RunResumer(project.catalog, self._launcher, blueprints)
 
     @property
     def settings(self) -> Settings:
@@ -80,7 +80,7 @@ class Runtime:
         store: Store | str | None = None,
         deps: Any = None,
         watch: bool = True,
-        grace: float = GRACE,
+        grace: float = _GRACE_SECONDS,
         single_user: bool = False,
     ) -> AsyncIterator[Runtime]:
         """Load a project folder, or a single agent file, and watch it while the context is open.
@@ -104,7 +104,7 @@ class Runtime:
         """
         _check_arguments(root, settings, models, store)
         clients = dict(models or {})
-        gate = case_gate(partial(cls.over, folder_of(root), deps))
+        gate = case_gate(partial(cls.over, project_folder(root), deps))
         project = await Project.read(
             root, settings, tools=tools, models=clients.keys(), gate=gate, lifetimes=Lifetimes(deps), connect=True
         )
@@ -164,7 +164,7 @@ class Runtime:
     @classmethod
     def run_sync(cls, root: str | Path, message: str | None = None, **options: Unpack[RunOptions]) -> RunResult:
         """Open, run once, close: for programs without an event loop. See `run`."""
-        checked_request(message, options)  # before a project is loaded for it
+        check_request(message, options)  # before a project is loaded for it
 
         async def once() -> RunResult:
             async with cls.open(root, watch=False) as runtime:
@@ -201,20 +201,20 @@ class Runtime:
         self, run_id: str, decisions: Mapping[str, Decision], *, user: str | None = None, tenant: str | None = None
     ) -> AsyncIterator[RunStream]:
         """As `resume`, with the events as they happen."""
-        async with self._resumption.stream(run_id, decisions, self._asker(user, tenant)) as stream:
+        async with self._resumer.stream(run_id, decisions, self._caller(user, tenant)) as stream:
             yield stream
 
     async def pending(
         self, run_id: str, *, user: str | None = None, tenant: str | None = None
     ) -> tuple[Confirmation, ...]:
         """What a paused run waits for; raises RunNotFound."""
-        return tuple((await self._resumption.load(run_id, self._asker(user, tenant))).pending)
+        return tuple((await self._resumer.load(run_id, self._caller(user, tenant))).pending)
 
     async def todo(
         self, conversation: str, *, user: str | None = None, tenant: str | None = None
     ) -> tuple[TodoItem, ...]:
         """The to-do list of a conversation; raises RequestError if it is unknown or another user's."""
-        return await todo.load_items(self.store, conversation, self._asker(user, tenant))
+        return await todo_list.load_todo(self.store, conversation, self._caller(user, tenant))
 
     async def update_todo(
         self,
@@ -236,7 +236,7 @@ class Runtime:
             RequestError: the conversation is unknown, or an item is not one.
             ConversationBusy: a run of it is in progress or paused, and will write the list itself.
         """
-        return await todo.replace_items(self.store, conversation, items, self._asker(user, tenant))
+        return await todo_list.replace_todo(self.store, conversation, items, self._caller(user, tenant))
 
     async def cancel(self, run_id: str, *, user: str | None = None, tenant: str | None = None) -> None:
         """Stop a run that goes on, in whatever process, or that waits; one that has ended stays as it is.
@@ -244,11 +244,11 @@ class Runtime:
         Raises:
             RunNotFound: there is no such run.
         """
-        await self._resumption.cancel(run_id, self._asker(user, tenant))
+        await self._resumer.cancel(run_id, self._caller(user, tenant))
 
     async def orphans(self) -> Sequence[RunInfo]:
         """The runs in the store that were under way when their process ended, and that nobody has resumed."""
-        return await self._resumption.orphans()
+        return await self._resumer.orphans()
 
     async def resume_orphans(self) -> list[str]:
         """Go on with them, in the background: for processes whose work that is.
@@ -258,11 +258,11 @@ class Runtime:
         Returns:
             The ids of the runs that go on.
         """
-        return await self._resumption.resume_orphans()
+        return await self._resumer.resume_orphans()
 
     async def expire(self) -> list[str]:
         """Go on with all runs in the store whose questions have expired; returns their ids."""
-        return await self._resumption.expire(time.time())
+        return await self._resumer.expire(time.time())
 
     async def call_tool(self, agent: str, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Call one tool as an agent would, under its policy and without a model.
@@ -273,9 +273,9 @@ class Runtime:
         """
         call = ToolCall(id=f"call_{uuid4().hex}", tool=name, arguments=dict(arguments))
         with self.catalog.lease() as generation:
-            chosen = choose("", generation, explicit=agent)
-            state = first_state(f"call {name}", chosen.agent, generation, generation.settings.locale, {})
-            run = self._launcher.off_the_record(state, chosen.agent, generation)
+            chosen = select_agent("", generation, explicit=agent)
+            state = initial_state(f"call {name}", chosen.agent, generation, generation.settings.locale, {})
+            run = self._launcher.ephemeral(state, chosen.agent, generation)
             asked = await run.call_tool(call)
         if asked:
             raise ApprovalRequired(f"{name} needs approval: {asked[0].reason or asked[0].rule}")
@@ -295,7 +295,7 @@ class Runtime:
 
     @asynccontextmanager
     async def _start(self, message: object, given: Mapping[str, Any], *, listening: bool) -> AsyncIterator[RunStream]:
-        text, options = checked_request(message, given)
+        text, options = check_request(message, given)
         with self.catalog.lease() as generation:
             start = await self._starter.begin(text, options, generation)
             async with self._launcher.launch(start, listening=listening) as stream:
@@ -303,15 +303,15 @@ class Runtime:
 
     async def _close(self, grace: float) -> None:
         await self._launcher.close(grace)
-        await self._resumption.close()
+        await self._resumer.close()
         await self.catalog.close()
 
 
 def _check_arguments(root: object, settings: object, models: object, store: object) -> None:
     """Raise RequestError for an argument of `Runtime.open` that has the wrong type."""
-    expect_type("root", root, str, PathLike)
+    require_type("root", root, str, PathLike)
     for name, value, expected in (("settings", settings, Settings), ("models", models, Mapping)):
         if value is not None:
-            expect_type(name, value, expected)
+            require_type(name, value, expected)
     if store is not None and not isinstance(store, str) and not hasattr(store, "load_run"):
         raise RequestError(f"store: expected a store or its URL, got {type(store).__name__}")

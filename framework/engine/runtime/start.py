@@ -13,9 +13,9 @@ from framework.engine.context.model_clients import ModelClients
 from framework.engine.context.run_context import RunContext
 from framework.engine.routing.by_model import is_confident, rejection_reason, route_by_model, router_agent
 from framework.engine.routing.rules import Route, choose_route, default_route, known_route
-from framework.engine.runtime.launcher import Start
+from framework.engine.runtime.launcher import PreparedRun
 from framework.engine.runtime.options import RunOptions
-from framework.engine.runtime.request import Asker, first_state, limits_of
+from framework.engine.runtime.request import Caller, initial_state, run_limits
 from framework.store.protocol import Conversation, RunQuery, Store
 from framework.types.errors import (
     AgentNotFound,
@@ -36,16 +36,16 @@ Aside = Callable[[RunState, Agent, Generation], RunContext]
 """Makes a run of which nothing is kept, told or traced, to ask a model with."""
 
 
-class Starter:
+class RunStarter:
     """Puts new runs on record."""
 
     def __init__(
-        self, store: Store, blueprints: Blueprints, models: ModelClients, aside: Aside, asker: Callable[..., Asker]
+        self, store: Store, blueprints: Blueprints, models: ModelClients, aside: Aside, caller: Callable[..., Caller]
     ) -> None:
         self._store, self._blueprints, self._models, self._aside = store, blueprints, models, aside
-        self._asker = asker
+        self._caller = caller
 
-    async def begin(self, message: str, options: RunOptions, generation: Generation) -> Start:
+    async def begin(self, message: str, options: RunOptions, generation: Generation) -> PreparedRun:
         """Put a run on record, before anything of it is done.
 
         Raises:
@@ -58,7 +58,7 @@ class Starter:
         conversation = await self._conversation(options)
         last = conversation.agent if conversation else None
         chosen = await self._chosen(message, generation, options, last)
-        state = first_state(message, chosen.agent, generation, generation.settings.locale, options)
+        state = initial_state(message, chosen.agent, generation, generation.settings.locale, options)
         state.executor = chosen.executor
         state.usage, state.warnings = chosen.usage, [*chosen.warnings]
         if asked := chosen.model_call:
@@ -69,18 +69,18 @@ class Starter:
         blueprint = self._blueprints.of(generation, chosen.agent.name) if self._store.durable else None
         state.blueprint = blueprint.digest if blueprint else ""
         record = await self._store.begin(state, conversation, blueprint)
-        return Start(state, record, generation, chosen.agent, chosen, options.get("output_type"))
+        return PreparedRun(state, record, generation, chosen.agent, chosen, options.get("output_type"))
 
     async def _chosen(self, message: str, generation: Generation, options: RunOptions, last: str | None) -> Route:
         """As `choose`, and where nobody and no rule says anything, by `routing.model` before the default."""
         settings, agents, explicit = generation.settings.routing, generation.agents, options.get("agent")
         if settings.model is None or explicit is not None or len(agents) < 2:
-            return choose(message, generation, explicit=explicit, last=last)
+            return select_agent(message, generation, explicit=explicit, last=last)
         if known := known_route(message, agents, last=last):
             return known
         anyone = agents[min(agents)]
         question = [Message(role="user", content=message)]
-        asking = RunState(agent=anyone.name, limits=limits_of(Limits(), options), messages=question)
+        asking = RunState(agent=anyone.name, limits=run_limits(Limits(), options), messages=question)
         aside = self._aside(asking, router_agent(anyone, settings.model), generation)
         try:
             chosen = await route_by_model(aside, message, agents, settings.model)
@@ -107,8 +107,8 @@ class Starter:
         if not (conversation_id := options.get("conversation")):
             return None
         conversation = await self._store.conversation(conversation_id)
-        asker = self._asker(options.get("user"), options.get("tenant"))
-        if conversation.turns and not asker.may_see(conversation.user, conversation.tenant):
+        caller = self._caller(options.get("user"), options.get("tenant"))
+        if conversation.turns and not caller.can_access(conversation.user, conversation.tenant):
             unknown = f"there is no conversation {conversation_id!r} of this user"
             raise RequestError(f"{unknown}: give the user and tenant that it began with")
         if conversation.open_run:
@@ -132,7 +132,7 @@ class Starter:
         )
 
 
-def choose(message: str, generation: Generation, *, explicit: str | None, last: str | None = None) -> Route:
+def select_agent(message: str, generation: Generation, *, explicit: str | None, last: str | None = None) -> Route:
     """Which agent of a generation takes a message.
 
     Raises:

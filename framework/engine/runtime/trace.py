@@ -23,11 +23,11 @@ from framework.types.errors import AgentsdError, RunSuspended
 from framework.types.outcome import outcome
 from framework.types.state import RunState
 
-SECRET_CHARS = 8
+_MIN_SECRET_CHARS = 8
 """A shorter one is no secret, and taking it out would garble every text."""
 
 
-def spans_of(state: RunState, generation: Generation, *, keep: bool, traced: bool) -> Spans:
+def run_spans(state: RunState, generation: Generation, *, keep: bool, traced: bool) -> Spans:
     """The spans of a root run. Without a conversation it is a session of its own: its parts stand together."""
     return Spans(
         {
@@ -42,12 +42,14 @@ def spans_of(state: RunState, generation: Generation, *, keep: bool, traced: boo
     )
 
 
-def process_content(settings: Settings) -> Content:
+def configured_content(settings: Settings) -> Content:
     """What the operator lets stand in traces."""
     mode = mode_of(settings.telemetry.content, os.environ)
     if mode == "none":
         return Content()
-    secrets = sorted({secret for secret in _secrets(settings) if len(secret) >= SECRET_CHARS}, key=len, reverse=True)
+    secrets = sorted(
+        {secret for secret in _secrets(settings) if len(secret) >= _MIN_SECRET_CHARS}, key=len, reverse=True
+    )
     return Content(mode, tuple(secrets))
 
 
@@ -84,7 +86,7 @@ class RunTrace:
         state.traceparent = self.span.traceparent
         if self.span.is_recording() and (content := trace_content(run)):
             self.span.set_attributes(content.input(state.messages[0].content))
-        self._tell_route()
+        self._record_route()
         return self
 
     def __exit__(
@@ -106,7 +108,7 @@ class RunTrace:
                 state.agent, replans=max(0, state.plan.revision - 1) if state.plan else 0, repairs=repairs
             )
 
-    def ended(self) -> None:
+    def finish(self) -> None:
         """The state says how: nothing more is added, so that all of it can be stored."""
         span, state, run = self.span, self._run.state, self._run
         if span is NO_SPAN:
@@ -126,7 +128,7 @@ class RunTrace:
             span.fail(error_type)
         span.end()
 
-    def _tell_route(self) -> None:
+    def _record_route(self) -> None:
         chosen = self._chosen
         if chosen is None:
             return

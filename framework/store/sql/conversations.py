@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 from framework.store.protocol import Conversation, ConversationInfo, ConversationQuery, Pruned
 from framework.store.sql import runs as sql_runs
 from framework.store.sql.database import Database
-from framework.store.sql.leases import Holds
-from framework.store.sql.owners import owner_of
+from framework.store.sql.leases import RunLeases
+from framework.store.sql.owners import find_owner
 from framework.store.sql.schema import (
     blueprints,
     conversations,
@@ -30,20 +30,20 @@ from framework.types.messages import Message
 from framework.types.transcript import Summary
 
 _MESSAGES = TypeAdapter(list[Message])
-BATCH = 200
+BATCH_SIZE = 200
 """Conversations, or runs, that one transaction deletes: others must be able to write meanwhile."""
-SPARED_SECONDS = 3600.0
+UNUSED_BLUEPRINT_SECONDS = 3600.0
 """Since a blueprint was last put on record."""
 
 
-def load(connection: sa.Connection, conversation_id: str) -> Conversation | None:
+def load_conversation(connection: sa.Connection, conversation_id: str) -> Conversation | None:
     """A conversation with the messages of its turns that ended well; none once it has expired."""
     row = connection.execute(sa.select(conversations).where(conversations.c.id == conversation_id)).one_or_none()
     if row is None:
         return Conversation(conversation_id)
     if row.expires_at is not None and row.expires_at <= time.time() and row.open_run is None:
         return None
-    bodies = sql_runs.history(connection, conversation_id)
+    bodies = sql_runs.load_history(connection, conversation_id)
     return Conversation(
         conversation_id,
         tuple(_MESSAGES.validate_json(f"[{','.join(bodies)}]")),
@@ -57,7 +57,7 @@ def load(connection: sa.Connection, conversation_id: str) -> Conversation | None
     )
 
 
-def infos(connection: sa.Connection, query: ConversationQuery) -> list[ConversationInfo]:
+def list_conversations(connection: sa.Connection, query: ConversationQuery) -> list[ConversationInfo]:
     """Conversations as lists show them, the one with the latest turn first."""
     columns = [column for column in conversations.c if column.name not in ("session", "summary", "summary_upto")]
     found = sa.select(*columns).order_by(conversations.c.updated_at.desc(), conversations.c.id)
@@ -96,11 +96,11 @@ def replace_session(connection: sa.Connection, conversation: Conversation) -> No
         raise ConversationBusy(f"conversation {conversation.id!r} is busy: another run of it began first")
 
 
-def delete(connection: sa.Connection, database: Database, holds: Holds, conversation_id: str) -> int:
+def delete_conversation(connection: sa.Connection, database: Database, leases: RunLeases, conversation_id: str) -> int:
     """Delete a conversation and its runs; returns how many those were. Raises RequestError, ConversationBusy."""
     whose = runs.c.conversation_id == conversation_id
     owned = sa.select(runs.c.id).where(whose, runs.c.owner.is_not(None))
-    owners = [owner_of(connection, database, holds, run_id) for run_id in connection.execute(owned).scalars()]
+    owners = [find_owner(connection, database, leases, run_id) for run_id in connection.execute(owned).scalars()]
     if any(owner.is_held for owner in owners if owner is not None):
         raise ConversationBusy(f"conversation {conversation_id!r} is busy: a run of it is in progress")
     gone = connection.execute(sa.delete(conversations).where(conversations.c.id == conversation_id))
@@ -111,9 +111,9 @@ def delete(connection: sa.Connection, database: Database, holds: Holds, conversa
     return len(ids)
 
 
-def forget_expired(connection: sa.Connection, now: float, conversation_id: str | None = None) -> Pruned:
+def delete_expired(connection: sa.Connection, now: float, conversation_id: str | None = None) -> Pruned:
     """Delete conversations that have expired, some of them or the one, with their runs."""
-    some = sa.select(conversations.c.id).where(_expired(now)).limit(BATCH)
+    some = sa.select(conversations.c.id).where(_expired(now)).limit(BATCH_SIZE)
     which = conversations.c.id.in_(some) if conversation_id is None else conversations.c.id == conversation_id
     gone = sa.delete(conversations).where(which, _expired(now)).returning(conversations.c.id)  # not if it goes on again
     ids = list(connection.execute(gone).scalars())
@@ -122,22 +122,22 @@ def forget_expired(connection: sa.Connection, now: float, conversation_id: str |
     return Pruned(len(turns), len(ids))
 
 
-def forget_ended(connection: sa.Connection, before: float) -> Pruned:
+def delete_ended(connection: sa.Connection, before: float) -> Pruned:
     """Delete some runs that ended before a time; of those that are turns of conversations what was said stays."""
-    alone = list(connection.execute(sa.select(runs.c.id).where(*_alone(before)).limit(BATCH)).scalars())
+    alone = list(connection.execute(sa.select(runs.c.id).where(*_alone(before)).limit(BATCH_SIZE)).scalars())
     _delete_runs(connection, alone)
-    turns = list(connection.execute(sa.select(runs.c.id).where(*_turns(before)).limit(BATCH)).scalars())
+    turns = list(connection.execute(sa.select(runs.c.id).where(*_turns(before)).limit(BATCH_SIZE)).scalars())
     _strip_runs(connection, turns)
     return Pruned(len(alone) + len(turns))
 
 
-def forget_blueprints(connection: sa.Connection, now: float) -> None:
+def delete_unused_blueprints(connection: sa.Connection, now: float) -> None:
     """Delete what no run is made of, unless a run may just be beginning with it."""
     used = sa.exists().where(runs.c.blueprint == blueprints.c.digest)
-    connection.execute(sa.delete(blueprints).where(~used, blueprints.c.created_at < now - SPARED_SECONDS))
+    connection.execute(sa.delete(blueprints).where(~used, blueprints.c.created_at < now - UNUSED_BLUEPRINT_SECONDS))
 
 
-def forgettable(connection: sa.Connection, before: float | None, now: float) -> Pruned:
+def count_prunable(connection: sa.Connection, before: float | None, now: float) -> Pruned:
     """How much `forget_expired` and `forget_ended` have to do."""
     expired = sa.select(conversations.c.id).where(_expired(now))
     which: list[sa.ColumnElement[bool]] = [runs.c.conversation_id.in_(expired)]
@@ -180,4 +180,4 @@ def _strip_runs(connection: sa.Connection, ids: Iterable[str]) -> None:
 
 
 def _batches(ids: list[str]) -> Iterator[list[str]]:
-    return (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
+    return (ids[start : start + BATCH_SIZE] for start in range(0, len(ids), BATCH_SIZE))

@@ -15,18 +15,18 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
-from framework.store.sql.engines import engine_of, parsed
+from framework.store.sql.engines import create_engine, parse_url
 from framework.store.sql.schema import upgrade
 from framework.types.errors import StoreError
 
 T = TypeVar("T")
 Work = Callable[[sa.Connection], T]
 
-POSTGRES_THREADS = 5
-READERS = 2
-PATIENCE_SECONDS = 15.0
+_POSTGRES_THREADS = 5
+_READERS = 2
+DEFAULT_RETRY_SECONDS = 15.0
 """How long PostgreSQL may be unreachable, or a SQLite file locked, before what needs it fails."""
-_PAUSE_SECONDS = 0.2
+_RETRY_INTERVAL_SECONDS = 0.2
 _ADVICE = {
     "full": "free some space, then resume the run",
     "locked": "another process holds it; try again",
@@ -42,31 +42,31 @@ _ADVICE = {
 class Database:
     """Runs pieces of work in transactions, in threads of its own."""
 
-    def __init__(self, url: sa.URL, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, url: sa.URL, retry_seconds: float = DEFAULT_RETRY_SECONDS) -> None:
         self.name = url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
         self.is_sqlite = url.get_backend_name() == "sqlite"
-        self._patience = patience
-        writers = 1 if self.is_sqlite else POSTGRES_THREADS
-        self._writer = _Threads(engine_of(url, begin="BEGIN IMMEDIATE"), writers)
-        self._reader = _Threads(engine_of(url, begin="BEGIN", snapshots=True), READERS)
+        self._retry_seconds = retry_seconds
+        writers = 1 if self.is_sqlite else _POSTGRES_THREADS
+        self._writer = _ConnectionThreads(create_engine(url, begin="BEGIN IMMEDIATE"), writers)
+        self._reader = _ConnectionThreads(create_engine(url, begin="BEGIN", snapshots=True), _READERS)
 
     @classmethod
-    async def open(cls, url: str, root: Path, *, patience: float = PATIENCE_SECONDS) -> Database:
+    async def open(cls, url: str, root: Path, *, retry_seconds: float = DEFAULT_RETRY_SECONDS) -> Database:
         """Connect, and bring the tables up to date.
 
         Args:
             url: of the database.
             root: what a file's path is relative to.
-            patience: seconds that PostgreSQL may be unreachable once it was connected, or a SQLite file locked, before
-                what needs it fails.
+            retry_seconds: how long to retry while PostgreSQL is unreachable after the first connection, or a SQLite
+                file is locked.
 
         Raises:
             ConfigError: that is no URL of a database we know, or its driver is not installed.
             StoreError: it cannot be opened.
         """
-        database = cls(parsed(url, root), patience)
+        database = cls(parse_url(url, root), retry_seconds)
         try:
-            await database._do(database._writer, upgrade, upgrade, patience=0)
+            await database._do(database._writer, upgrade, upgrade, retry_seconds=0)
         except BaseException:
             await database.close()
             raise
@@ -83,11 +83,11 @@ class Database:
             committed: asked before that; what the work would have returned if it was done the first time after all.
                 Missing: it is harmless to do it twice.
         """
-        return await self._do(self._writer, work, _unless(committed, work), self._patience)
+        return await self._do(self._writer, work, _unless_committed(committed, work), self._retry_seconds)
 
     async def read(self, work: Work[T]) -> T:
         """Read what was committed before, all of it as of one moment; raises StoreError."""
-        return await self._do(self._reader, work, work, self._patience)
+        return await self._do(self._reader, work, work, self._retry_seconds)
 
     async def maintain(self, work: Callable[[Any], T]) -> T:
         """Do work with the writer's own connection of the driver, outside a transaction; raises StoreError."""
@@ -95,7 +95,7 @@ class Database:
         def maintaining(connection: sa.Connection) -> T:
             return work(connection.connection.dbapi_connection)
 
-        return await self._do(self._writer, maintaining, maintaining, self._patience, transaction=False)
+        return await self._do(self._writer, maintaining, maintaining, self._retry_seconds, transaction=False)
 
     async def close(self) -> None:
         """Let what is under way end, and close the connections; from the first moment nothing else begins."""
@@ -116,18 +116,24 @@ class Database:
         return sa.literal_column(text, sa.Double)
 
     async def _do(
-        self, threads: _Threads, work: Work[T], again: Work[T], patience: float, *, transaction: bool = True
+        self,
+        threads: _ConnectionThreads,
+        work: Work[T],
+        again: Work[T],
+        retry_seconds: float,
+        *,
+        transaction: bool = True,
     ) -> T:
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + retry_seconds
         while True:
             try:
                 ended = threads.submit(work, transaction=transaction)
-                return await (_seen_through(ended) if threads is self._writer else asyncio.wrap_future(ended))
-            except _Broken as broken:
+                return await (_await_completion(ended) if threads is self._writer else asyncio.wrap_future(ended))
+            except _ConnectionFailed as broken:
                 if not broken.stale:
                     if not broken.again or time.monotonic() >= deadline:
                         raise self._error(broken.error) from None
-                    await asyncio.sleep(_PAUSE_SECONDS)
+                    await asyncio.sleep(_RETRY_INTERVAL_SECONDS)
                 work = again
             except (SQLAlchemyError, sqlite3.Error, OSError) as error:
                 raise self._error(error) from None
@@ -141,7 +147,7 @@ class Database:
         return StoreError(f"the store {self.name}: {text}{advice}")
 
 
-def _unless(committed: Work[T | None] | None, work: Work[T]) -> Work[T]:
+def _unless_committed(committed: Work[T | None] | None, work: Work[T]) -> Work[T]:
     """The work, where it was not done before after all."""
     if committed is None:
         return work
@@ -153,7 +159,7 @@ def _unless(committed: Work[T | None] | None, work: Work[T]) -> Work[T]:
     return again
 
 
-async def _seen_through(work: Future[T]) -> T:
+async def _await_completion(work: Future[T]) -> T:
     """What comes of work in a thread. Who is cancelled meanwhile is cancelled after it, or by it, if it fails."""
     ended = asyncio.wrap_future(work)
     try:
@@ -172,7 +178,7 @@ async def _seen_through(work: Future[T]) -> T:
     return ended.result()
 
 
-class _Broken(Exception):
+class _ConnectionFailed(Exception):
     """The connection is gone, or the file is locked: another attempt may work, if `again` says so."""
 
     def __init__(self, error: Exception, *, again: bool = True, stale: bool = False) -> None:
@@ -182,13 +188,13 @@ class _Broken(Exception):
         """It was made a while ago, and what ended it may be over."""
 
 
-def _may_pass(error: BaseException | None) -> bool:
+def _is_transient(error: BaseException | None) -> bool:
     """Whether another attempt may succeed: of SQLite's errors, only a lock passes by itself."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is None or code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-class _Threads:
+class _ConnectionThreads:
     """Some threads, each with a connection that it keeps."""
 
     def __init__(self, engine: sa.Engine, number: int) -> None:
@@ -218,13 +224,13 @@ class _Threads:
             self._drop()
             if isinstance(error, (OperationalError, InterfaceError)):
                 stale = is_old and error.connection_invalidated
-                raise _Broken(error, again=_may_pass(error.orig), stale=stale) from None
+                raise _ConnectionFailed(error, again=_is_transient(error.orig), stale=stale) from None
             raise
         except self._driver.Error as error:  # of a statement that was prepared
             stale = is_old and self._is_disconnect(error)
             self._drop()
             broken = isinstance(error, (self._driver.OperationalError, self._driver.InterfaceError))
-            raise _Broken(error, again=broken and _may_pass(error), stale=stale) from None
+            raise _ConnectionFailed(error, again=broken and _is_transient(error), stale=stale) from None
 
     def close(self) -> None:
         """Let what was submitted end; no more after that."""

@@ -12,7 +12,7 @@ from sqlalchemy.exc import ArgumentError
 from framework.types.errors import ConfigError, StoreError
 from framework.types.private_folder import make_private
 
-BUSY_SECONDS = 10
+_BUSY_SECONDS = 10
 """How long SQLite waits for another process that writes."""
 _NETWORK = {
     "connect_timeout": 5,
@@ -24,7 +24,7 @@ _NETWORK = {
 """Of connections to PostgreSQL: a network that swallows everything is noticed in seconds, not a quarter of an hour."""
 
 
-def parsed(url: str, root: Path) -> sa.URL:
+def parse_url(url: str, root: Path) -> sa.URL:
     """A store's URL, a file's path below a root; raises ConfigError."""
     try:
         parsed = sa.make_url(url)
@@ -41,7 +41,7 @@ def parsed(url: str, root: Path) -> sa.URL:
             raise ConfigError(f"store.url: {other} is not supported; use sqlite or postgresql")
 
 
-def engine_of(url: sa.URL, *, begin: str, snapshots: bool = False) -> sa.Engine:
+def create_engine(url: sa.URL, *, begin: str, snapshots: bool = False) -> sa.Engine:
     """Connections to a database.
 
     Args:
@@ -68,7 +68,7 @@ def _sqlite(url: sa.URL, begin: str) -> sa.Engine:
     except OSError as error:
         raise StoreError(f"the store {file}: {error.strerror}") from None
     options: dict[str, Any] = {"check_same_thread": False}  # a thread's connection is closed by another
-    options |= {} if "timeout" in url.query else {"timeout": BUSY_SECONDS}
+    options |= {} if "timeout" in url.query else {"timeout": _BUSY_SECONDS}
     engine = sa.create_engine(url, poolclass=sa.NullPool, hide_parameters=True, connect_args=options)
 
     def must_be_there() -> None:  # SQLite would write on into a file that nobody can open any more

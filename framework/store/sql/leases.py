@@ -11,14 +11,14 @@ from itertools import count
 from pathlib import Path
 from uuid import uuid4
 
-NAMESPACES = (Path("/proc/self/ns/pid"), Path("/proc/self/ns/time"))
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-LIVING_LEASES = 6
+_NAMESPACES = (Path("/proc/self/ns/pid"), Path("/proc/self/ns/time"))
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_ALIVE_LEASE_FACTOR = 6
 """A process that is seen to be alive keeps its runs this many times longer without a heartbeat: it may be stopped, or
 waiting for a locked file. For other processes only the lease shows whether they are alive."""
 
 
-class Hold:
+class RunLease:
     """The right to work on one run, until it ends or its lease expires."""
 
     def __init__(self, name: str, ended: Callable[[str], object], boot_lease: Callable[[float], float | None]) -> None:
@@ -32,7 +32,7 @@ class Hold:
         self._ended(self.name)
 
 
-class Holds:
+class RunLeases:
     """The holds of one store on its runs."""
 
     def __init__(self, *, local: bool) -> None:
@@ -41,31 +41,31 @@ class Holds:
         Args:
             local: other processes with holds may be on this machine, so that they can be asked whether they are alive.
         """
-        self._local, self._where = local, _where()
-        self._boot = _boot() if local else ""
-        self.name = f"{self._where} {self._boot}/{os.getpid()}:{_started(os.getpid())}/{uuid4().hex}"
+        self._local, self._where = local, _machine_id()
+        self._boot = _boot_id() if local else ""
+        self.name = f"{self._where} {self._boot}/{os.getpid()}:{_start_time(os.getpid())}/{uuid4().hex}"
         """The beginning of the names of all its holds."""
         self._numbers = count(1)
         self._alive: set[str] = set()
 
-    def new(self) -> Hold:
+    def new(self) -> RunLease:
         """A hold that lasts until it is ended."""
         name = f"{self.name}.{next(self._numbers)}"
         self._alive.add(name)
-        return Hold(name, self._alive.discard, self.boot_lease)
+        return RunLease(name, self._alive.discard, self.boot_lease)
 
-    def boot_lease(self, lease: float) -> float | None:
+    def boot_lease(self, lease_seconds: float) -> float | None:
         """When a lease ends on the machine's monotonic clock, in seconds; None where that clock is not shared."""
-        return time.monotonic() + lease * LIVING_LEASES if self._boot else None
+        return time.monotonic() + lease_seconds * _ALIVE_LEASE_FACTOR if self._boot else None
 
-    def is_over(self, name: str | None) -> bool:
+    def is_abandoned(self, name: str | None) -> bool:
         """Whether a hold is known to have ended."""
         if name is None:
             return False
         if name.startswith(f"{self.name}."):
             return name not in self._alive
         process = self._process(name)
-        return process is not None and not _lives(*process)
+        return process is not None and not _is_alive(*process)
 
     def is_held(self, name: str | None, boot_lease: float | None, *, leased: bool) -> bool:
         """Whether a run is held.
@@ -76,7 +76,7 @@ class Holds:
             leased: the lease has not expired, by the database's clock. It decides only where nothing better is known:
                 the time of day of the process that asks may be wrong by an hour.
         """
-        if name is None or self.is_over(name):
+        if name is None or self.is_abandoned(name):
             return False
         if boot_lease is None or self._process(name) is None:
             return leased
@@ -91,18 +91,18 @@ class Holds:
         return int(number), started
 
 
-def _lives(process: int, started: str) -> bool:
+def _is_alive(process: int, started: str) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         pass
-    now = _started(process)
+    now = _start_time(process)
     return not (started and now) or now == started  # another start time: the number was given to another process
 
 
-def _started(process: int) -> str:
+def _start_time(process: int) -> str:
     """When a process started, in ticks since the boot; "dead" for one that only waits to be reaped; "" if unknown."""
     with suppress(OSError):
         fields = Path(f"/proc/{process}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
@@ -110,16 +110,16 @@ def _started(process: int) -> str:
     return ""
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     with suppress(OSError):
-        return BOOT_ID.read_text("ascii").strip()
+        return _BOOT_ID.read_text("ascii").strip()
     return ""
 
 
-def _where() -> str:
+def _machine_id() -> str:
     """Where process numbers and clocks mean the same: a machine, or one of the containers that share its name."""
     found = [socket.gethostname()]
-    for namespace in NAMESPACES:
+    for namespace in _NAMESPACES:
         with suppress(OSError):
             found.append(str(namespace.readlink()))
     return " ".join(found)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from framework.store.sql.database import Database
-from framework.store.sql.leases import Holds
+from framework.store.sql.leases import RunLeases
 from framework.store.sql.schema import runs
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class RunOwner:
     """Who has a run, by its row."""
 
     name: str
@@ -21,13 +21,13 @@ class Owner:
     """Its process works on the run, as far as can be known."""
 
 
-def owner_of(connection: sa.Connection, database: Database, holds: Holds, run_id: str) -> Owner | None:
+def find_owner(connection: sa.Connection, database: Database, leases: RunLeases, run_id: str) -> RunOwner | None:
     """The owner of a run; None if it has none, or there is no such run."""
     columns = (runs.c.owner, runs.c.lease_until, runs.c.lease_boot, is_leased(database))
     row = connection.execute(sa.select(*columns).where(runs.c.id == run_id)).one_or_none()
     if row is None or row.owner is None:
         return None
-    return Owner(row.owner, row.lease_until, holds.is_held(row.owner, row.lease_boot, leased=bool(row.leased)))
+    return RunOwner(row.owner, row.lease_until, leases.is_held(row.owner, row.lease_boot, leased=bool(row.leased)))
 
 
 def is_leased(database: Database) -> sa.ColumnElement[bool]:

@@ -13,13 +13,13 @@ from pydantic_core import PydanticSerializationError
 from sqlalchemy.dialects import postgresql, sqlite
 
 from framework.store.sql.database import Database
-from framework.store.sql.leases import Hold
+from framework.store.sql.leases import RunLease
 from framework.store.sql.packing import Packer
+from framework.store.sql.prepared_statement import PreparedStatement
 from framework.store.sql.schema import conversations, events, messages, parts, runs
 from framework.store.sql.schema import spans as spans_table
-from framework.store.sql.spans import spans_to_json
-from framework.store.sql.state_rows import Differ, Part, is_progress
-from framework.store.sql.statements import Prepared
+from framework.store.sql.span_rows import encode_spans
+from framework.store.sql.state_rows import StateDiff, StateRow, is_progress
 from framework.types.errors import RunTaken, StoreError
 from framework.types.events import WIRE_NAMES, Event
 from framework.types.state import RunState
@@ -40,7 +40,7 @@ class Statements:
 
     def __init__(self, database: Database) -> None:
         insert = sqlite.insert if database.is_sqlite else postgresql.insert
-        lease = database.now + sa.bindparam("lease", type_=sa.Double)
+        lease_seconds = database.now + sa.bindparam("lease", type_=sa.Double)
         step = sa.update(runs).where(*_MINE).returning(runs.c.cancel_requested)
         kept = {"version": sa.bindparam("is"), **_named("state", "steps", "tokens", "trace_id", "updated_at")}
         ended = _named("status", "finish_reason", "ended_at", "expires_at")
@@ -50,15 +50,15 @@ class Statements:
         freed = {"open_run": None, **_named("updated_at", "expires_at")}
         summed_up = sa.update(conversations).where(conversations.c.id == sa.bindparam("conversation"))
 
-        def prepared(statement: sa.Executable, table: sa.Table | None = None) -> Prepared:
+        def prepared(statement: sa.Executable, table: sa.Table | None = None) -> PreparedStatement:
             columns = None if table is None else [column.name for column in table.columns]
-            return Prepared(statement, database.dialect, columns)
+            return PreparedStatement(statement, database.dialect, columns)
 
-        def upsert(table: sa.Table) -> Prepared:
+        def upsert(table: sa.Table) -> PreparedStatement:
             add, key = insert(table), [column.name for column in table.primary_key]
             return prepared(add.on_conflict_do_update(index_elements=key, set_={"body": add.excluded.body}), table)
 
-        held = {"lease_until": lease, **_named("lease_boot")}
+        held = {"lease_until": lease_seconds, **_named("lease_boot")}
         let_go = {"owner": None, "lease_until": None, "lease_boot": None}
         self.step = prepared(step.values(**held, **kept))
         self.progress = prepared(step.values(**held, attempts=0, **kept))
@@ -67,10 +67,10 @@ class Statements:
         self.packer = Packer(database)
         self.message, self.part = upsert(messages), upsert(parts)
         self.event, self.spans = prepared(sa.insert(events), events), prepared(sa.insert(spans_table), spans_table)
-        self.free = prepared(free.values(**freed))
-        self.answered = prepared(free.values(**freed, **_named("agent", "session")))
+        self.close_turn = prepared(free.values(**freed))
+        self.close_answered_turn = prepared(free.values(**freed, **_named("agent", "session")))
         summary: dict[str, Any] = {"summary": sa.bindparam("text"), "summary_upto": sa.bindparam("upto")}
-        self.summed_up = prepared(summed_up.values(**summary))
+        self.save_summary = prepared(summed_up.values(**summary))
 
 
 def _named(*columns: str) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _named(*columns: str) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class Batch:
+class RowBatch:
     """The rows of one write."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Batch:
     state: str = ""
     progress: bool = False
 
-    def add(self, run_id: str, changes: Sequence[Part]) -> None:
+    def add(self, run_id: str, changes: Sequence[StateRow]) -> None:
         """Sort what has changed by table."""
         for part in changes:
             self.progress = self.progress or is_progress(part)
@@ -101,9 +101,9 @@ class Batch:
 
     def insert(self, connection: sa.Connection, statements: Statements) -> None:
         """Write the rows that are added to others."""
-        statements.message.many(connection, self.messages)
-        statements.part.many(connection, self.parts)
-        statements.event.many(connection, self.events)
+        statements.message.execute_many(connection, self.messages)
+        statements.part.execute_many(connection, self.parts)
+        statements.event.execute_many(connection, self.events)
 
 
 class SqlRecord:
@@ -114,13 +114,13 @@ class SqlRecord:
         database: Database,
         statements: Statements,
         state: RunState,
-        differ: Differ,
-        hold: Hold,
-        lease: float,
+        diff: StateDiff,
+        lease: RunLease,
+        lease_seconds: float,
     ) -> None:
         self.cancel_requested = False
-        self._database, self._statements, self._hold, self._lease = database, statements, hold, lease
-        self._run_id, self._version, self._differ = state.run_id, state.version, differ
+        self._database, self._statements, self._lease, self._lease_seconds = database, statements, lease, lease_seconds
+        self._run_id, self._version, self._diff = state.run_id, state.version, diff
 
     async def write(
         self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
@@ -139,15 +139,15 @@ class SqlRecord:
             raise StoreError(f"the run {self._run_id} stops: {error.message}") from None
         finally:
             if not goes_on:
-                self._hold.end()
+                self._lease.end()
 
     async def _write(
         self, state: RunState, events: Sequence[Event], spans: Sequence[SpanRecord], *, last: bool
     ) -> None:
         now = time.time()
-        batch = Batch()
+        batch = RowBatch()
         try:
-            batch.add(self._run_id, self._differ.changes(state))
+            batch.add(self._run_id, self._diff.changes(state))
             batch.events = [
                 {"run_id": self._run_id, "seq": event.seq, "at": now, "body": _wire(event)} for event in events
             ]
@@ -155,28 +155,32 @@ class SqlRecord:
             raise StoreError(f"it cannot be written as JSON: {type(error).__name__}") from None
         row = {
             "run": self._run_id,
-            "me": self._hold.name,
+            "me": self._lease.name,
             "state": batch.state,
             "steps": state.steps,
             "tokens": state.usage.total_tokens,
             "trace_id": state.trace_id,
             "updated_at": now,
         }
-        traced = spans_to_json(spans)
-        more = _ending(state, now) if last else {"lease": self._lease, "lease_boot": self._hold.boot_lease(self._lease)}
+        traced = encode_spans(spans)
+        more = (
+            _end_columns(state, now)
+            if last
+            else {"lease": self._lease_seconds, "lease_boot": self._lease.boot_lease(self._lease_seconds)}
+        )
         statement = self._statements.progress if batch.progress else self._statements.step
         statement = self._statements.end if last else statement
 
         def work(connection: sa.Connection) -> bool:
-            cancelled = self._set(connection, statement, row | more)
+            cancelled = self._compare_and_set(connection, statement, row | more)
             batch.insert(connection, self._statements)
             if traced:
                 row_of_spans = {"run_id": self._run_id, "version": self._version + 1, "body": traced}
-                self._statements.spans.one(connection, row_of_spans)
+                self._statements.spans.execute(connection, row_of_spans)
             if last and state.status != "paused":
                 self._statements.packer.pack(connection, self._run_id)
             if last and state.conversation_id and state.status != "paused":
-                self._free(connection, state, now)
+                self._close_turn(connection, state, now)
             return cancelled
 
         self.cancel_requested = await self._database.write(work, self._committed)
@@ -185,17 +189,17 @@ class SqlRecord:
 
     async def release(self) -> None:
         """Let the run go as it was last written."""
-        self._hold.end()
-        mine = {"run": self._run_id, "was": self._version, "me": self._hold.name}
-        await self._database.write(lambda connection: self._statements.release.one(connection, mine))
+        self._lease.end()
+        mine = {"run": self._run_id, "was": self._version, "me": self._lease.name}
+        await self._database.write(lambda connection: self._statements.release.execute(connection, mine))
 
-    def _set(self, connection: sa.Connection, statement: Prepared, row: dict[str, Any]) -> bool:
+    def _compare_and_set(self, connection: sa.Connection, statement: PreparedStatement, row: dict[str, Any]) -> bool:
         """Compare the version and set the row; returns whether a cancel request is on record.
 
         Raises:
             RunTaken: another process holds the run.
         """
-        found = statement.one(connection, row | {"was": self._version, "is": self._version + 1})
+        found = statement.execute(connection, row | {"was": self._version, "is": self._version + 1})
         if found is None:
             raise RunTaken(f"another process has taken over the run {self._run_id}: this one stops")
         return bool(found[0])
@@ -209,21 +213,21 @@ class SqlRecord:
         row = connection.execute(
             sa.select(runs.c.version, runs.c.owner, runs.c.cancel_requested).where(runs.c.id == self._run_id)
         ).one_or_none()
-        if row is None or row.version != self._version + 1 or row.owner not in (self._hold.name, None):
+        if row is None or row.version != self._version + 1 or row.owner not in (self._lease.name, None):
             return None
         return bool(row.cancel_requested)
 
-    def _free(self, connection: sa.Connection, state: RunState, now: float) -> None:
+    def _close_turn(self, connection: sa.Connection, state: RunState, now: float) -> None:
         if (summary := state.summary) is not None:
             kept = {"conversation": state.conversation_id, "text": summary.model_dump_json(), "upto": summary.upto}
-            self._statements.summed_up.one(connection, kept)
+            self._statements.save_summary.execute(connection, kept)
         expires = None if state.conversation_ttl is None else now + state.conversation_ttl
         told = {"conversation": state.conversation_id, "run": self._run_id, "updated_at": now, "expires_at": expires}
         if state.status in ("completed", "stopped"):
             session = json.dumps(state.session)
-            self._statements.answered.one(connection, told | {"agent": state.agent, "session": session})
+            self._statements.close_answered_turn.execute(connection, told | {"agent": state.agent, "session": session})
         else:
-            self._statements.free.one(connection, told)
+            self._statements.close_turn.execute(connection, told)
 
 
 def _wire(event: Event) -> str:
@@ -231,7 +235,7 @@ def _wire(event: Event) -> str:
     return f'{{"event":"{WIRE_NAMES[type(event)]}",{event.model_dump_json(exclude_none=True)[1:]}'
 
 
-def _ending(state: RunState, now: float) -> dict[str, Any]:
+def _end_columns(state: RunState, now: float) -> dict[str, Any]:
     expiries = [asked.expires_at.timestamp() for asked in state.pending if asked.expires_at]
     return {
         "status": state.status,

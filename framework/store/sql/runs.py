@@ -16,11 +16,11 @@ from sqlalchemy.exc import IntegrityError
 
 from framework.store.protocol import Blueprint, Conversation, RunInfo, RunQuery
 from framework.store.sql.database import Database
-from framework.store.sql.leases import Hold, Holds
-from framework.store.sql.owners import is_leased, owner_of
-from framework.store.sql.packing import Packed, unpacked
+from framework.store.sql.leases import RunLease, RunLeases
+from framework.store.sql.owners import find_owner, is_leased
+from framework.store.sql.packing import PackedRun, load_packed
 from framework.store.sql.schema import blueprints, conversations, decisions, events, messages, parts, runs, spans
-from framework.store.sql.state_rows import Kind, whole
+from framework.store.sql.state_rows import RowKind, assemble
 from framework.types.errors import ConversationBusy, DecisionRefused, RunBusy, RunNotFound, StoreError
 from framework.types.state import Decision, RunState
 
@@ -32,7 +32,7 @@ GOOD = ("completed", "stopped")
 """Turns that ended so are part of their conversation."""
 
 
-def text(value: str | None) -> str | None:
+def to_sql_text(value: str | None) -> str | None:
     """What both databases take as text."""
     return None if value is None else value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
@@ -45,7 +45,7 @@ def claim_conversation(connection: sa.Connection, conversation: Conversation, st
     now = time.time()
     if not conversation.turns:
         insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-        whose = {"user_id": text(state.user), "tenant": text(state.tenant)}
+        whose = {"user_id": to_sql_text(state.user), "tenant": to_sql_text(state.tenant)}
         row = insert(conversations).values(id=conversation.id, created_at=now, updated_at=now, **whose)
         connection.execute(row.on_conflict_do_nothing(index_elements=["id"]))
     claimed = connection.execute(
@@ -64,7 +64,12 @@ def claim_conversation(connection: sa.Connection, conversation: Conversation, st
 
 
 def insert_run(
-    connection: sa.Connection, database: Database, state: RunState, row: Mapping[str, Any], hold: Hold, lease: float
+    connection: sa.Connection,
+    database: Database,
+    state: RunState,
+    row: Mapping[str, Any],
+    lease: RunLease,
+    lease_seconds: float,
 ) -> None:
     """Insert a new run that is held."""
     now = time.time()
@@ -72,18 +77,18 @@ def insert_run(
         sa.insert(runs).values(
             id=state.run_id,
             conversation_id=state.conversation_id,
-            user_id=text(state.user),
-            tenant=text(state.tenant),
+            user_id=to_sql_text(state.user),
+            tenant=to_sql_text(state.tenant),
             agent=state.agent,
             generation=state.generation,
             digest=state.digest,
             blueprint=state.blueprint,
             status="running",
             version=1,
-            owner=hold.name,
-            lease_until=database.now + lease,
-            lease_boot=hold.boot_lease(lease),
-            message=text(state.messages[0].content[:MESSAGE_CHARS]),
+            owner=lease.name,
+            lease_until=database.now + lease_seconds,
+            lease_boot=lease.boot_lease(lease_seconds),
+            message=to_sql_text(state.messages[0].content[:MESSAGE_CHARS]),
             created_at=now,
             updated_at=now,
             **row,
@@ -104,10 +109,10 @@ def insert_blueprint(connection: sa.Connection, blueprint: Blueprint) -> None:
 class Claim:
     """Who takes a run over."""
 
-    hold: Hold
-    lease: float
+    lease: RunLease
+    lease_seconds: float
     """Seconds."""
-    holds: Holds
+    leases: RunLeases
     """Knows whether the run is still held."""
     by: str | None
     """Who decided what the run waited for."""
@@ -125,19 +130,19 @@ def take_run(
         RunBusy: it is held, or another process was faster.
         DecisionRefused: a decision was made before.
     """
-    holder = owner_of(connection, database, claim.holds, state.run_id)
+    holder = find_owner(connection, database, claim.leases, state.run_id)
     free = runs.c.owner.is_(None) if holder is None else runs.c.owner == holder.name
     if holder is not None and holder.is_held:
         free = sa.false()
-    elif holder is not None and not claim.holds.is_over(holder.name):
+    elif holder is not None and not claim.leases.is_abandoned(holder.name):
         free = sa.and_(free, runs.c.lease_until == holder.lease_until)  # it was not renewed meanwhile
     taken = connection.execute(
         sa.update(runs)
         .where(runs.c.id == state.run_id, runs.c.version == state.version, runs.c.status.in_(OPEN), free)
         .values(
-            owner=claim.hold.name,
-            lease_until=database.now + claim.lease,
-            lease_boot=claim.hold.boot_lease(claim.lease),
+            owner=claim.lease.name,
+            lease_until=database.now + claim.lease_seconds,
+            lease_boot=claim.lease.boot_lease(claim.lease_seconds),
             version=runs.c.version + 1,
             status="running",
             expires_at=None,
@@ -151,9 +156,9 @@ def take_run(
     rows = [
         {
             "run_id": state.run_id,
-            "confirmation_id": text(key),
+            "confirmation_id": to_sql_text(key),
             "decision": body,
-            "decided_by": text(claim.by),
+            "decided_by": to_sql_text(claim.by),
             "decided_at": now,
         }
         for key, body in decided.items()
@@ -175,10 +180,10 @@ def load_run(connection: sa.Connection, run_id: str) -> RunState:
     row = connection.execute(sa.select(*columns).where(runs.c.id == run_id)).one_or_none()
     if row is None:
         raise RunNotFound(f"there is no run {run_id!r}")
-    earlier = history(connection, row.conversation_id, row.turn) if row.conversation_id else []
+    earlier = load_history(connection, row.conversation_id, row.turn) if row.conversation_id else []
     try:
-        state = whole(_parts(connection, run_id, row), earlier, row.version)
-        state.decisions |= _decided(connection, run_id)
+        state = assemble(_parts(connection, run_id, row), earlier, row.version)
+        state.decisions |= _load_decisions(connection, run_id)
     except (ValidationError, ValueError, KeyError, LookupError) as error:
         raise StoreError(f"the run {run_id} cannot be read: {type(error).__name__}") from None
     if row.status in OPEN:  # what is in the state may be ahead of the end, which was not written
@@ -188,16 +193,16 @@ def load_run(connection: sa.Connection, run_id: str) -> RunState:
     return state
 
 
-def _decided(connection: sa.Connection, run_id: str) -> dict[str, Decision]:
+def _load_decisions(connection: sa.Connection, run_id: str) -> dict[str, Decision]:
     """What humans decided, also if the process that was told ended before its first step."""
     found = sa.select(decisions.c.confirmation_id, decisions.c.decision).where(decisions.c.run_id == run_id)
     return {key: _DECISION.validate_json(body) for key, body in connection.execute(found)}
 
 
-def _parts(connection: sa.Connection, run_id: str, row: Any) -> Iterator[tuple[str, Kind, str]]:
+def _parts(connection: sa.Connection, run_id: str, row: Any) -> Iterator[tuple[str, RowKind, str]]:
     yield "", "head", row.head
     yield "", "state", row.state
-    if row.status not in OPEN and (found := unpacked(connection, run_id)) is not None:
+    if row.status not in OPEN and (found := load_packed(connection, run_id)) is not None:
         yield from found.parts
     said = sa.select(messages.c.path, messages.c.body).where(messages.c.run_id == run_id)
     for path, body in connection.execute(said.order_by(messages.c.path, messages.c.n)):
@@ -207,7 +212,7 @@ def _parts(connection: sa.Connection, run_id: str, row: Any) -> Iterator[tuple[s
         yield path, kind, body
 
 
-def history(connection: sa.Connection, conversation_id: str, before_turn: int | None = None) -> list[str]:
+def load_history(connection: sa.Connection, conversation_id: str, before_turn: int | None = None) -> list[str]:
     """The messages of a conversation's turns that ended well, as JSON, in order."""
     said = (
         sa.select(messages.c.body)
@@ -220,31 +225,31 @@ def history(connection: sa.Connection, conversation_id: str, before_turn: int | 
     return list(connection.execute(said).scalars())
 
 
-def told(connection: sa.Connection, run_id: str, after: int) -> list[dict[str, Any]]:
+def load_events(connection: sa.Connection, run_id: str, after: int) -> list[dict[str, Any]]:
     """A run's events since number `after`; raises RunNotFound."""
     found = sa.select(events.c.body).where(events.c.run_id == run_id, events.c.seq > after).order_by(events.c.seq)
     bodies = list(connection.execute(found).scalars())
     if not bodies:
-        bodies = [body for seq, body in _packed(connection, run_id).events if seq > after]
+        bodies = [body for seq, body in _load_packed(connection, run_id).events if seq > after]
     return [json.loads(body) for body in bodies]  # of any size of number
 
 
-def traced(connection: sa.Connection, run_id: str) -> list[str]:
+def load_spans(connection: sa.Connection, run_id: str) -> list[str]:
     """The pieces of a run's trace; raises RunNotFound."""
     bodies = list(connection.execute(sa.select(spans.c.body).where(spans.c.run_id == run_id)).scalars())
-    return bodies or [*_packed(connection, run_id).spans]
+    return bodies or [*_load_packed(connection, run_id).spans]
 
 
-def _packed(connection: sa.Connection, run_id: str) -> Packed:
+def _load_packed(connection: sa.Connection, run_id: str) -> PackedRun:
     """What was packed of a run, or nothing; raises RunNotFound."""
-    if (found := unpacked(connection, run_id)) is not None:
+    if (found := load_packed(connection, run_id)) is not None:
         return found
     if connection.execute(sa.select(runs.c.no).where(runs.c.id == run_id)).one_or_none() is None:
         raise RunNotFound(f"there is no run {run_id!r}")
-    return Packed((), (), ())
+    return PackedRun((), (), ())
 
 
-def list_runs(connection: sa.Connection, database: Database, holds: Holds, query: RunQuery) -> list[RunInfo]:
+def list_runs(connection: sa.Connection, database: Database, leases: RunLeases, query: RunQuery) -> list[RunInfo]:
     """Runs as lists show them."""
     columns = [column for column in runs.c if column.name not in ("head", "state")]
     found = sa.select(*columns, is_leased(database)).order_by(runs.c.no.desc() if query.newest_first else runs.c.no)
@@ -252,7 +257,7 @@ def list_runs(connection: sa.Connection, database: Database, holds: Holds, query
     if query.limit is not None and not query.orphaned:
         found = found.limit(query.limit)
     infos = [
-        _info(row, held=holds.is_held(row.owner, row.lease_boot, leased=bool(row.leased)))
+        _run_info(row, held=leases.is_held(row.owner, row.lease_boot, leased=bool(row.leased)))
         for row in connection.execute(found)
     ]
     return [info for info in infos if info.orphaned][: query.limit] if query.orphaned else infos
@@ -272,7 +277,7 @@ def _conditions(query: RunQuery) -> Iterator[sa.ColumnElement[bool]]:
             yield column == value
 
 
-def _info(row: Any, *, held: bool) -> RunInfo:
+def _run_info(row: Any, *, held: bool) -> RunInfo:
     return RunInfo(
         run_id=row.id,
         status=row.status,

@@ -17,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter
 from framework.types.plan import Plan
 from framework.types.state import CallRecord, Decision, RunState
 
-Kind = Literal["message", "call", "trace", "plan", "session", "decisions", "history", "head", "state"]
+RowKind = Literal["message", "call", "trace", "plan", "session", "decisions", "history", "head", "state"]
 
 _HEAD = frozenset(
     {
@@ -46,12 +46,12 @@ _GROWING = frozenset({"history", "messages", "calls", "trace", "children", "plan
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StateRow:
     """One row."""
 
     path: str
     """The sub-run it belongs to, as a JSON list; empty: the root run."""
-    kind: Kind
+    kind: RowKind
     n: int
     """Its place among those of its kind."""
     body: str
@@ -71,46 +71,46 @@ class _Written:
     state: str = ""
 
 
-class Differ:
+class StateDiff:
     """Remembers what was written of a run, and says what is to be written now."""
 
     def __init__(self) -> None:
         self._written: dict[tuple[str, ...], _Written] = {}
 
-    def changes(self, state: RunState) -> list[Part]:
+    def changes(self, state: RunState) -> list[StateRow]:
         """What has changed since the last time, sub-runs included; the root's own `state` is always part of it."""
         return list(self._changes(state))
 
-    def skip(self, state: RunState) -> None:
+    def mark_written(self, state: RunState) -> None:
         """Take a state as written: it was just loaded."""
         for _ in self._changes(state):
             pass
 
-    def _changes(self, state: RunState) -> Iterator[Part]:
+    def _changes(self, state: RunState) -> Iterator[StateRow]:
         path = orjson.dumps(state.path).decode() if state.path else ""
         written = self._written.get(state.path)
         if written is None:
             written = self._written[state.path] = _Written()
-            yield Part(path, "head", 0, head_of(state))
-        yield from _grown(path, "message", written.messages, state.messages)
-        yield from _grown(path, "trace", written.trace, state.trace)
+            yield StateRow(path, "head", 0, head_json(state))
+        yield from _appended(path, "message", written.messages, state.messages)
+        yield from _appended(path, "trace", written.trace, state.trace)
         for n, (key, record) in enumerate(state.calls.items()):
             if written.calls.get(key) is not record:
                 written.calls[key] = record
-                yield Part(path, "call", n, _json(record))
+                yield StateRow(path, "call", n, _json(record))
         if state.plan is not written.plan:
             written.plan = state.plan
-            yield Part(path, "plan", 0, _json(state.plan) if state.plan else "null")
+            yield StateRow(path, "plan", 0, _json(state.plan) if state.plan else "null")
         if (state.session or written.session != "{}") and (kept := json.dumps(state.session)) != written.session:
             written.session = kept
-            yield Part(path, "session", 0, kept)
+            yield StateRow(path, "session", 0, kept)
         if state.decisions and (decisions := _DECISIONS.dump_json(state.decisions)) != written.decisions:
             written.decisions = decisions
-            yield Part(path, "decisions", 0, decisions.decode())
+            yield StateRow(path, "decisions", 0, decisions.decode())
         rest = state.model_dump_json(exclude=_REST, exclude_defaults=True)
         if rest != written.state or not state.path:
             written.state = rest
-            yield Part(path, "state", 0, rest)
+            yield StateRow(path, "state", 0, rest)
         for child in state.children.values():
             yield from self._changes(child)
 
@@ -118,22 +118,22 @@ class Differ:
 _REST = set(_HEAD | _GROWING)  # pydantic wants a set
 
 
-def head_of(state: RunState) -> str:
+def head_json(state: RunState) -> str:
     """What never changes in a run."""
     return state.model_dump_json(include=set(_HEAD), exclude_defaults=True)
 
 
-def history_of(state: RunState) -> list[Part]:
+def history_rows(state: RunState) -> list[StateRow]:
     """The messages that a caller handed in with a run."""
-    return [Part("", "history", n, _json(message)) for n, message in enumerate(state.history)]
+    return [StateRow("", "history", n, _json(message)) for n, message in enumerate(state.history)]
 
 
-def is_progress(part: Part) -> bool:
+def is_progress(part: StateRow) -> bool:
     """Does the run come further with this: a message, or the result of a call?"""
     return part.kind in ("message", "trace")
 
 
-def whole(parts: Iterable[tuple[str, Kind, str]], history: Sequence[str], version: int) -> RunState:
+def assemble(parts: Iterable[tuple[str, RowKind, str]], history: Sequence[str], version: int) -> RunState:
     """Put a run together again; raises ValueError where something is missing or cannot be read.
 
     Args:
@@ -147,48 +147,48 @@ def whole(parts: Iterable[tuple[str, Kind, str]], history: Sequence[str], versio
     below: dict[str, list[tuple[str, str]]] = {}
     for path in sorted(filter(None, runs), key=lambda path: -len(orjson.loads(path))):
         *above, key = orjson.loads(path)
-        text = _text(runs[path], below.get(path, ()), {})
+        text = _run_json(runs[path], below.get(path, ()), {})
         below.setdefault(orjson.dumps(above).decode() if above else "", []).append((key, text))
     rest = {"version": str(version)}
     if history:
         summary = orjson.loads(runs[""]["state"][0]).get("summary") or {}
-        rest["history"] = _list(history[summary.get("upto", 0) :])
-    return RunState.model_validate_json(_text(runs[""], below.get("", ()), rest))
+        rest["history"] = _json_array(history[summary.get("upto", 0) :])
+    return RunState.model_validate_json(_run_json(runs[""], below.get("", ()), rest))
 
 
-def _text(bodies: Mapping[str, list[str]], children: Iterable[tuple[str, str]], rest: Mapping[str, str]) -> str:
+def _run_json(bodies: Mapping[str, list[str]], children: Iterable[tuple[str, str]], rest: Mapping[str, str]) -> str:
     """A run as JSON, of what was written of it: the texts themselves, since no reader in between takes every number."""
     calls = ((orjson.loads(body)["call"]["id"], body) for body in bodies.get("call", ()))
     fields = {
-        "messages": _list(bodies.get("message", ())),
-        "history": _list(bodies.get("history", ())),
-        "trace": _list(bodies.get("trace", ())),
-        "calls": _object(calls),
+        "messages": _json_array(bodies.get("message", ())),
+        "history": _json_array(bodies.get("history", ())),
+        "trace": _json_array(bodies.get("trace", ())),
+        "calls": _json_object(calls),
         "plan": bodies.get("plan", ["null"])[0],
         "session": bodies.get("session", ["{}"])[0],
         "decisions": bodies.get("decisions", ["{}"])[0],
-        "children": _object(children),
+        "children": _json_object(children),
         **rest,
     }
     known = (bodies[kind][0].strip()[1:-1] for kind in ("head", "state"))
-    return "{" + ",".join([*filter(None, known), _object(fields.items())[1:-1]]) + "}"
+    return "{" + ",".join([*filter(None, known), _json_object(fields.items())[1:-1]]) + "}"
 
 
-def _list(bodies: Iterable[str]) -> str:
+def _json_array(bodies: Iterable[str]) -> str:
     return f"[{','.join(bodies)}]"
 
 
-def _object(members: Iterable[tuple[str, str]]) -> str:
+def _json_object(members: Iterable[tuple[str, str]]) -> str:
     return "{" + ",".join(f"{orjson.dumps(key).decode()}:{body}" for key, body in members) + "}"
 
 
-def _grown(path: str, kind: Kind, written: list[BaseModel], now: Sequence[BaseModel]) -> Iterator[Part]:
+def _appended(path: str, kind: RowKind, written: list[BaseModel], now: Sequence[BaseModel]) -> Iterator[StateRow]:
     """What was added at the end; the last one of before may have been replaced."""
     start = len(written)
     if start and now[start - 1] is not written[-1]:
         start -= 1
     for n in range(start, len(now)):
-        yield Part(path, kind, n, _json(now[n]))
+        yield StateRow(path, kind, n, _json(now[n]))
     written[start:] = now[start:]
 
 

@@ -24,8 +24,8 @@ class Ending(MemoryStore):
         super().__init__()
         self.has_ended = asyncio.Event()
 
-    def ended(self, state: RunState) -> None:
-        super().ended(state)
+    def record_end(self, state: RunState) -> None:
+        super().record_end(state)
         self.has_ended.set()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from framework import DecisionRefused, Respond, RunResult, Runtime, Tool, tool
-from framework.engine.runtime import heartbeat as keeper
+from framework.engine.runtime import heartbeat
 from framework.engine.runtime import resume as resuming
 from framework.store.protocol import Blueprint, Conversation, RunRecord
 from framework.store.sql.store import SqlStore
@@ -193,7 +193,7 @@ class Looking(SqlStore):
 def test_a_tool_that_cleans_up_is_not_cancelled_again_and_again(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "EVERY", 0.001)
+    monkeypatch.setattr(heartbeat, "RENEWAL_SECONDS", 0.001)
 
     async def main() -> RunResult:
         store = await Looking.open(store_url, tmp_path)
@@ -237,7 +237,7 @@ async def left(url: str, root: Path) -> str:
     store = await SqlStore.open(url, root)
     state = RunState(agent="one", messages=[Message(role="user", content="go")])
     record = await store.begin(state, None, None)
-    for _ in range(resuming.MAX_ATTEMPTS):
+    for _ in range(resuming.MAX_RESUME_ATTEMPTS):
         await record.release()
         record = await store.take(await store.load_run(state.run_id), {})
     await record.release()

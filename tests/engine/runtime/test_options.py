@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Approve, RequestError, RunResult, Runtime, tool
-from framework.engine.runtime.options import RunOptions, checked_request
+from framework.engine.runtime.options import RunOptions, check_request
 from framework.llm.message_formats import exported
 from framework.testing import ScriptedModel, calls
 from tests.support.cases import cases
@@ -83,7 +83,7 @@ def test_whatever_a_caller_passes_is_accepted_or_refused_with_a_request_error(
     message: Any, options: Mapping[str, Any]
 ) -> None:
     try:
-        text, checked = checked_request(message, options)
+        text, checked = check_request(message, options)
     except RequestError:
         return
     assert isinstance(text, str)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from framework import Approve, RunBusy, RunResult, RunSuspended, Runtime, Tool, tool
-from framework.engine.runtime import heartbeat as keeper
+from framework.engine.runtime import heartbeat
 from framework.store.memory import MemoryStore
 from framework.store.protocol import Blueprint, Conversation, RunRecord, Store
 from framework.store.sql.store import SqlStore
@@ -116,7 +116,7 @@ class Noticing(SqlStore):
 def test_a_pause_that_the_heartbeat_sees_before_the_task_has_ended_is_not_a_cancellation(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "EVERY", 0.001)
+    monkeypatch.setattr(heartbeat, "RENEWAL_SECONDS", 0.001)
 
     async def main() -> RunResult:
         store = await Noticing.open(store_url, tmp_path)
@@ -134,7 +134,7 @@ def test_a_pause_that_the_heartbeat_sees_before_the_task_has_ended_is_not_a_canc
 def test_runs_that_pause_beside_a_busy_process_stay_paused(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "EVERY", 0.001)
+    monkeypatch.setattr(heartbeat, "RENEWAL_SECONDS", 0.001)
 
     async def main() -> None:
         gate = asyncio.Semaphore(AT_ONCE)
@@ -160,10 +160,10 @@ def test_runs_that_pause_beside_a_busy_process_stay_paused(
 def test_a_run_that_is_held_elsewhere_stops_working_and_is_not_cancelled(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "EVERY", 0.001)
+    monkeypatch.setattr(heartbeat, "RENEWAL_SECONDS", 0.001)
 
     async def main() -> None:
-        mine = await SqlStore.open(store_url, tmp_path, lease=0)
+        mine = await SqlStore.open(store_url, tmp_path, lease_seconds=0)
         other = await SqlStore.open(store_url, tmp_path)
         hangs = asyncio.Event()
         async with Runtime.open(project(tmp_path), store=mine, **options(calls(("hang", {})), hangs=hangs)) as runtime:
@@ -186,7 +186,7 @@ def test_a_run_that_is_held_elsewhere_stops_working_and_is_not_cancelled(
 def test_a_cancel_request_for_a_run_that_is_held_elsewhere_reaches_that_process(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "EVERY", 0.001)
+    monkeypatch.setattr(heartbeat, "RENEWAL_SECONDS", 0.001)
     began, stopping, may_stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @tool(risk="low", idempotent=True)
@@ -201,7 +201,7 @@ def test_a_cancel_request_for_a_run_that_is_held_elsewhere_reaches_that_process(
         return ""
 
     async def main() -> None:
-        mine = await SqlStore.open(store_url, tmp_path, lease=0)
+        mine = await SqlStore.open(store_url, tmp_path, lease_seconds=0)
         other = await SqlStore.open(store_url, tmp_path)
         given = {**options(calls(("hang", {}))), "tools": [hang, *tools()[:1]]}
         async with Runtime.open(project(tmp_path), store=mine, **given) as runtime:
@@ -241,7 +241,7 @@ class Forgetful(JsonStore):
 def test_a_store_that_forgets_its_leases_suspends_runs_and_ends_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "EVERY", 0.001)
+    monkeypatch.setattr(heartbeat, "RENEWAL_SECONDS", 0.001)
 
     async def main() -> None:
         store, hangs = Forgetful(), asyncio.Event()
@@ -286,7 +286,7 @@ async def _renewing(store: Store) -> None:
 
 def test_a_run_that_was_taken_over_and_released_is_not_taken_for_the_last_write(tmp_path: Path, store_url: str) -> None:
     async def main() -> None:
-        mine = await SqlStore.open(store_url, tmp_path, lease=0)
+        mine = await SqlStore.open(store_url, tmp_path, lease_seconds=0)
         other = await SqlStore.open(store_url, tmp_path)
         state = RunState(agent="one", messages=[Message(role="user", content="go")])
         record = await mine.begin(state, None, None)

@@ -478,7 +478,7 @@ def test_of_a_run_that_cannot_go_on_the_log_has_the_reason_once(
     async def look(runtime: Runtime) -> None:
         for _ in range(3):
             assert await runtime.resume_orphans() == [run_id]
-            await asyncio.wait(runtime._resumption._background)
+            await asyncio.wait(runtime._resumer._background)
         (logged,) = [record for record in caplog.records if run_id in record.message]
         assert "guard.look" in logged.message
 
@@ -514,7 +514,7 @@ def test_a_process_that_was_asleep_while_another_took_its_run_does_nothing_more(
     root, shop = project(tmp_path), Shop()
 
     async def main() -> None:
-        store = await SqlStore.open(store_url, root, lease=0.01)
+        store = await SqlStore.open(store_url, root, lease_seconds=0.01)
         models = {"scripted": ScriptedModel(calls(("hang", {})), calls(("look", {})), "never")}
         async with Runtime.open(root, tools=shop.tools(), models=models, store=store, watch=False) as runtime:
             task = asyncio.create_task(runtime.run("hang"))

@@ -47,7 +47,7 @@ def is_intact(root: Path) -> bool:
 
 def test_a_full_disk_ends_the_run_that_meets_it_and_it_goes_on_when_there_is_room(tmp_path: Path) -> None:
     async def main() -> None:
-        store = await SqlStore.open(url_of(tmp_path), tmp_path, lease=0.05)
+        store = await SqlStore.open(url_of(tmp_path), tmp_path, lease_seconds=0.05)
         models = {"scripted": ScriptedModel(script=filling)}
         async with Runtime.open(project(tmp_path), tools=[fill], models=models, store=store, watch=False) as runtime:
             await pages(store, 100)
@@ -79,7 +79,7 @@ async def until_orphaned(runtime: Runtime) -> list[str]:
 
 def test_a_locked_file_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
     async def main() -> None:
-        store = await SqlStore.open(url_of(tmp_path) + "?timeout=0.05", tmp_path, patience=0.1)
+        store = await SqlStore.open(url_of(tmp_path) + "?timeout=0.05", tmp_path, retry_seconds=0.1)
         models = {"scripted": ScriptedModel("one", "two")}
         async with Runtime.open(project(tmp_path), tools=[fill], models=models, store=store, watch=False) as runtime:
             await runtime.run("go")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from framework import ConversationBusy, RunBusy
 from framework.store.protocol import RunQuery
 from framework.store.sql.database import Database
-from framework.store.sql.leases import Holds
+from framework.store.sql.leases import RunLeases
 from framework.store.sql.record import LEASE_SECONDS
 from framework.store.sql.store import SqlStore
 from framework.types.messages import Message
@@ -85,16 +85,16 @@ def test_the_run_of_a_killed_process_is_free_at_once(tmp_path: Path, clock: type
 
 @LINUX
 def test_a_process_that_was_killed_and_not_reaped_is_dead_and_so_is_one_whose_number_was_given_away() -> None:
-    ours = Holds(local=True)
+    ours = RunLeases(local=True)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        where, _, rest = Holds(local=True).new().name.rsplit("/", 2)
+        where, _, rest = RunLeases(local=True).new().name.rsplit("/", 2)
         started = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19]
         name = f"{where}/{child.pid}:{started}/{rest}"
-        assert not ours.is_over(name)
-        assert ours.is_over(f"{where}/{child.pid}:{int(started) - 1}/{rest}"), "another process had this number"
+        assert not ours.is_abandoned(name)
+        assert ours.is_abandoned(f"{where}/{child.pid}:{int(started) - 1}/{rest}"), "another process had this number"
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert ours.is_over(name), "a zombie works on nothing"
+        assert ours.is_abandoned(name), "a zombie works on nothing"
 
 
 @LINUX
@@ -107,7 +107,7 @@ def test_a_process_that_was_killed_and_not_reaped_is_dead_and_so_is_one_whose_nu
 def test_the_time_of_day_counts_only_for_processes_of_which_nothing_better_is_known(
     where: str, leased: bool, left: float
 ) -> None:
-    ours, other = Holds(local=True), Holds(local=True).new().name
+    ours, other = RunLeases(local=True), RunLeases(local=True).new().name
     until = ours.boot_lease(0)
     assert until is not None
     names = {
@@ -121,7 +121,7 @@ def test_the_time_of_day_counts_only_for_processes_of_which_nothing_better_is_kn
 
 def test_a_living_process_that_gives_no_sign_of_life_loses_its_runs_in_the_end(tmp_path: Path) -> None:
     async def main() -> None:
-        silent = await SqlStore.open(STORE, tmp_path, lease=0.2)
+        silent = await SqlStore.open(STORE, tmp_path, lease_seconds=0.2)
         other = await SqlStore.open(STORE, tmp_path)
         state = RunState(agent="one", messages=[Message(role="user", content="go")])
         await silent.begin(state, None, None)

@@ -115,7 +115,7 @@ def test_a_run_that_lost_its_server_is_resumed_by_its_own_process_at_once(
     weather = Weather(outage, mode, stays_away=True)
 
     async def main() -> None:
-        store = await SqlStore.open(new_database(outage.url), tmp_path, lease=3600, patience=0)
+        store = await SqlStore.open(new_database(outage.url), tmp_path, lease_seconds=3600, retry_seconds=0)
         models = {"scripted": ScriptedModel(script=paying)}
         async with Runtime.open(
             project(tmp_path), tools=weather.tools(), models=models, store=store, watch=False
@@ -188,14 +188,14 @@ async def converse(runtime: Runtime, name: str, turns: int) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("patience", [0, 15])
+@pytest.mark.parametrize("retry_seconds", [0, 15])
 def test_many_runs_lose_nothing_when_their_server_goes_away_again_and_again(
-    tmp_path: Path, outage: Server, patience: float
+    tmp_path: Path, outage: Server, retry_seconds: float
 ) -> None:
     names, turns, storm = [f"c{number}" for number in range(5)], 2, Storm(outage, outages=2 * FACTOR)
 
     async def main() -> None:
-        store = await SqlStore.open(new_database(outage.url), tmp_path, lease=3600, patience=patience)
+        store = await SqlStore.open(new_database(outage.url), tmp_path, lease_seconds=3600, retry_seconds=retry_seconds)
         models = {"scripted": ScriptedModel(script=storming)}
         async with Runtime.open(
             project(tmp_path), tools=storm.tools(), models=models, store=store, watch=False

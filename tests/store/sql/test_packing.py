@@ -66,7 +66,7 @@ def test_packing_changes_nothing_that_is_read_in_a_database(
 
 async def _same(root: Path, world: World, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(packing, "MOST_CHARS", 0)  # every run is too large
+        patched.setattr(packing, "MAX_PACKED_CHARS", 0)  # every run is too large
         run_id = await run_of(root, world, url)
     store = await SqlStore.open(url, root)
     before = await read(store, run_id)

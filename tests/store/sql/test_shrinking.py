@@ -108,7 +108,7 @@ def test_a_file_of_an_older_version_is_not_rewritten_while_a_run_is_in_progress(
 def test_a_large_file_of_an_older_version_is_left_alone_and_the_log_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(shrinking, "MOST_REWRITTEN_BYTES", 0)
+    monkeypatch.setattr(shrinking, "MAX_REWRITE_BYTES", 0)
 
     async def main() -> None:
         store = await SqlStore.open(STORE, old(tmp_path))
@@ -143,7 +143,7 @@ def test_a_file_that_is_locked_for_a_while_ends_no_run(tmp_path: Path) -> None:
     """Locked for longer than SQLite waits, for less than the store does."""
 
     async def main() -> None:
-        store = await SqlStore.open(f"{STORE}?timeout=0.01", tmp_path, patience=20)
+        store = await SqlStore.open(f"{STORE}?timeout=0.01", tmp_path, retry_seconds=20)
         state = RunState(agent="one", messages=[Message(role="user", content="go")])
         record = await store.begin(state, None, None)
         command = [sys.executable, "-c", LOCKING, str(tmp_path / "state.db")]

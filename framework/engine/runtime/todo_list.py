@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from framework.engine.runtime.request import Asker
+from framework.engine.runtime.request import Caller
 from framework.store.protocol import Conversation, Store
 from framework.tools.builtin.notes import MAX_ITEMS, TODO
 from framework.tools.session_values import Session
@@ -17,19 +17,19 @@ from framework.types.errors import ConversationBusy, RequestError, ToolError
 from framework.types.todo import TodoItem, merged, read_items
 
 
-async def load_items(store: Store, conversation_id: str, asker: Asker) -> tuple[TodoItem, ...]:
+async def load_todo(store: Store, conversation_id: str, caller: Caller) -> tuple[TodoItem, ...]:
     """The list of a conversation, also while a run of it is in progress; raises RequestError."""
-    conversation = await _conversation(store, conversation_id, asker)
+    conversation = await _conversation(store, conversation_id, caller)
     if conversation.open_run is not None:
         return read_items((await store.load_run(conversation.open_run)).session.get(TODO))
     return read_items(conversation.session.get(TODO))
 
 
-async def replace_items(
-    store: Store, conversation_id: str, items: Iterable[TodoItem | Mapping[str, Any]], asker: Asker
+async def replace_todo(
+    store: Store, conversation_id: str, items: Iterable[TodoItem | Mapping[str, Any]], caller: Caller
 ) -> tuple[TodoItem, ...]:
     """Replace the list of a conversation without an open run; raises RequestError, ConversationBusy."""
-    conversation = await _conversation(store, conversation_id, asker)
+    conversation = await _conversation(store, conversation_id, caller)
     if conversation.open_run is not None:
         raise ConversationBusy(f"conversation {conversation_id!r} is busy: run {conversation.open_run} has its list")
     try:
@@ -49,8 +49,8 @@ async def replace_items(
     return changed
 
 
-async def _conversation(store: Store, conversation_id: str, asker: Asker) -> Conversation:
+async def _conversation(store: Store, conversation_id: str, caller: Caller) -> Conversation:
     conversation = await store.conversation(conversation_id)
-    if not conversation.turns or not asker.may_see(conversation.user, conversation.tenant):
+    if not conversation.turns or not caller.can_access(conversation.user, conversation.tenant):
         raise RequestError(f"there is no conversation {conversation_id!r} of this user")
     return conversation

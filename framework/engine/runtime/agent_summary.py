@@ -22,7 +22,7 @@ class AgentSummary(Frozen):
     """This is its last good version: its file cannot be used now."""
 
 
-def summaries(generation: Generation) -> list[AgentSummary]:
+def summarize_agents(generation: Generation) -> list[AgentSummary]:
     """All agents, by name."""
     return [
         AgentSummary(

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 _SPANS = TypeAdapter(list[SpanRecord])
 
 
-def spans_to_json(spans: Sequence[SpanRecord]) -> str | None:
+def encode_spans(spans: Sequence[SpanRecord]) -> str | None:
     """A piece; none where there is nothing to keep. A trace that cannot be written is no reason for a run to fail."""
     if not spans:
         return None
@@ -26,7 +26,7 @@ def spans_to_json(spans: Sequence[SpanRecord]) -> str | None:
         return None
 
 
-def spans_from_json(pieces: Iterable[str]) -> list[SpanRecord]:
+def decode_spans(pieces: Iterable[str]) -> list[SpanRecord]:
     """All of them, by when they began."""
     found = [span for piece in pieces for span in _SPANS.validate_json(piece)]
     return sorted(found, key=lambda span: span.start_ns)

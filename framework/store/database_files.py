@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-BESIDE = ("", "-wal", "-shm", "-journal")
+_SUFFIXES = ("", "-wal", "-shm", "-journal")
 """What SQLite appends to a database's name for the files that belong to it."""
 
 
-def files_of(url: str, root: Path) -> tuple[Path, ...]:
+def database_paths(url: str, root: Path) -> tuple[Path, ...]:
     """The files of a store with this URL, as absolute paths; none where it is a server.
 
     Args:
@@ -20,4 +20,4 @@ def files_of(url: str, root: Path) -> tuple[Path, ...]:
     if not mark or not scheme.startswith("sqlite") or not name:
         return ()
     file = (root / name).resolve()
-    return tuple(file.with_name(f"{file.name}{suffix}") for suffix in BESIDE)
+    return tuple(file.with_name(f"{file.name}{suffix}") for suffix in _SUFFIXES)

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 
-class Prepared:
+class PreparedStatement:
     """One statement of a database; its parameters by name."""
 
     def __init__(self, statement: sa.Executable, dialect: sa.Dialect, columns: Sequence[str] | None = None) -> None:
@@ -18,20 +18,20 @@ class Prepared:
         self._fixed: dict[str, Any] = {} if columns else dict(compiled.params)
         self._order: Sequence[str] | None = compiled.positiontup
 
-    def one(self, connection: sa.Connection, row: Mapping[str, Any]) -> Any:
+    def execute(self, connection: sa.Connection, row: Mapping[str, Any]) -> Any:
         """Execute it, and give the first row it returns, if it does."""
         cursor = _cursor(connection)
         cursor.execute(self._text, self._parameters(row))
         return cursor.fetchone() if cursor.description else None
 
-    def all(self, connection: sa.Connection, row: Mapping[str, Any]) -> Sequence[Any]:
+    def fetch_all(self, connection: sa.Connection, row: Mapping[str, Any]) -> Sequence[Any]:
         """Execute it and return all rows."""
         cursor = _cursor(connection)
         cursor.execute(self._text, self._parameters(row))
         rows: Sequence[Any] = cursor.fetchall()
         return rows
 
-    def many(self, connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    def execute_many(self, connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Execute it for each row."""
         if len(rows) == 1:
             _cursor(connection).execute(self._text, self._parameters(rows[0]))
