@@ -13,7 +13,7 @@ from framework.cli.project import read_project
 from framework.cli.schema import refresh_schemas
 from framework.cli.show import counted
 from framework.config.generations.generation import Generation
-from framework.config.yaml.parse import in_order
+from framework.config.yaml.parse import sort_problems
 from framework.evals.suite import read_suite
 from framework.types.errors import ConfigError
 from framework.types.outcome import EXIT_CONFIG
@@ -63,7 +63,7 @@ def _fix(location: Location, *, quiet: bool) -> list[str]:
 
 
 def _problems(location: Location, generation: Generation) -> list[Problem]:
-    found = in_order([*generation.problems, *read_suite(generation).problems])
+    found = sort_problems([*generation.problems, *read_suite(generation).problems])
     return [problem for problem in found if location.file in (None, problem.path)]
 
 

@@ -14,7 +14,7 @@ from framework.cli.remote import Remote, encoded
 from framework.cli.show import visible
 from framework.config.generations.candidate import Candidate
 from framework.config.generations.generation import Generation
-from framework.config.settings import API_KEY
+from framework.config.settings import API_KEY_VARIABLE
 from framework.engine.runtime.project import Project
 from framework.server.schemas import ConfigHistory, LiveConfig, PastConfig
 
@@ -58,7 +58,7 @@ def _of_a_server(function: C) -> C:
     """The options that say which server is meant."""
     for option in (
         click.option("-C", "--project", default=".", show_default=True, help="Whose settings say where the server is."),
-        click.option("--key", envvar=API_KEY, show_envvar=True, help="One of the server's keys."),
+        click.option("--key", envvar=API_KEY_VARIABLE, show_envvar=True, help="One of the server's keys."),
         click.option("--url", help="The server, e.g. http://127.0.0.1:8321; otherwise as server.host and port say."),
     ):
         function = option(function)

@@ -11,7 +11,7 @@ import click
 
 from framework.cli.show import visible
 from framework.cli.writing import replace_file
-from framework.config.yaml.fixes import fixed
+from framework.config.yaml.fixes import apply_fixes
 from framework.types.errors import RequestError
 from framework.types.problem import Problem
 
@@ -30,7 +30,7 @@ def fix_files(root: Path, problems: Iterable[Problem], *, quiet: bool) -> list[s
         file = root / path
         try:
             before = file.read_bytes()
-            after = fixed(path, before, found)
+            after = apply_fixes(path, before, found)
             if after != before:
                 replace_file(file.resolve(), after)
         except OSError as error:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from framework.cli.location import locate
-from framework.config.settings import API_KEY
+from framework.config.settings import API_KEY_VARIABLE
 from framework.server.listen_socket import server_url
 from framework.types.errors import AgentsdError, RequestError
 
@@ -85,7 +85,7 @@ class Remote:
         message = str(said["error"]["message"])
         if status == HTTPStatus.UNAUTHORIZED:
             what = "the key is wrong" if self.key else "a key is needed"
-            message = f"{what} for the server at {self.url}: give it as --key or {API_KEY}"
+            message = f"{what} for the server at {self.url}: give it as --key or {API_KEY_VARIABLE}"
         if status < 500:
             raise RequestError(message)
         raise NoServer(f"the server at {self.url} failed: {message}")

@@ -15,14 +15,21 @@ from framework.cli.writing import replace_file
 from framework.config.agents.extensions import BUILTIN_EXECUTORS
 from framework.config.files.snapshot import AGENTS, PROMPTS
 from framework.config.generations.generation import Generation
-from framework.config.schema import Names, Schema, agent_schema, cases_schema, settings_schema, sources_schema
+from framework.config.schema import (
+    EditorSchema,
+    ProjectNames,
+    agent_schema,
+    cases_schema,
+    settings_schema,
+    sources_schema,
+)
 from framework.engine.runtime.project import Project
 from framework.engine.runtime.runtime import Runtime
 from framework.llm.providers import OFFLINE, PROVIDERS
 from framework.types.errors import RequestError
 from framework.types.private_folder import OWN, make_private
 
-KINDS: Mapping[str, Callable[[Names], Schema]] = {
+KINDS: Mapping[str, Callable[[ProjectNames], EditorSchema]] = {
     "agent": agent_schema,
     "cases": cases_schema,
     "settings": settings_schema,
@@ -51,10 +58,10 @@ def command(path: str, kind: str, write: bool) -> int:
     return 0
 
 
-def names_of(project: Project | Runtime) -> Names:
+def names_of(project: Project | Runtime) -> ProjectNames:
     """What the files of a project may refer to."""
     generation = project.catalog.current
-    return Names(
+    return ProjectNames(
         tools={name: tool.definition.description for name, tool in generation.tools.items()},
         agents={name: agent.spec.description for name, agent in generation.agents.items()},
         models={OFFLINE, *project.settings.models, *(f"{provider.name}/" for provider in PROVIDERS)},
@@ -76,7 +83,7 @@ def refresh_schemas(project: Project | Runtime) -> None:
             write_schemas(project.root, names_of(project))
 
 
-def write_schemas(root: Path, names: Names) -> list[Path]:
+def write_schemas(root: Path, names: ProjectNames) -> list[Path]:
     """Write what has changed, each file at once; returns the files written. Raises OSError."""
     texts = {root / OWN / f"{kind}.schema.json": _text(make(names)) for kind, make in KINDS.items()}
     return [path for path, text in texts.items() if _replace(path, text.encode())]
@@ -90,5 +97,5 @@ def _replace(path: Path, content: bytes) -> bool:
     return True
 
 
-def _text(schema: Schema) -> str:
+def _text(schema: EditorSchema) -> str:
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

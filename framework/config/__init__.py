@@ -1,13 +1,13 @@
-"""The configuration plane.
+"""Loads a project's files, validates them, and replaces the running configuration when they change.
 
 In reading order; each module imports only from those below it:
 
-    watch        Watches the project's folders. An event is only a hint that something changed: the scan of the ...
-    generations  TO WRITE.
-    agents       TO WRITE.
-    files        TO WRITE.
-    schema       The formats of a project's files as JSON Schema, for editors: made from the models that load the ...
-    settings     Process settings: `agentsd.yaml`, and over it the environment (`AGENTSD_SECTION__KEY`).
-    templates    TO WRITE.
-    yaml         TO WRITE.
+    watch        Watches the project's folders and publishes each valid edit as a new generation.
+    generations  Builds, compares, publishes and archives generations: immutable versions of the configuration.
+    agents       Compiles agent files and tool sources, checks their references and keeps last good versions.
+    templates    Analyzes, checks and renders prompt templates in a sandbox with bounded work.
+    files        Reads the project's folders into snapshots and debounces changes.
+    schema       Generates JSON Schemas of the project's files for editors.
+    settings     Process settings from `agentsd.yaml` and `AGENTSD_*` environment variables.
+    yaml         Parses YAML, validates it against a model, and reports problems with their positions.
 """

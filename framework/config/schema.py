@@ -20,9 +20,9 @@ from framework.types.frozen import Duration
 from framework.types.source import Sources
 from framework.types.spec import AgentSpec, ToolPattern
 
-Schema = dict[str, Any]
+EditorSchema = dict[str, Any]
 
-_DURATION: Schema = {
+_DURATION: EditorSchema = {
     "type": ["string", "number"],
     "pattern": r"^(?=.*[1-9])\d+(\.\d+)?\s*(ms|s|m|h|d)$",
     "patternErrorMessage": "a duration is written like 500ms, 90s, 15m, 24h or 30d",
@@ -30,12 +30,12 @@ _DURATION: Schema = {
 }
 _VARIABLE = r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}"
 """What `agentsd.yaml` may hold instead of a value: it is filled in before the value is checked."""
-_ABOUT = frozenset({"default", "description", "markdownDescription"})
-_FOR_ANY_TYPE = frozenset({"enum", "const", "anyOf", "oneOf", "allOf", "$ref", *_ABOUT})
+_ANNOTATIONS = frozenset({"default", "description", "markdownDescription"})
+_FOR_ANY_TYPE = frozenset({"enum", "const", "anyOf", "oneOf", "allOf", "$ref", *_ANNOTATIONS})
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class ProjectNames:
     """What the files of a project may refer to. Editors offer these; others stay valid, for they may come later."""
 
     tools: Mapping[str, str] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Names:
     """Paths below `prompts/`."""
 
 
-def agent_schema(names: Names) -> Schema:
+def agent_schema(names: ProjectNames) -> EditorSchema:
     """The schema of an agent file, with a project's names as completions."""
     schema = _generate(AgentSpec, "urn:agentsd:agent")
     agent, definitions = schema["properties"], schema["$defs"]
@@ -76,7 +76,7 @@ def agent_schema(names: Names) -> Schema:
     return schema
 
 
-def settings_schema(names: Names) -> Schema:
+def settings_schema(names: ProjectNames) -> EditorSchema:
     """The schema of `agentsd.yaml`, with a project's names as completions."""
     schema = _generate(Settings, "urn:agentsd:settings")
     definitions, models = schema["$defs"], dict.fromkeys(names.models, "")
@@ -90,7 +90,7 @@ def settings_schema(names: Names) -> Schema:
     return schema
 
 
-def cases_schema(names: Names) -> Schema:
+def cases_schema(names: ProjectNames) -> EditorSchema:
     """The schema of the cases beside an agent, with a project's names as completions."""
     schema = _generate(CaseFile, "urn:agentsd:cases")
     definitions, tools = schema["$defs"], {**names.tools, **{f"agent.{name}": "" for name in names.agents}}
@@ -104,7 +104,7 @@ def cases_schema(names: Names) -> Schema:
     return schema
 
 
-def sources_schema(names: Names) -> Schema:  # noqa: ARG001 - one signature for all
+def sources_schema(names: ProjectNames) -> EditorSchema:  # noqa: ARG001 - one signature for all
     """The schema of tool sources in `plugins/`."""
     schema = _generate(Sources, "urn:agentsd:sources")
     for model in (schema, *schema["$defs"].values()):
@@ -112,7 +112,7 @@ def sources_schema(names: Names) -> Schema:  # noqa: ARG001 - one signature for 
     return schema
 
 
-def _generate(model: type[BaseModel], identity: str) -> Schema:
+def _generate(model: type[BaseModel], identity: str) -> EditorSchema:
     made = model.model_json_schema(by_alias=True, mode="validation", schema_generator=_Generator)
     return {"$schema": _Generator.schema_dialect, "$id": identity, **made}
 
@@ -123,7 +123,7 @@ class _Generator(GenerateJsonSchema):
     def generate_inner(self, schema: Any) -> JsonSchemaValue:
         """What may stand at one place."""
         made = super().generate_inner(schema)
-        return dict(_DURATION) if made == _declared_duration() else _folded(made)
+        return dict(_DURATION) if made == _declared_duration() else _merge_alternatives(made)
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - the signature is pydantic's
         """Never: editors would show each key a second time, capitalized."""
@@ -147,12 +147,12 @@ class _Generator(GenerateJsonSchema):
 
 
 @cache
-def _declared_duration() -> Schema:
+def _declared_duration() -> EditorSchema:
     """What `Duration` says of itself: less than it checks."""
     return TypeAdapter(Duration).json_schema()
 
 
-def _folded(node: Schema) -> Schema:
+def _merge_alternatives(node: EditorSchema) -> EditorSchema:
     """Alternatives of different types as one: editors then tell one mistake, and show the description once."""
     options = node.get("anyOf", ())
     keys = [key for option in options for key in option if key != "type"]
@@ -167,7 +167,7 @@ def _folded(node: Schema) -> Schema:
     return {**merged, "type": kinds, **rest}
 
 
-def _types(node: Schema) -> list[str]:
+def _types(node: EditorSchema) -> list[str]:
     kind = node.get("type", [])
     return [kind] if isinstance(kind, str) else list(kind)
 
@@ -198,27 +198,27 @@ def _attribute_docs(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
                 yield name, inspect.cleandoc(text)
 
 
-def _offer(node: Schema, names: Mapping[str, str]) -> Schema:
+def _offer(node: EditorSchema, names: Mapping[str, str]) -> EditorSchema:
     """The same place, with names offered for the text in it: alternatives, so that other text stays valid."""
     if "items" in node:
         return {**node, "items": _offer(node["items"], names)}
     if not names:
         return node
-    named: Schema = {"enum": sorted(names)}
+    named: EditorSchema = {"enum": sorted(names)}
     if any(names.values()):
         named["enumDescriptions"] = [names[name] for name in named["enum"]]
     if "anyOf" in node:
         return {**node, "anyOf": [{"type": "string", **named}, *node["anyOf"]]}
-    about, rest = _apart(node)
+    about, rest = _split_annotations(node)
     return {**about, "type": rest.pop("type"), "anyOf": [named, rest]}
 
 
-def _or_variable(node: Schema) -> Schema:
+def _or_variable(node: EditorSchema) -> EditorSchema:
     """The same place, where a value that is more than any text may also be a `${VARIABLE}`."""
     if "anyOf" in node:  # names that are offered; beside them is the text that may be a variable
         return {**node, "anyOf": [option if "enum" in option else _or_variable(option) for option in node["anyOf"]]}
     if "enum" in node:
-        about, rest = _apart(node)
+        about, rest = _split_annotations(node)
         return {**about, "anyOf": [rest, {"type": "string", "pattern": _VARIABLE}]}
     kinds, patterns = _types(node), [node["pattern"]] if "pattern" in node else []
     if not patterns and not {"integer", "number", "boolean"}.intersection(kinds):
@@ -227,7 +227,7 @@ def _or_variable(node: Schema) -> Schema:
     return {**node, **also, "pattern": "|".join([*patterns, _VARIABLE])}
 
 
-def _apart(node: Schema) -> tuple[Schema, Schema]:
+def _split_annotations(node: EditorSchema) -> tuple[EditorSchema, EditorSchema]:
     """What is said about a place, and what may stand there."""
-    about = {key: value for key, value in node.items() if key in _ABOUT}
-    return about, {key: value for key, value in node.items() if key not in _ABOUT}
+    about = {key: value for key, value in node.items() if key in _ANNOTATIONS}
+    return about, {key: value for key, value in node.items() if key not in _ANNOTATIONS}

@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from framework.config.yaml.document import Document, DocumentError, read_document
 from framework.config.yaml.environment import expand
-from framework.config.yaml.parse import in_order, spec_problems, without_secrets
+from framework.config.yaml.parse import redact_problems, sort_problems, validation_problems
 from framework.llm.base_url import base_url_of
 from framework.llm.capabilities import Capabilities
 from framework.tools.base_folder import is_below, plain_parts
@@ -25,12 +25,12 @@ from framework.types.problem import Problem
 from framework.types.spec import AgentName, ContentMode
 from framework.types.trace import Inbound
 
-FILE = "agentsd.yaml"
-PREFIX = "AGENTSD_"
-KEY_CHARS = 16
-API_KEY = "AGENTSD_API_KEY"
+SETTINGS_FILE = "agentsd.yaml"
+ENV_PREFIX = "AGENTSD_"
+_MIN_KEY_CHARS = 16
+API_KEY_VARIABLE = "AGENTSD_API_KEY"
 """The variable with the key that commands show to a server; the only one with our prefix that is no setting."""
-NO_FILE = b"{}"
+EMPTY_SETTINGS = b"{}"
 """What stands for a missing file: no key at all."""
 
 
@@ -159,11 +159,11 @@ class StoreSettings(Frozen):
     a conversation is kept as long as that (`conversation.ttl` of its agent)."""
 
 
-def _usable_key(key: SecretStr) -> SecretStr:
+def _check_key(key: SecretStr) -> SecretStr:
     text = key.get_secret_value()
-    if len(text) < KEY_CHARS or not (text.isascii() and text.isprintable()) or " " in text:
+    if len(text) < _MIN_KEY_CHARS or not (text.isascii() and text.isprintable()) or " " in text:
         raise ValueError(
-            f"a key is {KEY_CHARS} or more visible ASCII characters, such as `openssl rand -hex 32` prints"
+            f"a key is {_MIN_KEY_CHARS} or more visible ASCII characters, such as `openssl rand -hex 32` prints"
         )
     return key
 
@@ -175,7 +175,7 @@ class ServerSettings(Frozen):
     """An address or a name of this machine; one that others reach needs `api_keys`."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8321
     """0: any that is free."""
-    api_keys: tuple[Annotated[SecretStr, AfterValidator(_usable_key)], ...] = ()
+    api_keys: tuple[Annotated[SecretStr, AfterValidator(_check_key)], ...] = ()
     """Every request needs one of these (`Authorization: Bearer …`). None: only this machine may ask."""
     max_connections: Annotated[int, Field(ge=1)] = 500
     """Open connections. At the limit, a new one replaces the oldest that has no request in progress."""
@@ -190,7 +190,7 @@ class Settings(BaseSettings):
     """Everything that is not an agent's own. Files and variables that are wrong raise ConfigError."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX,
+        env_prefix=ENV_PREFIX,
         env_nested_delimiter="__",
         extra="forbid",
         frozen=True,
@@ -228,11 +228,11 @@ class Settings(BaseSettings):
     @classmethod
     def load(cls, root: Path) -> Settings:
         """Read `agentsd.yaml` below the root, if there is one, and the environment; raises ConfigError."""
-        path = root / FILE
+        path = root / SETTINGS_FILE
         try:
-            return cls.parse(path.read_bytes() if path.is_file() else NO_FILE)
+            return cls.parse(path.read_bytes() if path.is_file() else EMPTY_SETTINGS)
         except OSError as error:
-            raise ConfigError(f"{FILE} cannot be read: {error.strerror}") from None
+            raise ConfigError(f"{SETTINGS_FILE} cannot be read: {error.strerror}") from None
 
     @classmethod
     def parse(cls, source: bytes) -> Settings:
@@ -240,16 +240,16 @@ class Settings(BaseSettings):
         if unknown := [*_unknown_variables(os.environ)]:
             raise ConfigError("the environment is wrong", unknown)
         try:
-            document = read_document(FILE, source)
+            document = read_document(SETTINGS_FILE, source)
         except DocumentError as error:
-            _refuse([error.problem], source)
+            _raise_config_error([error.problem], source)
         data, problems = expand(document, os.environ)
         if problems:
-            _refuse(problems, source)
-        return cls._checked(replace(document, data=data), source)
+            _raise_config_error(problems, source)
+        return cls._validate(replace(document, data=data), source)
 
     @classmethod
-    def _checked(cls, document: Document, source: bytes) -> Settings:
+    def _validate(cls, document: Document, source: bytes) -> Settings:
         try:
             # pydantic-settings takes arguments with an underscore as options of its own, such as `_env_file`
             settings = cls(**{key: value for key, value in document.data.items() if not key.startswith("_")})
@@ -257,19 +257,19 @@ class Settings(BaseSettings):
             problems = [*_own_problems(document)]
             for detail in error.errors(include_url=False):
                 problems.extend(_problems(detail, document))
-            _refuse(problems, source)
+            _raise_config_error(problems, source)
         except SettingsError as error:
             raise ConfigError(f"the environment is wrong: {error}") from None
         if problems := [*_own_problems(document)]:
-            _refuse(problems, source)
+            _raise_config_error(problems, source)
         return settings
 
 
-def _refuse(problems: Iterable[Problem], source: bytes) -> NoReturn:
+def _raise_config_error(problems: Iterable[Problem], source: bytes) -> NoReturn:
     """Raise ConfigError; where the file holds a secret, its lines are not shown."""
-    found = without_secrets(in_order(problems), source)
-    from_file = any(problem.path == FILE for problem in found)
-    raise ConfigError(f"{FILE} cannot be used" if from_file else "the environment is wrong", found)
+    found = redact_problems(sort_problems(problems), source)
+    from_file = any(problem.path == SETTINGS_FILE for problem in found)
+    raise ConfigError(f"{SETTINGS_FILE} cannot be used" if from_file else "the environment is wrong", found)
 
 
 def _own_problems(document: Document) -> Iterator[Problem]:
@@ -281,27 +281,27 @@ def _own_problems(document: Document) -> Iterator[Problem]:
 def _problems(detail: ErrorDetails, document: Document) -> Iterator[Problem]:
     """A finding at its place in the file, or at the variable that brought it in."""
     loc = detail["loc"]
-    variables = [variable_of(loc[:length]) for length in range(len(loc), 0, -1)]
+    variables = [variable_name(loc[:length]) for length in range(len(loc), 0, -1)]
     given = {name.upper() for name in os.environ}
     variable = next((name for name in variables if name in given), None)
     if variable is None and (loc in document.marks or loc[:-1] in document.marks):
-        yield from spec_problems([detail], document, Settings)
+        yield from validation_problems([detail], document, Settings)
         return
     data: Any = None
     for part in reversed(loc):
         data = {part: data}
-    name = variable or variable_of(loc)
-    for problem in spec_problems([detail], Document(name, b"", data, {}), Settings):
+    name = variable or variable_name(loc)
+    for problem in validation_problems([detail], Document(name, b"", data, {}), Settings):
         yield Problem(path=name, message=problem.message, hint=problem.hint)
 
 
-def variable_of(loc: tuple[str | int, ...]) -> str:
+def variable_name(loc: tuple[str | int, ...]) -> str:
     """The variable of the environment that a setting can come from."""
-    return PREFIX + "__".join(str(part) for part in loc).upper()
+    return ENV_PREFIX + "__".join(str(part) for part in loc).upper()
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
-    known = [variable_of((name,)) for name in Settings.model_fields]
+    known = [variable_name((name,)) for name in Settings.model_fields]
     for name in sorted(environ):
-        if name.startswith(PREFIX) and name != API_KEY and name.split("__")[0].upper() not in known:
+        if name.startswith(ENV_PREFIX) and name != API_KEY_VARIABLE and name.split("__")[0].upper() not in known:
             yield Problem(path=name, message=f"no such setting{did_you_mean(name.split('__')[0].upper(), known)}")

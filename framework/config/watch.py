@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from framework.config.files.debounce import Graces, Settling
-from framework.config.files.roots import TICK_SECONDS, Roots
-from framework.config.files.snapshot import AGENTS, FOLDERS, PROMPTS, Scanner, Snapshot
+from framework.config.files.debounce import Debouncer, GracePeriods
+from framework.config.files.snapshot import AGENTS, PROJECT_FOLDERS, PROMPTS, Scanner, Snapshot
 from framework.config.generations.candidate import Candidate
 from framework.config.generations.catalog import Catalog
 from framework.config.settings import ReloadSettings
@@ -30,6 +30,11 @@ FEW = 10
 """So many files are saved at once; more are in the middle of being written when the first of them are seen."""
 STOP_SECONDS = 0.1
 """How long a watcher that is stopped waits for its threads; they end by themselves."""
+_TICK_SECONDS = 0.2
+"""How often the identity of the watched folders is checked."""
+
+_Identity = tuple[str, int, int]
+"""Resolved path, device and inode of a folder."""
 
 
 @asynccontextmanager
@@ -58,8 +63,8 @@ class Watcher:
         self._count_cases = settings.gate != "none"
         self._home = catalog.root.parent if catalog.single else catalog.root
         self._scanner = Scanner(catalog.root, single=catalog.single)
-        graces = Graces(settings.quiet, settings.removal_grace, settings.widening_grace)
-        self._settling = Settling(graces, catalog.current.digest)
+        graces = GracePeriods(settings.quiet, settings.removal_grace, settings.widening_grace)
+        self._debouncer = Debouncer(graces, catalog.current.digest)
         self._candidate: Candidate | None = None
         self._hinted = asyncio.Event()
         self._next_scan = 0.0
@@ -86,39 +91,39 @@ class Watcher:
         loop, pause = asyncio.get_running_loop(), RETRY_SECONDS
         while True:
             began = loop.time()
-            with closing(Roots(self._folders())) as roots:
+            with closing(WatchedFolders(self._folders())) as folders:
                 try:
-                    await self._in_thread(threads, _safe(partial(self._watch, roots, threads, loop)))
+                    await self._in_thread(threads, _safe(partial(self._watch, folders, threads, loop)))
                 except Exception as error:  # noqa: BLE001 - what the watch stumbles over may be gone next time
-                    if not roots.changed():
+                    if not folders.have_changed():
                         self.restarts += 1
                         why = str(error) or type(error).__name__
                         log.warning("the file watcher failed and is started again: %s", why)
                     self._hinted.set()
                     pause = min(2 * pause, RETRY_MOST_SECONDS) if loop.time() - began < 2 * pause else RETRY_SECONDS
-                    await roots.until_changed(pause)
+                    await folders.until_changed(pause)
 
     def _folders(self) -> list[Path]:
-        return [self._home] if self._catalog.single else [self._home / name for name in FOLDERS]
+        return [self._home] if self._catalog.single else [self._home / name for name in PROJECT_FOLDERS]
 
-    def _watch(self, roots: Roots, threads: ThreadPoolExecutor, loop: asyncio.AbstractEventLoop) -> None:
+    def _watch(self, folders: WatchedFolders, threads: ThreadPoolExecutor, loop: asyncio.AbstractEventLoop) -> None:
         """Pass on hints until the folders are no longer the same, or the process ends, in a thread."""
         from watchfiles import watch  # not needed by a process that does not watch
 
         changes = watch(
-            *(roots.folders or [self._home]),
+            *(folders.existing or [self._home]),
             watch_filter=None,  # the scan decides what counts; a filter here would miss swapped folders
             step=STEP_MS,
             debounce=DEBOUNCE_MS,
-            rust_timeout=int(TICK_SECONDS * 1000),
+            rust_timeout=int(_TICK_SECONDS * 1000),
             yield_on_timeout=True,
             stop_event=self._stop,
-            recursive=bool(roots.folders) and not self._catalog.single,  # what else lies there may be huge
+            recursive=bool(folders.existing) and not self._catalog.single,  # what else lies there may be huge
         )
         first = True
         with closing(changes):
             for changed in changes:
-                moved = roots.changed()
+                moved = folders.have_changed()
                 if changed or moved or first:  # a change before the watch began had no event
                     self._hint(loop)
                 if moved or not _takes_work(threads):
@@ -152,33 +157,33 @@ class Watcher:
 
     async def _look(self, threads: ThreadPoolExecutor) -> float:
         """Read the files, and let go live what may. Returns when to look next, by the loop's clock."""
-        now, settling = asyncio.get_running_loop().time, self._settling
+        now, debouncer = asyncio.get_running_loop().time, self._debouncer
         began = now()
         seen = await self._in_thread(threads, self._scan)
-        was_pending = settling.pending
+        was_pending = debouncer.pending
         self._next_scan = now() + (now() - began)
-        settling.look(seen, self._catalog.current.digest, now())
-        if settling.pending and not was_pending and self._may_be_built_early(seen):
+        debouncer.observe(seen, self._catalog.current.digest, now())
+        if debouncer.pending and not was_pending and self._may_be_built_early(seen):
             await self._built(seen)  # meanwhile it settles
-        while settling.pending:
-            if wait := settling.quiet(began).wait:
+        while debouncer.pending:
+            if wait := debouncer.ready_to_build(began).wait:
                 return began + wait
             candidate = await self._built(seen)
             if candidate is None:
-                settling.answer(seen, self._catalog.current.digest, began)
+                debouncer.mark_handled(seen, self._catalog.current.digest, began)
                 break
-            verdict = settling.verdict(began, widens=candidate.widens, removes=candidate.removes)
+            verdict = debouncer.ready_to_publish(began, widens=candidate.widens, removes=candidate.removes)
             if verdict.wait:
                 return began + verdict.wait
             if verdict.hold:
                 await self._go_live_without(verdict.hold, began)
             elif await self._goes_live(candidate):
-                settling.answer(seen, self._catalog.current.digest, began)
+                debouncer.mark_handled(seen, self._catalog.current.digest, began)
         return now() + self._reconcile
 
     def _may_be_built_early(self, seen: Snapshot) -> bool:
         """A small edit that runs nothing and asks nobody when it is built; not what is live: that ends a hold."""
-        touched = self._settling.touched
+        touched = self._debouncer.touched
         if touched is None or len(touched) > FEW or seen.digest == self._catalog.current.digest:
             return False
         return all(path.startswith((AGENTS + "/", PROMPTS + "/")) for path in touched)
@@ -196,11 +201,11 @@ class Watcher:
         return (await self._catalog.publish(candidate, trigger="watch")).digest == candidate.digest
 
     async def _go_live_without(self, hold: frozenset[str], began: float) -> None:
-        held = self._counted(self._settling.held(hold))
+        held = self._counted(self._debouncer.hold_back(hold))
         candidate = await self._catalog.prepare(held)
         if candidate is not None:
             await self._goes_live(candidate)
-        self._settling.answer(held, self._catalog.current.digest, began)
+        self._debouncer.mark_handled(held, self._catalog.current.digest, began)
 
     async def _in_thread(self, threads: ThreadPoolExecutor, function: Callable[[], T]) -> T:
         """Call a function in a thread; when cancelled, wait a moment for the thread to end."""
@@ -218,7 +223,53 @@ class Watcher:
         return self._counted(self._scanner.scan())
 
     def _counted(self, snapshot: Snapshot) -> Snapshot:
-        return snapshot.with_cases_counted() if self._count_cases else snapshot
+        return snapshot.with_cases_in_digest() if self._count_cases else snapshot
+
+
+class WatchedFolders:
+    """The folders among some paths, as they are now.
+
+    Holds them open until `close`: a folder that is deleted and made again could have the same inode otherwise.
+    """
+
+    def __init__(self, wanted: Iterable[Path]) -> None:
+        self._wanted = tuple(wanted)
+        self._descriptors: list[int] = []
+        self._identities = [self._open(path) for path in self._wanted]
+
+    @property
+    def existing(self) -> tuple[Path, ...]:
+        """Those of the paths that are folders."""
+        return tuple(path for path, found in zip(self._wanted, self._identities, strict=True) if found)
+
+    def have_changed(self) -> bool:
+        """Whether another folder, or none, stands where one of these stood, or one where there was none."""
+        now = WatchedFolders(self._wanted)
+        now.close()
+        return now._identities != self._identities
+
+    async def until_changed(self, seconds: float) -> None:
+        """Wait until other folders stand there, but no longer than so many seconds."""
+        now = asyncio.get_running_loop().time
+        ends = now() + seconds
+        while (left := ends - now()) > 0:
+            await asyncio.sleep(min(left, _TICK_SECONDS))
+            if self.have_changed():
+                return
+
+    def close(self) -> None:
+        """Let go of the folders."""
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    def _open(self, path: Path) -> _Identity | None:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._descriptors.append(descriptor)
+            status = os.fstat(descriptor)  # fails on network mounts whose folder is gone
+        except OSError:
+            return None
+        return os.path.realpath(path), status.st_dev, status.st_ino
 
 
 def _safe(function: Callable[[], T]) -> Callable[[], T]:

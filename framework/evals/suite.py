@@ -9,8 +9,8 @@ from pathlib import PurePosixPath
 
 from framework.config.files.snapshot import TEST_SUFFIXES
 from framework.config.generations.generation import Generation
-from framework.config.yaml.document import Document, Path
-from framework.config.yaml.parse import ParseError, in_order, parse
+from framework.config.yaml.document import Document, KeyPath
+from framework.config.yaml.parse import ParseError, parse, sort_problems
 from framework.types.case import SUB_AGENT, Case, CaseFile
 from framework.types.errors import did_you_mean
 from framework.types.problem import Problem
@@ -67,7 +67,7 @@ def read_suite(generation: Generation) -> Suite:
         ]
         problems.extend(_problems(placed, generation))
         cases.extend(placed)
-    return Suite(tuple(cases), tuple(in_order(problems)))
+    return Suite(tuple(cases), tuple(sort_problems(problems)))
 
 
 def default_agent(path: str) -> str:
@@ -107,7 +107,7 @@ def _unknown_tools(placed: PlacedCase, known: list[str]) -> Iterator[Problem]:
             yield problem.model_copy(update={"severity": "warning"})
 
 
-def _tool_patterns(case: Case) -> Iterator[tuple[Path, str]]:
+def _tool_patterns(case: Case) -> Iterator[tuple[KeyPath, str]]:
     expect = case.expect
     for key in ("offered", "not_offered", "called", "called_exactly", "not_called", "denied"):
         for index, pattern in enumerate(getattr(expect, key) or ()):

@@ -20,7 +20,7 @@ from framework import Runtime
 from framework.cli.init import copy_starter
 from framework.cli.schema import names_of, refresh_schemas, write_schemas
 from framework.config.schema import (
-    Names,
+    ProjectNames,
     agent_schema,
     cases_schema,
     field_docs,
@@ -47,14 +47,14 @@ from tests.docs.test_docs import blocks
 from tests.support.cases import cases
 from tests.support.projects import agent, write
 
-NAMES = Names(
+NAMES = ProjectNames(
     tools={"read_file": "Read a file.", "echo": "Say it again."},
     agents={"helper": "Helps.", "planner": "Plans."},
     models=["offline", "fast", "openai/"],
     executors=["react", "plan"],
     templates=["a/system.j2"],
 )
-AGENT, SETTINGS, NAMELESS = agent_schema(NAMES), settings_schema(NAMES), agent_schema(Names())
+AGENT, SETTINGS, NAMELESS = agent_schema(NAMES), settings_schema(NAMES), agent_schema(ProjectNames())
 CASES, SOURCES = cases_schema(NAMES), sources_schema(NAMES)
 GOOD = "version: 1\nname: a\ndescription: Does a.\ninstructions: Do a.\n"
 
@@ -74,8 +74,8 @@ def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def names_in(root: Path) -> Names:
-    async def main() -> Names:
+def names_in(root: Path) -> ProjectNames:
+    async def main() -> ProjectNames:
         async with Runtime.open(root, watch=False) as runtime:
             return names_of(runtime)
 
@@ -86,7 +86,16 @@ def names_in(root: Path) -> Names:
 
 
 @pytest.mark.parametrize(
-    "schema", [AGENT, SETTINGS, CASES, SOURCES, agent_schema(Names()), cases_schema(Names()), settings_schema(Names())]
+    "schema",
+    [
+        AGENT,
+        SETTINGS,
+        CASES,
+        SOURCES,
+        agent_schema(ProjectNames()),
+        cases_schema(ProjectNames()),
+        settings_schema(ProjectNames()),
+    ],
 )
 def test_it_is_a_json_schema_and_names_its_dialect(schema: dict[str, Any]) -> None:
     Draft202012Validator.check_schema(schema)
@@ -434,7 +443,7 @@ def test_files_are_written_when_something_changed_and_only_then(tmp_path: Path) 
     before = [path.stat().st_mtime_ns for path in files]
     assert write_schemas(tmp_path, NAMES) == []
     assert [path.stat().st_mtime_ns for path in files] == before
-    more = Names(tools={**NAMES.tools, "new": ""}, agents=NAMES.agents, models=NAMES.models)
+    more = ProjectNames(tools={**NAMES.tools, "new": ""}, agents=NAMES.agents, models=NAMES.models)
     assert write_schemas(tmp_path, more) == files[:2]
     assert sorted((tmp_path / OWN).iterdir()) == files
 

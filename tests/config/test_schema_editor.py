@@ -13,7 +13,7 @@ import pytest
 from framework import Runtime
 from framework.cli.init import copy_starter
 from framework.cli.schema import refresh_schemas
-from framework.config.files.snapshot import digest_of
+from framework.config.files.snapshot import source_digest
 from framework.config.yaml.parse import ParseError, parse_agent
 from tests.support.editor import SERVER, Editor, Mistake, editor, node
 from tests.support.projects import write
@@ -62,7 +62,7 @@ class Desk:
 
     def _ask(self, ask: Callable[[Path, str], Coroutine[Any, Any, T]], text: str) -> T:
         folder = self._root / "agents.d" if text.startswith(AGENT) else self._root
-        return self._runner.run(ask(folder / f"{digest_of(ask.__name__, text)}.yaml", text))
+        return self._runner.run(ask(folder / f"{source_digest(ask.__name__, text)}.yaml", text))
 
 
 @pytest.fixture(scope="module")

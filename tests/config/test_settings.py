@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from framework.config.generations.reload_effects import leaves
-from framework.config.settings import PREFIX, Settings, variable_of
+from framework.config.settings import ENV_PREFIX, Settings, variable_name
 from framework.engine.runtime.project import Project
 from framework.types.errors import ConfigError
 from framework.types.problem import Problem
@@ -21,7 +21,7 @@ SECRET = "sk-5eCr3t"
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith(PREFIX):
+        if name.startswith(ENV_PREFIX):
             monkeypatch.delenv(name)
 
 
@@ -327,6 +327,6 @@ def test_lines_are_shown_when_the_file_names_only_variables(tmp_path: Path, monk
 )
 def test_every_setting_can_come_from_its_variable(key: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
-        variable_of(tuple(key.split("."))), str(value).lower() if isinstance(value, bool) else str(value)
+        variable_name(tuple(key.split("."))), str(value).lower() if isinstance(value, bool) else str(value)
     )
     assert dict(leaves(Settings.parse(b"{}")))[key] == value

@@ -18,12 +18,12 @@ import watchfiles
 
 from framework import Runtime
 from framework.config import watch
-from framework.config.files.debounce import Settling
-from framework.config.files.roots import Roots
+from framework.config.files.debounce import Debouncer
 from framework.config.files.snapshot import Snapshot
 from framework.config.generations.candidate import Candidate
 from framework.config.generations.catalog import Catalog
 from framework.config.settings import Settings
+from framework.config.watch import WatchedFolders
 from framework.types.events import ConfigRejected
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
@@ -247,13 +247,13 @@ def test_a_look_that_fails_is_done_again_soon_without_a_hint(
 
 def test_a_project_that_is_gone_and_back_is_watched_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the pause has become by then."""
-    root, failed, until_changed = tmp_path / "project", asyncio.Event(), Roots.until_changed
+    root, failed, until_changed = tmp_path / "project", asyncio.Event(), WatchedFolders.until_changed
 
-    async def noted(roots: Roots, seconds: float) -> None:
+    async def noted(roots: WatchedFolders, seconds: float) -> None:
         failed.set()
         await until_changed(roots, seconds)
 
-    monkeypatch.setattr(Roots, "until_changed", noted)
+    monkeypatch.setattr(WatchedFolders, "until_changed", noted)
     monkeypatch.setattr(watch, "RETRY_MOST_SECONDS", 1000.0)
     monkeypatch.setattr(watch, "RETRY_SECONDS", 1000.0)
 
@@ -276,13 +276,13 @@ async def hurried(
 ) -> AsyncIterator[tuple[Runtime, asyncio.Queue[Snapshot]]]:
     """A runtime that waits for ever, and what its watcher sees."""
     looks = asyncio.Queue[Snapshot]()
-    look = Settling.look
+    look = Debouncer.observe
 
-    def noted(settling: Settling, seen: Snapshot, live: str, ended: float) -> None:
+    def noted(settling: Debouncer, seen: Snapshot, live: str, ended: float) -> None:
         look(settling, seen, live, ended)
         looks.put_nowait(seen)
 
-    monkeypatch.setattr(Settling, "look", noted)
+    monkeypatch.setattr(Debouncer, "observe", noted)
     settings = Settings.model_validate({"reload": {"quiet": "1h"}})
     async with asyncio.timeout(30), Runtime.open(root, settings=settings) as runtime:
         await looks.get()

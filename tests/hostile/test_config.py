@@ -92,7 +92,7 @@ def test_llm07_jinja_in_an_agent_file_is_text(tmp_path: Path, key: str) -> None:
 def test_llm10_a_template_that_never_ends_or_gets_too_large_never_goes_live(
     tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prompts_module, "MAX_SECONDS", 0.2)
+    monkeypatch.setattr(prompts_module, "MAX_RENDER_SECONDS", 0.2)
     problems = after_edit(tmp_path, {"prompts/v.j2": source})
     assert {problem.path for problem in problems} == {"prompts/v.j2", "agents.d/victim.yaml"}
     assert all(len(str(problem)) < 2000 for problem in problems)

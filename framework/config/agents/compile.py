@@ -16,10 +16,10 @@ from framework.config.agents.models import model_problems
 from framework.config.agents.toolbox import Toolbox
 from framework.config.templates.prompt_check import prompt_problems, runtime_templates
 from framework.config.templates.prompts import Prompts
-from framework.config.templates.variables import NO_RUN, OF_CONVERSATION, RunVariables
-from framework.config.yaml.document import Document, DocumentError, Path, read_document
-from framework.config.yaml.parse import MAX_PROBLEMS, ParseError, in_order
-from framework.config.yaml.partial import readable
+from framework.config.templates.variables import CONVERSATION_VARIABLES, NO_RUN, RunVariables
+from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
+from framework.config.yaml.parse import MAX_FILE_PROBLEMS, ParseError, sort_problems
+from framework.config.yaml.partial import merge_valid
 from framework.tools.extension import Extension
 from framework.tools.schema.arguments import ModelArguments
 from framework.tools.tool import Tool
@@ -132,7 +132,9 @@ class Agent:
 
     def guidance(self, locale: str, limits: Limits, run: RunVariables = NO_RUN) -> str:
         """How to work, within these limits; rendered once for runs that have the same. Raises PromptError."""
-        if self.prompts.own and not OF_CONVERSATION.isdisjoint(self.prompts.used_by("react.j2", locale)):
+        if self.prompts.project_names and not CONVERSATION_VARIABLES.isdisjoint(
+            self.prompts.variables_for("react.j2", locale)
+        ):
             return self.render("react.j2", locale, **run.data(), limits=limits.model_dump())
         key = (locale, limits, run.http)
         if (text := self._guidance.get(key)) is None:  # one look-up: the hash of limits takes long
@@ -168,7 +170,7 @@ def compile_agent(
     if problems := list(prompt_problems(agent)):
         raise ParseError(problems)
     odd = lint(spec, document, agent.toolset, context.prompts, context.toolbox.external.unavailable)
-    warnings = tuple(in_order(odd))
+    warnings = tuple(sort_problems(odd))
     return replace(agent, warnings=warnings), warnings
 
 
@@ -180,7 +182,7 @@ def unresolved_references(spec: AgentSpec, document: Document, context: CompileC
         _reference_problems(spec, document, context),
         extension_problems(spec, document, context.toolbox.extensions, context.executors),
     )
-    return list(islice(found, MAX_PROBLEMS))
+    return list(islice(found, MAX_FILE_PROBLEMS))
 
 
 def remaining_problems(path: str, source: bytes, context: CompileContext) -> list[Problem]:
@@ -191,7 +193,7 @@ def remaining_problems(path: str, source: bytes, context: CompileContext) -> lis
         return []
     empty = AgentSpec(version=1, name="x", description="x", instructions="x").model_dump(mode="json", by_alias=True)
     known = {key: value for key, value in document.data.items() if key in AgentSpec.model_fields}
-    data, _ = readable(AgentSpec, empty, known)
+    data, _ = merge_valid(AgentSpec, empty, known)
     return unresolved_references(AgentSpec.model_validate(data), document, context)
 
 
@@ -241,7 +243,7 @@ async def _delegate(**arguments: Any) -> str:
 
 
 def _reference_problems(spec: AgentSpec, document: Document, context: CompileContext) -> Iterator[Problem]:
-    def unknown(path: Path, what: str, name: str, known: Iterable[str], hint: str | None = None) -> Problem:
+    def unknown(path: KeyPath, what: str, name: str, known: Iterable[str], hint: str | None = None) -> Problem:
         return document.problem(path, f"there is no {what} {name!r}{did_you_mean(name, sorted(known))}", hint=hint)
 
     if isinstance(spec.instructions, TemplateRef) and not context.prompts.has(spec.instructions.template):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import get_args
 
-from framework.config.yaml.document import Document, Path
+from framework.config.yaml.document import Document, KeyPath
 from framework.tools.extension import Extension
 from framework.types.errors import did_you_mean
 from framework.types.problem import Problem
@@ -42,7 +42,7 @@ def extension_problems(
     hooks = {name: found for name, found in extensions.items() if found.kind == "hook"}
     for place, names in hooks_of(spec):
         for index, name in enumerate(names):
-            path: Path = ("hooks", place, index)
+            path: KeyPath = ("hooks", place, index)
             if name not in hooks:
                 yield _unknown(document, path, "hook", name, hooks)
             elif not hooks[name].takes(len(HOOK_ARGUMENTS[place])):
@@ -50,6 +50,6 @@ def extension_problems(
                 yield document.problem(path, f"{name} does not take what {place} gives: ({given})")
 
 
-def _unknown(document: Document, path: Path, what: str, name: str, known: Collection[str]) -> Problem:
+def _unknown(document: Document, path: KeyPath, what: str, name: str, known: Collection[str]) -> Problem:
     hint = None if known else f"a plugin registers one with @{what}"
     return document.problem(path, f"there is no {what} {name!r}{did_you_mean(name, sorted(known))}", hint=hint)

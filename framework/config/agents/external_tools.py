@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from framework.config.agents.sources import DeclaredSource, SourceFiles
-from framework.config.files.snapshot import digest_of
+from framework.config.files.snapshot import source_digest
 from framework.tools.connection_pool import Opened, SourcePool
 from framework.tools.contracts import Change, Contracts
 from framework.tools.tool import Tool
@@ -48,7 +48,7 @@ class ExternalTools:
     def digest(self) -> str:
         """Equal as long as agents are given the same; a connection that comes and goes is no other generation."""
         tools = (part for name, digest in sorted(self.digests.items()) for part in (name, digest))
-        return digest_of(*tools, *sorted(self.unavailable), *sorted(self.drifted))
+        return source_digest(*tools, *sorted(self.unavailable), *sorted(self.drifted))
 
 
 async def discover(

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
-from framework.config.yaml.document import Document, Path
+from framework.config.yaml.document import Document, KeyPath
 from framework.tools.schema.arguments import SchemaArguments
 from framework.types.errors import ConfigError
 from framework.types.problem import Problem
@@ -51,7 +51,7 @@ def input_fields(inputs: Mapping[str, InputSpec]) -> dict[str, Any]:
 def input_problems(spec: AgentSpec, document: Document) -> Iterator[Problem]:
     """Names that cannot be used, and defaults that do not fit."""
     for name, field in spec.inputs.items():
-        path: Path = ("inputs", name)
+        path: KeyPath = ("inputs", name)
         if name == "message":
             message = "`message` is the request itself: an input needs another name"
             yield document.problem(path, message, at_key=True)

@@ -23,7 +23,7 @@ from framework.config.agents.prices import PriceList, price_problems
 from framework.config.agents.tightening import SavedPermissions, permission_warnings, read_permissions, tighten_agent
 from framework.config.agents.toolbox import Toolbox
 from framework.config.agents.unexpected_errors import problem_from_exception
-from framework.config.files.snapshot import digest_of
+from framework.config.files.snapshot import source_digest
 from framework.config.templates.prompts import Prompts
 from framework.config.yaml.document import Document
 from framework.config.yaml.parse import ParseError
@@ -64,7 +64,7 @@ class LinkContext:
             tools = filter_tools(self.toolbox.tools.values(), patterns) if patterns else []
             names = [*(tool.name for tool in tools), *extensions_of(own.spec)]
             templates = self.prompts.closure(templates_of(own.spec))
-            self.digests[own.digest] = digest_of(
+            self.digests[own.digest] = source_digest(
                 own.digest,
                 *(part for name, source in sorted(templates.items()) for part in (name, source)),
                 *(part for name in names for part in (name, self.toolbox.digests.get(name, ""))),
@@ -241,7 +241,7 @@ class Linker:
         sub_agents = (
             specs[name].model_dump_json(include=seen) if name in specs else "" for name in own.spec.sub_agents
         )
-        return digest_of(digest, *sub_agents)
+        return source_digest(digest, *sub_agents)
 
 
 def _remaining_problems(path: str, source: bytes, context: CompileContext) -> list[Problem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Set
 
 from framework.config.templates.prompts import Prompts
-from framework.config.yaml.document import Document, Path
+from framework.config.yaml.document import Document, KeyPath
 from framework.tools.locations import kind_of, types_at
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
@@ -55,7 +55,7 @@ def _many_tools(toolset: Toolset, document: Document) -> Iterator[Problem]:
 
 
 def _unused_variables(spec: AgentSpec, document: Document, prompts: Prompts) -> Iterator[Problem]:
-    def warning(path: Path, message: str, hint: str | None = None) -> Problem:
+    def warning(path: KeyPath, message: str, hint: str | None = None) -> Problem:
         problem = document.problem(path, message, hint=hint, at_key=True)
         return problem.model_copy(update={"severity": "warning"})
 
@@ -65,7 +65,7 @@ def _unused_variables(spec: AgentSpec, document: Document, prompts: Prompts) -> 
             message = f"the model never sees the input {name!r}: the instructions are plain text"
             yield warning(("inputs", name), message, _TEMPLATE_HINT)
         return
-    used = set().union(*(prompts.used(variant) for variant in prompts.variants(source.template)))
+    used = set().union(*(prompts.variables(variant) for variant in prompts.variants(source.template)))
     for name in source.vars.keys() - used:
         yield warning(("instructions", "vars", name), f"no template uses the variable {name!r}")
     for name in spec.inputs.keys() - used:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 
-from framework.config.settings import FILE, Settings, variable_of
-from framework.config.yaml.document import Document, DocumentError, Path, read_document
+from framework.config.settings import SETTINGS_FILE, Settings, variable_name
+from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
 from framework.config.yaml.environment import expand
-from framework.config.yaml.parse import without_secrets
+from framework.config.yaml.parse import redact_problems
 from framework.llm.capabilities import unknown_settings
 from framework.types.errors import did_you_mean
 from framework.types.problem import Problem
@@ -27,27 +27,27 @@ def setting_problems(settings: Settings, source: bytes, models: Collection[str])
         models: all there are but the settings' own.
     """
     own = {*models, *settings.models}
-    named: dict[Path, str | None] = {("model",): settings.model, ("routing", "model"): settings.routing.model}
-    aliases: dict[Path, str | None] = {("models", n, "model"): alias.model for n, alias in settings.models.items()}
+    named: dict[KeyPath, str | None] = {("model",): settings.model, ("routing", "model"): settings.routing.model}
+    aliases: dict[KeyPath, str | None] = {("models", n, "model"): alias.model for n, alias in settings.models.items()}
     checked = [(path, name, unknown_model(name, own)) for path, name in named.items() if name]
     checked += [(path, name, unknown_model(name, models)) for path, name in aliases.items() if name]
     wrong = [one for one in checked if one[2]]
     if not wrong:
         return
     try:
-        document = read_document(FILE, source)
+        document = read_document(SETTINGS_FILE, source)
     except DocumentError:
         return  # the settings are a program's own
     written, _ = expand(document, os.environ)
     for path, name, message in wrong:
         hint = _ALIAS_HINT if path in aliases else _HINT
         if _at(written, path) == name:
-            yield from without_secrets([document.problem(path, message, hint=hint)], source)
-        elif os.environ.get(variable_of(path)) == name:
-            yield Problem(path=variable_of(path), message=message, hint=hint)
+            yield from redact_problems([document.problem(path, message, hint=hint)], source)
+        elif os.environ.get(variable_name(path)) == name:
+            yield Problem(path=variable_name(path), message=message, hint=hint)
 
 
-def _at(data: object, path: Path) -> object:
+def _at(data: object, path: KeyPath) -> object:
     for key in path:
         data = data.get(key) if isinstance(data, Mapping) else None
     return data
@@ -64,7 +64,7 @@ def model_problems(spec: AgentSpec, document: Document, models: Collection[str])
         yield document.problem(("model_settings", name), f"{provider} knows no {name}", hint=hint, at_key=True)
 
 
-def models_of(spec: AgentSpec) -> Iterator[tuple[Path, str]]:
+def models_of(spec: AgentSpec) -> Iterator[tuple[KeyPath, str]]:
     """The models that an agent's file names, each with its place."""
     if spec.model is not None:
         yield ("model",), spec.model

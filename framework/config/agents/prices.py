@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from framework.config.agents.models import models_of
-from framework.config.settings import FILE, ModelAlias, Settings
+from framework.config.settings import SETTINGS_FILE, ModelAlias, Settings
 from framework.config.yaml.document import Document
 from framework.llm.capabilities import Capabilities, known_capabilities
 from framework.types.problem import Problem
@@ -50,7 +50,7 @@ class PriceList:
             one = waiting.pop()
             used = [(name, ".".join(map(str, path))) for path, name in models_of(one)]
             if one.model is None:
-                used.append((self.default, f"the default model of {FILE}"))
+                used.append((self.default, f"the default model of {SETTINGS_FILE}"))
             whose = "" if one is spec else f"{one.name}: "
             yield from ((name, whose + place) for name, place in used if not self.has_price(name))
             fresh = [name for name in one.sub_agents if name in specs and name not in seen]
@@ -71,4 +71,4 @@ def price_problems(
 def price_hint(name: str, is_alias: bool) -> str:
     """Return what to write so that a cost limit can be enforced."""
     place = f"models.{name}" if is_alias else f"a model {name} under `models`"
-    return f"set capabilities.prices of {place} in {FILE}: US dollars for a million tokens, or `free`"
+    return f"set capabilities.prices of {place} in {SETTINGS_FILE}: US dollars for a million tokens, or `free`"

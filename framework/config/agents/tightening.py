@@ -17,9 +17,9 @@ from typing import Any
 
 from framework.config.agents.compile import Agent, assemble
 from framework.config.agents.diff import LIST_EFFECTS, VALUE_EFFECTS
-from framework.config.files.snapshot import digest_of
-from framework.config.yaml.document import Document, DocumentError, PackedMarks, Path, read_document
-from framework.config.yaml.partial import Data, at_key, readable
+from framework.config.files.snapshot import source_digest
+from framework.config.yaml.document import Document, DocumentError, KeyPath, PackedMarks, read_document
+from framework.config.yaml.partial import JsonObject, get_dotted, merge_valid
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, SkillPolicy
 
@@ -37,7 +37,7 @@ class SavedPermissions:
     spec: AgentSpec
     """The last good version, with these rights instead of its own."""
     document: Document
-    unread: tuple[Path, ...] = ()
+    unread: tuple[KeyPath, ...] = ()
     """What is invalid."""
 
     def indices(self, key: str, count: int) -> list[int]:
@@ -56,7 +56,7 @@ def read_permissions(path: str, source: bytes, last_good: AgentSpec) -> SavedPer
     if document.data.get("name", last_good.name) != last_good.name:
         return SavedPermissions(last_good, document)  # it is another agent's
     rights = {key: value for key, value in document.data.items() if key in _PERMISSION_SECTIONS}
-    data, unread = readable(AgentSpec, last_good.model_dump(mode="json", by_alias=True), rights, _ADDING)
+    data, unread = merge_valid(AgentSpec, last_good.model_dump(mode="json", by_alias=True), rights, _ADDING)
     unknown = (key for key in document.data.keys() - AgentSpec.model_fields.keys())
     unread += [(key,) for key in unknown if get_close_matches(key, _PERMISSION_SECTIONS, n=1)]
     return SavedPermissions(AgentSpec.model_validate(data), document, tuple(unread))
@@ -66,14 +66,14 @@ def tighten_agent(last_good: Agent, saved: SavedPermissions) -> Agent:
     """The last good version of an agent with what its file restricts; the very same object if that is nothing."""
     was = last_good.spec.model_dump(mode="json", by_alias=True)
     now = saved.spec.model_dump(mode="json", by_alias=True)
-    kept, origins = deepcopy(was), dict[Path, Path]()
+    kept, origins = deepcopy(was), dict[KeyPath, KeyPath]()
     for key in LIST_EFFECTS:
         if key in _ADDING:
-            _add_restrictions(kept, key, at_key(now, key), origins, saved)
+            _add_restrictions(kept, key, get_dotted(now, key), origins, saved)
         elif key != _ALLOW:
-            _set_at_key(kept, key, [item for item in at_key(was, key) if item in at_key(now, key)])
+            _set_at_key(kept, key, [item for item in get_dotted(was, key) if item in get_dotted(now, key)])
     for key, effect in VALUE_EFFECTS.items():
-        before, after = at_key(was, key), at_key(now, key)
+        before, after = get_dotted(was, key), get_dotted(now, key)
         if key != _MCP_POLICY and before != after and effect(before, after) == "tightens":
             _set_at_key(kept, key, after)
             origins[tuple(key.split("."))] = tuple(key.split("."))
@@ -85,7 +85,7 @@ def tighten_agent(last_good: Agent, saved: SavedPermissions) -> Agent:
         return last_good
     checked = AgentSpec.model_validate(kept)
     spec = last_good.spec.model_copy(update={section: getattr(checked, section) for section in _PERMISSION_SECTIONS})
-    digest = digest_of(last_good.digest, json.dumps(kept, sort_keys=True, default=str))
+    digest = source_digest(last_good.digest, json.dumps(kept, sort_keys=True, default=str))
     return _restricted_agent(last_good, spec, _merge_marks(last_good.document, saved.document, origins), digest)
 
 
@@ -114,11 +114,11 @@ def permission_warnings(agent: Agent, saved: SavedPermissions | None, path: str)
 
 
 def _add_restrictions(
-    kept: Data, key: str, items: list[Any], origins: dict[Path, Path], saved: SavedPermissions
+    kept: JsonObject, key: str, items: list[Any], origins: dict[KeyPath, KeyPath], saved: SavedPermissions
 ) -> None:
     """Add what restricts by being there."""
-    path: Path = tuple(key.split("."))
-    own: list[Any] = at_key(kept, key)
+    path: KeyPath = tuple(key.split("."))
+    own: list[Any] = get_dotted(kept, key)
     known = {json.dumps(item, sort_keys=True) for item in own}
     for index, item in zip(saved.indices(key, len(items)), items, strict=False):
         if json.dumps(item, sort_keys=True) not in known:
@@ -126,14 +126,14 @@ def _add_restrictions(
             own.append(item)
 
 
-def _drop_missing_hooks(kept: Data, last_good: Agent) -> None:
+def _drop_missing_hooks(kept: JsonObject, last_good: Agent) -> None:
     """A hook that the last good version's plugins do not have cannot be called."""
     there = last_good.context.toolbox.extensions
     for place, names in kept["hooks"].items():
         kept["hooks"][place] = [name for name in names if name in there]
 
 
-def _intersect_tools(kept: Data, last_good: Agent, saved: SkillPolicy, origins: dict[Path, Path]) -> None:
+def _intersect_tools(kept: JsonObject, last_good: Agent, saved: SkillPolicy, origins: dict[KeyPath, KeyPath]) -> None:
     """Allow only what both versions allow; deny what one of them asks about and the other does not offer."""
     policy, own = kept["skill_policy"], last_good.spec.skill_policy
     asks = [[rule.tool for rule in rules] for rules in (own.ask, saved.ask)]
@@ -160,7 +160,7 @@ def _literal(name: str) -> str:
     return re.sub(r"[*?\[]", r"[\g<0>]", name)
 
 
-def _merge_marks(last_good: Document, saved: Document, origins: Mapping[Path, Path]) -> Document:
+def _merge_marks(last_good: Document, saved: Document, origins: Mapping[KeyPath, KeyPath]) -> Document:
     """The last good document, in which what was added stands where the saved one has it."""
     marks = dict(last_good.marks)
     for path, origin in origins.items():
@@ -169,7 +169,7 @@ def _merge_marks(last_good: Document, saved: Document, origins: Mapping[Path, Pa
     return replace(last_good, marks=PackedMarks(marks), elsewhere=elsewhere)
 
 
-def _set_at_key(data: Data, key: str, value: Any) -> None:
+def _set_at_key(data: JsonObject, key: str, value: Any) -> None:
     *above, last = key.split(".")
     for part in above:
         data = data[part]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from framework.config.agents.external_tools import ExternalTools
 from framework.config.agents.unexpected_errors import problem_from_exception
-from framework.config.files.snapshot import digest_of
+from framework.config.files.snapshot import source_digest
 from framework.tools.extension import Extension
 from framework.tools.plugins.helper_files import files_of, is_plugin
 from framework.tools.plugins.loader import Plugin, PluginError, PluginLoader
@@ -143,7 +143,7 @@ class PluginCache:
 
 def _digest(plugin: Plugin) -> str:
     """Of all that it was made from."""
-    return digest_of(*(part for file in sorted(_present(plugin.files).items()) for part in file))
+    return source_digest(*(part for file in sorted(_present(plugin.files).items()) for part in file))
 
 
 def _present(files: Mapping[str, bytes | None]) -> dict[str, bytes]:

@@ -1,9 +1,8 @@
-"""TO WRITE.
+"""Reads the project's folders into snapshots and debounces changes.
 
 In reading order; each module imports only from those below it:
 
-    debounce  When what lies on disk may go live: not while it is being written, and what gives rights later than ...
-    snapshot  The project's files as bytes, read in one go: what a generation is built from.
-    reading   Reads a project's folders: which files count, and each of them in one piece, never half of what is ...
-    roots     The folders that are watched, told apart from others that stand in their place later.
+    debounce  Decides when changed files take effect: after a quiet period that depends on the change.
+    snapshot  Takes snapshots of the project's files; unchanged files are not read again.
+    reading   Finds the relevant files below a folder and reads each one consistently.
 """

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from framework.config.files.snapshot import Snapshot
 
-PATIENCE_SECONDS = 2.0
+_MIN_PATIENCE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Graces:
+class GracePeriods:
     """How long files must have been the same, in seconds, before they go live."""
 
     quiet: float = 0.1
@@ -26,11 +26,11 @@ class Graces:
     @property
     def patience(self) -> float:
         """After how long files that never stop changing are taken as they are; at least twice the longest grace."""
-        return max(PATIENCE_SECONDS, 2 * self.quiet, 2 * self.removal, 2 * self.widening)
+        return max(_MIN_PATIENCE_SECONDS, 2 * self.quiet, 2 * self.removal, 2 * self.widening)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Readiness:
     """What to do with what was seen last."""
 
     wait: float = 0.0
@@ -39,7 +39,7 @@ class Verdict:
     """Files that go live only as they were before."""
 
 
-class Settling:
+class Debouncer:
     """Follows the files from look to look.
 
     A set of files goes live as a whole, once all of it has been the same for as long as its strongest change demands:
@@ -47,11 +47,11 @@ class Settling:
     the same for long enough goes live without the rest.
     """
 
-    def __init__(self, graces: Graces, live: str) -> None:
+    def __init__(self, graces: GracePeriods, live: str) -> None:
         """Args: `live`, the digest of what is live."""
         self._graces = graces
-        self._live = self._answered = live
-        self._settled: Snapshot | None = None
+        self._live = self._handled_digest = live
+        self._handled: Snapshot | None = None
         """What was dealt with last, once that is known."""
         self._seen: Snapshot | None = None
         self._since = self._changed = 0.0
@@ -61,14 +61,14 @@ class Settling:
     @property
     def pending(self) -> bool:
         """Something was seen that is neither live nor refused."""
-        return self._seen is not None and self._seen.digest != self._answered
+        return self._seen is not None and self._seen.digest != self._handled_digest
 
     @property
     def touched(self) -> frozenset[str] | None:
         """The files that may be others than those that were dealt with last; None while these are not known."""
-        return None if self._settled is None else frozenset(self._touched)
+        return None if self._handled is None else frozenset(self._touched)
 
-    def look(self, seen: Snapshot, live: str, ended: float) -> None:
+    def observe(self, seen: Snapshot, live: str, ended: float) -> None:
         """Tell what a look at the files showed.
 
         Args:
@@ -78,21 +78,21 @@ class Settling:
         """
         was_pending = self.pending
         if live != self._live:
-            self._live = self._answered = live
+            self._live = self._handled_digest = live
         before, self._seen = self._seen, seen
         if before is None or before.digest != seen.digest:
             self._changed = ended
             self._touched |= dict.fromkeys(_differences(before, seen), ended)
         if seen.digest == live:
-            self._settled, self._touched = seen, {}
+            self._handled, self._touched = seen, {}
         if not was_pending:
             self._since = ended
 
-    def quiet(self, now: float) -> Verdict:
+    def ready_to_build(self, now: float) -> Readiness:
         """Whether what was seen may be looked at more closely: built, to see what it would change."""
-        return Verdict(wait=max(0.0, self._no_later(self._changed + self._graces.quiet) - now))
+        return Readiness(wait=max(0.0, self._capped(self._changed + self._graces.quiet) - now))
 
-    def verdict(self, now: float, *, widens: bool, removes: bool) -> Verdict:
+    def ready_to_publish(self, now: float, *, widens: bool, removes: bool) -> Readiness:
         """Whether what was seen may go live.
 
         Args:
@@ -108,14 +108,16 @@ class Settling:
             grace = max(grace, self._graces.widening)
         due = self._changed + grace
         if now >= due:
-            return Verdict()
-        if self._settled is None:  # nothing is known that files could be held at
-            return Verdict(wait=due - now)
+            return Readiness()
+        if self._handled is None:  # nothing is known that files could be held at
+            return Readiness(wait=due - now)
         if not self._is_endless(now):
-            return Verdict(wait=self._no_later(due) - now)
-        return Verdict(hold=frozenset(path for path in self._touched if self._is_young(path, now, gone, widens=widens)))
+            return Readiness(wait=self._capped(due) - now)
+        return Readiness(
+            hold=frozenset(path for path in self._touched if self._is_young(path, now, gone, widens=widens))
+        )
 
-    def answer(self, snapshot: Snapshot, live: str, now: float) -> None:
+    def mark_handled(self, snapshot: Snapshot, live: str, now: float) -> None:
         """Tell that a snapshot was dealt with: it is live, would change nothing, or was refused.
 
         Args:
@@ -123,27 +125,27 @@ class Settling:
             live: the digest of what is live now.
             now: when the last look began, in seconds.
         """
-        self._settled, self._answered, self._live = snapshot, snapshot.digest, live
+        self._handled, self._handled_digest, self._live = snapshot, snapshot.digest, live
         self._since = now
         differ = _differences(snapshot, self._seen)
         self._touched = {path: at for path, at in self._touched.items() if path in differ}
 
-    def held(self, paths: frozenset[str]) -> Snapshot:
+    def hold_back(self, paths: frozenset[str]) -> Snapshot:
         """What was seen last, with some files as they were when they were dealt with last."""
         assert self._seen is not None, "nothing was seen"
-        assert self._settled is not None, "nothing was seen"
-        return self._seen.holding(paths, self._settled)
+        assert self._handled is not None, "nothing was seen"
+        return self._seen.with_earlier(paths, self._handled)
 
-    def _no_later(self, due: float) -> float:
+    def _capped(self, due: float) -> float:
         return min(due, self._since + self._graces.patience)
 
     def _is_endless(self, now: float) -> bool:
         return now >= self._since + self._graces.patience
 
     def _gone(self) -> frozenset[str]:
-        if self._seen is None or self._settled is None:
+        if self._seen is None or self._handled is None:
             return frozenset()
-        return frozenset(self._settled.files.keys() - self._seen.files.keys())
+        return frozenset(self._handled.files.keys() - self._seen.files.keys())
 
     def _is_young(self, path: str, now: float, gone: frozenset[str], *, widens: bool) -> bool:
         grace = self._graces.widening if widens else 0.0

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from framework.config.yaml.document import MAX_BYTES
+from framework.config.yaml.document import MAX_FILE_BYTES
 
-TRIES, PAUSE_SECONDS = 5, 0.005
+_MAX_ATTEMPTS, _RETRY_SECONDS = 5, 0.005
 """How often, and how far apart, a file is read that changes while it is read."""
-HIDDEN_FOLDERS, HIDDEN_FILES = (".", "__"), (".", "_")
-SHARED = (".py", ".j2")
+_HIDDEN_FOLDERS, _HIDDEN_FILES = (".", "__"), (".", "_")
+_HELPER_SUFFIXES = (".py", ".j2")
 """Helpers of plugins and parts of templates have names that begin with `_`: these are not hidden."""
 FINE_NS, COARSE_NS = 50_000_000, 2_000_000_000
 """How far apart two changes of a file must be to have different times; coarse where times are whole seconds."""
@@ -25,7 +25,7 @@ Fingerprint = tuple[int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFile:
     """A file that counts, or what stands in the way of it."""
 
     path: str
@@ -39,7 +39,7 @@ def fingerprint(status: os.stat_result) -> Fingerprint:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def was_still(read: Fingerprint, began_ns: int) -> bool:
+def was_stable(read: Fingerprint, began_ns: int) -> bool:
     """Whether a file had been left alone long enough, when reading it began, for its next change to have another time.
 
     Args:
@@ -50,7 +50,7 @@ def was_still(read: Fingerprint, began_ns: int) -> bool:
     return began_ns - changed > (FINE_NS if changed % 1_000_000_000 else COARSE_NS)
 
 
-def files_below(folder: str, suffixes: tuple[str, ...]) -> Iterator[Found]:
+def find_files(folder: str, suffixes: tuple[str, ...]) -> Iterator[FoundFile]:
     """The files of a folder that count, and what could not be looked into; in no order.
 
     Hidden and private names are passed over. A link must not lead out of the folder. One to another folder is followed
@@ -60,18 +60,18 @@ def files_below(folder: str, suffixes: tuple[str, ...]) -> Iterator[Found]:
     while waiting:  # no recursion: folders may be nested deeper than calls can be
         where, followed = waiting.pop()
         try:
-            entries = _listed(where)
+            entries = _entries(where)
         except OSError as error:
-            yield Found(where, error=error)
+            yield FoundFile(where, error=error)
             continue
         for entry in entries:
             if not _is_folder(entry):
                 yield from _file(entry, folder, suffixes)
-            elif not entry.name.startswith(HIDDEN_FOLDERS):
+            elif not entry.name.startswith(_HIDDEN_FOLDERS):
                 try:
-                    target = _target(entry.path, folder) if entry.is_symlink() else None
+                    target = _link_target(entry.path, folder) if entry.is_symlink() else None
                 except OSError as error:
-                    yield Found(entry.path, link=True, error=error)
+                    yield FoundFile(entry.path, link=True, error=error)
                     continue
                 if target is None:
                     waiting.append((entry.path, followed))
@@ -79,7 +79,7 @@ def files_below(folder: str, suffixes: tuple[str, ...]) -> Iterator[Found]:
                     waiting.append((entry.path, (*followed, target)))
 
 
-def _listed(folder: str) -> list[os.DirEntry[str]]:
+def _entries(folder: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as listed:
             return list(listed)
@@ -95,25 +95,25 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(HIDDEN_FOLDERS) for part in path.parts)
+    return any(part.startswith(_HIDDEN_FOLDERS) for part in path.parts)
 
 
-def _file(entry: os.DirEntry[str], folder: str, suffixes: tuple[str, ...]) -> Iterator[Found]:
+def _file(entry: os.DirEntry[str], folder: str, suffixes: tuple[str, ...]) -> Iterator[FoundFile]:
     name = entry.name
-    hidden = "." if name.endswith(SHARED) else HIDDEN_FILES
+    hidden = "." if name.endswith(_HELPER_SUFFIXES) else _HIDDEN_FILES
     if not name.endswith(suffixes) or name.startswith(hidden) or name.endswith("~"):
         return
     link = entry.is_symlink()
     try:
         if link:
-            _target(entry.path, folder)
-        yield Found(entry.path, link, entry.stat())
+            _link_target(entry.path, folder)
+        yield FoundFile(entry.path, link, entry.stat())
     except OSError as error:
         if link or not isinstance(error, FileNotFoundError):  # a file may be deleted after it was listed
-            yield Found(entry.path, link, error=error)
+            yield FoundFile(entry.path, link, error=error)
 
 
-def _target(path: str, folder: str) -> Path:
+def _link_target(path: str, folder: str) -> Path:
     """Where a link leads, relative to the folder; raises OSError if out of it: what is served lies in the folder."""
     target, inside = Path(os.path.realpath(path, strict=True)), os.path.realpath(folder)
     if not target.is_relative_to(inside):
@@ -121,15 +121,15 @@ def _target(path: str, folder: str) -> Path:
     return target.relative_to(inside)
 
 
-def read_whole(path: str) -> tuple[bytes, Fingerprint]:
+def read_consistent(path: str) -> tuple[bytes, Fingerprint]:
     """Read a file as it was at one moment.
 
     Raises:
         OSError: it cannot be read, is no regular file, has more than `MAX_BYTES` bytes, or never stopped changing.
     """
-    for attempt in range(TRIES):
+    for attempt in range(_MAX_ATTEMPTS):
         if attempt:
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(_RETRY_SECONDS)
         # without O_NONBLOCK a FIFO of that name would hang the reader
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -140,8 +140,8 @@ def read_whole(path: str) -> tuple[bytes, Fingerprint]:
             after = os.fstat(descriptor)
         finally:
             os.close(descriptor)
-        if len(source) > MAX_BYTES:
-            raise OSError(errno.EFBIG, f"it has more than {MAX_BYTES} bytes")
+        if len(source) > MAX_FILE_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {MAX_FILE_BYTES} bytes")
         if fingerprint(before) == fingerprint(after) and len(source) == after.st_size:
             return source, fingerprint(after)
     raise OSError(errno.EBUSY, "it is being written")
@@ -150,7 +150,7 @@ def read_whole(path: str) -> tuple[bytes, Fingerprint]:
 def _read(descriptor: int) -> bytes:
     """All of a file, or a byte more than may be."""
     parts: list[bytes] = []
-    left = MAX_BYTES + 1
+    left = MAX_FILE_BYTES + 1
     while left and (part := os.read(descriptor, left)):
         parts.append(part)
         left -= len(part)

@@ -10,12 +10,12 @@ from hashlib import blake2b
 from operator import itemgetter
 from pathlib import Path
 
-from framework.config.files.reading import Fingerprint, Found, files_below, fingerprint, read_whole, was_still
+from framework.config.files.reading import Fingerprint, FoundFile, find_files, fingerprint, read_consistent, was_stable
 from framework.types.problem import Problem
 
 AGENTS, PROMPTS, PLUGINS = "agents.d", "prompts", "plugins"
 SETTINGS = "agentsd.yaml"
-FOLDERS: Mapping[str, tuple[str, ...]] = {
+PROJECT_FOLDERS: Mapping[str, tuple[str, ...]] = {
     AGENTS: (".yaml", ".yml"),
     PROMPTS: (".j2",),
     PLUGINS: (".py", ".yaml", ".yml"),
@@ -38,28 +38,28 @@ class Snapshot:
     """Equal for equal paths and bytes; of files of cases only where they are counted."""
     cases: Cases = field(default_factory=dict)
 
-    def with_cases_counted(self) -> Snapshot:
+    def with_cases_in_digest(self) -> Snapshot:
         """The same files; here another case is another digest, as it must be where cases decide what goes live."""
         parts = [part for path, source in sorted(self.cases.items()) for part in (path, _bytes_of(source))]
-        return replace(self, digest=digest_of(self.digest, *parts)) if parts else self
+        return replace(self, digest=source_digest(self.digest, *parts)) if parts else self
 
-    def holding(self, paths: Collection[str], earlier: Snapshot) -> Snapshot:
+    def with_earlier(self, paths: Collection[str], earlier: Snapshot) -> Snapshot:
         """The same, but with some paths as they were in an earlier snapshot."""
         files = {path: source for path, source in self.files.items() if path not in paths}
         files |= {path: source for path, source in earlier.files.items() if path in paths}
         problems = [problem for problem in self.problems if problem.path not in paths]
         problems += [problem for problem in earlier.problems if problem.path in paths]
-        return snapshot_of(files, problems, self.cases)
+        return build_snapshot(files, problems, self.cases)
 
     def below(self, folder: str) -> dict[str, bytes]:
         """The files of one folder; a file that is a project by itself counts as one of `agents.d`."""
-        return {path: source for path, source in self.files.items() if _belongs(path, folder)}
+        return {path: source for path, source in self.files.items() if _is_in(path, folder)}
 
     def unreadable(self, folder: str, known: Iterable[str]) -> dict[str, Problem]:
         """What is there in a folder but could not be read; of a folder in it, the files that are known from before."""
         found: dict[str, Problem] = {}
         for problem in self.problems:
-            if _belongs(problem.path, folder):
+            if _is_in(problem.path, folder):
                 below = [path for path in known if path.startswith(problem.path + "/")]
                 found.update(dict.fromkeys(below or [problem.path], problem))
         return found
@@ -69,12 +69,12 @@ def _bytes_of(source: bytes | Problem) -> bytes:
     return source if isinstance(source, bytes) else str(source).encode()
 
 
-def _belongs(path: str, folder: str) -> bool:
+def _is_in(path: str, folder: str) -> bool:
     top, below, _ = path.partition("/")
-    return top == folder or (folder == AGENTS and not below and top not in FOLDERS and top != SETTINGS)
+    return top == folder or (folder == AGENTS and not below and top not in PROJECT_FOLDERS and top != SETTINGS)
 
 
-def digest_of(*parts: bytes | str) -> str:
+def source_digest(*parts: bytes | str) -> str:
     """A short content hash."""
     hashed = blake2b(digest_size=8)
     for part in parts:
@@ -88,7 +88,7 @@ def take_snapshot(root: Path) -> Snapshot:
     return Scanner(root).scan()
 
 
-def single_file(path: Path) -> Snapshot:
+def take_single_file_snapshot(path: Path) -> Snapshot:
     """A project of one agent file, and of its cases if they lie beside it."""
     return Scanner(path, single=True).scan()
 
@@ -114,7 +114,7 @@ class Scanner:
             source = self._source(name, found, known)
             if source is None:
                 continue
-            if name.endswith(TEST_SUFFIXES) and _belongs(name, AGENTS):
+            if name.endswith(TEST_SUFFIXES) and _is_in(name, AGENTS):
                 cases[source.path if isinstance(source, Problem) else name] = source
             elif isinstance(source, Problem):
                 problems.append(source)
@@ -123,24 +123,26 @@ class Scanner:
         self._known = known
         last = self._last
         if last is None or last.files != files or last.problems != tuple(problems) or last.cases != cases:
-            self._last = last = snapshot_of(files, problems, cases)
+            self._last = last = build_snapshot(files, problems, cases)
         return last
 
-    def _found(self) -> Iterator[tuple[str, Found]]:
+    def _found(self) -> Iterator[tuple[str, FoundFile]]:
         """What counts, by its path relative to the root."""
         settings = (self._root.parent if self._single else self._root) / SETTINGS
         if os.path.lexists(settings):
-            yield SETTINGS, _look(settings)
+            yield SETTINGS, _stat(settings)
         if self._single:
             beside = [self._root.with_name(self._root.stem + suffix) for suffix in TEST_SUFFIXES]
-            yield from ((path.name, _look(path)) for path in (self._root, *filter(Path.is_file, beside)))
+            yield from ((path.name, _stat(path)) for path in (self._root, *filter(Path.is_file, beside)))
             return
         root = os.path.join(self._root, "")  # noqa: PTH118 - a string: a Path for each of many files takes its time
-        for folder, suffixes in FOLDERS.items():
-            for found in files_below(root + folder, suffixes):
+        for folder, suffixes in PROJECT_FOLDERS.items():
+            for found in find_files(root + folder, suffixes):
                 yield found.path.removeprefix(root), found
 
-    def _source(self, name: str, found: Found, known: dict[str, tuple[Fingerprint, bytes]]) -> bytes | Problem | None:
+    def _source(
+        self, name: str, found: FoundFile, known: dict[str, tuple[Fingerprint, bytes]]
+    ) -> bytes | Problem | None:
         """What a file holds, or why it cannot be read; none if it was deleted since the folder was listed."""
         try:
             name.encode()
@@ -149,9 +151,9 @@ class Scanner:
             entry = self._known.get(name)
             if entry is None or entry[0] != fingerprint(found.status):
                 began = time.time_ns()
-                source, read = read_whole(found.path)
+                source, read = read_consistent(found.path)
                 entry = read, source
-                if not was_still(read, began):
+                if not was_stable(read, began):
                     return source
             known[name] = entry
             return entry[1]
@@ -161,18 +163,18 @@ class Scanner:
             return _unreadable(name, error)
 
 
-def _look(path: Path) -> Found:
+def _stat(path: Path) -> FoundFile:
     try:
-        return Found(str(path), status=path.stat())
+        return FoundFile(str(path), status=path.stat())
     except OSError as error:
-        return Found(str(path), error=error)
+        return FoundFile(str(path), error=error)
 
 
-def snapshot_of(files: Mapping[str, bytes], problems: Iterable[Problem], cases: Cases) -> Snapshot:
+def build_snapshot(files: Mapping[str, bytes], problems: Iterable[Problem], cases: Cases) -> Snapshot:
     """A snapshot with its digest."""
     problems = tuple(problems)
     parts = [part for name, source in sorted(files.items()) for part in (name, source)]
-    digest = digest_of(*parts, *(str(problem) for problem in problems))
+    digest = source_digest(*parts, *(str(problem) for problem in problems))
     return Snapshot(files, problems, digest, cases)
 
 

@@ -8,9 +8,9 @@ from framework.config.agents.compile import Agent, CompileContext, assemble, tem
 from framework.config.agents.extensions import extensions_of
 from framework.config.agents.link import ParsedAgent
 from framework.config.agents.toolbox import Toolbox
-from framework.config.files.snapshot import digest_of
+from framework.config.files.snapshot import source_digest
 from framework.config.generations.generation import Generation
-from framework.config.templates.prompts import FOLDER, Prompts
+from framework.config.templates.prompts import PROMPTS_FOLDER, Prompts
 from framework.config.yaml.parse import ParseError, parse_agent
 from framework.store.protocol import Blueprint
 from framework.types.errors import ConfigError
@@ -30,7 +30,9 @@ class Blueprints:
             self._made, self._of = {}, generation.number
         if name not in self._made:
             files = dict(_files(generation.agents, name))
-            self._made[name] = Blueprint(digest_of(*(part for file in sorted(files.items()) for part in file)), files)
+            self._made[name] = Blueprint(
+                source_digest(*(part for file in sorted(files.items()) for part in file)), files
+            )
         return self._made[name]
 
     def matches(self, digest: str, generation: Generation, name: str) -> bool:
@@ -43,11 +45,11 @@ class Blueprints:
         Raises:
             ConfigError: it needs a hook or an executor that is not there any more, or cannot be read by this version.
         """
-        below = FOLDER + "/"
+        below = PROMPTS_FOLDER + "/"
         templates = {name.removeprefix(below): text for name, text in blueprint.files.items() if name.startswith(below)}
         try:
             parsed = [
-                ParsedAgent(*parse_agent(path, text.encode()), digest=digest_of(text))
+                ParsedAgent(*parse_agent(path, text.encode()), digest=source_digest(text))
                 for path, text in blueprint.files.items()
                 if not path.startswith(below)
             ]
@@ -72,8 +74,8 @@ def _files(agents: Mapping[str, Agent], name: str) -> Iterator[tuple[str, str]]:
         agent = agents[left.pop()]
         yield agent.path, agent.document.source.decode("utf-8-sig")
         for template, source in agent.prompts.closure(templates_of(agent.spec)).items():
-            if template in agent.prompts.own:
-                yield f"{FOLDER}/{template}", source
+            if template in agent.prompts.project_names:
+                yield f"{PROMPTS_FOLDER}/{template}", source
         for below in agent.spec.sub_agents:
             if below not in seen and below in agents:
                 seen.add(below)

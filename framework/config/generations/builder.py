@@ -18,12 +18,12 @@ from framework.config.agents.prices import PriceList
 from framework.config.agents.sources import SourceCache, SourceFiles
 from framework.config.agents.toolbox import PluginCache, Toolbox
 from framework.config.agents.unexpected_errors import problem_from_exception
-from framework.config.files.snapshot import AGENTS, PLUGINS, PROMPTS, SETTINGS, Snapshot, digest_of
+from framework.config.files.snapshot import AGENTS, PLUGINS, PROMPTS, SETTINGS, Snapshot, source_digest
 from framework.config.generations.generation import Generation
 from framework.config.generations.reload_effects import SettingsFile
-from framework.config.settings import NO_FILE, Settings
+from framework.config.settings import EMPTY_SETTINGS, Settings
 from framework.config.templates.prompts import Prompts
-from framework.config.yaml.parse import ParseError, in_order, parse_agent
+from framework.config.yaml.parse import ParseError, parse_agent, sort_problems
 from framework.tools.plugins.loader import Plugin, plugins_of
 from framework.tools.tool import Tool
 from framework.types.errors import ConfigError
@@ -110,7 +110,7 @@ class GenerationBuilder:
         parsed |= {path: ParseError([problem]) for path, problem in unreadable.items()}
         agents, agent_warnings = restrict_agents(previous.agents, parsed, files, reasons)
         settings, settings_problems = self._settings.restrict(snapshot, previous.settings)
-        problems = tuple(dict.fromkeys(in_order([*reasons, *agent_warnings, *settings_problems])))
+        problems = tuple(dict.fromkeys(sort_problems([*reasons, *agent_warnings, *settings_problems])))
         rejected = _rejected(snapshot, previous, external, problems)
         same = agents.keys() == previous.agents.keys() and all(agents[name] is previous.agents[name] for name in agents)
         if same and settings == previous.settings:
@@ -123,7 +123,7 @@ class GenerationBuilder:
         except ConfigError as error:
             return self._build_restricted(snapshot, previous, external, tuple(error.problems))
         problems = [*snapshot.problems, *self._settings.restart_warnings()]
-        problems += setting_problems(settings, snapshot.files.get(SETTINGS, NO_FILE), self._models)
+        problems += setting_problems(settings, snapshot.files.get(SETTINGS, EMPTY_SETTINGS), self._models)
         toolbox = self._toolbox(snapshot, previous, external)
         prompts = self._prompts(snapshot.below(PROMPTS), problems)
         parsed = self._parse_all(snapshot.below(AGENTS))
@@ -143,7 +143,7 @@ class GenerationBuilder:
             snapshot.digest,
             agents,
             toolbox.tools,
-            tuple(in_order(problems)),
+            tuple(sort_problems(problems)),
             snapshot.cases,
             toolbox.plugins,
             plugins=_plugins_in_use(toolbox, agents.values()),
@@ -191,7 +191,7 @@ class GenerationBuilder:
             return self._parsed[path]
         try:
             spec, document = parse_agent(path, source)
-            return ParsedAgent(self._interner.spec(spec), document, digest_of(source))
+            return ParsedAgent(self._interner.spec(spec), document, source_digest(source))
         except ParseError as error:
             return error
         except Exception as error:  # noqa: BLE001 - one file must not keep the others from going live

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter, time_ns
 
 from framework.config.agents.external_tools import ExternalTools, discover
-from framework.config.files.snapshot import SETTINGS, Snapshot, single_file, take_snapshot
+from framework.config.files.snapshot import SETTINGS, Snapshot, take_single_file_snapshot, take_snapshot
 from framework.config.generations.admission import Admission, Gate
 from framework.config.generations.builder import GenerationBuilder
 from framework.config.generations.candidate import Candidate, Preview, ReloadOutcome
@@ -99,8 +99,8 @@ class Catalog:
 
     def snapshot(self) -> Snapshot:
         """The files as they are now: the project's folders, or the one file that is the project."""
-        snapshot = single_file(self.root) if self.single else take_snapshot(self.root)
-        return snapshot.with_cases_counted() if self._admission.runs_cases else snapshot
+        snapshot = take_single_file_snapshot(self.root) if self.single else take_snapshot(self.root)
+        return snapshot.with_cases_in_digest() if self._admission.runs_cases else snapshot
 
     @property
     def tools(self) -> Mapping[str, Tool]:

@@ -12,7 +12,7 @@ from framework.config.agents.compile import Agent
 from framework.config.agents.external_tools import ExternalTools
 from framework.config.files.snapshot import Cases
 from framework.config.settings import Settings
-from framework.config.yaml.parse import in_order
+from framework.config.yaml.parse import sort_problems
 from framework.tools.plugins.loader import Plugin
 from framework.tools.tool import Tool
 from framework.types.problem import Problem
@@ -67,7 +67,7 @@ class Generation:
     def problems_with(self, external: ExternalTools) -> tuple[Problem, ...]:
         """The problems, with those of tool servers as they are now: they come and go without a new generation."""
         own = [problem for problem in self.problems if problem not in self.external.problems]
-        return tuple(in_order([*own, *external.problems]))
+        return tuple(sort_problems([*own, *external.problems]))
 
 
 def empty_generation(settings: Settings) -> Generation:

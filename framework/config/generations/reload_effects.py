@@ -14,7 +14,7 @@ from framework.config.generations.settings_tightening import (
     tighten_settings,
     unreadable_warning,
 )
-from framework.config.settings import NO_FILE, Settings
+from framework.config.settings import EMPTY_SETTINGS, Settings
 from framework.config.yaml.document import read_document
 from framework.types.errors import ConfigError
 from framework.types.problem import Problem
@@ -69,7 +69,7 @@ class SettingsFile:
             return self._started
         if problems := [problem for problem in snapshot.problems if problem.path == SETTINGS]:
             raise ConfigError(f"{SETTINGS} cannot be used", problems)
-        source = snapshot.files.get(SETTINGS, NO_FILE)
+        source = snapshot.files.get(SETTINGS, EMPTY_SETTINGS)
         if self._read is None or self._read[0] != source:
             self._read = source, Settings.parse(source)
         return self._read[1].model_copy(update={"reload": self._started.reload})
@@ -81,7 +81,7 @@ class SettingsFile:
         """
         if self._fixed:
             return live, []
-        source = snapshot.files.get(SETTINGS, NO_FILE)
+        source = snapshot.files.get(SETTINGS, EMPTY_SETTINGS)
         if any(problem.path == SETTINGS for problem in snapshot.problems):
             return live, [unreadable_warning()]
         known = self._read[1] if self._read and self._read[0] == source else None

@@ -14,10 +14,10 @@ from typing import Any
 from pydantic import BaseModel, SecretStr
 
 from framework.config.files.snapshot import SETTINGS
-from framework.config.settings import Settings, ToolSettings, variable_of
-from framework.config.yaml.document import Document, DocumentError, Path, read_document
+from framework.config.settings import Settings, ToolSettings, variable_name
+from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
 from framework.config.yaml.environment import expand
-from framework.config.yaml.partial import at_key, readable
+from framework.config.yaml.partial import get_dotted, merge_valid
 from framework.telemetry.content import mode_of
 from framework.types.http import HttpLimits
 from framework.types.problem import Problem
@@ -70,10 +70,10 @@ def read_settings(source: bytes, live: Settings) -> tuple[Settings, list[Problem
     except DocumentError:
         return live, [unreadable_warning()]
     data, external = expand(document, os.environ)[0], {name.upper() for name in os.environ}
-    found, unread = live, list[Path]()
+    found, unread = live, list[KeyPath]()
     for key in TIGHTENABLE_KEYS:
         path = tuple(key.split("."))
-        if any(name.startswith(variable_of(path)) for name in external):
+        if any(name.startswith(variable_name(path)) for name in external):
             continue
         if (garbled := _garbled(path, data)) is not None:
             unread.append(garbled)
@@ -84,7 +84,7 @@ def read_settings(source: bytes, live: Settings) -> tuple[Settings, list[Problem
         base, value = own.model_dump(), _written(path, data)
         if len(inner) > 1:
             value = {**base[inner[0]], inner[1]: value}
-        valid, bad = readable(model, base, {inner[0]: value}, ("api_keys",))
+        valid, bad = merge_valid(model, base, {inner[0]: value}, ("api_keys",))
         unread += [(section, *where) for where in bad]
         found = found.model_copy(update={section: model.model_validate(valid)})
     return found, [_not_read(document, path) for path in dict.fromkeys(unread)]
@@ -110,7 +110,7 @@ def settings_warnings(live: Settings, saved: Settings, found: Settings, source: 
         return
     before, written, after = (settings.model_dump() for settings in (live, saved, found))
     for key in TIGHTENABLE_KEYS:
-        was, is_written, now = (at_key(data, key) for data in (before, written, after))
+        was, is_written, now = (get_dotted(data, key) for data in (before, written, after))
         if _same(is_written, was) or _same(is_written, now):
             continue
         what = "only what it restricts takes effect" if now != was else "it permits more, or may,"
@@ -126,7 +126,7 @@ def settings_warnings(live: Settings, saved: Settings, found: Settings, source: 
         yield Problem(path=SETTINGS, message=message, severity="warning")
 
 
-def _garbled(path: Path, data: Mapping[str, Any]) -> Path | None:
+def _garbled(path: KeyPath, data: Mapping[str, Any]) -> KeyPath | None:
     """Where a setting cannot be found: above it is no mapping, or instead of it is a key that looks like a typo."""
     here: Any = data
     known: Any = _DEFAULTS
@@ -140,12 +140,12 @@ def _garbled(path: Path, data: Mapping[str, Any]) -> Path | None:
     return None
 
 
-def _written(path: Path, data: Mapping[str, Any]) -> Any:
+def _written(path: KeyPath, data: Mapping[str, Any]) -> Any:
     """The value in a file; without one, the default."""
     here: Any = data
     for part in path:
         if part not in here:
-            return at_key(_DEFAULTS, ".".join(map(str, path)))
+            return get_dotted(_DEFAULTS, ".".join(map(str, path)))
         here = here[part]
     return here
 
@@ -157,11 +157,11 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _not_read(document: Document, path: Path) -> Problem:
+def _not_read(document: Document, path: KeyPath) -> Problem:
     return _warning(document, path, f"{'.'.join(map(str, path))} {_NOT_LIVE}")
 
 
-def _warning(document: Document, path: Path, message: str, hint: str | None = None) -> Problem:
+def _warning(document: Document, path: KeyPath, message: str, hint: str | None = None) -> Problem:
     """Without the line itself, which may contain a secret."""
     problem = document.problem(path, message, hint=hint, at_key=True)
     return problem.model_copy(update={"severity": "warning", "excerpt": None})

@@ -1,14 +1,13 @@
-"""TO WRITE.
+"""Analyzes, checks and renders prompt templates in a sandbox with bounded work.
 
 In reading order; each module imports only from those below it:
 
-    prompt_check  Renders an agent's templates with sample values, so that unknown variables and broken includes ...
-    prompts       The templates of one generation: the project's own over the shipped ones, in one sandboxed ...
-    sandbox       A Jinja sandbox in which no template takes more than a bounded time and memory, whatever its ...
-    costs         What Jinja's filters, methods and operators cost, computed from their operands before they run.
-    analysis      What templates need, read from their syntax trees without rendering them: variables, other ...
-    bytecode      Compiled templates, kept from one set of templates to the next: only what changed is compiled again.
-    samples       Sample values, with which every template is rendered once before it goes live.
-    variables     What templates may use of the run that is rendered for: its message, its history, and what its ...
-    work          Counts the work of rendering a template, and measures values.
+    prompt_check   Renders an agent's templates with sample values when its file is loaded.
+    prompts        Renders templates by name and locale, and reports their problems with positions.
+    analysis       Finds the variables, includes and filters of templates in their syntax trees.
+    sandbox        Jinja environment that limits the time and memory of rendering.
+    costs          Computes the work of filters, methods and operators before they run.
+    render_budget  Counts units of rendering work and measures values.
+    samples        Sample values for inputs and for the runtime's own templates.
+    variables      Variables of the current run: its message, history and HTTP limits.
 """

@@ -6,73 +6,77 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from framework.config.templates.work import (
-    CHARS,
-    HINT,
-    LISTS,
-    MAX_BITS,
-    MAX_SIZE,
-    TEXT,
-    VIEWS,
+from framework.config.templates.render_budget import (
+    CHARS_PER_UNIT,
+    COLLECTION_TYPES,
+    LIMIT_HINT,
+    MAX_INTEGER_BITS,
+    MAX_VALUE_SIZE,
+    TEXT_TYPES,
+    VIEW_TYPES,
     TemplateWorkError,
     charge,
     count_items,
-    extent,
-    own_units,
+    measure,
     require_size,
+    shallow_units,
 )
 
-MAX_PRECISION = 1_000
-COPIED = 4_096
+_MAX_PRECISION = 1_000
+_COPIED_BYTES_PER_UNIT = 4_096
 """Bytes that are copied in one unit."""
-FILTER = 2
+_BASE_UNITS = 2
 """Units of a filter, operator or test, whatever it does."""
 _NUMBER = re.compile(r"\d+")
 
 
-def before_operator(operator: str, left: Any, right: Any) -> None:
+def charge_operator(operator: str, left: Any, right: Any) -> None:
     """Count the work of a binary operator; raises TemplateWorkError if it is too much."""
-    charge(FILTER)
-    if operator == "%" and isinstance(left, TEXT):
-        before_format(left, right if isinstance(right, tuple) else (right,))
+    charge(_BASE_UNITS)
+    if operator == "%" and isinstance(left, TEXT_TYPES):
+        charge_format(left, right if isinstance(right, tuple) else (right,))
     elif operator == "*":
         for value, times in ((left, right), (right, left)):
-            if isinstance(value, (*TEXT, list, tuple)) and isinstance(times, int):
+            if isinstance(value, (*TEXT_TYPES, list, tuple)) and isinstance(times, int):
                 require_size(len(value) * max(times, 0))
-    elif operator == "+" and isinstance(left, (*TEXT, list, tuple)) and isinstance(right, (*TEXT, list, tuple)):
+    elif (
+        operator == "+"
+        and isinstance(left, (*TEXT_TYPES, list, tuple))
+        and isinstance(right, (*TEXT_TYPES, list, tuple))
+    ):
         require_size(len(left) + len(right))
     if isinstance(left, int) and isinstance(right, int):
-        _before_integers(operator, left.bit_length(), right)
+        _charge_integers(operator, left.bit_length(), right)
 
 
-def _before_integers(operator: str, bits: int, right: int) -> None:
+def _charge_integers(operator: str, bits: int, right: int) -> None:
     size = bits + right.bit_length()
     if operator == "**":
         size = bits * max(right, 0) if bits > 1 else 1
-    if size > MAX_BITS:
-        raise TemplateWorkError(f"makes a number of {size} bits; at most {MAX_BITS}: {HINT}")
+    if size > MAX_INTEGER_BITS:
+        raise TemplateWorkError(f"makes a number of {size} bits; at most {MAX_INTEGER_BITS}: {LIMIT_HINT}")
     charge((size // 512) ** 2)
 
 
-def before_format(template: str | bytes, values: Sequence[Any]) -> None:
+def charge_format(template: str | bytes, values: Sequence[Any]) -> None:
     """Count the work of `template % values`; raises TemplateWorkError if it is too much."""
     text = template if isinstance(template, str) else template.decode("latin-1")
     fields = text.count("%")
     widths = sum(_width(found) for found in _NUMBER.findall(text))
     widths += sum(abs(value) for value in values if isinstance(value, int)) if "*" in text else 0
-    largest = max((extent(value)[0] for value in _parts(values)), default=0)
-    require_size(len(text) + widths + fields * largest * CHARS)
+    largest = max((measure(value)[0] for value in _format_values(values)), default=0)
+    require_size(len(text) + widths + fields * largest * CHARS_PER_UNIT)
 
 
-def _parts(values: Sequence[Any]) -> list[Any]:
+def _format_values(values: Sequence[Any]) -> list[Any]:
     return [part for value in values for part in (value.values() if isinstance(value, Mapping) else (value,))]
 
 
 def _width(digits: str) -> int:
-    return int(digits) if len(digits) < 10 else MAX_SIZE + 1
+    return int(digits) if len(digits) < 10 else MAX_VALUE_SIZE + 1
 
 
-def before_field(text: str, specification: str) -> None:
+def charge_field(text: str, specification: str) -> None:
     """Count the work of one field of `str.format`."""
     require_size(len(text) + sum(_width(found) for found in _NUMBER.findall(specification)))
 
@@ -82,7 +86,7 @@ def _number(value: Any) -> int:
 
 
 def _length(value: Any) -> int:
-    return len(value) if isinstance(value, TEXT) else 4 * extent(value)[0]
+    return len(value) if isinstance(value, TEXT_TYPES) else 4 * measure(value)[0]
 
 
 def _padded(value: Any, width: Any = 80, *_: Any) -> None:
@@ -95,16 +99,16 @@ def _indented(value: Any, width: Any = 4, *_: Any, **__: Any) -> None:
 
 
 def _replaced(value: Any, old: Any, new: Any, count: Any = None, *_: Any) -> None:
-    if isinstance(value, TEXT) and isinstance(old, type(value)):
+    if isinstance(value, TEXT_TYPES) and isinstance(old, type(value)):
         found = value.count(old)  # type: ignore[arg-type]  # both are of the same type
         times = min(found, count) if isinstance(count, int) and count >= 0 else found
         require_size(len(value) + times * _length(new))
 
 
 def _joined(items: Any, separator: Any = "", *_: Any, **__: Any) -> None:
-    if isinstance(items, (*LISTS, *VIEWS, *TEXT, dict)):
+    if isinstance(items, (*COLLECTION_TYPES, *VIEW_TYPES, *TEXT_TYPES, dict)):
         between = len(items) * _length(separator)
-        require_size(between + (4 * len(items) if isinstance(items, TEXT) else sum(map(_length, items))))
+        require_size(between + (4 * len(items) if isinstance(items, TEXT_TYPES) else sum(map(_length, items))))
 
 
 def _joined_by(separator: Any, items: Any = (), *_: Any) -> None:
@@ -122,7 +126,7 @@ def _translated(value: Any, table: Any, *_: Any) -> None:
 
 
 def _with_tabs(value: Any, width: Any = 8, *_: Any) -> None:
-    if isinstance(value, TEXT):
+    if isinstance(value, TEXT_TYPES):
         tabs = value.count("\t" if isinstance(value, str) else b"\t")  # type: ignore[arg-type]  # chosen by its type
         require_size(len(value) + tabs * _number(width))
 
@@ -132,48 +136,48 @@ def _sized(_: Any, length: Any = 1, *__: Any, **___: Any) -> None:
 
 
 def _searched(value: Any, wanted: Any = "", *_: Any) -> None:
-    if isinstance(value, TEXT) and isinstance(wanted, (*TEXT, tuple)):
+    if isinstance(value, TEXT_TYPES) and isinstance(wanted, (*TEXT_TYPES, tuple)):
         charge(len(value) * max(_length(wanted), 1) // 1024)
 
 
 def _rounded(_: Any, precision: Any = 0, *__: Any, **___: Any) -> None:
-    if abs(_number(precision)) > MAX_PRECISION:
-        raise TemplateWorkError(f"rounds to {precision} digits; at most {MAX_PRECISION}: {HINT}")
+    if abs(_number(precision)) > _MAX_PRECISION:
+        raise TemplateWorkError(f"rounds to {precision} digits; at most {_MAX_PRECISION}: {LIMIT_HINT}")
 
 
 def _formatted(value: Any, *args: Any, **kwargs: Any) -> None:
-    if isinstance(value, TEXT):
-        before_format(value, (*args, *kwargs.values()))
+    if isinstance(value, TEXT_TYPES):
+        charge_format(value, (*args, *kwargs.values()))
 
 
 def _summed(items: Any, attribute: Any = None, start: Any = 0) -> None:
     del attribute
-    if isinstance(start, (*LISTS, *TEXT)) and isinstance(items, (*LISTS, *VIEWS)):
-        require_size(len(items) * extent(items)[0])
+    if isinstance(start, (*COLLECTION_TYPES, *TEXT_TYPES)) and isinstance(items, (*COLLECTION_TYPES, *VIEW_TYPES)):
+        require_size(len(items) * measure(items)[0])
 
 
 def _as_json(value: Any, indent: Any = None, *_: Any) -> None:
     if indent is not None:
-        units, depth = extent(value)
+        units, depth = measure(value)
         require_size(units * depth * max(_number(indent), len(indent) if isinstance(indent, str) else 1))
 
 
 def _pretty(value: Any, *_: Any) -> None:
-    units, depth = extent(value)
+    units, depth = measure(value)
     charge(units * depth // 2)
 
 
 def _links(value: Any, *args: Any, **kwargs: Any) -> None:
     text = value if isinstance(value, str) else ""
     longest = max(map(len, text.split()), default=0)
-    charge(longest * longest // CHARS)
+    charge(longest * longest // CHARS_PER_UNIT)
     words = text.count(".") + text.count("@") + text.count(":")
     require_size(_length(value) + words * sum(len(item) for item in (*args, *kwargs.values()) if isinstance(item, str)))
 
 
 def _without_tags(value: Any, *_: Any) -> None:
     if isinstance(value, str):
-        charge(len(value) * value.count("<") // COPIED)
+        charge(len(value) * value.count("<") // _COPIED_BYTES_PER_UNIT)
 
 
 def _wrapped(value: Any, width: Any = 79, break_long_words: Any = True, wrapstring: Any = None, *_: Any) -> None:
@@ -181,11 +185,11 @@ def _wrapped(value: Any, width: Any = 79, break_long_words: Any = True, wrapstri
     if isinstance(value, str):
         lines = len(value) // max(_number(width), 1) + value.count("\n") + 1
         longest = max(map(len, value.split()), default=0)
-        charge(longest * longest // max(_number(width), 1) // COPIED)
+        charge(longest * longest // max(_number(width), 1) // _COPIED_BYTES_PER_UNIT)
         require_size(len(value) + lines * _length(wrapstring or "\n"))
 
 
-FILTERS: Mapping[str, Callable[..., None]] = {
+_GROWING_FILTERS: Mapping[str, Callable[..., None]] = {
     "batch": _filled,
     "center": _padded,
     "format": _formatted,
@@ -203,7 +207,7 @@ FILTERS: Mapping[str, Callable[..., None]] = {
     "wordwrap": _wrapped,
 }
 """Filters whose result, or work, can be many times as large as their input."""
-METHODS: Mapping[str, Callable[..., None]] = {
+_GROWING_METHODS: Mapping[str, Callable[..., None]] = {
     **dict.fromkeys(("center", "ljust", "rjust", "zfill"), _padded),
     **dict.fromkeys(("strip", "lstrip", "rstrip", "rfind", "rindex", "rsplit", "rpartition"), _searched),
     "expandtabs": _with_tabs,
@@ -213,52 +217,57 @@ METHODS: Mapping[str, Callable[..., None]] = {
     "translate": _translated,
 }
 """Methods of built-in types of that kind."""
-CONSTANT = frozenset({"abs", "attr", "count", "d", "default", "filesizeformat", "first", "float", "last", "length"})
-CONSTANT |= {"random"}
+_CONSTANT_FILTERS = frozenset(
+    {"abs", "attr", "count", "d", "default", "filesizeformat", "first", "float", "last", "length"}
+)
+_CONSTANT_FILTERS |= {"random"}
 """Filters that do not look at all of their input."""
-EACH = frozenset({"items", "map", "reject", "rejectattr", "select", "selectattr"})
+_PER_ITEM_FILTERS = frozenset({"items", "map", "reject", "rejectattr", "select", "selectattr"})
 """Filters that call something for each item."""
-COPY = frozenset({"batch", "list", "reverse", "slice"})
+_COPYING_FILTERS = frozenset({"batch", "list", "reverse", "slice"})
 """Filters that copy references to the items."""
-COMBINE = frozenset({"groupby", "join", "max", "min", "sort", "sum", "unique"})
+_COMBINING_FILTERS = frozenset({"groupby", "join", "max", "min", "sort", "sum", "unique"})
 """Filters that look at all items of an iterator at once."""
-FACTORS: Mapping[str, int] = {
+_FILTER_FACTORS: Mapping[str, int] = {
     **dict.fromkeys(("dictsort", "groupby", "sort", "unique", "xmlattr"), 4),
     **dict.fromkeys(("pprint", "striptags", "title", "urlencode", "urlize", "wordcount", "wordwrap"), 16),
 }
 """How much longer than a pass in C a filter takes."""
-COMPARING = frozenset({"in", "lower", "upper", "==", "eq", "equalto", "!=", "ne", ">", "gt", "greaterthan", "ge"})
-COMPARING |= {">=", "<", "lt", "lessthan", "<=", "le"}
+COMPARING_TESTS = frozenset({"in", "lower", "upper", "==", "eq", "equalto", "!=", "ne", ">", "gt", "greaterthan", "ge"})
+COMPARING_TESTS |= {">=", "<", "lt", "lessthan", "<=", "le"}
 """Tests that look at all of their operands."""
 
 
-def before_filter(name: str, value: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def charge_filter(name: str, value: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Count the work of a filter; returns its input, an iterator as a list where needed."""
-    if name in COMBINE and isinstance(value, Iterator):
+    if name in _COMBINING_FILTERS and isinstance(value, Iterator):
         value = list(value)
-    charge(FILTER)
-    if (args or kwargs) and name not in CONSTANT:
-        texts = sum(len(one) // CHARS for one in (*args, *kwargs.values()) if isinstance(one, TEXT))
-        charge(texts * (1 if isinstance(value, TEXT) and name in FILTERS else count_items(value)))
-    if name in EACH:
-        charge(own_units(value))
-    elif name in COPY:
-        charge(1 + own_units(value) // 16)
-    elif name not in CONSTANT:
-        charge(4 * count_items(value) if name in COMBINE else 0)
-        charge((1 + len(value) // CHARS if type(value) is str else extent(value)[0]) * FACTORS.get(name, 1))
-    if grows := FILTERS.get(name):
+    charge(_BASE_UNITS)
+    if (args or kwargs) and name not in _CONSTANT_FILTERS:
+        texts = sum(len(one) // CHARS_PER_UNIT for one in (*args, *kwargs.values()) if isinstance(one, TEXT_TYPES))
+        charge(texts * (1 if isinstance(value, TEXT_TYPES) and name in _GROWING_FILTERS else count_items(value)))
+    if name in _PER_ITEM_FILTERS:
+        charge(shallow_units(value))
+    elif name in _COPYING_FILTERS:
+        charge(1 + shallow_units(value) // 16)
+    elif name not in _CONSTANT_FILTERS:
+        charge(4 * count_items(value) if name in _COMBINING_FILTERS else 0)
+        charge(
+            (1 + len(value) // CHARS_PER_UNIT if type(value) is str else measure(value)[0])
+            * _FILTER_FACTORS.get(name, 1)
+        )
+    if grows := _GROWING_FILTERS.get(name):
         grows(value, *args, **kwargs)
     return value
 
 
-def before_method(name: str, owner: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
+def charge_method(name: str, owner: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
     """Count the work of a method of a text, a number or a collection."""
-    charge(own_units(owner) if isinstance(owner, TEXT) else 0)
-    if grows := METHODS.get(name):
+    charge(shallow_units(owner) if isinstance(owner, TEXT_TYPES) else 0)
+    if grows := _GROWING_METHODS.get(name):
         grows(owner, *args, **kwargs)
 
 
-def before_test(operands: Iterable[Any]) -> None:
+def charge_test(operands: Iterable[Any]) -> None:
     """Count the work of a test."""
-    charge(FILTER + sum(extent(operand)[0] for operand in operands))
+    charge(_BASE_UNITS + sum(measure(operand)[0] for operand in operands))

@@ -10,7 +10,7 @@ from jinja2 import TemplateSyntaxError
 from framework.config.templates.prompts import PromptError, Prompts
 from framework.config.templates.samples import input_samples, runtime_samples
 from framework.config.templates.variables import run_samples
-from framework.config.yaml.document import Document, Path
+from framework.config.yaml.document import Document, KeyPath
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, TemplateRef
 
@@ -48,32 +48,32 @@ def runtime_templates(spec: AgentSpec, shared: Mapping[str, Any]) -> Iterator[tu
 def prompt_problems(agent: Renderable) -> Iterator[Problem]:
     """Render with samples: an unknown variable or a broken include shows before a request does."""
     source = agent.spec.instructions
-    if not (isinstance(source, TemplateRef) or agent.prompts.own):
+    if not (isinstance(source, TemplateRef) or agent.prompts.project_names):
         return
     shared = {**agent.variables, "locale": "en"}
     if isinstance(source, TemplateRef):
         requests = [
             (f"{when}{where}", {**shared, **run.data(), "user": None, **source.vars, **inputs})
-            for where, run in run_samples(_used(agent, source.template)).items()
+            for where, run in run_samples(_variables_used(agent, source.template)).items()
             for when, inputs in input_samples(agent.spec.inputs)
         ]
         yield from _render_problems(agent, source.template, requests, ("instructions", "template"))
     for name, variables in runtime_templates(agent.spec, shared):
-        if not agent.prompts.own.isdisjoint(agent.prompts.closure([name])):
-            samples = [("", {**variables, **run.data()}) for run in run_samples(_used(agent, name)).values()]
+        if not agent.prompts.project_names.isdisjoint(agent.prompts.closure([name])):
+            samples = [("", {**variables, **run.data()}) for run in run_samples(_variables_used(agent, name)).values()]
             yield from _render_problems(agent, name, samples, ())
 
 
-def _used(agent: Renderable, template: str) -> set[str]:
+def _variables_used(agent: Renderable, template: str) -> set[str]:
     """The variables that a template uses in any language."""
     try:
-        return set().union(*(agent.prompts.used(variant) for variant in agent.prompts.variants(template)))
+        return set().union(*(agent.prompts.variables(variant) for variant in agent.prompts.variants(template)))
     except (TemplateSyntaxError, RecursionError):
         return set()  # what is wrong with it is reported
 
 
 def _render_problems(
-    agent: Renderable, template: str, samples: Iterable[tuple[str, Mapping[str, Any]]], path: Path
+    agent: Renderable, template: str, samples: Iterable[tuple[str, Mapping[str, Any]]], path: KeyPath
 ) -> Iterator[Problem]:
     """What is wrong with each locale's variant: in the template, and in the file that uses it."""
     samples = list(samples)
@@ -93,7 +93,7 @@ def _render_failure(
     """The first error of rendering with samples, and which sample it was."""
     for when, variables in samples:
         try:
-            prompts.render_in_time(variant, variables)
+            prompts.render_within_timeout(variant, variables)
         except PromptError as error:
             return (error.problem,), f"tried {when}" if when else None
     return (), None

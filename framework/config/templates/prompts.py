@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
-from jinja2 import FunctionLoader, StrictUndefined, TemplateNotFound, TemplateSyntaxError, UndefinedError
+from jinja2 import BytecodeCache, FunctionLoader, StrictUndefined, TemplateNotFound, TemplateSyntaxError, UndefinedError
+from jinja2.bccache import Bucket
 
-from framework.config.templates import work as template_work
-from framework.config.templates.analysis import DECLARE, Fault, Library, Needs, read_needs
-from framework.config.templates.bytecode import Bytecode
+from framework.config.templates import render_budget
+from framework.config.templates.analysis import DECLARE_HINT, TemplateAnalysis, TemplateFault, TemplateGraph, analyze
 from framework.config.templates.sandbox import BoundedEnvironment
 from framework.config.yaml.document import problem_at
 from framework.tools.deadline import TookTooLongError, call_within
@@ -22,12 +23,12 @@ from framework.types.errors import did_you_mean
 from framework.types.problem import Problem
 from framework.types.redact import redact
 
-FOLDER = "prompts"
+PROMPTS_FOLDER = "prompts"
 MAX_RENDERED_CHARS = 64 * 1024
-MAX_LOCALE_PARTS = 3
-MAX_SECONDS = 1.0
+_MAX_LOCALE_PARTS = 3
+MAX_RENDER_SECONDS = 1.0
 """How long rendering with sample values may take."""
-_MARKS = ("{{", "{%", "{#")
+_JINJA_MARKS = ("{{", "{%", "{#")
 
 
 class PromptError(Exception):
@@ -50,24 +51,24 @@ class Prompts:
 
     def __init__(self, sources: Mapping[str, str], earlier: Prompts | None = None) -> None:
         """Take sources by name; what is as it was `earlier` is not read and compiled again."""
-        self.own = frozenset(sources)
+        self.project_names = frozenset(sources)
         """The project's own templates: those that may have faults."""
         self._sources = {**shipped_templates(), **sources}
-        self._bytecode: Bytecode = Bytecode(earlier._bytecode if earlier else None)
-        self._needs: dict[str, Needs] = earlier._needs_of(self._sources) if earlier else {}
-        self._used: dict[str, frozenset[str]] = {}
-        self._checked: dict[tuple[str, frozenset[str]], tuple[Problem, ...]] = {}
+        self._compiled: _CompiledTemplates = _CompiledTemplates(earlier._compiled if earlier else None)
+        self._analyses: dict[str, TemplateAnalysis] = earlier._reusable_analyses(self._sources) if earlier else {}
+        self._variables: dict[str, frozenset[str]] = {}
+        self._check_results: dict[tuple[str, frozenset[str]], tuple[Problem, ...]] = {}
         self._environment = BoundedEnvironment(
             loader=FunctionLoader(self._load),
             undefined=StrictUndefined,
             auto_reload=False,
             cache_size=-1,
             keep_trailing_newline=True,
-            bytecode_cache=self._bytecode,
+            bytecode_cache=self._compiled,
         )
         for name in ("lipsum", "cycler", "joiner"):
             self._environment.globals.pop(name, None)
-        self._library = Library(self._sources.keys(), self._read, frozenset(self._environment.globals))
+        self._graph = TemplateGraph(self._sources.keys(), self._analyze, frozenset(self._environment.globals))
 
     def names(self) -> list[str]:
         """All templates, shipped ones included."""
@@ -79,9 +80,9 @@ class Prompts:
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong with the project's templates, whatever they will be given."""
-        for name in sorted(self.own):
+        for name in sorted(self.project_names):
             try:
-                faults = list(self._library.faults(name))
+                faults = list(self._graph.faults(name))
                 yield from map(self._fault_problem, faults)
                 if not faults:
                     self._environment.get_template(name)
@@ -91,20 +92,20 @@ class Prompts:
     def check(self, name: str, given: Iterable[str]) -> tuple[Problem, ...]:
         """What keeps a template from being rendered with variables of these names, on any way through it."""
         names = frozenset(given)
-        if (name, names) not in self._checked:
-            self._checked[name, names] = tuple(dict.fromkeys(self._check(name, names)))
-        return self._checked[name, names]
+        if (name, names) not in self._check_results:
+            self._check_results[name, names] = tuple(dict.fromkeys(self._check(name, names)))
+        return self._check_results[name, names]
 
-    def used(self, name: str) -> set[str]:
+    def variables(self, name: str) -> set[str]:
         """The variables that a usable template, or any that it reaches, makes use of."""
-        return self._library.used(name)
+        return self._graph.variables(name)
 
-    def used_by(self, name: str, locale: str) -> frozenset[str]:
+    def variables_for(self, name: str, locale: str) -> frozenset[str]:
         """The variables that the variant for a locale makes use of."""
-        chosen = self._chosen(name, locale)
-        if chosen not in self._used:
-            self._used[chosen] = frozenset(self.used(chosen))
-        return self._used[chosen]
+        chosen = self._variant_for(name, locale)
+        if chosen not in self._variables:
+            self._variables[chosen] = frozenset(self.variables(chosen))
+        return self._variables[chosen]
 
     def variants(self, name: str) -> list[str]:
         """The template and its locale variants."""
@@ -131,40 +132,40 @@ class Prompts:
         Raises:
             PromptError: it is missing, uses an unknown variable, fails, or gets too long.
         """
-        return self.render_exactly(self._chosen(name, locale), variables)
+        return self.render_variant(self._variant_for(name, locale), variables)
 
-    def _chosen(self, name: str, locale: str) -> str:
+    def _variant_for(self, name: str, locale: str) -> str:
         """The variant for a locale; the project's own templates all come before the shipped ones."""
         candidates = list(_candidates(name, locale))
-        own = (candidate for candidate in candidates if candidate in self.own)
+        own = (candidate for candidate in candidates if candidate in self.project_names)
         shipped = (candidate for candidate in candidates if candidate in self._sources)
         return next(own, None) or next(shipped, name)
 
-    def render_exactly(self, name: str, variables: Mapping[str, Any]) -> str:
+    def render_variant(self, name: str, variables: Mapping[str, Any]) -> str:
         """As `render`, without looking for a variant of the locale."""
         text = self._sources.get(name, "")
-        if name not in self._sources or any(mark in text for mark in _MARKS):
-            text = self._rendered(name, variables)
+        if name not in self._sources or any(mark in text for mark in _JINJA_MARKS):
+            text = self._render(name, variables)
         if len(text) > MAX_RENDERED_CHARS:
             message = f"gets longer than the {MAX_RENDERED_CHARS} characters that are sent at most"
-            raise PromptError(Problem(path=f"{FOLDER}/{name}", message=message))
+            raise PromptError(Problem(path=f"{PROMPTS_FOLDER}/{name}", message=message))
         return text
 
-    def render_in_time(self, name: str, variables: Mapping[str, Any]) -> None:
+    def render_within_timeout(self, name: str, variables: Mapping[str, Any]) -> None:
         """Try to render a template; raises PromptError, also if it takes so long that it may never end."""
-        render = partial(self.render_exactly, name, variables)
+        render = partial(self.render_variant, name, variables)
         try:
-            call_within(MAX_SECONDS, render, excused=lambda _: False, patience=MAX_SECONDS).result()
+            call_within(MAX_RENDER_SECONDS, render, excused=lambda _: False, patience=MAX_RENDER_SECONDS).result()
         except TookTooLongError as error:
-            inside = [(path.removeprefix(FOLDER + "/"), line) for path, line in error.stack]
+            inside = [(path.removeprefix(PROMPTS_FOLDER + "/"), line) for path, line in error.stack]
             name, line = next((place for place in reversed(inside) if place[0] in self._sources), (name, 0))
             line = self._environment.get_template(name).get_corresponding_lineno(line)
             raise PromptError(self._problem_at(name, line, f"{error} with sample values", None)) from None
 
-    def _rendered(self, name: str, variables: Mapping[str, Any]) -> str:
+    def _render(self, name: str, variables: Mapping[str, Any]) -> str:
         parts: list[str] = []
         length = 0
-        template_work.begin()
+        render_budget.begin()
         try:
             for part in self._environment.get_template(name).generate(variables):
                 parts.append(part)
@@ -177,19 +178,19 @@ class Prompts:
 
     def _load(self, name: str) -> tuple[str, str, None] | None:
         """The source, and a file name by which a traceback tells one template from another."""
-        return (self._sources[name], f"{FOLDER}/{name}", None) if name in self._sources else None
+        return (self._sources[name], f"{PROMPTS_FOLDER}/{name}", None) if name in self._sources else None
 
-    def _needs_of(self, sources: Mapping[str, str]) -> dict[str, Needs]:
-        return {name: needs for name, needs in list(self._needs.items()) if sources.get(name) == self._sources[name]}
+    def _reusable_analyses(self, sources: Mapping[str, str]) -> dict[str, TemplateAnalysis]:
+        return {name: needs for name, needs in list(self._analyses.items()) if sources.get(name) == self._sources[name]}
 
-    def _read(self, name: str) -> Needs:
-        if name not in self._needs:
-            self._needs[name] = read_needs(self._environment, self._sources[name], name)
-        return self._needs[name]
+    def _analyze(self, name: str) -> TemplateAnalysis:
+        if name not in self._analyses:
+            self._analyses[name] = analyze(self._environment, self._sources[name], name)
+        return self._analyses[name]
 
     def _referenced(self, name: str) -> Iterator[str]:
         try:
-            references = self._read(name).references if self.has(name) else ()
+            references = self._analyze(name).references if self.has(name) else ()
         except (TemplateSyntaxError, RecursionError):
             return  # `problems` tells
         for reference in references:
@@ -199,38 +200,38 @@ class Prompts:
         if not self.has(name):
             return  # rendering tells
         try:
-            faults = [fault for here in self._library.reached(name) for fault in self._library.faults(here)]
-            yield from map(self._fault_problem, faults or self._library.missing(name, given))
+            faults = [fault for here in self._graph.reachable(name) for fault in self._graph.faults(here)]
+            yield from map(self._fault_problem, faults or self._graph.undefined(name, given))
         except (TemplateSyntaxError, RecursionError) as error:
             yield self._problem(name, error)
 
     def _problem(self, name: str, error: Exception) -> Problem:
-        name, line = self._place(name, error)
+        name, line = self._locate(name, error)
         message, hint = redact(str(error)) or type(error).__name__, None
         if isinstance(error, TemplateNotFound):
             message = f"there is no template {error.name!r}{did_you_mean(str(error.name), self.names())}"
         elif isinstance(error, UndefinedError) and message.endswith("is undefined"):
-            hint = DECLARE
+            hint = DECLARE_HINT
         elif isinstance(error, RecursionError):
             message = "templates include each other in a circle, or nest too deeply"
         return self._problem_at(name, line, message, hint)
 
-    def _fault_problem(self, fault: Fault) -> Problem:
+    def _fault_problem(self, fault: TemplateFault) -> Problem:
         return self._problem_at(fault.template, fault.line, fault.message, fault.hint)
 
     def _problem_at(self, name: str, line: int | None, message: str, hint: str | None) -> Problem:
         lines = tuple(self._sources.get(name, "").splitlines())
-        found = problem_at(f"{FOLDER}/{name}", lines, line or 0, 1, message, hint)
+        found = problem_at(f"{PROMPTS_FOLDER}/{name}", lines, line or 0, 1, message, hint)
         return found.model_copy(update={"line": line, "column": None})
 
-    def _place(self, name: str, error: Exception) -> tuple[str, int | None]:
+    def _locate(self, name: str, error: Exception) -> tuple[str, int | None]:
         """The innermost template and line of an error: Jinja rewrites tracebacks to template lines."""
         if isinstance(error, TemplateSyntaxError):
             return error.name or name, error.lineno
         place: tuple[str, int | None] = (name, None)
         trace = error.__traceback__
         while trace is not None:
-            template = trace.tb_frame.f_code.co_filename.removeprefix(FOLDER + "/")
+            template = trace.tb_frame.f_code.co_filename.removeprefix(PROMPTS_FOLDER + "/")
             if template in self._sources:
                 place = (template, trace.tb_lineno)
             trace = trace.tb_next
@@ -239,7 +240,28 @@ class Prompts:
 
 def _candidates(name: str, locale: str) -> Iterator[str]:
     stem, _, suffix = name.rpartition(".")
-    parts = locale.replace("_", "-").split("-", MAX_LOCALE_PARTS)[:MAX_LOCALE_PARTS]
+    parts = locale.replace("_", "-").split("-", _MAX_LOCALE_PARTS)[:_MAX_LOCALE_PARTS]
     for length in range(len(parts), 0, -1):
         yield f"{stem}.{'-'.join(parts[:length])}.{suffix}"
     yield name
+
+
+class _CompiledTemplates(BytecodeCache):
+    """In-memory cache of compiled templates, keyed by name and source.
+
+    Entries of the previous set of templates are reused, and dropped unless this set loads them.
+    """
+
+    def __init__(self, earlier: _CompiledTemplates | None = None) -> None:
+        self.codes: dict[tuple[str, str], CodeType] = {}
+        self._earlier = earlier.codes if earlier else {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        place = bucket.key, bucket.checksum
+        bucket.code = self.codes.get(place) or self._earlier.get(place)
+        if bucket.code:
+            self.codes[place] = bucket.code
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        if bucket.code:
+            self.codes[bucket.key, bucket.checksum] = bucket.code

@@ -10,13 +10,13 @@ from framework.types.spec import InputSpec
 from framework.types.transcript import Summary
 
 
-class Anything(dict[str, Any]):
+class AnyValue(dict[str, Any]):
     """Stands for an object whose contents nobody declared: it has every key, and goes along with every operator."""
 
-    def __missing__(self, key: str) -> Anything:
+    def __missing__(self, key: str) -> AnyValue:
         return self
 
-    def _itself(self, *_: object) -> Anything:
+    def _self(self, *_: object) -> AnyValue:
         return self
 
     def _false(self, _: object) -> bool:
@@ -31,8 +31,8 @@ class Anything(dict[str, Any]):
     def __index__(self) -> int:
         return 0
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _itself
-    __floordiv__ = __mod__ = __neg__ = __round__ = _itself
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _self
+    __floordiv__ = __mod__ = __neg__ = __round__ = _self
     __lt__ = __le__ = __gt__ = __ge__ = _false
 
 
@@ -81,6 +81,6 @@ def _sample(field: InputSpec) -> Any:
         case "boolean":
             return True
         case "array":
-            return [Anything()]
+            return [AnyValue()]
         case "object":
-            return Anything()
+            return AnyValue()

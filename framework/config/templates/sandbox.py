@@ -20,17 +20,16 @@ from jinja2.tests import TESTS
 from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
 
-from framework.config.templates import costs as costs
-from framework.config.templates import work as work
+from framework.config.templates import costs, render_budget
 
-_PASS, _OWN, _WHOLE = "(pass)", "(own)", "(whole)"
+_CHARGE_UNITS, _CHARGE_SHALLOW, _CHARGE_DEEP = "(pass)", "(own)", "(whole)"
 """Filters that count work and return their value. No template can name them: these are not identifiers."""
-CALL = 6
+_CALL_UNITS = 6
 """Units of a call, whatever it does."""
-PARTS = 3
+_EXPRESSIONS_PER_UNIT = 3
 """Expressions of a body that are evaluated in one unit."""
 _LITERALS = (nodes.Const, nodes.TemplateData)
-_BUILT_IN = (str, bytes, int, float, list, tuple, dict, set, frozenset)
+_BUILTIN_TYPES = (str, bytes, int, float, list, tuple, dict, set, frozenset)
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
@@ -44,14 +43,14 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.tests.update(_tests())
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        costs.before_operator(operator, left, right)
+        costs.charge_operator(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - as Jinja's
-        work.charge(CALL)
+        render_budget.charge(_CALL_UNITS)
         owner = __obj.__self__ if isinstance(__obj, (BuiltinMethodType, MethodType)) else None
-        if isinstance(owner, _BUILT_IN):
-            costs.before_method(__obj.__name__, owner, args, kwargs)
+        if isinstance(owner, _BUILTIN_TYPES):
+            costs.charge_method(__obj.__name__, owner, args, kwargs)
         return super().call(__context, __obj, *args, **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
@@ -62,7 +61,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         formatter = _EscapeFormatter(self, escape=text.escape) if escaping else _Formatter(self)
 
         def wrapper(*args: Any, **kwargs: Any) -> str:
-            work.charge_all(text)
+            render_budget.charge_deep(text)
             mapped = value.__name__ == "format_map" and len(args) == 1
             made: str = type(text)(formatter.vformat(text, *(((), args[0]) if mapped else (args, kwargs))))
             return made
@@ -72,7 +71,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def _generate(
         self, source: nodes.Template, name: str | None, filename: str | None, defer_init: bool = False
     ) -> str:
-        _Counting(self).visit(source)
+        _ChargeInserter(self).visit(source)
         return super()._generate(source, name, filename, defer_init)
 
 
@@ -80,11 +79,11 @@ class _Formatter(SandboxedFormatter):
     """`str.format` that counts what each field adds."""
 
     def format_field(self, value: Any, format_spec: str) -> Any:
-        work.charge_all(value)
-        work.charge(CALL)
-        costs.before_field("", format_spec)
+        render_budget.charge_deep(value)
+        render_budget.charge(_CALL_UNITS)
+        costs.charge_field("", format_spec)
         text = super().format_field(value, format_spec)
-        costs.before_field(text, "")
+        costs.charge_field(text, "")
         return text
 
 
@@ -92,96 +91,98 @@ class _EscapeFormatter(_Formatter, SandboxedEscapeFormatter):
     """As `_Formatter`, for text that is marked as safe."""
 
 
-class _Counting(NodeTransformer):
+class _ChargeInserter(NodeTransformer):
     """Adds what counts passes, and values that operators of the compiled code look at, to a syntax tree."""
 
     def __init__(self, environment: BoundedEnvironment) -> None:
         self._environment = environment
 
     def visit_Template(self, node: nodes.Template) -> nodes.Node:  # noqa: N802 - as Jinja calls them
-        return self._counted(node)
+        return self._with_charge(node)
 
     visit_Block = visit_Macro = visit_CallBlock = visit_Template  # noqa: N815 - as Jinja calls them
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - as Jinja calls them
-        self._counted(node)
+        self._with_charge(node)
         if node.test is not None:  # it is evaluated for items that never get to the body
-            node.iter = self._filter(_OWN, node.iter)
+            node.iter = self._charged(_CHARGE_SHALLOW, node.iter)
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 - as Jinja calls them
         self.generic_visit(node)
-        node.nodes = [self._filter(_WHOLE, item) for item in node.nodes]
+        node.nodes = [self._charged(_CHARGE_DEEP, item) for item in node.nodes]
         return node
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802 - as Jinja calls them
         self.generic_visit(node)
         if isinstance(node.arg, nodes.Slice):
-            node.node = self._filter(_OWN, node.node)
+            node.node = self._charged(_CHARGE_SHALLOW, node.node)
         return node
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802 - as Jinja calls them
         self.generic_visit(node)
         if not isinstance(node.expr, _LITERALS) and not any(isinstance(op.expr, _LITERALS) for op in node.ops):
-            node.expr = self._filter(_WHOLE, node.expr)
+            node.expr = self._charged(_CHARGE_DEEP, node.expr)
         for op in node.ops:
             if op.op in ("in", "notin"):
-                op.expr = self._filter(_OWN, op.expr)
+                op.expr = self._charged(_CHARGE_SHALLOW, op.expr)
         return node
 
-    def _counted(self, node: Any) -> nodes.Node:
+    def _with_charge(self, node: Any) -> nodes.Node:
         parts = [part for inner in node.body for part in (inner, *inner.find_all(nodes.Expr))]
         text = sum(len(part.data) for part in parts if isinstance(part, nodes.TemplateData))
         self.generic_visit(node)
-        units = nodes.Const(1 + len(parts) // PARTS + text // work.CHARS, lineno=node.lineno)
-        node.body.insert(0, nodes.ExprStmt(self._filter(_PASS, units), lineno=node.lineno))
+        units = nodes.Const(
+            1 + len(parts) // _EXPRESSIONS_PER_UNIT + text // render_budget.CHARS_PER_UNIT, lineno=node.lineno
+        )
+        node.body.insert(0, nodes.ExprStmt(self._charged(_CHARGE_UNITS, units), lineno=node.lineno))
         return node  # type: ignore[no-any-return]  # the syntax trees of Jinja are typed loosely
 
-    def _filter(self, name: str, value: Any) -> nodes.Expr:
-        if isinstance(value, _LITERALS) and name != _PASS:
+    def _charged(self, name: str, value: Any) -> nodes.Expr:
+        if isinstance(value, _LITERALS) and name != _CHARGE_UNITS:
             return value
         made = nodes.Filter(value, name, [], [], None, None, lineno=value.lineno)
         return made.set_environment(self._environment)  # type: ignore[return-value]  # it returns itself
 
 
 def _output(value: Any) -> Any:
-    work.charge_all(value)
+    render_budget.charge_deep(value)
     return value
 
 
 @pass_context  # else Jinja would call it once, when it compiles the template
-def _pass(_: Context, units: int) -> None:
-    work.charge(units)
+def _charge_units(_: Context, units: int) -> None:
+    render_budget.charge(units)
 
 
 @pass_context
-def _own(_: Context, value: Any) -> Any:
-    work.charge(work.own_units(value))
+def _charge_shallow(_: Context, value: Any) -> Any:
+    render_budget.charge(render_budget.shallow_units(value))
     return value
 
 
 @pass_context
-def _whole(_: Context, value: Any) -> Any:
-    work.charge_all(value)
+def _charge_deep(_: Context, value: Any) -> Any:
+    render_budget.charge_deep(value)
     return value
 
 
 @cache
 def _filters() -> dict[str, Any]:
     bounded = {name: _bounded_filter(name, function) for name, function in FILTERS.items()}
-    return {**bounded, _PASS: _pass, _OWN: _own, _WHOLE: _whole}
+    return {**bounded, _CHARGE_UNITS: _charge_units, _CHARGE_SHALLOW: _charge_shallow, _CHARGE_DEEP: _charge_deep}
 
 
 @cache
 def _tests() -> dict[str, Any]:
-    return {name: _bounded_test(function) for name, function in TESTS.items() if name in costs.COMPARING}
+    return {name: _bounded_test(function) for name, function in TESTS.items() if name in costs.COMPARING_TESTS}
 
 
 def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     passed = getattr(getattr(function, "jinja_pass_arg", None), "name", "")
 
     def bounded(context: Context, value: Any = None, *args: Any, **kwargs: Any) -> Any:
-        value = costs.before_filter(name, value, args, kwargs)
+        value = costs.charge_filter(name, value, args, kwargs)
         if not passed:
             return function(value, *args, **kwargs)
         own = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}[passed]
@@ -192,7 +193,7 @@ def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
 
 def _bounded_test(function: Any) -> Callable[..., Any]:
     def bounded(_: Context, *args: Any) -> Any:
-        costs.before_test(args)
+        costs.charge_test(args)
         return function(*args)
 
     return pass_context(bounded)

@@ -10,10 +10,10 @@ from framework.types.http import HttpLimits
 from framework.types.messages import Message
 
 HTTP_TOOL = "http_request"
-SHOWN_DOMAINS = 20
-OF_CONVERSATION = frozenset({"message", "history"})
+_SHOWN_DOMAINS = 20
+CONVERSATION_VARIABLES = frozenset({"message", "history"})
 """Variables that differ from run to run."""
-OF_RUN = OF_CONVERSATION | {"http"}
+RUN_VARIABLES = CONVERSATION_VARIABLES | {"http"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class RunVariables:
         if self.http is None:
             return {"http": None}
         domains = self.http.domains
-        more = len(domains) - SHOWN_DOMAINS
-        shown = [*domains[:SHOWN_DOMAINS], *([f"{more} more"] if more > 0 else [])]
+        more = len(domains) - _SHOWN_DOMAINS
+        shown = [*domains[:_SHOWN_DOMAINS], *([f"{more} more"] if more > 0 else [])]
         return {"http": {"domains": shown, "methods": list(self.http.methods), "timeout": self.http.timeout}}
 
 
@@ -50,6 +50,6 @@ def run_samples(used: Collection[str]) -> Mapping[str, RunVariables]:
     """Sample values by what they stand for; several only if a template uses what differs."""
     said = (Message(role="user", content="text"), Message(role="assistant", content="text"))
     samples = {"": RunVariables("text", said, HttpLimits(domains=("example.com",)))}
-    if OF_RUN.isdisjoint(used):
+    if RUN_VARIABLES.isdisjoint(used):
         return samples
     return {**samples, ", in a new conversation": RunVariables("text")}

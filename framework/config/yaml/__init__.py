@@ -1,10 +1,10 @@
-"""TO WRITE.
+"""Parses YAML, validates it against a model, and reports problems with their positions.
 
 In reading order; each module imports only from those below it:
 
-    parse        A file's data as a typed model, or every Problem with it at once: place, caret, and the name that ...
-    environment  `${VAR}` and `${VAR:-default}` in parsed files: put in as text, after parsing, so a value can ...
-    fixes        Mistakes that can only mean one thing, and what is to be written instead: everything else in a ...
-    partial      Reads the valid parts of data that is invalid as a whole.
-    document     YAML text as plain data in which every key and value knows its line and column.
+    parse        Validates a document against a pydantic model and converts errors to Problems.
+    environment  Substitutes `${VARIABLE}` references in parsed documents.
+    fixes        Detects typos with exactly one plausible correction, and applies the corrections.
+    partial      Merges the valid parts of an otherwise invalid document into a valid one.
+    document     Parses YAML 1.2 into plain data, with the line and column of every key and value.
 """

@@ -27,15 +27,15 @@ from yaml.events import (
 from framework.types.problem import Fix, Problem
 from framework.types.redact import redact
 
-DEFAULT = "default"
+DEFAULT_PLACE = "default"
 """In the place of a line, for a key that a file does not have."""
-MAX_BYTES = 1 << 20
-MAX_DEPTH = 32
-MAX_NODES = 50_000
-MAX_NUMBER_CHARS = 100
-MAX_EXCERPT_CHARS = 2000
+MAX_FILE_BYTES = 1 << 20
+_MAX_DEPTH = 32
+_MAX_NODES = 50_000
+_MAX_NUMBER_CHARS = 100
+_MAX_EXCERPT_CHARS = 2000
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 Mark = tuple[int, int]
 """1-based line and column."""
 Marks = tuple[Mark, Mark]
@@ -68,20 +68,20 @@ class DocumentError(Exception):
         self.problem = problem
 
 
-class PackedMarks(Mapping[Path, Marks]):
+class PackedMarks(Mapping[KeyPath, Marks]):
     """Marks as texts and numbers, which no garbage collection has to look through."""
 
     __slots__ = ("_packed",)
 
-    def __init__(self, marks: Mapping[Path, Marks]) -> None:
+    def __init__(self, marks: Mapping[KeyPath, Marks]) -> None:
         self._packed = {repr(path): _packed(*key, *value) for path, (key, value) in marks.items()}
 
-    def __getitem__(self, path: Path) -> Marks:
+    def __getitem__(self, path: KeyPath) -> Marks:
         packed, all_bits = self._packed[repr(path)], (1 << _BITS) - 1
         key_line, key_column, line, column = (packed >> part * _BITS & all_bits for part in range(4))
         return (key_line, key_column), (line, column)
 
-    def __iter__(self) -> Iterator[Path]:
+    def __iter__(self) -> Iterator[KeyPath]:
         return map(literal_eval, self._packed)
 
     def __len__(self) -> int:
@@ -95,9 +95,9 @@ class Document:
     path: str
     source: bytes
     data: dict[str, Any]
-    marks: Mapping[Path, Marks]
+    marks: Mapping[KeyPath, Marks]
     """Where everything in it begins."""
-    elsewhere: Mapping[Path, str] = field(default_factory=dict)
+    elsewhere: Mapping[KeyPath, str] = field(default_factory=dict)
     """The file of what another version of the document added, where that is not `path`: the file was moved."""
 
     @property
@@ -109,14 +109,16 @@ class Document:
         """Only the places, packed: what is kept when the data has become a model."""
         return replace(self, data={}, marks=PackedMarks(self.marks))
 
-    def place(self, path: Path) -> str:
+    def place(self, path: KeyPath) -> str:
         """`file:line` of a key, or `default` if the file does not have it."""
         while path and path not in self.marks and isinstance(path[-1], int):  # one value in the place of a list
             path = path[:-1]
-        return f"{self.elsewhere.get(path, self.path)}:{self.marks[path][0][0]}" if path in self.marks else DEFAULT
+        return (
+            f"{self.elsewhere.get(path, self.path)}:{self.marks[path][0][0]}" if path in self.marks else DEFAULT_PLACE
+        )
 
     def problem(
-        self, path: Path, message: str, *, hint: str | None = None, at_key: bool = False, fix: Fix | None = None
+        self, path: KeyPath, message: str, *, hint: str | None = None, at_key: bool = False, fix: Fix | None = None
     ) -> Problem:
         """A Problem at a value, or at its key."""
         key, value = self._closest(path)
@@ -124,7 +126,7 @@ class Document:
         found = problem_at(self.path, self.lines, line, column, message, hint)
         return found.model_copy(update={"fix": fix}) if fix else found
 
-    def _closest(self, path: Path) -> Marks:
+    def _closest(self, path: KeyPath) -> Marks:
         while path and path not in self.marks:
             path = path[:-1]
         return self.marks.get(path, ((1, 1), (1, 1)))
@@ -139,14 +141,14 @@ def problem_at(
 ) -> Problem:
     """A Problem with its source line; what looks like a secret in it is masked."""
     text = lines[line - 1] if 0 < line <= len(lines) else None
-    excerpt = None if text is None or len(text) > MAX_EXCERPT_CHARS else _UNREADABLE.sub("\ufffd", redact(text))
+    excerpt = None if text is None or len(text) > _MAX_EXCERPT_CHARS else _UNREADABLE.sub("\ufffd", redact(text))
     return Problem(path=path, line=line, column=column, message=message, hint=hint, excerpt=excerpt)
 
 
 def read_document(path: str, source: bytes) -> Document:
     """Parse the bytes of one file; raises DocumentError."""
-    if len(source) > MAX_BYTES:
-        raise DocumentError(Problem(path=path, message=f"{len(source)} bytes; at most {MAX_BYTES} are read"))
+    if len(source) > MAX_FILE_BYTES:
+        raise DocumentError(Problem(path=path, message=f"{len(source)} bytes; at most {MAX_FILE_BYTES} are read"))
     try:
         text = source.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -179,8 +181,8 @@ def plain_scalar(text: str) -> Any:
     convert = next((convert for pattern, convert in _NUMBERS if pattern.match(text)), None)
     if convert is None:
         return text
-    if len(text) > MAX_NUMBER_CHARS:
-        raise ValueError(f"a number of {len(text)} characters; at most {MAX_NUMBER_CHARS} are read")
+    if len(text) > _MAX_NUMBER_CHARS:
+        raise ValueError(f"a number of {len(text)} characters; at most {_MAX_NUMBER_CHARS} are read")
     number = convert(text)
     if not isfinite(number):
         raise ValueError("a number must be finite")
@@ -197,7 +199,7 @@ class _Level:
     """A mapping or a list that is being filled."""
 
     container: dict[str, Any] | list[Any]
-    path: Path
+    path: KeyPath
     key: str | None = None
     key_mark: Mark = (1, 1)
 
@@ -206,13 +208,13 @@ class _Level:
 class _Builder:
     path: str
     text: str
-    marks: dict[Path, Marks] = field(default_factory=dict)
+    marks: dict[KeyPath, Marks] = field(default_factory=dict)
     levels: list[_Level] = field(default_factory=list)
     root: Any = None
     nodes: int = 0
     documents: int = 0
 
-    def build(self) -> tuple[dict[str, Any], dict[Path, Marks]]:
+    def build(self) -> tuple[dict[str, Any], dict[KeyPath, Marks]]:
         """The data, and where everything in it begins."""
         if unreadable := _UNREADABLE.search(self.text):
             before = _BREAK.split(self.text[: unreadable.start()])
@@ -250,7 +252,7 @@ class _Builder:
                 loader.dispose()
 
     def _node(self, event: ScalarEvent | CollectionStartEvent | AliasEvent) -> None:
-        self._refuse_specials(event)
+        self._reject_unsupported(event)
         mark = _mark(event)
         level = self.levels[-1] if self.levels else None
         if level is not None and isinstance(level.container, dict) and level.key is None:
@@ -259,8 +261,8 @@ class _Builder:
         value = self._value(event)
         path = self._attach(level, value, mark)
         if isinstance(value, (dict, list)):
-            if len(self.levels) >= MAX_DEPTH:
-                raise self._error(event, f"nested deeper than {MAX_DEPTH} levels")
+            if len(self.levels) >= _MAX_DEPTH:
+                raise self._error(event, f"nested deeper than {_MAX_DEPTH} levels")
             self.levels.append(_Level(value, path))
 
     def _begin_key(self, level: _Level, event: Event, mark: Mark) -> None:
@@ -274,8 +276,8 @@ class _Builder:
             raise self._error(event, f"the key {shorten(key)!r} stands twice; first on line {first}")
         level.key, level.key_mark = key, mark
 
-    def _attach(self, level: _Level | None, value: Any, mark: Mark) -> Path:
-        path: Path
+    def _attach(self, level: _Level | None, value: Any, mark: Mark) -> KeyPath:
+        path: KeyPath
         if level is None:
             self.root, path, key_mark = value, (), mark
         elif isinstance(level.container, dict):
@@ -299,10 +301,10 @@ class _Builder:
         except ValueError as error:
             raise self._error(event, str(error)) from None
 
-    def _refuse_specials(self, event: ScalarEvent | CollectionStartEvent | AliasEvent) -> None:
+    def _reject_unsupported(self, event: ScalarEvent | CollectionStartEvent | AliasEvent) -> None:
         self.nodes += 1
-        if self.nodes > MAX_NODES:
-            raise self._error(event, f"more than {MAX_NODES} values")
+        if self.nodes > _MAX_NODES:
+            raise self._error(event, f"more than {_MAX_NODES} values")
         if isinstance(event, AliasEvent) or event.anchor:
             raise self._error(event, "anchors and aliases are not used here: write the value out")
         if event.tag and event.tag != "!":

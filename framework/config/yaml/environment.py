@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from framework.config.yaml.document import Document, Path
+from framework.config.yaml.document import Document, KeyPath
 from framework.types.problem import Problem
 
 _VARIABLE = re.compile(r"\$(?:\$|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})")
@@ -19,7 +19,7 @@ def expand(document: Document, environ: Mapping[str, str]) -> tuple[dict[str, An
     """The document's data with variables filled in, and a Problem for each that is not set."""
     problems: list[Problem] = []
 
-    def fill(path: Path, value: Any) -> Any:
+    def fill(path: KeyPath, value: Any) -> Any:
         if isinstance(value, dict):
             return {key: fill((*path, key), item) for key, item in value.items()}
         if isinstance(value, list):

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from framework.config.yaml.document import Document, DocumentError, Path, line_starts, read_document
+from framework.config.yaml.document import Document, DocumentError, KeyPath, line_starts, read_document
 from framework.types.problem import Fix, Problem
 
-SHORTEST = 3
+_MIN_WORD_CHARS = 3
 """Shorter words have too many neighbours."""
-YAML_1_1: Mapping[str, str] = {
+YAML_1_1_BOOLEANS: Mapping[str, str] = {
     word: meant
     for meant, words in (("true", ("y", "yes", "on")), ("false", ("n", "no", "off")))
     for small in words
@@ -23,24 +23,24 @@ YAML_1_1: Mapping[str, str] = {
 """What YAML 1.1 read as booleans; YAML 1.2 reads text."""
 
 
-def key_fix(document: Document, path: Path, known: Iterable[str]) -> Fix | None:
+def key_fix(document: Document, path: KeyPath, known: Iterable[str]) -> Fix | None:
     """For a key that is none of those that are known at its place."""
-    beside = _at(document.data, path[:-1])
+    beside = _value_at(document.data, path[:-1])
     free = [name for name in known if not isinstance(beside, dict) or name not in beside]
-    return _fix(document, path, str(path[-1]), _meant(str(path[-1]), free), at_key=True) if path else None
+    return _fix(document, path, str(path[-1]), _only_match(str(path[-1]), free), at_key=True) if path else None
 
 
-def value_fix(document: Document, path: Path, word: object, options: Sequence[str]) -> Fix | None:
+def value_fix(document: Document, path: KeyPath, word: object, options: Sequence[str]) -> Fix | None:
     """For a word that is none of the options."""
-    return _fix(document, path, word, _meant(word, options)) if isinstance(word, str) else None
+    return _fix(document, path, word, _only_match(word, options)) if isinstance(word, str) else None
 
 
-def boolean_fix(document: Document, path: Path, word: object) -> Fix | None:
+def boolean_fix(document: Document, path: KeyPath, word: object) -> Fix | None:
     """For text where `true` or `false` is wanted."""
-    return _fix(document, path, word, YAML_1_1.get(word)) if isinstance(word, str) else None
+    return _fix(document, path, word, YAML_1_1_BOOLEANS.get(word)) if isinstance(word, str) else None
 
 
-def fixed(path: str, source: bytes, problems: Iterable[Problem]) -> bytes:
+def apply_fixes(path: str, source: bytes, problems: Iterable[Problem]) -> bytes:
     """A file's bytes with the fixes of its problems applied, as far as they still fit and leave it readable."""
     try:
         text = source.decode("utf-8")
@@ -57,16 +57,16 @@ def fixed(path: str, source: bytes, problems: Iterable[Problem]) -> bytes:
     return text.encode("utf-8")
 
 
-def _meant(word: object, known: Iterable[str]) -> str | None:
+def _only_match(word: object, known: Iterable[str]) -> str | None:
     """The one known name that is a slip away."""
-    close = [name for name in dict.fromkeys(known) if isinstance(word, str) and _is_slip(word, name)]
+    close = [name for name in dict.fromkeys(known) if isinstance(word, str) and _is_typo(word, name)]
     return close[0] if len(close) == 1 else None
 
 
-def _is_slip(one: str, other: str) -> bool:
+def _is_typo(one: str, other: str) -> bool:
     """One character is missing, too much or another, or two neighbours have changed places."""
     short, long = sorted((one, other), key=len)
-    if len(short) < SHORTEST or len(long) - len(short) > 1 or one == other:
+    if len(short) < _MIN_WORD_CHARS or len(long) - len(short) > 1 or one == other:
         return False
     same = next((index for index, pair in enumerate(zip(short, long, strict=False)) if pair[0] != pair[1]), len(short))
     if len(short) < len(long):
@@ -75,7 +75,7 @@ def _is_slip(one: str, other: str) -> bool:
     return swapped or short[same + 1 :] == long[same + 1 :]
 
 
-def _fix(document: Document, path: Path, word: object, meant: str | None, *, at_key: bool = False) -> Fix | None:
+def _fix(document: Document, path: KeyPath, word: object, meant: str | None, *, at_key: bool = False) -> Fix | None:
     """What stands in the file for a word, with its quotes; none if it is written otherwise, or not there at all."""
     if meant is None or path not in document.marks:
         return None
@@ -88,7 +88,7 @@ def _fix(document: Document, path: Path, word: object, meant: str | None, *, at_
     return None
 
 
-def _at(data: Any, path: Path) -> Any:
+def _value_at(data: Any, path: KeyPath) -> Any:
     for part in path:
         data = data[part]
     return data

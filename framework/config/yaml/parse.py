@@ -13,18 +13,18 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from framework.config.yaml.document import Document, DocumentError, Path, read_document, shorten
+from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document, shorten
 from framework.config.yaml.fixes import boolean_fix, key_fix, value_fix
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
 
-M = TypeVar("M", bound=BaseModel)
+_ModelT = TypeVar("_ModelT", bound=BaseModel)
 
-MAX_PROBLEMS = 100
-MAX_WORD_CHARS = 100
+MAX_FILE_PROBLEMS = 100
+_MAX_WORD_CHARS = 100
 _NAME = re.compile(r"\^\[(.+?)\]\[(.+?)\]\{0,(\d+)\}\$")
 """The pattern of a name, such as an agent's."""
-_WANTED: Mapping[str, str] = {
+_EXPECTED: Mapping[str, str] = {
     "string_type": "text",
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),
@@ -36,13 +36,13 @@ _WANTED: Mapping[str, str] = {
 _ALLOW_ALL = 'say which tools are allowed, for instance `allow: ["*"]` for all of them'
 
 
-_WRITTEN_SECRET = re.compile(
+_LITERAL_SECRET = re.compile(
     r"(?:key|token|secret|password|authorization|cookie)s?['\"]?\s*+:\s*+(?!['\"]?(?:Bearer |Basic )?\$\{)",
     re.IGNORECASE,
 )
 
 
-_LIKE_A_KEY = re.compile(r"(?<![\w./$+=-])(?=[\w+=-]*[A-Za-z])(?=[\w+=-]*[0-9])[\w+=-]{16,}(?![\w./:])")
+_KEY_LIKE = re.compile(r"(?<![\w./$+=-])(?=[\w+=-]*[A-Za-z])(?=[\w+=-]*[0-9])[\w+=-]{16,}(?![\w./:])")
 """A value that may be a key although its own key is misspelt: letters and digits, and no path or model name."""
 
 
@@ -59,7 +59,7 @@ def parse_agent(path: str, source: bytes) -> tuple[AgentSpec, Document]:
     return parse(path, source, AgentSpec)
 
 
-def parse(path: str, source: bytes, model: type[M]) -> tuple[M, Document]:
+def parse(path: str, source: bytes, model: type[_ModelT]) -> tuple[_ModelT, Document]:
     """Parse a file as any of our models; raises ParseError."""
     try:
         document = read_document(path, source)
@@ -68,54 +68,56 @@ def parse(path: str, source: bytes, model: type[M]) -> tuple[M, Document]:
     try:
         return model.model_validate(document.data), document.without_data()
     except ValidationError as error:
-        raise ParseError(in_order(spec_problems(error.errors(include_url=False), document, model))) from None
+        raise ParseError(sort_problems(validation_problems(error.errors(include_url=False), document, model))) from None
 
 
-def in_order(problems: Iterable[Problem]) -> list[Problem]:
+def sort_problems(problems: Iterable[Problem]) -> list[Problem]:
     """Problems by file, line and column, each once; those without a line come last in their file."""
     return sorted(dict.fromkeys(problems), key=lambda p: (p.path, p.line or inf, p.column or 0))
 
 
-def without_secrets(problems: Iterable[Problem], source: bytes) -> list[Problem]:
+def redact_problems(problems: Iterable[Problem], source: bytes) -> list[Problem]:
     """Return the problems without the secrets that a file holds itself, instead of the names of their variables.
 
     Lines are left out if a key of the file names a secret; otherwise values that look like keys are masked in them.
     """
-    if _WRITTEN_SECRET.search(source.decode("utf-8", "replace")):
+    if _LITERAL_SECRET.search(source.decode("utf-8", "replace")):
         return [problem.model_copy(update={"excerpt": None}) for problem in problems]
     return [_masked(problem) for problem in problems]
 
 
 def _masked(problem: Problem) -> Problem:
-    if problem.excerpt is None or not _LIKE_A_KEY.search(problem.excerpt):
+    if problem.excerpt is None or not _KEY_LIKE.search(problem.excerpt):
         return problem
-    excerpt = _LIKE_A_KEY.sub(lambda found: "*" * len(found[0]), problem.excerpt)  # the caret keeps its place
+    excerpt = _KEY_LIKE.sub(lambda found: "*" * len(found[0]), problem.excerpt)  # the caret keeps its place
     return problem.model_copy(update={"excerpt": excerpt})
 
 
-def spec_problems(details: Sequence[ErrorDetails], document: Document, model: type[BaseModel]) -> Iterator[Problem]:
+def validation_problems(
+    details: Sequence[ErrorDetails], document: Document, model: type[BaseModel]
+) -> Iterator[Problem]:
     """Pydantic's findings (`error.errors()`), each at its place in the file; of very many, the first."""
-    placed = [(_place(detail, document.data), detail) for detail in details[:MAX_PROBLEMS]]
+    placed = [(_place(detail, document.data), detail) for detail in details[:MAX_FILE_PROBLEMS]]
     for path, same in groupby(placed, key=lambda found: found[0]):
         yield from _problems(path, [detail for _, detail in same], document, model)
-    if len(details) > MAX_PROBLEMS:
-        yield Problem(path=document.path, message=f"and {len(details) - MAX_PROBLEMS} problems more")
+    if len(details) > MAX_FILE_PROBLEMS:
+        yield Problem(path=document.path, message=f"and {len(details) - MAX_FILE_PROBLEMS} problems more")
 
 
 def _problems(
-    path: Path, details: Sequence[ErrorDetails], document: Document, model: type[BaseModel]
+    path: KeyPath, details: Sequence[ErrorDetails], document: Document, model: type[BaseModel]
 ) -> Iterator[Problem]:
-    wanted = list(dict.fromkeys(_WANTED[detail["type"]] for detail in details if detail["type"] in _WANTED))
+    wanted = list(dict.fromkeys(_EXPECTED[detail["type"]] for detail in details if detail["type"] in _EXPECTED))
     if wanted:  # the members of a union complain one by one: it is one mistake
-        fix = boolean_fix(document, path, details[0]["input"]) if wanted == [_WANTED["bool_type"]] else None
+        fix = boolean_fix(document, path, details[0]["input"]) if wanted == [_EXPECTED["bool_type"]] else None
         hint = f"YAML 1.2 takes it for text; write {fix.instead}" if fix else None
         yield document.problem(path, f"must be {' or '.join(wanted)}", hint=hint, fix=fix)
     for detail in details:
-        if detail["type"] not in _WANTED:
+        if detail["type"] not in _EXPECTED:
             yield _problem(path, detail, document, model)
 
 
-def _problem(path: Path, detail: ErrorDetails, document: Document, model: type[BaseModel]) -> Problem:
+def _problem(path: KeyPath, detail: ErrorDetails, document: Document, model: type[BaseModel]) -> Problem:
     last = str(detail["loc"][-1]) if detail["loc"] else ""
     match detail["type"]:
         case "extra_forbidden":
@@ -149,7 +151,7 @@ def _sentence(detail: ErrorDetails) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _place(detail: ErrorDetails, data: Any) -> Path:
+def _place(detail: ErrorDetails, data: Any) -> KeyPath:
     """Where in the data a finding belongs: for a missing key, where it would stand."""
     loc = detail["loc"]
     if detail["type"] == "missing":
@@ -157,7 +159,7 @@ def _place(detail: ErrorDetails, data: Any) -> Path:
     return _data_path(loc, data)
 
 
-def _data_path(loc: Path, data: Any) -> Path:
+def _data_path(loc: KeyPath, data: Any) -> KeyPath:
     """Pydantic's location without the labels of union members, which stand in no file.
 
     A label may be equal to a key beside it: the reading that reaches the last part is the one that is meant.
@@ -165,7 +167,7 @@ def _data_path(loc: Path, data: Any) -> Path:
     return max(_readings(loc, data), key=lambda path: (path[-1:] == loc[-1:], len(path)))
 
 
-def _readings(loc: Path, here: Any) -> Iterator[Path]:
+def _readings(loc: KeyPath, here: Any) -> Iterator[KeyPath]:
     """Every way to walk down the data by some of the location's parts."""
     if not loc:
         yield ()
@@ -178,7 +180,7 @@ def _readings(loc: Path, here: Any) -> Iterator[Path]:
     yield from _readings(rest, here)
 
 
-def _fields_at(model: type[BaseModel], path: Path) -> list[str]:
+def _fields_at(model: type[BaseModel], path: KeyPath) -> list[str]:
     """The keys that may stand at a path of a model."""
     here: list[type[BaseModel]] = [model]
     for part in path:
@@ -205,5 +207,5 @@ def _suggest(word: str, known: Sequence[str]) -> str | None:
 
 
 def _closest(word: str, known: Iterable[str]) -> str | None:
-    close = get_close_matches(word, list(known), n=1, cutoff=0.55) if len(word) <= MAX_WORD_CHARS else ()
+    close = get_close_matches(word, list(known), n=1, cutoff=0.55) if len(word) <= _MAX_WORD_CHARS else ()
     return close[0] if close else None

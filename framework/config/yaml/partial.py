@@ -7,16 +7,16 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from framework.config.yaml.document import Path
+from framework.config.yaml.document import KeyPath
 
-Data = dict[str, Any]
-MAX_ITEMS = 1000
+JsonObject = dict[str, Any]
+_MAX_ITEMS = 1000
 """Items of a list that are tried one by one when the list as a whole is invalid."""
 
 
-def readable(
-    model: type[BaseModel], base: Data, data: Mapping[str, Any], item_by_item: Collection[str] = ()
-) -> tuple[Data, list[Path]]:
+def merge_valid(
+    model: type[BaseModel], base: JsonObject, data: Mapping[str, Any], item_by_item: Collection[str] = ()
+) -> tuple[JsonObject, list[KeyPath]]:
     """A valid base, with those parts of other data that are valid too, and the places of those that are not.
 
     Args:
@@ -25,18 +25,18 @@ def readable(
         data: the keys to take over.
         item_by_item: dotted keys of lists, of which single items may be left out.
     """
-    unread: list[Path] = []
+    unread: list[KeyPath] = []
 
-    def take(base: Data, path: Path, value: Any) -> Data:
+    def take(base: JsonObject, path: KeyPath, value: Any) -> JsonObject:
         whole = _replaced(base, path, value)
         if _is_valid(model, whole):
             return whole
         key = ".".join(map(str, path))
-        if isinstance(value, dict) and isinstance(at_key(base, key), dict):
+        if isinstance(value, dict) and isinstance(get_dotted(base, key), dict):
             for part, item in value.items():
                 base = take(base, (*path, part), item)
             return base
-        if isinstance(value, list) and len(value) <= MAX_ITEMS and key in item_by_item:
+        if isinstance(value, list) and len(value) <= _MAX_ITEMS and key in item_by_item:
             valid = [_is_valid(model, _replaced(base, path, [item])) for item in value]
             unread.extend((*path, index) for index, fits in enumerate(valid) if not fits)
             return _replaced(base, path, [item for item, fits in zip(value, valid, strict=True) if fits])
@@ -48,7 +48,7 @@ def readable(
     return base, unread
 
 
-def at_key(data: Mapping[str, Any], key: str) -> Any:
+def get_dotted(data: Mapping[str, Any], key: str) -> Any:
     """What stands at a dotted key; None if nothing does."""
     found: Any = data
     for part in key.split("."):
@@ -56,7 +56,7 @@ def at_key(data: Mapping[str, Any], key: str) -> Any:
     return found
 
 
-def _is_valid(model: type[BaseModel], data: Data) -> bool:
+def _is_valid(model: type[BaseModel], data: JsonObject) -> bool:
     try:
         model.model_validate(data)
     except ValidationError:
@@ -64,7 +64,7 @@ def _is_valid(model: type[BaseModel], data: Data) -> bool:
     return True
 
 
-def _replaced(data: Data, path: Path, value: Any) -> Data:
+def _replaced(data: JsonObject, path: KeyPath, value: Any) -> JsonObject:
     """A copy with another value at a path."""
     first, rest = str(path[0]), path[1:]
     inner = data.get(first)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from framework.config.agents.compile import Agent
 from framework.config.agents.models import unknown_model
-from framework.config.settings import FILE, ModelAlias, Settings
+from framework.config.settings import SETTINGS_FILE, ModelAlias, Settings
 from framework.engine.context.circuit_breaker import CircuitBreakers
 from framework.llm.client import ModelClient
 from framework.llm.json_protocol.client import in_protocol
@@ -40,7 +40,7 @@ class ModelClients:
         """Raise RequestError unless a caller's model is one that agent files could name."""
         known = {OFFLINE, *(f"{provider.name}/" for provider in PROVIDERS), *self._own, *settings.models}
         if problem := unknown_model(name, known):
-            raise RequestError(f"{problem}: write provider/model, or an alias from {FILE}")
+            raise RequestError(f"{problem}: write provider/model, or an alias from {SETTINGS_FILE}")
 
     def _connect(self, name: str, alias: ModelAlias | None, settings: Settings) -> ModelClient:
         if alias is None:

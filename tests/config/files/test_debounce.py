@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config.files.debounce import Graces, Settling
-from framework.config.files.snapshot import Snapshot, snapshot_of
+from framework.config.files.debounce import Debouncer, GracePeriods
+from framework.config.files.snapshot import Snapshot, build_snapshot
 from tests.support.cases import cases
 
-GRACES = Graces()
+GRACES = GracePeriods()
 RECONCILE = 2.0
 HINT = 0.02
 SLACK = RECONCILE + GRACES.quiet
@@ -33,7 +33,7 @@ def widens(before: Files, after: Files) -> set[str]:
 
 
 def snapshot(files: Mapping[str, bytes]) -> Snapshot:
-    return snapshot_of(dict(files), (), {})
+    return build_snapshot(dict(files), (), {})
 
 
 @dataclass
@@ -50,35 +50,35 @@ class Disk:
 
     def __post_init__(self) -> None:
         self.live = dict(self.files)
-        self.settling = Settling(GRACES, snapshot(self.live).digest)
+        self.debouncer = Debouncer(GRACES, snapshot(self.live).digest)
 
-    def look(self, now: float) -> None:
-        found, settling = snapshot(self.files), self.settling
+    def observe(self, now: float) -> None:
+        found, debouncer = snapshot(self.files), self.debouncer
         self.looks.append((now, dict(self.files)))
-        settling.look(found, snapshot(self.live).digest, now)
+        debouncer.observe(found, snapshot(self.live).digest, now)
         self.next_look = now + self._pause(found, now)
 
     def _pause(self, found: Snapshot, now: float) -> float:
-        settling = self.settling
-        while settling.pending:
-            if wait := settling.quiet(now).wait:
+        debouncer = self.debouncer
+        while debouncer.pending:
+            if wait := debouncer.ready_to_build(now).wait:
                 return wait
-            verdict = settling.verdict(
+            verdict = debouncer.ready_to_publish(
                 now, widens=bool(widens(self.live, self.files)), removes=bool(self.live.keys() - self.files.keys())
             )
             if verdict.wait:
                 return verdict.wait
-            target = settling.held(verdict.hold) if verdict.hold else found
+            target = debouncer.hold_back(verdict.hold) if verdict.hold else found
             if target.files != self.live:
                 self.went_live.append((now, self.live, dict(target.files)))
                 self.live = dict(target.files)
-            settling.answer(target, snapshot(self.live).digest, now)
+            debouncer.mark_handled(target, snapshot(self.live).digest, now)
         return RECONCILE
 
     def pass_time(self, until: float) -> None:
         """Look whenever a look is due."""
         while self.next_look <= until:
-            self.look(self.next_look)
+            self.observe(self.next_look)
 
 
 def edited(disk: Disk, *edits: tuple[float, str, bytes | None], until: float = 0.0) -> list[tuple[float, Files]]:
@@ -90,7 +90,7 @@ def edited(disk: Disk, *edits: tuple[float, str, bytes | None], until: float = 0
             del disk.files[name]
         else:
             disk.files[name] = text
-        disk.look(at)
+        disk.observe(at)
     disk.pass_time(max(until, edits[-1][0] + 10))
     return [(round(at, 3), after) for at, _, after in disk.went_live]
 
@@ -156,15 +156,15 @@ def test_a_file_that_never_stops_changing_goes_live_now_and_then_if_it_allows_no
 
 
 def test_longer_graces_make_it_more_patient() -> None:
-    assert Graces(widening=5.0).patience == 10.0
-    assert Graces().patience == 2.0
+    assert GracePeriods(widening=5.0).patience == 10.0
+    assert GracePeriods().patience == 2.0
 
 
 def test_what_was_made_live_by_hand_is_not_made_live_again() -> None:
     disk = Disk({"a": version(1)})
     disk.pass_time(1.0)
     disk.files["a"] = version(2)
-    disk.look(1.0)
+    disk.observe(1.0)
     disk.live = dict(disk.files)
     disk.pass_time(10.0)
     assert not disk.went_live

@@ -14,7 +14,7 @@ from framework.config.generations.generation import Generation
 from framework.config.generations.reload_effects import RELOAD_EFFECTS
 from framework.config.generations.settings_tightening import TIGHTENABLE_KEYS
 from framework.config.settings import Settings
-from framework.config.yaml.partial import at_key
+from framework.config.yaml.partial import get_dotted
 from framework.server.access import access_check
 from framework.server.errors import Unauthenticated
 from tests.support.projects import agent, write
@@ -73,7 +73,7 @@ def edited(root: Path, before: str, after: dict[str, str]) -> tuple[Generation, 
 
 def value(settings: Settings, key: str) -> Any:
     """A setting as plain data, secrets included."""
-    found = at_key(settings.model_dump(), key)
+    found = get_dotted(settings.model_dump(), key)
     if isinstance(found, tuple):
         return [item.get_secret_value() if hasattr(item, "get_secret_value") else item for item in found]
     return found

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from framework import Runtime
 from framework.config.templates.prompts import MAX_RENDERED_CHARS, PromptError, Prompts, shipped_templates
-from framework.config.templates.samples import Anything, runtime_samples
+from framework.config.templates.samples import AnyValue, runtime_samples
 from framework.types.problem import Problem
 from tests.support.cases import cases
 from tests.support.projects import agent, write
@@ -276,4 +276,4 @@ def test_an_object_that_nobody_described_goes_along_with_what_templates_do() -> 
         "{{ '%d' % o.n }}{{ '%.2f' % o.n }}{{ '{:.2f}'.format(o.n) }}"
         "{% if o.n > 3 or o.n <= 2 %}{% endif %}{% for x in o.list %}{{ x.y }}{% endfor %}"
     )
-    assert render(source, o=Anything())
+    assert render(source, o=AnyValue())

@@ -11,12 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from framework.config.yaml.document import (
-    MAX_BYTES,
+    MAX_FILE_BYTES,
     Document,
     DocumentError,
+    KeyPath,
     Marks,
     PackedMarks,
-    Path,
     plain_scalar,
     read_document,
 )
@@ -87,7 +87,7 @@ def test_keys_are_text_whatever_they_look_like() -> None:
 
 def test_every_key_and_value_knows_its_place() -> None:
     document = read(TYPICAL)
-    expected: dict[Path, tuple[tuple[int, int], tuple[int, int]]] = {
+    expected: dict[KeyPath, tuple[tuple[int, int], tuple[int, int]]] = {
         (): ((1, 1), (1, 1)),
         ("version",): ((1, 1), (1, 10)),
         ("name",): ((2, 1), (2, 7)),
@@ -285,7 +285,7 @@ def _parses_or_is_refused(source: bytes) -> None:
 _MISSING = object()
 
 
-def _at(data: Any, path: Path) -> Any:
+def _at(data: Any, path: KeyPath) -> Any:
     for part in path:
         try:
             data = data[part]
@@ -310,7 +310,7 @@ def _entry(item: Any, depth: int) -> str:
     return f" {json.dumps(item, ensure_ascii=False)}\n"
 
 
-MARKS = st.tuples(st.integers(1, MAX_BYTES), st.integers(1, MAX_BYTES + 1))
+MARKS = st.tuples(st.integers(1, MAX_FILE_BYTES), st.integers(1, MAX_FILE_BYTES + 1))
 
 
 @given(
@@ -320,7 +320,7 @@ MARKS = st.tuples(st.integers(1, MAX_BYTES), st.integers(1, MAX_BYTES + 1))
     )
 )
 @cases(100)
-def test_packed_marks_are_the_same_marks(marks: dict[Path, Marks]) -> None:
+def test_packed_marks_are_the_same_marks(marks: dict[KeyPath, Marks]) -> None:
     assert dict(PackedMarks(marks)) == marks
 
 

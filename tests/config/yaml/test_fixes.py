@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config.yaml.fixes import fixed
+from framework.config.yaml.fixes import apply_fixes
 from framework.config.yaml.parse import ParseError, parse, parse_agent
 from framework.types.case import CaseFile
 from framework.types.problem import Fix, Problem
@@ -52,7 +52,7 @@ def problems(source: bytes) -> tuple[Problem, ...]:
 
 def mend(text: str) -> str:
     source = text.encode()
-    return fixed("a.yaml", source, problems(source)).decode()
+    return apply_fixes("a.yaml", source, problems(source)).decode()
 
 
 def rest(lines: str) -> str:
@@ -84,7 +84,7 @@ def test_one_slip_is_undone_and_every_other_byte_is_as_it_was(slip: tuple[str, s
     text, wrong = slip
     before = mark + text.replace("\n", end)
     found = problems(before.encode())
-    after = fixed("a.yaml", before.encode(), found).decode()
+    after = apply_fixes("a.yaml", before.encode(), found).decode()
     if any(problem.fix for problem in found):
         original = mark + GOOD.replace("\n", end)
         (problem,) = found
@@ -142,16 +142,16 @@ def test_the_other_files_are_fixed_as_well() -> None:
     ):
         with pytest.raises(ParseError) as caught:
             parse("a.yaml", source, model)
-        assert fixed("a.yaml", source, caught.value.problems) == meant
+        assert apply_fixes("a.yaml", source, caught.value.problems) == meant
 
 
 def test_bytes_that_are_not_what_was_checked_stay() -> None:
     problem = Problem(path="a", line=1, column=1, message="m", fix=Fix(written="modle", instead="model"))
     for source in (b"", b"x", b"\nmodle: x\n", "modle: é".encode("latin-1"), b"xmodle: x"):
-        assert fixed("a", source, [problem]) == source
+        assert apply_fixes("a", source, [problem]) == source
     for place in ((None, None), (0, 1), (9, 1), (1, 99)):
         other = problem.model_copy(update=dict(zip(("line", "column"), place, strict=True)))
-        assert fixed("a", b"modle: x\n", [other]) == b"modle: x\n"
+        assert apply_fixes("a", b"modle: x\n", [other]) == b"modle: x\n"
 
 
 # --- the command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from framework.config.yaml.parse import MAX_PROBLEMS, ParseError, parse_agent
+from framework.config.yaml.parse import MAX_FILE_PROBLEMS, ParseError, parse_agent
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, ApprovalFrom, Rule, TemplateRef
 
@@ -281,8 +281,8 @@ def test_a_message_does_not_repeat_the_value(more: str) -> None:
 
 def test_of_very_many_mistakes_the_first_are_shown_and_the_others_counted() -> None:
     many = problems("".join(f"unknown_{number}: 1\n" for number in range(20_000)))
-    assert len(many) == MAX_PROBLEMS + 1
-    assert many[-1].message == f"and {20_000 - MAX_PROBLEMS} problems more"
+    assert len(many) == MAX_FILE_PROBLEMS + 1
+    assert many[-1].message == f"and {20_000 - MAX_FILE_PROBLEMS} problems more"
 
 
 def test_an_endless_key_is_cut() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from framework import RunResult, Runtime
-from framework.config.schema import Names, settings_schema
+from framework.config.schema import ProjectNames, settings_schema
 from framework.config.settings import Settings
 from framework.engine.runtime.project import Project
 from framework.llm.capabilities import Capabilities, Prices, priced
@@ -101,7 +101,7 @@ def test_the_hint_is_right_and_check_shows_the_error(tmp_path: Path) -> None:
 
 
 def test_free_is_part_of_the_settings_schema() -> None:
-    prices = settings_schema(Names())["$defs"]["Capabilities"]["properties"]["prices"]
+    prices = settings_schema(ProjectNames())["$defs"]["Capabilities"]["properties"]["prices"]
     assert '"const": "free"' in json.dumps(prices)
     settings = Settings.parse(b"models: {m: {model: openai/m, capabilities: {prices: free}}}")
     capabilities = settings.models["m"].capabilities

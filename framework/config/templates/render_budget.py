@@ -11,18 +11,18 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-MAX_WORK = 100_000
+MAX_UNITS = 100_000
 """Units that rendering one template may take: about 30 ms."""
-MAX_SIZE = 1_000_000
+MAX_VALUE_SIZE = 1_000_000
 """Characters, bytes or items of a value that a template makes."""
-MAX_BITS = 16_384
+MAX_INTEGER_BITS = 16_384
 """Bits of an integer that a template makes; Python prints 14,284 at most."""
-CHARS = 64
+CHARS_PER_UNIT = 64
 """Characters that a function of C handles in one unit."""
-HINT = "bound what it repeats, such as `range([n, 100] | min)`"
-VIEWS = (range, KeysView, ValuesView, ItemsView)
-TEXT = (str, bytes)
-LISTS = (list, tuple, set, frozenset)
+LIMIT_HINT = "bound what it repeats, such as `range([n, 100] | min)`"
+VIEW_TYPES = (range, KeysView, ValuesView, ItemsView)
+TEXT_TYPES = (str, bytes)
+COLLECTION_TYPES = (list, tuple, set, frozenset)
 
 
 class TemplateWorkError(Exception):
@@ -30,74 +30,74 @@ class TemplateWorkError(Exception):
 
 
 @dataclass(slots=True)
-class _Work:
+class _Budget:
     """Units that one rendering may still take."""
 
-    left: int = MAX_WORK
+    left: int = MAX_UNITS
 
 
-_work: ContextVar[_Work | None] = ContextVar("agentsd_template_work", default=None)
+_budget: ContextVar[_Budget | None] = ContextVar("agentsd_template_work", default=None)
 
 
 def begin() -> None:
     """Count the work of this thread or task from zero."""
-    _work.set(_Work())
+    _budget.set(_Budget())
 
 
 def charge(units: int) -> None:
     """Count units of the current rendering before they are spent; raises TemplateWorkError if too few are left."""
-    work = _work.get()
+    work = _budget.get()
     if work is None:
         return  # Jinja computes constants when it compiles a template
     work.left -= units
     if work.left < 0:
-        raise TemplateWorkError(f"takes more than the {MAX_WORK} steps that a prompt may take: {HINT}")
+        raise TemplateWorkError(f"takes more than the {MAX_UNITS} steps that a prompt may take: {LIMIT_HINT}")
 
 
-def require_size(size: int, *, most: int = MAX_SIZE) -> None:
+def require_size(size: int, *, most: int = MAX_VALUE_SIZE) -> None:
     """Count the work of making a value; raises TemplateWorkError if it would get too large."""
     if size > most:
-        raise TemplateWorkError(f"makes a value of the size {size}; at most {most}: {HINT}")
-    charge(max(size, 0) // CHARS)
+        raise TemplateWorkError(f"makes a value of the size {size}; at most {most}: {LIMIT_HINT}")
+    charge(max(size, 0) // CHARS_PER_UNIT)
 
 
 def count_items(value: Any) -> int:
     """Items or characters of a value; 1 of any other."""
-    return len(value) if isinstance(value, (*TEXT, *LISTS, *VIEWS, dict)) else 1
+    return len(value) if isinstance(value, (*TEXT_TYPES, *COLLECTION_TYPES, *VIEW_TYPES, dict)) else 1
 
 
-def own_units(value: Any) -> int:
+def shallow_units(value: Any) -> int:
     """Units of a pass over a value that leaves its items alone."""
-    if isinstance(value, TEXT):
-        return 1 + len(value) // CHARS
-    return 1 + len(value) if isinstance(value, (*LISTS, *VIEWS)) else 1
+    if isinstance(value, TEXT_TYPES):
+        return 1 + len(value) // CHARS_PER_UNIT
+    return 1 + len(value) if isinstance(value, (*COLLECTION_TYPES, *VIEW_TYPES)) else 1
 
 
-def extent(value: Any) -> tuple[int, int]:
+def measure(value: Any) -> tuple[int, int]:
     """Units of a pass over a value and all that it contains, and how deep it nests."""
     units, depth, layer = 0, 0, [value]
-    while layer and units <= MAX_WORK:
+    while layer and units <= MAX_UNITS:
         depth, units = depth + 1, units + len(layer)
         inner: list[Any] = []
         for node in layer:
             kind = type(node)
             if kind is str:
-                units += len(node) // CHARS
+                units += len(node) // CHARS_PER_UNIT
             elif isinstance(node, dict):
                 inner += node
                 inner += node.values()
-            elif isinstance(node, LISTS):
+            elif isinstance(node, COLLECTION_TYPES):
                 inner += node
             elif kind is int:
                 units += (node.bit_length() // 512) ** 2
-            elif isinstance(node, (*TEXT, *VIEWS)):
-                units += len(node) // (CHARS if isinstance(node, TEXT) else 1)
-            if len(inner) > MAX_WORK:
-                return MAX_WORK + 1, depth
+            elif isinstance(node, (*TEXT_TYPES, *VIEW_TYPES)):
+                units += len(node) // (CHARS_PER_UNIT if isinstance(node, TEXT_TYPES) else 1)
+            if len(inner) > MAX_UNITS:
+                return MAX_UNITS + 1, depth
         layer = inner
     return units, depth
 
 
-def charge_all(value: Any) -> None:
+def charge_deep(value: Any) -> None:
     """Count a pass over a value and all that it contains."""
-    charge(1 + len(value) // CHARS if type(value) is str else extent(value)[0])
+    charge(1 + len(value) // CHARS_PER_UNIT if type(value) is str else measure(value)[0])
