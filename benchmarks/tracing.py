@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from benchmarks.measure import Row, table
 from benchmarks.wire import AGENT, by_hand, note, serving
 from framework import Runtime
-from framework.engine import run
+from framework.engine import drive, run
 from framework.engine.model_call import retry as asking
 from framework.engine.model_call.trace import ModelTrace
 from framework.engine.runtime import root
@@ -46,18 +46,18 @@ class _Nothing(OpenSpan):
     def ended(self) -> None:
         """Nothing."""
 
-    def waits(self, asked: object, step: object) -> None:
+    def set_pending(self, confirmations: object, step: object) -> None:
         """Nothing."""
 
 
 NOTHING, NO_CALL, NO_TOOL = _Nothing(), ModelTrace(), ToolTrace()
 STUBS: Mapping[tuple[Any, str], Any] = {
     (asking, "model_trace"): lambda *_, **__: NO_CALL,
-    (calls, "tool_trace"): lambda *_: NO_TOOL,
+    (calls, "trace_call"): lambda *_: NO_TOOL,
     (root, "RunTrace"): lambda *_: NOTHING,
-    (run, "AgentTrace"): lambda *_: NOTHING,
-    (run, "step_span"): lambda *_: NO_SPAN,
-    (run, "note_reply"): lambda *_: None,
+    (drive, "AgentTrace"): lambda *_: NOTHING,
+    (run, "open_step_span"): lambda *_: NO_SPAN,
+    (run, "record_reply"): lambda *_: None,
 }
 """What makes traces, replaced by what makes none."""
 

@@ -1,16 +1,17 @@
-"""The engine.
+"""The engine: runs agents, from a message to a persisted result.
 
 In reading order; each module imports only from those below it:
 
-    runtime       TO WRITE.
-    executors     The built-in executors: `react`, `plan`, and `auto`, which lets a model choose one of the two.
-    plan          TO WRITE.
-    routing       TO WRITE.
-    react         The ReAct executor.
-    run           One run in progress: the gateway that all work passes through.
-    model_call    TO WRITE.
-    output_guard  What a run ends with, where hooks look at it first: nobody else sees it before that, whatever ...
-    agent_trace   Spans and metrics of one agent's work, and of its turns.
-    tool_call     TO WRITE.
-    context       TO WRITE.
+    runtime       The embeddable runtime: starts, resumes, cancels and persists runs.
+    drive         Drives a run: calls its executor, and sets the final state.
+    executors     The built-in executors: `react`, `plan`, and `auto`, which lets a model choose between them.
+    plan          The plan executor: plan, get approval, execute the steps, answer from their results.
+    routing       Chooses the agent for a message: by rules, or by asking a model.
+    react         The ReAct executor: call the model and its tools until it answers.
+    run           One run in progress: the methods that executors call.
+    model_call    One model call: request, retries, fallbacks, reply.
+    output_guard  Runs `after_run` hooks on the final output before it is emitted or persisted.
+    agent_trace   Spans and metrics of one agent in a run, and of its turns.
+    tool_call     One tool call: limits, policy, approval, execution, result.
+    context       The state, policy, budget and journal that every part of a run uses.
 """

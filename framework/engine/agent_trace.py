@@ -1,4 +1,4 @@
-"""Spans and metrics of one agent's work, and of its turns."""
+"""Spans and metrics of one agent in a run, and of its turns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from framework.types.state import Confirmation
 
 
 class AgentTrace:
-    """The span of one agent's work, in a root run or a sub-run."""
+    """Context manager with the span and metrics of one agent, in a root run or a sub-run."""
 
     def __init__(self, run: RunContext) -> None:
         self._run, self._meters = run, run.services.meters
@@ -50,7 +50,7 @@ class AgentTrace:
             self._span.__exit__(kind, error, traceback)
 
     def set_pending(self, confirmations: Sequence[Confirmation], step: OpenSpan) -> None:
-        """The agent, and its turn `step`, stop here until a human answers."""
+        """Record, on the agent and on its turn `step`, the confirmations that they wait for."""
         record_pending(step, confirmations)
         record_pending(self._span, confirmations)
 
@@ -71,8 +71,8 @@ class AgentTrace:
             self._span.fail(error_type)
 
 
-def step_span(run: RunContext, index: int) -> OpenSpan:
-    """A model turn with the calls it leads to; open until the next one begins."""
+def open_step_span(run: RunContext, index: int) -> OpenSpan:
+    """Open the span of a model turn and of the calls it requests; it is closed when the next turn begins."""
     spans = run.services.spans
     if not spans.recording:
         return NO_SPAN
@@ -80,7 +80,7 @@ def step_span(run: RunContext, index: int) -> OpenSpan:
 
 
 def record_reply(run: RunContext, span: OpenSpan, reply: Message) -> None:
-    """Record a turn's reply on its step; call it before the reply is part of the state."""
+    """Record a reply on the span of its turn; call this before the reply is appended to the state."""
     span.set_attribute(names.STEP_KIND, "action" if reply.tool_calls else "final")
     if span.is_recording() and (content := trace_content(run)):
         first = run.state.replies[-1] + 1 if run.state.replies else 0
@@ -88,7 +88,7 @@ def record_reply(run: RunContext, span: OpenSpan, reply: Message) -> None:
 
 
 def _prompt_attributes(run: RunContext) -> dict[str, Any]:
-    """Name of the prompt template, and a digest of the rendered text: equal digests mean equal text."""
+    """Return the prompt template's name, and a digest of the rendered text: equal digests mean equal text."""
     if (prompt := run.system_prompt) is None:
         return {}
     source = run.agent.spec.instructions

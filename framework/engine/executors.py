@@ -16,7 +16,7 @@ from framework.types.events import Routed
 
 
 async def auto(run: Run) -> str:
-    """Work a request off in the way that fits it: chosen once, by the router's model or by one question."""
+    """Run the executor that suits the request: chosen once, by the router's model or by one model call."""
     if not run.state.executor:
         run.state.executor = await _choose_executor(run)
     return await (plan(run) if run.state.executor == "plan" else react(run))
@@ -29,9 +29,9 @@ async def _choose_executor(run: Run) -> str:
         call_model = partial(turns.call_model, run, model=model)
         choice = await choose_agent(run, run.state.messages[0].content, {name: run.agent}, call_model, model)
     except ModelError as error:
-        await run.warn("routing", f"how to work was not chosen ({error.message}): turn by turn")
+        await run.warn("routing", f"the executor could not be chosen ({error.message}); using react")
         return "react"
-    reason = f"works by {choice.executor}{': ' + choice.reason if choice.reason else ''}"
+    reason = f"executor {choice.executor}{': ' + choice.reason if choice.reason else ''}"
     await run.emit(Routed, agent=name, reason=reason, confidence=choice.confidence, executor=choice.executor)
     return choice.executor
 

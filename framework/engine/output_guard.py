@@ -1,4 +1,7 @@
-"""What a run ends with, where hooks look at it first: nobody else sees it before that, whatever happens meanwhile."""
+"""Runs `after_run` hooks on the final output before it is emitted or persisted.
+
+If the run is cancelled meanwhile, the output is dropped.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from framework.types.events import ContentReceived
 
 
 async def guard_output(run: RunContext, message_id: str) -> None:
-    """Have the hooks look at the output, and put what they leave of it in its place.
+    """Pass the output through the hooks, and replace it with what they return.
+
+    While the hooks run, the state is that of a run in progress: a checkpoint does not contain the unchecked output, and
+    a run that is suspended here is guarded when it resumes.
 
     Args:
         run: a run that has just ended.
-        message_id: id, in events, of the message that the output is emitted as.
-
-    While they look, the state is that of a run that goes on: a checkpoint has no answer that nobody has looked at, and
-    a run that is suspended is guarded where it goes on.
+        message_id: id, in events, of the message that contains the output.
     """
     state = run.state
     final = (state.status, state.finish_reason, state.output, state.data, state.error, state.stopped_by)
@@ -43,7 +46,7 @@ async def guard_output(run: RunContext, message_id: str) -> None:
 
 
 def discard_output(run: RunContext) -> None:
-    """Take back what a run has to show that ended before its hooks could look at it."""
+    """Clear the output of a run that ended before its hooks could check it."""
     if run.is_guarded:
         run.state.output, run.state.data = "", None
         results.replace_answer(run, "")

@@ -20,7 +20,7 @@ from framework.engine.context.model_clients import ModelClients
 from framework.engine.context.services import Services
 from framework.engine.context.stream import Channel, RunStream
 from framework.engine.context.tool_threads import ToolThreads
-from framework.engine.executors import EXECUTORS
+from framework.engine.drive import drive
 from framework.engine.model_call.context_window import tool_tokens
 from framework.engine.routing.rules import Route
 from framework.engine.run import Run
@@ -100,7 +100,7 @@ class Launcher:
         spans = self._spans(start)
         journal = Journal(start.state, start.record, channel, durable=self.store.durable, take_spans=spans.take)
         services = self._services(start, channel, journal, spans, listening=listening)
-        run = Run(start.state, start.agent, services, EXECUTORS)
+        run = Run(start.state, start.agent, services, drive)
         if not self.store.durable:
             self.pinned_generations[run_id] = start.generation
         stream = RunStream(run_id, channel, asyncio.create_task(self._drive(run, start.chosen), name=run_id))
@@ -118,7 +118,7 @@ class Launcher:
         channel.close()
         journal = Journal(state, start.record, channel, durable=False)
         services = self._services(start, channel, journal, self._spans(start, traced=traced), listening=False)
-        return Run(state, agent, services, EXECUTORS)
+        return Run(state, agent, services, drive)
 
     def call_on_pause(self, callback: Callable[[RunState, bool], object]) -> None:
         """Set what is called with each run that pauses, and whether it was cancelled meanwhile."""

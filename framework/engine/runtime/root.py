@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+from framework.engine.drive import drive
 from framework.engine.routing.rules import Route
 from framework.engine.run import Run
 from framework.engine.runtime.result import finish_run, suspend_run
@@ -26,7 +27,7 @@ async def drive_root(run: Run, chosen: Route | None) -> RunResult:
             with suppress(asyncio.CancelledError):  # the state says so; the run still has to be put on record
                 if chosen is not None:
                     await _tell_route(run, chosen)
-                asked = await run.drive()
+                asked = await drive(run)
             if run.services.journal.is_suspended and run.state.status == "running":
                 await suspend_run(run, trace)
             return await finish_run(run, asked, trace)

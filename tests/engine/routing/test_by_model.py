@@ -176,7 +176,7 @@ def test_auto_chooses_once_how_a_request_is_worked_off(
     assert result.steps == steps
     assert (result.plan is not None) == (executor == "plan")
     told = [(event.reason, event.executor) for event in seen if isinstance(event, Routed)]
-    assert told == [("the only agent", None), (f"works by {executor}: it fits", executor)]
+    assert told == [("the only agent", None), (f"executor {executor}: it fits", executor)]
 
 
 def test_the_routers_choice_decides_both_with_one_question(tmp_path: Path) -> None:
