@@ -27,7 +27,7 @@ from framework.engine.runtime.project import Project
 from framework.engine.runtime.runtime import Runtime
 from framework.llm.providers import OFFLINE, PROVIDERS
 from framework.types.errors import RequestError
-from framework.types.private_folder import OWN, make_private
+from framework.types.private_folder import DATA_FOLDER, make_private_folder
 
 KINDS: Mapping[str, Callable[[ProjectNames], EditorSchema]] = {
     "agent": agent_schema,
@@ -40,7 +40,7 @@ KINDS: Mapping[str, Callable[[ProjectNames], EditorSchema]] = {
 @click.command("schema")
 @click.argument("path", default=".")
 @click.option("--kind", type=click.Choice(list(KINDS)), default="agent", show_default=True, help="Of which files.")
-@click.option("--write", is_flag=True, help=f"Write all into {OWN}/, where the first line of a file points to.")
+@click.option("--write", is_flag=True, help=f"Write all into {DATA_FOLDER}/, where the first line of a file points to.")
 def command(path: str, kind: str, write: bool) -> int:
     """Print the JSON Schema of a project's files (default: of this folder's), with its tools and agents by name."""
     location = locate(path)
@@ -85,14 +85,14 @@ def refresh_schemas(project: Project | Runtime) -> None:
 
 def write_schemas(root: Path, names: ProjectNames) -> list[Path]:
     """Write what has changed, each file at once; returns the files written. Raises OSError."""
-    texts = {root / OWN / f"{kind}.schema.json": _text(make(names)) for kind, make in KINDS.items()}
+    texts = {root / DATA_FOLDER / f"{kind}.schema.json": _text(make(names)) for kind, make in KINDS.items()}
     return [path for path, text in texts.items() if _replace(path, text.encode())]
 
 
 def _replace(path: Path, content: bytes) -> bool:
     if path.is_file() and path.read_bytes() == content:
         return False
-    make_private(path.parent)
+    make_private_folder(path.parent)
     replace_file(path, content)
     return True
 

@@ -17,7 +17,7 @@ from framework.config.yaml.environment import expand
 from framework.config.yaml.parse import redact_problems, sort_problems, validation_problems
 from framework.llm.base_url import base_url_of
 from framework.llm.capabilities import Capabilities
-from framework.tools.base_folder import is_below, plain_parts
+from framework.tools.base_folder import is_inside, split_path
 from framework.types.errors import ConfigError, ToolError, did_you_mean
 from framework.types.frozen import Duration, Frozen, known_version
 from framework.types.http import HttpLimits
@@ -75,7 +75,7 @@ class RoutingSettings(Frozen):
 def _folder(text: str) -> str:
     """A folder below the base path in its plain spelling; `.` is the base path itself."""
     try:
-        parts = plain_parts(text)
+        parts = split_path(text)
     except ToolError as error:
         raise ValueError(error.message) from None
     if parts[:1] == ("/",):
@@ -109,12 +109,12 @@ def common_folders(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -
     """The folders that lie in both selections of `write_below`; None, which stands for all, if both are None."""
     if one is None or other is None:
         return other if one is None else one
-    inner = [a if a == b or is_below(plain_parts(a), b) else b for a in one for b in other if _overlap(a, b)]
+    inner = [a if a == b or is_inside(split_path(a), b) else b for a in one for b in other if _overlap(a, b)]
     return tuple(dict.fromkeys(inner))
 
 
 def _overlap(one: str, other: str) -> bool:
-    return one == other or is_below(plain_parts(one), other) or is_below(plain_parts(other), one)
+    return one == other or is_inside(split_path(one), other) or is_inside(split_path(other), one)
 
 
 class ReloadSettings(Frozen):

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from framework.tools.builtin.asking import ASK_USER
+from framework.tools.builtin.questions import ASK_USER
 from framework.types.case import SUB_AGENT
 from framework.types.confirmation_kinds import is_about_step, subject_of
 from framework.types.errors import RequestError

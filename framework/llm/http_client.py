@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import httpx2
 
-    from framework.types.bounded_body import Capped
+    from framework.types.bounded_body import BoundedStream
 
     Hook = Callable[[httpx2.Response], Awaitable[None]]
 
@@ -54,15 +54,15 @@ async def _cap(response: httpx2.Response) -> None:
     response.stream = capped(stream, response.headers, response.request)
 
 
-def capped(stream: httpx2.AsyncByteStream, headers: Mapping[str, str], request: httpx2.Request) -> Capped:
+def capped(stream: httpx2.AsyncByteStream, headers: Mapping[str, str], request: httpx2.Request) -> BoundedStream:
     """The bytes of an answer, and an error in place of those that are too many."""
-    from framework.types.bounded_body import Capped, CappedLines
+    from framework.types.bounded_body import BoundedLines, BoundedStream
 
     packed = headers.get("content-encoding", ENCODING) != ENCODING
     limit, what = (MAX_PACKED_BYTES, "compressed answer") if packed else (MAX_ANSWER_BYTES, "answer")
     if headers.get("content-type", "").startswith("text/event-stream"):
-        stream = CappedLines(stream, MAX_EVENT_BYTES, _too_long("event", MAX_EVENT_BYTES), request)
-    return Capped(stream, limit, _too_long(what, limit), request)
+        stream = BoundedLines(stream, MAX_EVENT_BYTES, _too_long("event", MAX_EVENT_BYTES), request)
+    return BoundedStream(stream, limit, _too_long(what, limit), request)
 
 
 def _too_long(what: str, limit: int) -> str:

@@ -23,24 +23,24 @@ class BaseFolder:
     ignores_case: bool | None = None
     """Whether `A` and `a` name the same file here; None: ask the file system when the answer matters."""
 
-    def folds_case(self) -> bool:
+    def is_case_insensitive(self) -> bool:
         """Whether names that differ only in case are one file below this folder."""
-        return _ignores_case(self.path) if self.ignores_case is None else self.ignores_case
+        return _is_case_insensitive(self.path) if self.ignores_case is None else self.ignores_case
 
     def matches(self, path: str, pattern: str) -> bool:
         """Whether a canonical path matches a pattern, whatever the spelling of the pattern.
 
         A pattern that ends in `/` stands for a folder and everything in it. `**/` stands for any number of folders.
         """
-        forms = [*_forms(_canonical_pattern(pattern, self.path))]
+        forms = [*_pattern_variants(_canonical_pattern(pattern, self.path))]
         if any(_matches(path, form) for form in forms):
             return True
-        return any(_matches(_folded(path), _folded(form)) for form in forms) and self.folds_case()
+        return any(_matches(_normalized(path), _normalized(form)) for form in forms) and self.is_case_insensitive()
 
-    def denied_by(self, parts: Sequence[str]) -> str | None:
+    def denying_pattern(self, parts: Sequence[str]) -> str | None:
         """The pattern that denies a file or one of the folders it lies in."""
         for pattern in self.denied:
-            if any(self.matches(path, pattern) for path in _ancestry(parts)):
+            if any(self.matches(path, pattern) for path in _path_and_parents(parts)):
                 return pattern
         return None
 
@@ -48,23 +48,24 @@ class BaseFolder:
         """Whether it is one of the reserved files, whatever its spelling."""
         if not self.reserved:
             return False
-        here = self.path.resolve().joinpath(*parts)
-        if here in self.reserved:
+        location = self.path.resolve().joinpath(*parts)
+        if location in self.reserved:
             return True
-        return _folded(str(here)) in {_folded(str(path)) for path in self.reserved} and self.folds_case()
+        reserved = {_normalized(str(path)) for path in self.reserved}
+        return _normalized(str(location)) in reserved and self.is_case_insensitive()
 
     def permits(self, parts: Sequence[str]) -> bool:
         """Whether tools may see the file or folder at all."""
-        return not self.is_reserved(parts) and self.denied_by(parts) is None
+        return not self.is_reserved(parts) and self.denying_pattern(parts) is None
 
 
-def plain_parts(path: str) -> tuple[str, ...]:
+def split_path(path: str) -> tuple[str, ...]:
     """The parts of a path, without what does not change which file it names: `.`, `//` and a `/` at its end.
 
     Raises:
         ToolError: it has `..`, or characters that paths of tools must not have.
     """
-    if not is_plain(path):
+    if not is_printable(path):
         raise ToolError("a path must not contain control characters or broken Unicode")
     if "\\" in path:
         raise ToolError("a path must not contain a backslash: write / between folders")
@@ -76,7 +77,7 @@ def plain_parts(path: str) -> tuple[str, ...]:
     return ("/", *parts) if path.startswith("/") else parts
 
 
-def below_base(base: Path, path: PurePosixPath) -> PurePosixPath | None:
+def relative_to_base(base: Path, path: PurePosixPath) -> PurePosixPath | None:
     """An absolute path relative to the base folder, in its given or resolved form; None where it lies outside."""
     for root in (base.absolute(), base.resolve()) if path.is_absolute() else ():
         if path.is_relative_to(root):
@@ -84,18 +85,18 @@ def below_base(base: Path, path: PurePosixPath) -> PurePosixPath | None:
     return None
 
 
-def is_below(parts: Sequence[str], folder: str) -> bool:
+def is_inside(parts: Sequence[str], folder: str) -> bool:
     """Whether something lies in a folder, or in a folder of it; `.` is the base folder."""
-    wanted = plain_parts(folder)
-    return len(parts) > len(wanted) and tuple(parts[: len(wanted)]) == wanted
+    folder_parts = split_path(folder)
+    return len(parts) > len(folder_parts) and tuple(parts[: len(folder_parts)]) == folder_parts
 
 
-def is_plain(text: str) -> bool:
+def is_printable(text: str) -> bool:
     """Whether a text has neither control characters nor line separators nor broken Unicode."""
     return text.isprintable() or not any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in text)
 
 
-def _ancestry(parts: Sequence[str]) -> Iterator[str]:
+def _path_and_parents(parts: Sequence[str]) -> Iterator[str]:
     for length in range(len(parts), 0, -1):
         yield "/".join(parts[:length])
 
@@ -112,7 +113,7 @@ def _canonical_pattern(pattern: str, base: Path) -> str:
     return f"{path or '.'}{'/' if pattern.endswith('/') and kept else ''}"
 
 
-def _forms(pattern: str) -> Iterator[str]:
+def _pattern_variants(pattern: str) -> Iterator[str]:
     """A pattern, and its readings with fewer folders: `fnmatch` demands one for each `**/`."""
     yield pattern
     parts = pattern.split("/")
@@ -127,11 +128,11 @@ def _matches(path: str, pattern: str) -> bool:
     return fnmatchcase(path, pattern[:-1]) or fnmatchcase(path, pattern + "*")
 
 
-def _folded(text: str) -> str:
+def _normalized(text: str) -> str:
     return unicodedata.normalize("NFC", text).casefold()
 
 
-def _ignores_case(folder: Path) -> bool:
+def _is_case_insensitive(folder: Path) -> bool:
     """Whether the file system takes the folder's name in the other case for the same folder."""
     named = next((one for one in (folder, *folder.parents) if one.name.swapcase() != one.name), None)
     try:

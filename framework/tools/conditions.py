@@ -19,16 +19,16 @@ from typing import Any
 from pydantic import BaseModel
 
 from framework.tools.base_folder import BaseFolder
-from framework.tools.locations import UNKNOWN, kind_of, same_place, values_at
+from framework.tools.locations import NOT_AN_OBJECT, location_kind, location_matches, values_at
 from framework.tools.tool import Tool
 from framework.types.spec import Rule
 
-Match = Callable[[str, str], bool | None]
+Matcher = Callable[[str, str], bool | None]
 """Whether a text matches a pattern; None: unknown."""
-HERE = BaseFolder(Path())
+WORKING_FOLDER = BaseFolder(Path())
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 """Types whose values are JSON data already; their subclasses are not, such as an enumeration of texts."""
-COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
     ">": operator.gt,
@@ -36,7 +36,9 @@ COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
 }
 
 
-def matches(rule: Rule, arguments: Mapping[str, Any], tool: Tool | None = None, base: BaseFolder = HERE) -> bool:
+def rule_matches(
+    rule: Rule, arguments: Mapping[str, Any], tool: Tool | None = None, base: BaseFolder = WORKING_FOLDER
+) -> bool:
     """Whether all of a rule's conditions are met. One on an argument that is not given is not.
 
     Args:
@@ -46,13 +48,13 @@ def matches(rule: Rule, arguments: Mapping[str, Any], tool: Tool | None = None, 
         base: the folder that paths are relative to.
     """
     for name, condition in rule.when.items():
-        match = _match(tool, name, base)
-        if not any(holds(condition, value, match) for value in values_at(arguments, name)):
+        match = _matcher_for(tool, name, base)
+        if not any(condition_matches(condition, value, match) for value in values_at(arguments, name)):
             return False
     return True
 
 
-def holds(condition: str | int | float | bool, value: Any, match: Match = fnmatchcase) -> bool:
+def condition_matches(condition: str | int | float | bool, value: Any, match: Matcher = fnmatchcase) -> bool:
     """Whether one condition is met by a value; by a list, if any item meets it.
 
     Args:
@@ -61,24 +63,26 @@ def holds(condition: str | int | float | bool, value: Any, match: Match = fnmatc
         match: compares a text with a pattern.
     """
     if isinstance(value, list):
-        return any(holds(condition, item, match) for item in value)
-    if isinstance(value, Mapping) or value is UNKNOWN:
+        return any(condition_matches(condition, item, match) for item in value)
+    if isinstance(value, Mapping) or value is NOT_AN_OBJECT:
         return True
     if not isinstance(condition, str):
-        return bool(value == condition) or _text(value) == _text(condition)
-    sign = next((sign for sign in COMPARISONS if condition.startswith(sign)), None)
+        return bool(value == condition) or _as_in_yaml(value) == _as_in_yaml(condition)
+    sign = next((sign for sign in _COMPARISONS if condition.startswith(sign)), None)
     if sign is not None:
         try:
             number, bound = float(value), float(condition.removeprefix(sign))
         except (TypeError, ValueError, OverflowError):
             return True
-        return isnan(number) or isnan(bound) or COMPARISONS[sign](number, bound)
+        return isnan(number) or isnan(bound) or _COMPARISONS[sign](number, bound)
     if condition.startswith("!="):
-        return not match(_text(value), condition.removeprefix("!=").strip())
-    return match(_text(value), condition) is not False
+        return not match(_as_in_yaml(value), condition.removeprefix("!=").strip())
+    return match(_as_in_yaml(value), condition) is not False
 
 
-def views(tool: Tool, arguments: Mapping[str, Any], bound: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+def policy_views(
+    tool: Tool, arguments: Mapping[str, Any], bound: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """A call's arguments as a policy must evaluate them: as they were given, and as the tool gets them if that differs.
 
     Args:
@@ -87,11 +91,11 @@ def views(tool: Tool, arguments: Mapping[str, Any], bound: Mapping[str, Any] | N
         bound: as the tool's types have converted them; None while that is not known.
     """
     given = tool.with_defaults(arguments)
-    converted = plain_values(bound) if bound is not None else given
+    converted = to_json_values(bound) if bound is not None else given
     return [given] if converted == given else [given, converted]
 
 
-def plain_values(value: Any) -> Any:
+def to_json_values(value: Any) -> Any:
     """Checked arguments as JSON data: what a tool really gets, after its types have converted what the model sent.
 
     Fields of models come under their names and their aliases, for rules may use either.
@@ -99,42 +103,42 @@ def plain_values(value: Any) -> Any:
     if type(value) in _SCALARS:
         return value
     if isinstance(value, (dict, Mapping)):  # dict first: asking an abstract class takes long
-        return {str(plain_values(key)): plain_values(item) for key, item in value.items()}
+        return {str(to_json_values(key)): to_json_values(item) for key, item in value.items()}
     if isinstance(value, BaseModel):
-        return _of_model(value)
+        return _model_values(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain_values(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: to_json_values(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain_values(item) for item in value]
+        return [to_json_values(item) for item in value]
     if isinstance(value, Enum):
-        return plain_values(value.value)
+        return to_json_values(value.value)
     if isinstance(value, Decimal):
         return int(value) if value.is_finite() and value == int(value) and abs(value) < 10**18 else float(value)
-    return value if value is None or isinstance(value, (str, int, float, bool)) else _shown(value)
+    return value if value is None or isinstance(value, (str, int, float, bool)) else _to_text(value)
 
 
-def _of_model(value: BaseModel) -> dict[str, Any]:
+def _model_values(value: BaseModel) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, field in type(value).model_fields.items():
-        given = plain_values(getattr(value, name))
+        given = to_json_values(getattr(value, name))
         found |= dict.fromkeys({name, field.alias or name}, given)
-    return found | {name: plain_values(extra) for name, extra in (value.model_extra or {}).items()}
+    return found | {name: to_json_values(extra) for name, extra in (value.model_extra or {}).items()}
 
 
-def _match(tool: Tool | None, name: str, base: BaseFolder) -> Match:
-    kind = kind_of(tool, name) if tool else None
+def _matcher_for(tool: Tool | None, name: str, base: BaseFolder) -> Matcher:
+    kind = location_kind(tool, name) if tool else None
     if kind is None:
         return fnmatchcase
-    return lambda text, pattern: same_place(kind, text, pattern, base)
+    return lambda text, pattern: location_matches(kind, text, pattern, base)
 
 
-def _shown(value: Any) -> str:
+def _to_text(value: Any) -> str:
     if isinstance(value, (bytes, bytearray)):
         return bytes(value).decode("utf-8", "replace")
     return value.as_posix() if isinstance(value, PurePath) else str(value)
 
 
-def _text(value: Any) -> str:
+def _as_in_yaml(value: Any) -> str:
     """A value as an agent file would write it: `true`, `null`, `50`; so `50.0` is `50`."""
     if isinstance(value, str):
         return value

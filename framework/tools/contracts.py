@@ -20,7 +20,7 @@ from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
 from framework.types.digest import is_digest_of
 from framework.types.errors import ConfigError, did_you_mean
-from framework.types.private_folder import make_private
+from framework.types.private_folder import make_private_folder
 from framework.types.spec import RISKS, Risk
 
 VERSION = 2
@@ -116,7 +116,7 @@ class Contracts:
         content = json.dumps({"version": VERSION, "contracts": entries}, indent=2) + "\n"
         fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            make_private(self._path.parent)
+            make_private_folder(self._path.parent)
             fresh.touch(mode=0o600)
             fresh.write_text(content, "utf-8")
             fresh.replace(self._path)

@@ -14,31 +14,31 @@ from posixpath import normpath
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from framework.tools.base_folder import BaseFolder, below_base, plain_parts
-from framework.tools.files.safe_open import parts_below, refuse_links
-from framework.tools.http.urls import read_one_spelling
-from framework.tools.schema.json_schema import JsonSchema, types_of
-from framework.tools.schema.repairs import Repaired
+from framework.tools.base_folder import BaseFolder, relative_to_base, split_path
+from framework.tools.files.safe_open import refuse_symlinks, relative_parts
+from framework.tools.http.urls import parse_canonical_url
+from framework.tools.schema.json_schema import JsonSchema, type_names
+from framework.tools.schema.repairs import RepairedArguments
 from framework.tools.tool import Tool
 from framework.types.errors import ToolError
 
-Kind = Literal["path", "url"]
-FORMATS: Mapping[str, Kind] = {
+LocationKind = Literal["path", "url"]
+_FORMATS: Mapping[str, LocationKind] = {
     **dict.fromkeys(("path", "file-path", "directory-path"), "path"),
     **dict.fromkeys(("uri", "url"), "url"),
 }
 """Values of `format` in a server's JSON Schema that declare an argument."""
-MAX_HINT_DEPTH = 6
-UNKNOWN: Any = object()
+_MAX_DEPTH = 6
+NOT_AN_OBJECT: Any = object()
 """Stands for a part of a value that is not an object, although a rule looks for something inside it."""
 
 
-def kind_of(tool: Tool, name: str) -> Kind | None:
+def location_kind(tool: Tool, name: str) -> LocationKind | None:
     """What a tool declares an argument to be, by its dotted name."""
     return "path" if name in tool.paths else "url" if name in tool.urls else None
 
 
-def canonical_arguments(tool: Tool, arguments: Mapping[str, Any], base: Path) -> Repaired:
+def canonical_arguments(tool: Tool, arguments: Mapping[str, Any], base: Path) -> RepairedArguments:
     """Write declared paths and URLs in their canonical form; values without one are left as they are.
 
     Returns:
@@ -46,12 +46,12 @@ def canonical_arguments(tool: Tool, arguments: Mapping[str, Any], base: Path) ->
     """
     changed, notes = dict(arguments), []
     for name in (*tool.paths, *tool.urls):
-        convert = partial(_canonical_or_same, tool, kind_of(tool, name), base)
-        after = _replaced(changed, name, convert)
+        convert = partial(_canonical_or_unchanged, tool, location_kind(tool, name), base)
+        after = _replace_at(changed, name, convert)
         if after is not changed:
             notes.append(f"{name}: {'path' if name in tool.paths else 'URL'} written in its canonical form")
             changed = after
-    return Repaired(changed, tuple(notes))
+    return RepairedArguments(changed, tuple(notes))
 
 
 def require_canonical(tool: Tool, arguments: Mapping[str, Any], base: Path) -> None:
@@ -59,29 +59,29 @@ def require_canonical(tool: Tool, arguments: Mapping[str, Any], base: Path) -> N
     for name in (*tool.paths, *tool.urls):
         for value in values_at(arguments, name):
             if isinstance(value, (str, PurePosixPath)):
-                _canonical(tool, kind_of(tool, name), base, str(value))
+                _canonical(tool, location_kind(tool, name), base, str(value))
 
 
-def paths_in(tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Iterator[tuple[str, ...]]:
+def paths_below_base(tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Iterator[tuple[str, ...]]:
     """The declared paths of a call and its `file:` URLs, as parts below the base folder; others are left out."""
     for name in (*tool.paths, *tool.urls):
         for value in values_at(arguments, name):
             text = str(value) if isinstance(value, (str, Path)) else None
-            given = text and (_path_of_url(text) or (text if name in tool.paths else None))
+            given = text and (_file_url_path(text) or (text if name in tool.paths else None))
             if given is None:
                 continue
             try:
-                path = PurePosixPath(_judged_path(given, base))
+                path = PurePosixPath(_path_for_rules(given, base))
             except ToolError:
                 continue  # refused before the call
             if not path.is_absolute():
                 yield path.parts
 
 
-def same_place(kind: Kind, value: str, pattern: str, base: BaseFolder) -> bool | None:
+def location_matches(kind: LocationKind, value: str, pattern: str, base: BaseFolder) -> bool | None:
     """Whether a path or URL matches a rule's pattern, whatever the spelling of either; None: unknown."""
     try:
-        judged = _judged_path(value, base) if kind == "path" else str(read_one_spelling(value))
+        judged = _path_for_rules(value, base) if kind == "path" else str(parse_canonical_url(value))
     except ToolError:
         return None if kind == "path" or _is_http(value) else fnmatchcase(value, pattern)
     if kind == "url":
@@ -100,15 +100,15 @@ def values_at(value: Any, name: str) -> Iterator[Any]:
     elif not name:
         yield value
     elif isinstance(value, Mapping):
-        for key in _keys(value, name):
+        for key in _leading_keys(value, name):
             yield from values_at(value[key], name[len(key) + 1 :])
     elif value is not None:
-        yield UNKNOWN
+        yield NOT_AN_OBJECT
 
 
-def hinted(schema: Mapping[str, Any]) -> Iterator[tuple[str, Kind]]:
+def declared_in_schema(schema: Mapping[str, Any]) -> Iterator[tuple[str, LocationKind]]:
     """The arguments that a JSON Schema declares as paths or URLs with `format`, by their dotted names."""
-    yield from _hinted(JsonSchema(schema), schema, "", 0)
+    yield from _declared_in_node(JsonSchema(schema), schema, "", 0)
 
 
 def types_at(schema: Mapping[str, Any], name: str) -> set[str] | None:
@@ -120,58 +120,58 @@ def types_at(schema: Mapping[str, Any], name: str) -> set[str] | None:
     reader = JsonSchema(schema)
     nodes: list[Any] = [schema]
     for part in name.split("."):
-        inside = [branch for node in nodes for branch in _beside_lists(reader, node)]
+        inside = [branch for node in nodes for branch in _item_schemas(reader, node)]
         if any(branch.get("additionalProperties") not in (None, False) for branch in inside) or not inside:
             return set()
         nodes = [properties[part] for branch in inside if part in (properties := branch.get("properties") or {})]
         if not nodes:
             return None
-    found = [list(_beside_lists(reader, node)) for node in nodes]
-    return types_of(branch for branches in found for branch in branches) if all(found) else set()
+    found = [list(_item_schemas(reader, node)) for node in nodes]
+    return type_names(branch for branches in found for branch in branches) if all(found) else set()
 
 
-def _beside_lists(schema: JsonSchema, node: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
+def _item_schemas(schema: JsonSchema, node: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
     """The schemas of a value, or of the items where it is a list."""
     for branch in schema.branches(node):
         if branch.get("type") != "array":
             yield branch
-        elif depth < MAX_HINT_DEPTH:
-            yield from _beside_lists(schema, branch.get("items"), depth + 1)
+        elif depth < _MAX_DEPTH:
+            yield from _item_schemas(schema, branch.get("items"), depth + 1)
 
 
-def _hinted(schema: JsonSchema, node: Any, name: str, depth: int) -> Iterator[tuple[str, Kind]]:
+def _declared_in_node(schema: JsonSchema, node: Any, name: str, depth: int) -> Iterator[tuple[str, LocationKind]]:
     for branch in schema.branches(node):
-        kind = FORMATS.get(str(branch.get("format")))
+        kind = _FORMATS.get(str(branch.get("format")))
         if kind and name:
             yield name, kind
-        if depth < MAX_HINT_DEPTH:
-            yield from _hinted(schema, branch.get("items"), name, depth + 1)
+        if depth < _MAX_DEPTH:
+            yield from _declared_in_node(schema, branch.get("items"), name, depth + 1)
             properties = branch.get("properties")
             for key, inner in properties.items() if isinstance(properties, Mapping) else ():
-                yield from _hinted(schema, inner, f"{name}.{key}" if name else key, depth + 1)
+                yield from _declared_in_node(schema, inner, f"{name}.{key}" if name else key, depth + 1)
 
 
-def _keys(value: Mapping[str, Any], name: str) -> list[str]:
+def _leading_keys(value: Mapping[str, Any], name: str) -> list[str]:
     """The keys of an object that a dotted name may begin with; keys may have dots themselves."""
     parts = name.split(".")
     heads = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
     return [head for head in heads if head in value]
 
 
-def _replaced(value: Any, name: str, convert: Callable[[str], str]) -> Any:
+def _replace_at(value: Any, name: str, convert: Callable[[str], str]) -> Any:
     """The value with `convert` applied where the name leads; the same object if nothing changes."""
     if isinstance(value, list):
-        items = [_replaced(item, name, convert) for item in value]
+        items = [_replace_at(item, name, convert) for item in value]
         return value if all(new is old for new, old in zip(items, value, strict=True)) else items
     if not name:
         return convert(value) if isinstance(value, str) else value
     if not isinstance(value, dict):
         return value
-    fresh = {key: _replaced(value[key], name[len(key) + 1 :], convert) for key in _keys(value, name)}
+    fresh = {key: _replace_at(value[key], name[len(key) + 1 :], convert) for key in _leading_keys(value, name)}
     return value if all(new is value[key] for key, new in fresh.items()) else {**value, **fresh}
 
 
-def _canonical_or_same(tool: Tool, kind: Kind | None, base: Path, text: str) -> str:
+def _canonical_or_unchanged(tool: Tool, kind: LocationKind | None, base: Path, text: str) -> str:
     try:
         found = _canonical(tool, kind, base, text)
     except ToolError:
@@ -179,22 +179,22 @@ def _canonical_or_same(tool: Tool, kind: Kind | None, base: Path, text: str) -> 
     return text if found == text else found
 
 
-def _canonical(tool: Tool, kind: Kind | None, base: Path, text: str) -> str:
+def _canonical(tool: Tool, kind: LocationKind | None, base: Path, text: str) -> str:
     if not text:
         return text  # an empty text may stand for "no path"
     if kind == "url":
-        return text if tool.is_outside and not _is_http(text) else str(read_one_spelling(text))
+        return text if tool.is_outside and not _is_http(text) else str(parse_canonical_url(text))
     if tool.is_outside:  # its folders are not ours: an absolute path stays one
-        return _joined(plain_parts(text))
-    parts = parts_below(base, text)
-    refuse_links(base, parts)
+        return _joined(split_path(text))
+    parts = relative_parts(base, text)
+    refuse_symlinks(base, parts)
     return "/".join(parts) or "."
 
 
-def _judged_path(text: str, base: BaseFolder) -> str:
+def _path_for_rules(text: str, base: BaseFolder) -> str:
     """A path as rules see it: relative to the base folder where it lies below it."""
-    parts = plain_parts(text)
-    inside = below_base(base.path, PurePosixPath(*parts)) if parts[:1] == ("/",) else None
+    parts = split_path(text)
+    inside = relative_to_base(base.path, PurePosixPath(*parts)) if parts[:1] == ("/",) else None
     return _joined(parts) if inside is None else str(inside)
 
 
@@ -202,7 +202,7 @@ def _joined(parts: tuple[str, ...]) -> str:
     return f"/{'/'.join(parts[1:])}" if parts[:1] == ("/",) else "/".join(parts) or "."
 
 
-def _path_of_url(text: str) -> str | None:
+def _file_url_path(text: str) -> str | None:
     """The path that a `file:` URL leads to, whatever its spelling; None for any other text."""
     scheme, mark, rest = text.strip().partition(":")
     if not mark or scheme.lower() != "file":

@@ -28,7 +28,7 @@ from framework.tools.declaration import (
     timeout_of,
 )
 from framework.tools.schema.arguments import Arguments, ModelArguments
-from framework.tools.schema.returns import Returns
+from framework.tools.schema.return_type import ReturnType
 from framework.tools.session_values import Session
 from framework.tools.tool_span import OpenSpan, no_span
 from framework.types.errors import ConfigError, ToolError
@@ -122,7 +122,7 @@ class Tool:
     """The arguments that are paths: names, with dots for parts of objects. Each item of a list counts."""
     urls: tuple[str, ...] = ()
     """The arguments that are URLs, likewise."""
-    returns: Returns | None = None
+    returns: ReturnType | None = None
     """The declared type of its result, where that has a structure."""
 
     @property
@@ -260,8 +260,8 @@ def tool(
             context_parameter,
             **declared,
             returns=returns,
-            paths=declared_arguments(title, "paths", paths, arguments.spellings),
-            urls=declared_arguments(title, "urls", urls, arguments.spellings),
+            paths=declared_arguments(title, "paths", paths, arguments.accepted_names),
+            urls=declared_arguments(title, "urls", urls, arguments.accepted_names),
         )
 
     return decorate(function) if function is not None else decorate
@@ -269,7 +269,7 @@ def tool(
 
 def _signature(
     function: Callable[..., Any], title: str, description: object
-) -> tuple[ToolDefinition, ModelArguments, str | None, Returns | None]:
+) -> tuple[ToolDefinition, ModelArguments, str | None, ReturnType | None]:
     """What a function says of itself; raises ConfigError."""
     if not isinstance(description, str | None):
         raise ConfigError(f"tool {title!r}: description must be text: {shown(description)}")
@@ -278,7 +278,7 @@ def _signature(
         hints = typing.get_type_hints(function, include_extras=True)
         described = {p.arg_name: p.description for p in doc.params}
         model, context_parameter = _arguments_model(function, title, hints, described)
-        returns = Returns.of(hints.get("return"))
+        returns = ReturnType.of(hints.get("return"))
         arguments = ModelArguments(model)
         text = description or "\n\n".join(part for part in (doc.short_description, doc.long_description) if part)
         told = "\n\n".join(filter(None, (text, returns.described if returns else "")))

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal, Protocol
 
-from framework.tools.locations import Kind, hinted
+from framework.tools.locations import LocationKind, declared_in_schema
 from framework.tools.schema.arguments import SchemaArguments
 from framework.tools.tool import Tool, ToolContext
 from framework.types.errors import ConfigError
@@ -112,8 +112,8 @@ def outside_tool(
     )
 
 
-def _declared(kind: Kind, given: Iterable[str], schema: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*given, *(name for name, hint in hinted(schema) if hint == kind))))
+def _declared(kind: LocationKind, given: Iterable[str], schema: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*given, *(name for name, hint in declared_in_schema(schema) if hint == kind))))
 
 
 def _readable(text: str) -> str:

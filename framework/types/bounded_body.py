@@ -11,7 +11,7 @@ class TooLarge(httpx2.RemoteProtocolError):
     """An answer went on past what is taken; its message is whole."""
 
 
-class Capped(httpx2.AsyncByteStream):
+class BoundedStream(httpx2.AsyncByteStream):
     """The bytes of another stream, up to a limit.
 
     Args:
@@ -21,15 +21,15 @@ class Capped(httpx2.AsyncByteStream):
         request: what is answered.
     """
 
-    def __init__(self, stream: httpx2.AsyncByteStream, limit: int, told: str, request: httpx2.Request) -> None:
-        self._stream, self._limit, self._told, self._request = stream, limit, told, request
+    def __init__(self, stream: httpx2.AsyncByteStream, limit: int, message: str, request: httpx2.Request) -> None:
+        self._stream, self._limit, self._message, self._request = stream, limit, message, request
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
         async for piece in self._stream:
             size = self._size(size, piece)
             if size > self._limit:
-                raise TooLarge(self._told, request=self._request)
+                raise TooLarge(self._message, request=self._request)
             yield piece
 
     async def aclose(self) -> None:
@@ -39,7 +39,7 @@ class Capped(httpx2.AsyncByteStream):
         return before + len(piece)
 
 
-class CappedLines(Capped):
+class BoundedLines(BoundedStream):
     """The same, for each line: who waits for the end of one copies it anew with every piece."""
 
     def _size(self, before: int, piece: bytes) -> int:

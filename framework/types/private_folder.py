@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-OWN = ".agentsd"
+DATA_FOLDER = ".agentsd"
 """Holds the store, the accepted contracts of tools, and schemas for editors."""
-OTHERS = 0o077
+_OTHERS_MODE = 0o077
 
 
-def make_private(folder: Path) -> None:
+def make_private_folder(folder: Path) -> None:
     """Make a folder that only its user may use; one of ours that others may look into is closed. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.name == OWN and folder.stat().st_mode & OTHERS:
+    if folder.name == DATA_FOLDER and folder.stat().st_mode & _OTHERS_MODE:
         with suppress(PermissionError):  # another user's
             folder.chmod(0o700)

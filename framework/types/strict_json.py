@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-MAX_DEPTH = 100
+MAX_JSON_DEPTH = 100
 """How deep a value may nest; pydantic gives up on JSON at 255."""
-MAX_CHARS = 1_500_000
+MAX_OBJECT_CHARS = 1_500_000
 """Of one object: enough for a file of 1 MB as an argument, and read in some hundredths of a second."""
-MAX_VALUES = 100_000
+MAX_OBJECT_VALUES = 100_000
 """Of one object, nested ones included."""
 
 
@@ -24,9 +24,9 @@ def read_json(text: str) -> Any:
     try:
         value = _DECODER.decode(text)
     except RecursionError:
-        raise ValueError(f"it nests deeper than {MAX_DEPTH} levels") from None
-    if depth_of(value) > MAX_DEPTH:
-        raise ValueError(f"it nests deeper than {MAX_DEPTH} levels")
+        raise ValueError(f"it nests deeper than {MAX_JSON_DEPTH} levels") from None
+    if nesting_depth(value) > MAX_JSON_DEPTH:
+        raise ValueError(f"it nests deeper than {MAX_JSON_DEPTH} levels")
     if "\\u" in text or not text.isascii():
         json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair cannot be stored
     return value
@@ -34,11 +34,11 @@ def read_json(text: str) -> Any:
 
 def read_object(text: str) -> dict[str, Any]:
     """Read one JSON object of a bounded size; raises ValueError as `read_json`, and where it is another value."""
-    if len(text) > MAX_CHARS:
-        raise ValueError(f"it has {len(text)} characters; at most {MAX_CHARS} are read")
+    if len(text) > MAX_OBJECT_CHARS:
+        raise ValueError(f"it has {len(text)} characters; at most {MAX_OBJECT_CHARS} are read")
     value = read_json(text)
-    if len(text) > MAX_VALUES and _values_in(value) > MAX_VALUES:
-        raise ValueError(f"it has more than {MAX_VALUES} values")
+    if len(text) > MAX_OBJECT_VALUES and _values_in(value) > MAX_OBJECT_VALUES:
+        raise ValueError(f"it has more than {MAX_OBJECT_VALUES} values")
     if not isinstance(value, dict):
         raise ValueError(f"it is {'null' if value is None else f'a {type(value).__name__}'}")
     return value
@@ -82,7 +82,7 @@ def has_more_values(value: object, most: int) -> bool:
     return count > most
 
 
-def depth_of(value: object) -> int:
+def nesting_depth(value: object) -> int:
     """How deep data nests; a plain value is 1."""
     level, depth = [value], 0
     while level:

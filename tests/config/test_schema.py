@@ -31,7 +31,7 @@ from framework.config.settings import ReloadSettings, Settings
 from framework.config.yaml.document import read_document
 from framework.config.yaml.parse import ParseError, parse_agent
 from framework.types.errors import ConfigError
-from framework.types.private_folder import OWN
+from framework.types.private_folder import DATA_FOLDER
 from framework.types.spec import (
     AgentSpec,
     ConfirmPolicy,
@@ -168,7 +168,7 @@ def test_it_accepts_the_starter(starter: Path) -> None:
         assert not refuses(schema, data_of(text)), path
         pointer = re.match(r"# yaml-language-server: \$schema=(\S+)\n", text)
         assert pointer
-        assert (path.parent / pointer[1]).resolve() == (starter / OWN / "agent.schema.json").resolve()
+        assert (path.parent / pointer[1]).resolve() == (starter / DATA_FOLDER / "agent.schema.json").resolve()
 
 
 def test_it_accepts_the_cases_of_the_starter_and_of_the_documentation(starter: Path) -> None:
@@ -438,14 +438,14 @@ def test_a_project_brings_its_own_names(starter: Path) -> None:
 
 
 def test_files_are_written_when_something_changed_and_only_then(tmp_path: Path) -> None:
-    files = [tmp_path / OWN / f"{kind}.schema.json" for kind in ("agent", "cases", "settings", "sources")]
+    files = [tmp_path / DATA_FOLDER / f"{kind}.schema.json" for kind in ("agent", "cases", "settings", "sources")]
     assert write_schemas(tmp_path, NAMES) == files
     before = [path.stat().st_mtime_ns for path in files]
     assert write_schemas(tmp_path, NAMES) == []
     assert [path.stat().st_mtime_ns for path in files] == before
     more = ProjectNames(tools={**NAMES.tools, "new": ""}, agents=NAMES.agents, models=NAMES.models)
     assert write_schemas(tmp_path, more) == files[:2]
-    assert sorted((tmp_path / OWN).iterdir()) == files
+    assert sorted((tmp_path / DATA_FOLDER).iterdir()) == files
 
 
 def refresh(root: Path) -> None:
@@ -457,16 +457,16 @@ def refresh(root: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:
-    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline"), OWN: "a file is in the way"})
+    write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline"), DATA_FOLDER: "a file is in the way"})
     refresh(tmp_path)
-    assert (tmp_path / OWN).read_text() == "a file is in the way"
+    assert (tmp_path / DATA_FOLDER).read_text() == "a file is in the way"
 
 
 def test_only_a_projects_folder_gets_schemas(tmp_path: Path) -> None:
     write(tmp_path, {"one.yaml": agent("one", model="offline")})
     refresh(tmp_path / "one.yaml")
     refresh(tmp_path)
-    assert not (tmp_path / OWN).exists()
+    assert not (tmp_path / DATA_FOLDER).exists()
 
 
 @pytest.mark.parametrize("command", [("check",), ("run", "echo hello"), ("schema", "--write")], ids=lambda c: c[0])
@@ -474,10 +474,10 @@ def test_commands_leave_schemas_with_the_projects_names(tmp_path: Path, command:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
     done = agentsd(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert OWN not in done.stderr
-    schema = json.loads((tmp_path / OWN / "agent.schema.json").read_text("utf-8"))
+    assert DATA_FOLDER not in done.stderr
+    schema = json.loads((tmp_path / DATA_FOLDER / "agent.schema.json").read_text("utf-8"))
     assert schema["properties"]["sub_agents"]["items"]["anyOf"][0]["enum"] == ["one"]
-    Draft202012Validator.check_schema(json.loads((tmp_path / OWN / "settings.schema.json").read_text("utf-8")))
+    Draft202012Validator.check_schema(json.loads((tmp_path / DATA_FOLDER / "settings.schema.json").read_text("utf-8")))
 
 
 def test_schema_prints_what_it_would_write(starter: Path) -> None:
@@ -487,7 +487,7 @@ def test_schema_prints_what_it_would_write(starter: Path) -> None:
         printed = json.loads(done.stdout)
         Draft202012Validator.check_schema(printed)
         assert printed["$id"] == f"urn:agentsd:{kind}"
-    assert not (starter / OWN).exists()
+    assert not (starter / DATA_FOLDER).exists()
 
 
 def test_schema_says_what_it_wrote_and_why_it_could_not(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from framework.llm.openai_format import (
 )
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
-from framework.types.strict_json import MAX_DEPTH
+from framework.types.strict_json import MAX_JSON_DEPTH
 from tests.support.cases import cases
 
 SEARCH = ToolDefinition(name="docs.search", description="Search.", parameters={"type": "object", "properties": {}})
@@ -102,7 +102,7 @@ def test_no_cut_of_an_object_is_taken_for_a_whole_one(arguments: dict[str, Any],
         ('"text"', "it is a str"),
         ('{"a": "\\ud800"}', "surrogates not allowed"),
         (f'{{"a": {"9" * 5000}}}', "digits"),
-        ('{"a": ' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}", "deeper than"),
+        ('{"a": ' + "[" * MAX_JSON_DEPTH + "]" * MAX_JSON_DEPTH + "}", "deeper than"),
         ('{"a": ' * 100_000, "deeper than"),
         (7, "it is a int"),
         (object(), "not JSON serializable"),

@@ -17,7 +17,7 @@ from framework import Approve, RunResult, Runtime, ToolResult, tool
 from framework.testing import JsonStore, ScriptedModel, calls
 from framework.tools.base_folder import BaseFolder
 from framework.tools.builtin import BUILTIN_TOOLS
-from framework.tools.conditions import matches
+from framework.tools.conditions import rule_matches
 from framework.tools.tool import Tool
 from framework.types.errors import ConfigError
 from framework.types.plan import PlanDraft
@@ -154,8 +154,8 @@ def test_a_file_system_that_ignores_case_has_one_verdict_for_all_cases(tmp_path:
     base = BaseFolder(tmp_path, ignores_case=ignores_case)
     denied, allowed = Rule(tool="read_file", when={"path": "private/*"}), Rule(tool="*", when={"path": "!= public/*"})
 
-    assert matches(denied, {"path": "PRIVATE/key.txt"}, read, base) is ignores_case
-    assert matches(allowed, {"path": "Public/key.txt"}, read, base) is not ignores_case
+    assert rule_matches(denied, {"path": "PRIVATE/key.txt"}, read, base) is ignores_case
+    assert rule_matches(allowed, {"path": "Public/key.txt"}, read, base) is not ignores_case
 
 
 class Filter(BaseModel):

@@ -10,7 +10,7 @@ import pytest
 
 from framework import Runtime, ToolResult
 from framework.testing import ScriptedModel
-from framework.tools.locations import hinted
+from framework.tools.locations import declared_in_schema
 from tests.config.agents.test_sources import said, servers
 from tests.support.mcp_worlds import tell
 from tests.support.projects import agent, write
@@ -95,4 +95,4 @@ def test_references_of_a_schema_are_followed_as_they_are_written(reference: str,
         "$defs": {"a path": hint, "a/path": hint},
         "oneOf": [hint],
     }
-    assert [name for name, _ in hinted(schema)] == names
+    assert [name for name, _ in declared_in_schema(schema)] == names

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Set
 
 from framework.config.templates.prompts import Prompts
 from framework.config.yaml.document import Document, KeyPath
-from framework.tools.locations import kind_of, types_at
+from framework.tools.locations import location_kind, types_at
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
 from framework.tools.toolset import PlacedRule, Toolset
@@ -101,7 +101,7 @@ def _loose_conditions(rule: PlacedRule, tools: list[Tool]) -> Iterator[str]:
             yield f"applies whatever {name!r} is: it is an object; name a part of it, such as '{name}.id'"
         if name.rpartition(".")[2] not in _LOCATION_ARGUMENTS:
             continue
-        open_ones = [tool for tool in tools if _has_argument(tool, name) and kind_of(tool, name) is None]
+        open_ones = [tool for tool in tools if _has_argument(tool, name) and location_kind(tool, name) is None]
         if open_ones:
             tool = open_ones[0]
             how = f"paths: {{'*': [{name}]}} at its server" if tool.is_outside else f"@tool(paths={name!r})"

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from framework.config.agents.compile import Agent
 from framework.tools.base_folder import BaseFolder
-from framework.tools.conditions import HERE, matches
-from framework.tools.locations import paths_in
+from framework.tools.conditions import WORKING_FOLDER, rule_matches
+from framework.tools.locations import paths_below_base
 from framework.tools.tool import Tool
 from framework.types.spec import RISKS
 
@@ -48,7 +48,7 @@ class Policy:
     """The live version of an agent, whose restrictions apply at once; None if no file defines the agent any more."""
     parents: tuple[Agent, ...] = ()
     """For a sub-agent: its callers, outermost first. Their deny and ask rules, risk ceilings and `confirm` bind it."""
-    base: BaseFolder = HERE
+    base: BaseFolder = WORKING_FOLDER
     """The folder that paths in arguments are relative to."""
 
     def evaluate(self, tool: Tool, *views: Mapping[str, Any]) -> Verdict:
@@ -105,7 +105,7 @@ class Policy:
             yield current, tool
 
 
-def evaluate(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder = HERE) -> Verdict:
+def evaluate(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder = WORKING_FOLDER) -> Verdict:
     """What one agent's policy says of a call."""
     if denied := _denial(agent, tool, arguments, base):
         return denied
@@ -127,7 +127,7 @@ def _denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFo
         why = f"it changed, or appeared, after its server was accepted: agentsd tools accept {tool.name}"
         return Verdict("deny", "pin: block", agent.place("mcp_policy", server, "pin"), why)
     for rule in agent.toolset.rules_for(tool.name).deny:
-        if matches(rule.rule, arguments, tool, base):
+        if rule_matches(rule.rule, arguments, tool, base):
             return Verdict("deny", f"deny {rule.rule.tool}", rule.place, rule.rule.reason)
     ceiling = agent.spec.runtime_policy.risk_level
     if RISKS.index(tool.risk) > RISKS.index(ceiling):
@@ -142,8 +142,8 @@ def _file_denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: B
     if not denied or not (tool.paths or tool.urls):
         return None
     files = replace(base, denied=denied)
-    for parts in paths_in(tool, arguments, base):
-        if pattern := files.denied_by(parts):
+    for parts in paths_below_base(tool, arguments, base):
+        if pattern := files.denying_pattern(parts):
             place = agent.place("skill_policy", "files", "deny", denied.index(pattern))
             return Verdict("deny", f"files.deny {pattern}", place)
     return None
@@ -151,7 +151,7 @@ def _file_denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: B
 
 def _question(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Verdict | None:
     for rule in agent.toolset.rules_for(tool.name).ask:
-        if matches(rule.rule, arguments, tool, base):
+        if rule_matches(rule.rule, arguments, tool, base):
             return Verdict("ask", f"ask {rule.rule.tool}", rule.place, rule.rule.reason)
     if tool.confirm:
         return Verdict("ask", "@tool(confirm=True)", _defined_at(tool), "the tool itself asks for confirmation")

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from framework.tools.schema.json_schema import JsonSchema, fits, types_of
-from framework.tools.schema.repairs import UNREADABLE, read_as
+from framework.tools.schema.json_schema import JsonSchema, is_of_type, type_names
+from framework.tools.schema.repairs import UNREADABLE, parse_as
 from framework.types.errors import ToolError
 from framework.types.plan import PlanStep
 from framework.types.text import shorten
@@ -76,7 +76,7 @@ def referring_parameters(step: PlanStep) -> frozenset[str]:
 def _resolved_in(schema: JsonSchema, node: Any, value: Any, output_of: Callable[[str], Any]) -> Any:
     match value:
         case str():
-            return _resolved(value, output_of, types_of(schema.branches(node)))
+            return _resolved(value, output_of, type_names(schema.branches(node)))
         case list():
             parts = enumerate(value)
             return [_resolved_in(schema, schema.child(node, value, at), inner, output_of) for at, inner in parts]
@@ -98,11 +98,11 @@ def _rendered(value: Any, types: set[str]) -> Any:
 
     `null` is never written out as text: a missing value must not become the word.
     """
-    if not types or value is None or fits(value, types):
+    if not types or value is None or is_of_type(value, types):
         return value
     if "string" in types:
         return _as_text(value)
-    read = read_as(value.strip(), types) if isinstance(value, str) else UNREADABLE
+    read = parse_as(value.strip(), types) if isinstance(value, str) else UNREADABLE
     return value if read is UNREADABLE else read
 
 
@@ -111,7 +111,7 @@ def _expected(
 ) -> Iterator[tuple[str, str, frozenset[str]]]:
     match value:
         case str() if whole := _REFERENCE.fullmatch(value.strip()):
-            yield ".".join(place), whole[1], frozenset(types_of(schema.branches(node)))
+            yield ".".join(place), whole[1], frozenset(type_names(schema.branches(node)))
         case list() | dict():
             for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
                 yield from _expected(schema, schema.child(node, value, key), inner, (*place, str(key)))

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from framework.engine.runtime.request import Caller
 from framework.store.protocol import Conversation, Store
-from framework.tools.builtin.notes import MAX_ITEMS, TODO
+from framework.tools.builtin.notes import MAX_TODO_ITEMS, TODO
 from framework.tools.session_values import Session
 from framework.types.errors import ConversationBusy, RequestError, ToolError
 from framework.types.todo import TodoItem, merged, read_items
@@ -37,8 +37,8 @@ async def replace_todo(
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)[0]
         raise RequestError(f"to-do item: {'.'.join(map(str, found['loc']))}: {found['msg']}") from None
-    if len(given) > MAX_ITEMS:
-        raise RequestError(f"{len(given)} to-do items; at most {MAX_ITEMS} are kept")
+    if len(given) > MAX_TODO_ITEMS:
+        raise RequestError(f"{len(given)} to-do items; at most {MAX_TODO_ITEMS} are kept")
     changed = merged(read_items(conversation.session.get(TODO)), given, datetime.now(UTC))
     session = Session(dict(conversation.session))
     try:

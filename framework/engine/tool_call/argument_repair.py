@@ -13,7 +13,7 @@ from framework.config.agents.compile import Agent
 from framework.engine.context.run_context import RunContext
 from framework.tools.locations import canonical_arguments, require_canonical
 from framework.tools.schema.arguments import ArgumentsError
-from framework.tools.schema.repairs import Repaired, repair_arguments
+from framework.tools.schema.repairs import RepairedArguments, repair_arguments
 from framework.tools.tool import Tool
 from framework.types.messages import ToolCall
 from framework.types.plan import PlanDraft
@@ -42,7 +42,7 @@ async def repair_plan(run: RunContext, draft: PlanDraft) -> PlanDraft:
     steps = []
     for step in draft.steps:
         tool = run.agent.toolset.tools.get(step.tool or "")
-        repaired = await _normalize(run, tool, step.parameters) if tool else Repaired(step.parameters)
+        repaired = await _normalize(run, tool, step.parameters) if tool else RepairedArguments(step.parameters)
         if tool and repaired.notes:
             await _warn_of_repairs(run, tool, [f"step {step.id}: {note}" for note in repaired.notes])
         steps.append(step.model_copy(update={"parameters": repaired.arguments}))
@@ -54,7 +54,9 @@ def findings_as_data(error: ArgumentsError) -> list[dict[str, Any]]:
     return [{**asdict(finding), "fix": finding.fix} for finding in error.findings]
 
 
-def normalize_arguments(tool: Tool, arguments: Mapping[str, Any], base: Path, *agents: Agent | None) -> Repaired:
+def normalize_arguments(
+    tool: Tool, arguments: Mapping[str, Any], base: Path, *agents: Agent | None
+) -> RepairedArguments:
     """Write paths and URLs in their canonical form, and repair the rest unless one of the agents is strict.
 
     Args:
@@ -64,13 +66,13 @@ def normalize_arguments(tool: Tool, arguments: Mapping[str, Any], base: Path, *a
         *agents: those whose file may say `strict_arguments`.
     """
     if any(agent is not None and agent.spec.runtime_policy.strict_arguments for agent in agents):
-        repaired = Repaired(dict(arguments))
+        repaired = RepairedArguments(dict(arguments))
     else:
         repaired = repair_arguments(tool.definition.parameters, arguments)
     if not tool.paths and not tool.urls:
         return repaired
     canonical = canonical_arguments(tool, repaired.arguments, base)
-    return Repaired(canonical.arguments, (*repaired.notes, *canonical.notes))
+    return RepairedArguments(canonical.arguments, (*repaired.notes, *canonical.notes))
 
 
 def bind_arguments(tool: Tool, arguments: Mapping[str, Any], base: Path) -> dict[str, Any]:
@@ -90,7 +92,7 @@ async def call_off_loop(value: Any, function: Callable[[], T]) -> T:
     return await asyncio.to_thread(function) if has_more_values(value, MAX_VALUES_IN_LOOP) else function()
 
 
-async def _normalize(run: RunContext, tool: Tool, arguments: Mapping[str, Any]) -> Repaired:
+async def _normalize(run: RunContext, tool: Tool, arguments: Mapping[str, Any]) -> RepairedArguments:
     """By the version that the run is pinned to and the one that is live: strictness holds at once."""
     agents = (run.agent, run.services.current_agent(run.agent.name))
     return await call_off_loop(

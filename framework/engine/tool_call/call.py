@@ -17,7 +17,7 @@ from framework.engine.tool_call.execution import execute
 from framework.engine.tool_call.results import INVALID_CALL, record_result
 from framework.engine.tool_call.trace import record_decision, trace_call
 from framework.llm.openai_format import read_again, repair, without_doubles
-from framework.tools.conditions import views
+from framework.tools.conditions import policy_views
 from framework.tools.locations import canonical_arguments
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.tool import Tool
@@ -135,7 +135,7 @@ async def _handle(run: RunContext, call: ToolCall, tool: Tool | None, record: Ca
 
 
 async def _authorize(run: RunContext, call: ToolCall, tool: Tool, record: CallRecord) -> Confirmations:
-    verdict = run.policy.evaluate(tool, *views(tool, call.arguments))
+    verdict = run.policy.evaluate(tool, *policy_views(tool, call.arguments))
     if verdict.kind == "deny":
         return await record_result(run, call, _denied(verdict))
     try:
@@ -146,7 +146,7 @@ async def _authorize(run: RunContext, call: ToolCall, tool: Tool, record: CallRe
         )
     except ToolError as error:
         return await record_result(run, call, _tool_error(error))
-    if len(seen := views(tool, call.arguments, bound)) > 1:
+    if len(seen := policy_views(tool, call.arguments, bound)) > 1:
         verdict = run.policy.evaluate(tool, *seen)
     if verdict.kind == "deny":
         return await record_result(run, call, _denied(verdict))
@@ -164,7 +164,7 @@ async def _execute_rate_limited(
     """Make a call once its tool's rate allows it, if the rules of then do, too; `asked`: a human has approved it."""
     run.keep_time()
     if await run.services.rate_limiter.wait(tool):
-        verdict = run.policy.evaluate(tool, *views(tool, call.arguments, bound))
+        verdict = run.policy.evaluate(tool, *policy_views(tool, call.arguments, bound))
         if verdict.kind == "deny":
             return await record_result(run, call, _denied(verdict))
         question = None if is_approved else _required_confirmation(run, call, tool, verdict, run.state.calls[call.id])
@@ -239,10 +239,10 @@ async def _execute_edited(run: RunContext, call: ToolCall, tool: Tool, arguments
     """A human's arguments instead of the model's: judged as any other call, but not asked about again."""
     canonical = canonical_arguments(tool, arguments, run.services.base_path).arguments
     edited = read_again(call.model_copy(update={"arguments": canonical}))
-    seen = views(tool, edited.arguments)
+    seen = policy_views(tool, edited.arguments)
     try:
         bound = argument_repair.bind_arguments(tool, edited.arguments, run.services.base_path)
-        problem, seen = "", views(tool, edited.arguments, bound)
+        problem, seen = "", policy_views(tool, edited.arguments, bound)
     except ToolError as error:
         problem = edited.invalid or error.message
     verdict = run.policy.evaluate(tool, *seen)

@@ -21,7 +21,7 @@ from framework.telemetry import names
 from framework.telemetry.redact import places
 from framework.telemetry.span import current
 from framework.tools.builtin.notes import TODO
-from framework.tools.conditions import views
+from framework.tools.conditions import policy_views
 from framework.tools.plugins.errors import raised_at
 from framework.tools.tool import Tool
 from framework.types.errors import Paused, ToolError
@@ -82,7 +82,7 @@ async def _call_with_retries(
             break
         await asyncio.sleep(min(MIN_BACKOFF_SECONDS * 2**attempt, MAX_BACKOFF_SECONDS) * random.uniform(0.5, 1))
         await run.services.rate_limiter.wait(tool)
-        if run.policy.evaluate(tool, *views(tool, call.arguments, bound)).kind == "deny":
+        if run.policy.evaluate(tool, *policy_views(tool, call.arguments, bound)).kind == "deny":
             break
     if tool.retries:
         current().set_attribute(names.TOOL_ATTEMPTS, attempt)

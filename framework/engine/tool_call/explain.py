@@ -15,7 +15,7 @@ from framework.engine.context.policy import Policy, Verdict, VerdictKind, evalua
 from framework.engine.tool_call.argument_repair import bind_arguments, normalize_arguments
 from framework.llm.tokens import estimate_tokens
 from framework.tools.base_folder import BaseFolder
-from framework.tools.conditions import views
+from framework.tools.conditions import policy_views
 from framework.tools.tool import Tool
 from framework.types.errors import ToolError
 from framework.types.http import HttpLimits
@@ -64,9 +64,9 @@ def explain_call(
     """
     policy = Policy(agent, lambda _: agent, base=BaseFolder(base))
     repaired = normalize_arguments(tool, arguments, base, agent).arguments
-    argument_views, error_message = views(tool, repaired), None
+    argument_views, error_message = policy_views(tool, repaired), None
     try:
-        argument_views = views(tool, repaired, bind_arguments(tool, repaired, base))
+        argument_views = policy_views(tool, repaired, bind_arguments(tool, repaired, base))
     except ToolError as error:
         error_message = error.message
     verdict = policy.evaluate(tool, *argument_views)

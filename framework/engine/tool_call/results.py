@@ -17,9 +17,9 @@ from framework.types.messages import REFUSED, Message, ToolCall, ToolResult
 from framework.types.redact import redact
 from framework.types.report import Action, ToolStat, TraceEntry
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
-from framework.types.strict_json import MAX_DEPTH, depth_of
+from framework.types.strict_json import MAX_JSON_DEPTH, nesting_depth
 
-_MAX_OUTPUT_DEPTH = MAX_DEPTH
+_MAX_OUTPUT_DEPTH = MAX_JSON_DEPTH
 INVALID_CALL = "wrong_call"
 """In a result's metadata: the model named a tool that is not there, or gave arguments that do not fit."""
 
@@ -187,4 +187,4 @@ def to_json(output: Any) -> Any:
         return output.encode("utf-8", "replace").decode()  # a lone surrogate cannot be stored or sent
     text = json.dumps("" if output is None else output, default=str, ensure_ascii=False).encode("utf-8", "replace")
     data = json.loads(text)
-    return data if depth_of(data) <= _MAX_OUTPUT_DEPTH else text.decode()
+    return data if nesting_depth(data) <= _MAX_OUTPUT_DEPTH else text.decode()

@@ -10,7 +10,7 @@ from typing import Any
 from framework.engine.context.run_context import RunContext
 from framework.telemetry import names, plugin_span
 from framework.telemetry.plugin_span import PluginSpan
-from framework.tools.builtin.asking import ASK_USER
+from framework.tools.builtin.questions import ASK_USER
 from framework.tools.session_values import Session
 from framework.tools.tool import ToolContext
 from framework.tools.tool_span import ToolSpan

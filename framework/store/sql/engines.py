@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError
 
 from framework.types.errors import ConfigError, StoreError
-from framework.types.private_folder import make_private
+from framework.types.private_folder import make_private_folder
 
 _BUSY_SECONDS = 10
 """How long SQLite waits for another process that writes."""
@@ -62,7 +62,7 @@ def create_engine(url: sa.URL, *, begin: str, snapshots: bool = False) -> sa.Eng
 def _sqlite(url: sa.URL, begin: str) -> sa.Engine:
     file = Path(url.database or "")
     try:
-        make_private(file.parent)
+        make_private_folder(file.parent)
         file.touch(mode=0o600)  # what people say is in it
         opened = file.stat()
     except OSError as error:

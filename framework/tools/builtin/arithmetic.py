@@ -17,27 +17,27 @@ from functools import reduce
 
 from framework.types.errors import ToolError, did_you_mean
 
-MAX_CHARACTERS = 1_000
-MAX_DEPTH = 50
-MAX_BITS = 10_000
+_MAX_CHARACTERS = 1_000
+_MAX_DEPTH = 50
+_MAX_BITS = 10_000
 """Of a numerator or denominator: about 3000 digits, which Python still writes out."""
-MAX_ROUNDED_EXPONENT = 10**9
-MAX_DECIMAL_EXPONENT = 1_000
+_MAX_ROUNDED_EXPONENT = 10**9
+_MAX_DECIMAL_EXPONENT = 1_000
 """Of a literal such as 1e6, and of the digits that `round` is asked for."""
-WORKING_DIGITS = 60
-RESULT_DIGITS = 15
+_WORKING_DIGITS = 60
+_RESULT_DIGITS = 15
 
-EXAMPLE = "an expression looks like (3 + 4.5) * 2 or mean([1, 2, 3])"
-TOKEN = re.compile(
+_EXAMPLE = "an expression looks like (3 + 4.5) * 2 or mean([1, 2, 3])"
+_TOKEN = re.compile(
     r"""\s+
     | (?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)(?:[eE][+-]?\d+)?(?![\w.])   # a number, not run together with a word
     | [A-Za-z_]\w*
     | [-+*/%(),\[\]]""",
     re.VERBOSE | re.ASCII,
 )
-INSTEAD: Mapping[str, str] = {"^": "**", "×": "*", "÷": "/", "−": "-", "√": "sqrt(x)", "{": "[", "}": "]"}
+_REPLACEMENTS: Mapping[str, str] = {"^": "**", "×": "*", "÷": "/", "−": "-", "√": "sqrt(x)", "{": "[", "}": "]"}
 
-Numbers = list[Fraction]
+_Numbers = list[Fraction]
 
 
 def evaluate(expression: str) -> Fraction:
@@ -51,15 +51,15 @@ def evaluate(expression: str) -> Fraction:
     try:
         tree = ast.parse(source, mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise ToolError(f"this cannot be read as arithmetic; {EXAMPLE}") from None
+        raise ToolError(f"this cannot be read as arithmetic; {_EXAMPLE}") from None
     return _Expression(source).number(tree.body, 0)
 
 
-def rendered(value: Fraction) -> int | float | str:
+def to_result(value: Fraction) -> int | float | str:
     """An int when whole, else a float of at most 15 significant digits; text where no float has these digits."""
     if value.denominator == 1:
         return value.numerator
-    digits = _decimal(value, RESULT_DIGITS)
+    digits = _decimal(value, _RESULT_DIGITS)
     nearest = float(digits)
     return nearest if Decimal(repr(nearest)) == digits else str(digits)
 
@@ -79,9 +79,9 @@ class _Expression:
             " (a number has no thousands separators: 1000, not 1,000)"
         )
 
-    def value(self, node: ast.expr, depth: int) -> Fraction | Numbers:
-        if depth > MAX_DEPTH:
-            raise ToolError(f"the expression is nested more than {MAX_DEPTH} deep: calculate it in parts")
+    def value(self, node: ast.expr, depth: int) -> Fraction | _Numbers:
+        if depth > _MAX_DEPTH:
+            raise ToolError(f"the expression is nested more than {_MAX_DEPTH} deep: calculate it in parts")
         match node:
             case ast.Constant():
                 return self.literal(node)
@@ -95,17 +95,17 @@ class _Expression:
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
                 return _checked(_call(name, [self.value(argument, depth + 1) for argument in arguments]))
             case ast.Name(id=name):
-                raise ToolError(f"{name!r} has no value here: write the number itself; {EXAMPLE}")
-        raise ToolError(f"only numbers, lists, + - * / // % ** and functions can be used; {EXAMPLE}")
+                raise ToolError(f"{name!r} has no value here: write the number itself; {_EXAMPLE}")
+        raise ToolError(f"only numbers, lists, + - * / // % ** and functions can be used; {_EXAMPLE}")
 
     def literal(self, node: ast.Constant) -> Fraction:
         if type(node.value) is int:
             return Fraction(node.value)
         if type(node.value) is not float:
-            raise ToolError(f"only numbers can be calculated with; {EXAMPLE}")
+            raise ToolError(f"only numbers can be calculated with; {_EXAMPLE}")
         text = ast.get_source_segment(self.source, node) or ""
         exponent = text.lower().partition("e")[2]
-        if exponent and abs(int(exponent)) > MAX_DECIMAL_EXPONENT:
+        if exponent and abs(int(exponent)) > _MAX_DECIMAL_EXPONENT:
             raise ToolError(f"the number {text[:40]} is out of range")
         return _checked(Fraction(text))
 
@@ -138,7 +138,7 @@ def _apply(sign: ast.operator, left: Fraction, right: Fraction) -> Fraction:
             return _checked(left % right)
         case ast.Pow():
             return _checked(_power(left, right))
-    raise ToolError(f"only the operators + - * / // % ** are known; {EXAMPLE}")
+    raise ToolError(f"only the operators + - * / // % ** are known; {_EXAMPLE}")
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
@@ -148,7 +148,7 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
         return base if exponent else Fraction(1)
     if exponent.denominator == 1:
         smallest_size = (max(base.numerator.bit_length(), base.denominator.bit_length()) - 1) * abs(exponent)
-        if smallest_size <= MAX_BITS:
+        if smallest_size <= _MAX_BITS:
             return Fraction(base ** int(exponent))
         if base.denominator == 1:
             raise _too_large()
@@ -158,11 +158,11 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
 
 
 def _rounded_power(base: Fraction, exponent: Fraction) -> Fraction:
-    if abs(exponent) > MAX_ROUNDED_EXPONENT:
+    if abs(exponent) > _MAX_ROUNDED_EXPONENT:
         raise _too_large()
     try:
-        power = Context(prec=WORKING_DIGITS, Emax=4_000, Emin=-4_000).power(
-            _decimal(base, WORKING_DIGITS), _decimal(exponent, WORKING_DIGITS)
+        power = Context(prec=_WORKING_DIGITS, Emax=4_000, Emin=-4_000).power(
+            _decimal(base, _WORKING_DIGITS), _decimal(exponent, _WORKING_DIGITS)
         )
     except ArithmeticError:
         raise _too_large() from None
@@ -175,19 +175,19 @@ def _square_root(value: Fraction) -> Fraction:
     root = Fraction(math.isqrt(value.numerator), math.isqrt(value.denominator))
     if root * root == value:
         return root
-    return Fraction(Context(prec=WORKING_DIGITS).sqrt(_decimal(value, WORKING_DIGITS)))
+    return Fraction(Context(prec=_WORKING_DIGITS).sqrt(_decimal(value, _WORKING_DIGITS)))
 
 
-def _sum(numbers: Numbers) -> Fraction:
+def _sum(numbers: _Numbers) -> Fraction:
     return reduce(lambda total, number: _checked(total + number), numbers, Fraction(0))
 
 
-def _median(numbers: Numbers) -> Fraction:
+def _median(numbers: _Numbers) -> Fraction:
     ordered, middle = sorted(numbers), len(numbers) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-OVER_LISTS: Mapping[str, Callable[[Numbers], Fraction]] = {
+_LIST_FUNCTIONS: Mapping[str, Callable[[_Numbers], Fraction]] = {
     "sum": _sum,
     "count": lambda numbers: Fraction(len(numbers)),
     "mean": lambda numbers: _sum(numbers) / len(numbers),
@@ -195,57 +195,57 @@ OVER_LISTS: Mapping[str, Callable[[Numbers], Fraction]] = {
     "min": min,
     "max": max,
 }
-OF_ONE: Mapping[str, Callable[[Fraction], Fraction]] = {"abs": operator.abs, "sqrt": _square_root}
-FUNCTIONS = tuple(sorted({*OVER_LISTS, *OF_ONE, "round"}))
+_UNARY_FUNCTIONS: Mapping[str, Callable[[Fraction], Fraction]] = {"abs": operator.abs, "sqrt": _square_root}
+_FUNCTIONS = tuple(sorted({*_LIST_FUNCTIONS, *_UNARY_FUNCTIONS, "round"}))
 
 
-def _call(name: str, arguments: list[Fraction | Numbers]) -> Fraction:
-    if name not in FUNCTIONS:
-        raise ToolError(f"there is no function {name!r}{did_you_mean(name, FUNCTIONS)}")
+def _call(name: str, arguments: list[Fraction | _Numbers]) -> Fraction:
+    if name not in _FUNCTIONS:
+        raise ToolError(f"there is no function {name!r}{did_you_mean(name, _FUNCTIONS)}")
     plain = [argument for argument in arguments if isinstance(argument, Fraction)]
-    if name in OVER_LISTS:
+    if name in _LIST_FUNCTIONS:
         match arguments:
             case [list() as numbers]:
-                return _over_list(name, numbers)
+                return _call_list_function(name, numbers)
             case _ if len(plain) == len(arguments):
-                return _over_list(name, plain)
+                return _call_list_function(name, plain)
         raise ToolError(f"{name} takes one list or plain numbers: {name}([1, 2, 3]) or {name}(1, 2, 3)")
     if len(plain) != len(arguments) or not 1 <= len(plain) <= (2 if name == "round" else 1):
         usage = "round(x) or round(x, digits)" if name == "round" else f"{name}(x)"
         raise ToolError(f"{name} is used as {usage}, where x is one number")
-    return _round(plain) if name == "round" else OF_ONE[name](plain[0])
+    return _round(plain) if name == "round" else _UNARY_FUNCTIONS[name](plain[0])
 
 
-def _over_list(name: str, numbers: Numbers) -> Fraction:
+def _call_list_function(name: str, numbers: _Numbers) -> Fraction:
     if not numbers and name not in ("sum", "count"):
         raise ToolError(f"{name} needs at least one number, for example {name}([1, 2, 3])")
-    return OVER_LISTS[name](numbers)
+    return _LIST_FUNCTIONS[name](numbers)
 
 
-def _round(arguments: Numbers) -> Fraction:
+def _round(arguments: _Numbers) -> Fraction:
     digits = arguments[1] if len(arguments) == 2 else Fraction(0)
-    if digits.denominator != 1 or abs(digits) > MAX_DECIMAL_EXPONENT:
-        raise ToolError(f"round(x, digits) needs a whole number of digits, at most {MAX_DECIMAL_EXPONENT}")
+    if digits.denominator != 1 or abs(digits) > _MAX_DECIMAL_EXPONENT:
+        raise ToolError(f"round(x, digits) needs a whole number of digits, at most {_MAX_DECIMAL_EXPONENT}")
     return Fraction(round(arguments[0], int(digits)))
 
 
 def _check_characters(expression: str) -> None:
-    if len(expression) > MAX_CHARACTERS:
-        raise ToolError(f"the expression has {len(expression)} characters; at most {MAX_CHARACTERS} are taken")
+    if len(expression) > _MAX_CHARACTERS:
+        raise ToolError(f"the expression has {len(expression)} characters; at most {_MAX_CHARACTERS} are taken")
     if not expression.strip():
-        raise ToolError(f"the expression is empty; {EXAMPLE}")
+        raise ToolError(f"the expression is empty; {_EXAMPLE}")
     position = 0
     while position < len(expression):
-        token = TOKEN.match(expression, position)
+        token = _TOKEN.match(expression, position)
         if token is None:
             char = expression[position]
-            instead = f": write {INSTEAD[char]}" if char in INSTEAD else f"; {EXAMPLE}"
+            instead = f": write {_REPLACEMENTS[char]}" if char in _REPLACEMENTS else f"; {_EXAMPLE}"
             raise ToolError(f"{ascii(char) if ord(char) < 32 else repr(char)} cannot be used here{instead}")
         position = token.end()
 
 
 def _checked(value: Fraction) -> Fraction:
-    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > _MAX_BITS:
         raise _too_large()
     return value
 

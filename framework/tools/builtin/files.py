@@ -8,14 +8,14 @@ import stat
 from collections.abc import Sequence
 
 from framework.tools.base_folder import BaseFolder
-from framework.tools.files.protection import parts_to_read
-from framework.tools.files.safe_open import folder_below, is_hidden, open_file, shown
+from framework.tools.files.protection import readable_parts
+from framework.tools.files.safe_open import is_hidden, open_file, open_folder, printable
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 
-MAX_ENTRIES = 200
-MAX_READ = 1024 * 1024
-BINARY_CHECK = 8 * 1024
+_MAX_ENTRIES = 200
+_MAX_READ_BYTES = 1024 * 1024
+BINARY_CHECK_BYTES = 8 * 1024
 
 
 @tool(risk="low", idempotent=True, paths="path")
@@ -28,15 +28,15 @@ def list_dir(path: str = ".", *, context: ToolContext) -> str:
         path: The folder, relative to the base folder, such as docs or docs/2026; . is the base folder.
         context: The run.
     """
-    parts = parts_to_read(context, path)
+    parts = readable_parts(context, path)
     files = context.files
-    with folder_below(files, parts) as folder:
+    with open_folder(files, parts) as folder:
         with os.scandir(folder) as entries:
             visible = (entry.name for entry in entries if not is_hidden(entry.name))
             names = [name for name in visible if files.permits((*parts, name))]
-        lines = [_entry(folder, name) for name in heapq.nsmallest(MAX_ENTRIES, names)]
-    if len(names) > MAX_ENTRIES:
-        lines.append(f"({len(names) - MAX_ENTRIES} more entries: list a subfolder, or find a name with search_files)")
+        lines = [_entry(folder, name) for name in heapq.nsmallest(_MAX_ENTRIES, names)]
+    if len(names) > _MAX_ENTRIES:
+        lines.append(f"({len(names) - _MAX_ENTRIES} more entries: list a subfolder, or find a name with search_files)")
     return "\n".join(lines) or "(nothing in this folder)"
 
 
@@ -54,7 +54,7 @@ def read_file(path: str, start_line: int = 1, max_lines: int = 200, *, context: 
     """
     if start_line < 1 or max_lines < 1:
         raise ToolError("start_line and max_lines must be 1 or more")
-    lines, size = _first_lines(context.files, parts_to_read(context, path))
+    lines, size = _first_lines(context.files, readable_parts(context, path))
     if not lines:
         return "(the file is empty)"
     if start_line > len(lines):
@@ -63,17 +63,17 @@ def read_file(path: str, start_line: int = 1, max_lines: int = 200, *, context: 
     chosen = lines[start_line - 1 : end]
     if len(lines) > end:
         chosen.append(f"({len(lines) - end} more lines: read on with start_line={end + 1})")
-    elif size > MAX_READ:
-        chosen.append(f"(only the first MB of {size_text(size)} can be read; log_transform can look at the rest)")
+    elif size > _MAX_READ_BYTES:
+        chosen.append(f"(only the first MB of {format_size(size)} can be read; log_transform can look at the rest)")
     return "\n".join(chosen)
 
 
 def is_binary(content: bytes) -> bool:
     """Text has no zero bytes; only the first 8 KB are looked at."""
-    return b"\0" in content[:BINARY_CHECK]
+    return b"\0" in content[:BINARY_CHECK_BYTES]
 
 
-def size_text(size: int) -> str:
+def format_size(size: int) -> str:
     """Bytes for people: `12 bytes`, `3.4 KB`, `5.6 MB`."""
     if size < 1024:
         return f"{size} byte{'' if size == 1 else 's'}"
@@ -84,20 +84,20 @@ def _entry(folder: int, name: str) -> str:
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
-        return f"{shown(name)}  gone"
+        return f"{printable(name)}  gone"
     if stat.S_ISDIR(status.st_mode):
-        return f"{shown(name)}/  folder"
+        return f"{printable(name)}/  folder"
     if stat.S_ISREG(status.st_mode):
-        return f"{shown(name)}  file, {size_text(status.st_size)}"
-    return f"{shown(name)}  {'link, not followed' if stat.S_ISLNK(status.st_mode) else 'pipe or device'}"
+        return f"{printable(name)}  file, {format_size(status.st_size)}"
+    return f"{printable(name)}  {'link, not followed' if stat.S_ISLNK(status.st_mode) else 'pipe or device'}"
 
 
 def _first_lines(base: BaseFolder, parts: Sequence[str]) -> tuple[list[str], int]:
     with open_file(base, parts) as file:
-        content = file.read(MAX_READ)
+        content = file.read(_MAX_READ_BYTES)
         size = os.fstat(file.fileno()).st_size
     if is_binary(content):
-        raise ToolError(f"the file is binary ({size_text(size)}), not text: it cannot be read")
+        raise ToolError(f"the file is binary ({format_size(size)}), not text: it cannot be read")
     if size > len(content) and b"\n" in content:
         content = content[: content.rindex(b"\n") + 1]
     lines = content.decode("utf-8-sig", "replace").replace("\r\n", "\n").split("\n")

@@ -13,20 +13,30 @@ from typing import Any, Literal
 from framework.tools.tool import tool
 from framework.types.errors import ToolError
 
-MAX_TEXT = 200_000
-MAX_WIDTH = 1_000
+_MAX_TEXT_CHARS = 200_000
+_MAX_WIDTH = 1_000
 MAX_CELLS = 200_000
 """Rows times columns. A text of MAX_TEXT characters contains no more cells; beyond this, most of them are padding."""
-MAX_RESULT = 2_000_000
+MAX_RESULT_CHARS = 2_000_000
 """Characters, checked before the result is built: names repeated in each row and indentation multiply a text."""
-MAX_DEPTH = 100
-INDENT = 2
+_MAX_DEPTH = 100
+_INDENT = 2
 _RULE = re.compile(r"\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?")
 """The line below a Markdown table's head."""
 _CELL_END = re.compile(r"(?<!\\)\|")
 
-Rows = list[list[str]]
+_Rows = list[list[str]]
 """The first row has the names of the columns."""
+
+
+@tool(risk="low", idempotent=True)
+def echo(text: str) -> str:
+    """Give back the text unchanged.
+
+    Args:
+        text: What to give back.
+    """
+    return text
 
 
 @tool(risk="low", idempotent=True)
@@ -42,8 +52,8 @@ def format_text(text: str, style: Literal["table", "csv", "json", "list", "wrap"
         style: The form to bring it into.
         width: For wrap: how long a line may be.
     """
-    if not text.strip() or len(text) > MAX_TEXT:
-        raise ToolError(f"the text must have 1 to {MAX_TEXT} characters")
+    if not text.strip() or len(text) > _MAX_TEXT_CHARS:
+        raise ToolError(f"the text must have 1 to {_MAX_TEXT_CHARS} characters")
     match style:
         case "table":
             return _table(_rows(text))
@@ -52,12 +62,12 @@ def format_text(text: str, style: Literal["table", "csv", "json", "list", "wrap"
         case "json":
             return _json(text)
         case "list":
-            return "\n".join(f"- {line}" for raw in text.splitlines() if (line := _bare(raw)))
+            return "\n".join(f"- {line}" for raw in text.splitlines() if (line := _without_bullet(raw)))
         case "wrap":
             return _wrapped(text, width)
 
 
-def _rows(text: str) -> Rows:
+def _rows(text: str) -> _Rows:
     text = text.strip("\ufeff\r\n")
     if text.lstrip()[:1] in ("[", "{"):
         return _rows_of_json(_parsed(text))
@@ -74,7 +84,7 @@ def _rows(text: str) -> Rows:
     return _checked(rows)
 
 
-def _rows_of_json(data: Any) -> Rows:
+def _rows_of_json(data: Any) -> _Rows:
     items = [data] if isinstance(data, dict) else data
     if items and all(isinstance(item, dict) for item in items):
         names = list(dict.fromkeys(name for item in items for name in item))
@@ -85,7 +95,7 @@ def _rows_of_json(data: Any) -> Rows:
     raise ToolError("a table is made of a JSON array whose items are all objects, or all arrays")
 
 
-def _checked(rows: Rows) -> Rows:
+def _checked(rows: _Rows) -> _Rows:
     for number, row in enumerate(rows, start=1):
         if len(row) > len(rows[0]):
             raise ToolError(f"row {number} has {len(row)} columns, the first row has {len(rows[0])}")
@@ -112,7 +122,7 @@ def _check_cells(rows: int, columns: int) -> None:
         )
 
 
-def _table(rows: Rows) -> str:
+def _table(rows: _Rows) -> str:
     _check_cells(len(rows), len(rows[0]))
     head, *body = ([_in_one_line(cell) for cell in row] + [""] * (len(rows[0]) - len(row)) for row in rows)
     return "\n".join(_line(row) for row in (head, ["---"] * len(head), *body))
@@ -126,7 +136,7 @@ def _in_one_line(cell: str) -> str:
     return " ".join(cell.split()).replace("|", "\\|")
 
 
-def _csv(rows: Rows) -> str:
+def _csv(rows: _Rows) -> str:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(rows)
     return out.getvalue().rstrip("\n")
@@ -143,24 +153,24 @@ def _json(text: str) -> str:
             raise
         data = [dict(zip(names, row, strict=False)) for row in body]
     _check_layout(data)
-    return json.dumps(data, ensure_ascii=False, indent=INDENT)
+    return json.dumps(data, ensure_ascii=False, indent=_INDENT)
 
 
 def _check_layout(data: Any) -> None:
     """Refuse data whose indented JSON would be too long or too deep, without building it."""
     length, depth, level = 0, 0, [data]
     while level:
-        if depth > MAX_DEPTH:
-            raise ToolError(f"the JSON nests deeper than {MAX_DEPTH} levels")
+        if depth > _MAX_DEPTH:
+            raise ToolError(f"the JSON nests deeper than {_MAX_DEPTH} levels")
         inner: list[Any] = []
         for value in level:
-            length += depth * INDENT + (len(value) if isinstance(value, str) else 1)
+            length += depth * _INDENT + (len(value) if isinstance(value, str) else 1)
             if isinstance(value, dict):
                 length += sum(map(len, value))
             if isinstance(value, dict | list):
                 inner.extend(value.values() if isinstance(value, dict) else value)
-        if length > MAX_RESULT:
-            raise ToolError(f"the result would have more than {MAX_RESULT} characters: format a part of the data")
+        if length > MAX_RESULT_CHARS:
+            raise ToolError(f"the result would have more than {MAX_RESULT_CHARS} characters: format a part of the data")
         level, depth = inner, depth + 1
 
 
@@ -176,12 +186,12 @@ def _parsed(text: str) -> Any:
         raise ToolError(f"the text is not JSON: {error}") from None
 
 
-def _bare(line: str) -> str:
+def _without_bullet(line: str) -> str:
     return re.sub(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+", "", line).strip()
 
 
 def _wrapped(text: str, width: int) -> str:
-    if not 10 <= width <= MAX_WIDTH:
-        raise ToolError(f"width must be between 10 and {MAX_WIDTH}")
+    if not 10 <= width <= _MAX_WIDTH:
+        raise ToolError(f"width must be between 10 and {_MAX_WIDTH}")
     wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
     return "\n".join(wrapper.fill(line) for line in text.splitlines())

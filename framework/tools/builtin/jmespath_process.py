@@ -23,32 +23,32 @@ from jmespath.exceptions import (  # type: ignore[import-untyped]  # it has no t
     ParseError,
 )
 
-MEMORY_BYTES = 512 * 1024 * 1024
-CPU_SECONDS = 2
-MAX_RESULT = 100_000
+_MEMORY_BYTES = 512 * 1024 * 1024
+_CPU_SECONDS = 2
+_MAX_RESULT_CHARS = 100_000
 """Characters of JSON."""
 
 
-def main() -> None:
+def _main() -> None:
     """Answer the request on the standard input."""
-    for what, most in ((resource.RLIMIT_AS, MEMORY_BYTES), (resource.RLIMIT_CPU, CPU_SECONDS)):
+    for what, most in ((resource.RLIMIT_AS, _MEMORY_BYTES), (resource.RLIMIT_CPU, _CPU_SECONDS)):
         with suppress(OSError, ValueError):  # macOS has no limit of address space
             resource.setrlimit(what, (most, most))
     request = json.load(sys.stdin)
     try:
-        answer = {"result": evaluate(request["expression"], request["data"])}
+        answer = {"result": _evaluate(request["expression"], request["data"])}
     except MemoryError:
         answer = {"error": "evaluating it takes too much memory"}
     except RecursionError:
         answer = {"error": "the data or the expression is nested too deeply"}
     except JMESPathError as error:
-        answer = {"error": explain(error, request["expression"])}
+        answer = {"error": _explain(error, request["expression"])}
     except ValueError as error:
         answer = {"error": str(error)}
     json.dump(answer, sys.stdout)
 
 
-def evaluate(expression: str, data: str) -> str:
+def _evaluate(expression: str, data: str) -> str:
     """The result as JSON text; raises ValueError for data that is no JSON and a result that is too large."""
     compiled = jmespath.compile(expression)
     try:
@@ -60,14 +60,14 @@ def evaluate(expression: str, data: str) -> str:
     for chunk in json.JSONEncoder(ensure_ascii=False).iterencode(compiled.search(value)):
         result.append(chunk)
         length += len(chunk)
-        if length > MAX_RESULT:
+        if length > _MAX_RESULT_CHARS:
             raise ValueError(
-                f"the result has more than {MAX_RESULT} characters: choose less, or use a slice like [:10]"
+                f"the result has more than {_MAX_RESULT_CHARS} characters: choose less, or use a slice like [:10]"
             )
     return "".join(result)
 
 
-def explain(error: JMESPathError, expression: str) -> str:
+def _explain(error: JMESPathError, expression: str) -> str:
     """An error of the library in one line."""
     if isinstance(error, ArityError):
         return str(error)
@@ -85,4 +85,4 @@ def _refuse(constant: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main()
+    _main()

@@ -11,38 +11,40 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, Literal
 
-from framework.tools.builtin.files import BINARY_CHECK, is_binary, size_text
-from framework.tools.files.protection import parts_to_read
+from framework.tools.builtin.files import BINARY_CHECK_BYTES, format_size, is_binary
+from framework.tools.files.protection import readable_parts
 from framework.tools.files.safe_open import open_file
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 from framework.types.text import shorten
 
-MAX_BYTES = 50 * 1024 * 1024
-MAX_LINE = 64 * 1024
-SHOWN_LINE = 300
-MAX_LIMIT = 1_000
-MAX_GROUPS = 10_000
-CLUSTER = 3
+MAX_LOG_BYTES = 50 * 1024 * 1024
+_MAX_LINE_BYTES = 64 * 1024
+_MAX_SHOWN_CHARS = 300
+_MAX_LIMIT = 1_000
+_MAX_GROUPS = 10_000
+_MIN_CLUSTER = 3
 """Fewer errors than this are no cluster."""
 
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-LEVEL_OF: Mapping[str, str] = {
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_LEVEL_OF: Mapping[str, str] = {
     "TRACE": "DEBUG", "DEBUG": "DEBUG", "INFO": "INFO", "NOTICE": "INFO", "WARN": "WARNING", "WARNING": "WARNING",
     "ERR": "ERROR", "ERROR": "ERROR",
     "CRIT": "CRITICAL", "CRITICAL": "CRITICAL", "FATAL": "CRITICAL", "PANIC": "CRITICAL",
     "10": "DEBUG", "20": "DEBUG", "30": "INFO", "40": "WARNING", "50": "ERROR", "60": "CRITICAL",
 }  # fmt: skip
 """Words for levels, and the numbers that JSON loggers write."""
-WORD = "|".join(word for word in LEVEL_OF if word.isalpha())
-LEVEL = re.compile(rf"\b(?:{WORD})\b|(?i:\b(?:level|lvl|severity)[=:]\s*\"?(?:{WORD})\b|[\[<](?:{WORD})[\]>])")
-TIME = re.compile(
+_LEVEL_WORD = "|".join(word for word in _LEVEL_OF if word.isalpha())
+_LEVEL_PATTERN = re.compile(
+    rf"\b(?:{_LEVEL_WORD})\b|(?i:\b(?:level|lvl|severity)[=:]\s*\"?(?:{_LEVEL_WORD})\b|[\[<](?:{_LEVEL_WORD})[\]>])"
+)
+_TIME_PATTERN = re.compile(
     r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?: ?(?:Z\b|[+-]\d\d:?\d\d\b))?",
 )
-LOGFMT_MESSAGE = re.compile(r'\bmsg=(?:"((?:[^"\\]|\\.)*)"|(\S+))')
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_LOGFMT_MESSAGE = re.compile(r'\bmsg=(?:"((?:[^"\\]|\\.)*)"|(\S+))')
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # In this order: an id is recognised as a whole before its digits are.
-VARIABLE_PARTS = (
+_VARIABLE_PARTS = (
     (re.compile(r"(?<!\w)(\"[^\"]*\"|'[^']*')(?!\w)"), "<text>"),
     (re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"), "<id>"),
     (re.compile(r"\b(?:0x[0-9a-fA-F]+|(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{8,})\b"), "<id>"),
@@ -90,20 +92,20 @@ def log_transform(
         limit: How many lines or messages to show at most, up to 1000.
         context: The run.
     """
-    if not 1 <= limit <= MAX_LIMIT:
-        raise ToolError(f"limit must be between 1 and {MAX_LIMIT}")
+    if not 1 <= limit <= _MAX_LIMIT:
+        raise ToolError(f"limit must be between 1 and {_MAX_LIMIT}")
     if operation == "grep" and not pattern:
         raise ToolError("grep needs a pattern: the text to look for")
-    with open_file(context.files, parts_to_read(context, path)) as file:
+    with open_file(context.files, readable_parts(context, path)) as file:
         size = os.fstat(file.fileno()).st_size
-        if is_binary(file.read(BINARY_CHECK)):
+        if is_binary(file.read(BINARY_CHECK_BYTES)):
             raise ToolError("the file is binary (or compressed), not a log in text form")
         lines = _lines(file, size)
         if operation == "levels":
             counts = _levels(lines)
-            return {**counts, "note": _cut_note(size)} if size > MAX_BYTES else {**counts}
+            return {**counts, "note": _cut_note(size)} if size > MAX_LOG_BYTES else {**counts}
         text = _text_result(operation, lines, pattern, limit)
-    return f"{text}\n({_cut_note(size)})" if size > MAX_BYTES else text
+    return f"{text}\n({_cut_note(size)})" if size > MAX_LOG_BYTES else text
 
 
 def _text_result(operation: str, lines: Iterator[_Line], pattern: str, limit: int) -> str:
@@ -122,23 +124,23 @@ def _text_result(operation: str, lines: Iterator[_Line], pattern: str, limit: in
 
 def _lines(file: BinaryIO, size: int) -> Iterator[_Line]:
     """The lines of the last MAX_BYTES of a file of `size` bytes; of a longer line, the first MAX_LINE bytes."""
-    left = min(size, MAX_BYTES)
+    left = min(size, MAX_LOG_BYTES)
     file.seek(size - left)
     if left < size:
         left -= len(file.readline(left))
     number = 0
-    while left > 0 and (raw := file.readline(min(left, MAX_LINE))):
+    while left > 0 and (raw := file.readline(min(left, _MAX_LINE_BYTES))):
         number += 1
         left -= len(raw)
-        text = COLOUR.sub("", raw.decode("utf-8-sig" if number == 1 else "utf-8", "replace")).rstrip("\r\n")
-        while left > 0 and not raw.endswith(b"\n") and (raw := file.readline(min(left, MAX_LINE))):
+        text = _COLOUR.sub("", raw.decode("utf-8-sig" if number == 1 else "utf-8", "replace")).rstrip("\r\n")
+        while left > 0 and not raw.endswith(b"\n") and (raw := file.readline(min(left, _MAX_LINE_BYTES))):
             left -= len(raw)
         yield _Line(number, text)
 
 
 def _levels(lines: Iterable[_Line]) -> dict[str, int]:
     counts = Counter(_record(line.text).level or "none" for line in lines if line.text.strip())
-    return {level: counts[level] for level in (*LEVELS, "none")}
+    return {level: counts[level] for level in (*_LEVELS, "none")}
 
 
 def _errors(lines: Iterable[_Line], limit: int) -> str:
@@ -187,13 +189,13 @@ class _Summary:
         self.last = record.time or self.last
         self.levels[record.level or "none"] += 1
         if _is_error(record.level):
-            _count(self.messages, _shortened(_group(record.message)))
+            _count(self.messages, _shortened(_message_template(record.message)))
             if record.time:
                 _count(self.hours, f"{record.time[:10]} {record.time[11:13]}:00")
 
     def text(self, limit: int) -> str:
         span = f"from {self.first} to {self.last}" if self.first else "no timestamps"
-        levels = ", ".join(f"{level} {self.levels[level]}" for level in LEVELS if self.levels[level]) or "none found"
+        levels = ", ".join(f"{level} {self.levels[level]}" for level in _LEVELS if self.levels[level]) or "none found"
         without = f"; {self.levels['none']} lines without a level" if self.levels["none"] else ""
         head = [f"Lines: {self.lines} ({span})", f"Levels: {levels}{without}"]
         frequent = [f"  {count} x {message}" for message, count in self.messages.most_common(limit)]
@@ -205,7 +207,7 @@ class _Summary:
         if not self.hours:
             return "The errors have no timestamps, so whether they cluster is unknown."
         [(hour, count)], total = self.hours.most_common(1), self.hours.total()
-        if count >= CLUSTER and count * 2 > total:
+        if count >= _MIN_CLUSTER and count * 2 > total:
             return f"Errors cluster: {count} of {total} in the hour from {hour}."
         return f"Errors do not cluster: at most {count} of {total} in one hour (from {hour})."
 
@@ -218,25 +220,27 @@ def _record(text: str) -> _Record:
             data = None
         if isinstance(data, dict):
             return _from_json(data)
-    time = TIME.search(text, 0, 200)
+    time = _TIME_PATTERN.search(text, 0, 200)
     rest = text if time is None else text[: time.start()] + text[time.end() :]
-    level = LEVEL.search(rest)
-    message = LOGFMT_MESSAGE.search(rest)
-    said = (message[1] or message[2] or "") if message else rest[level.end() :] if level else rest
-    return _Record(_level_in(level[0]) if level else None, time[0] if time else None, said.strip(" \t[]<>|:-\"'"))
+    level = _LEVEL_PATTERN.search(rest)
+    message = _LOGFMT_MESSAGE.search(rest)
+    message_text = (message[1] or message[2] or "") if message else rest[level.end() :] if level else rest
+    return _Record(
+        _level_in(level[0]) if level else None, time[0] if time else None, message_text.strip(" \t[]<>|:-\"'")
+    )
 
 
 def _level_in(marker: str) -> str | None:
-    return LEVEL_OF.get(re.split(r"[=:]", marker)[-1].strip(' "[]<>').upper())
+    return _LEVEL_OF.get(re.split(r"[=:]", marker)[-1].strip(' "[]<>').upper())
 
 
 def _from_json(data: Mapping[str, Any]) -> _Record:
     level = _first(data, "level", "severity", "levelname", "lvl")
     message = _first(data, "message", "msg", "event", "error")
     time = _first(data, "time", "timestamp", "ts", "@timestamp")
-    word = LEVEL_OF.get(str(level).upper()) if isinstance(level, str | int) else None
-    said = message if isinstance(message, str) else "" if message is None else json.dumps(message)
-    return _Record(word, _time_text(time), said)
+    word = _LEVEL_OF.get(str(level).upper()) if isinstance(level, str | int) else None
+    message_text = message if isinstance(message, str) else "" if message is None else json.dumps(message)
+    return _Record(word, _time_text(time), message_text)
 
 
 def _first(data: Mapping[str, Any], *keys: str) -> Any:
@@ -246,7 +250,7 @@ def _first(data: Mapping[str, Any], *keys: str) -> Any:
 def _time_text(value: Any) -> str | None:
     """ISO text as it is; numbers are seconds since 1970, or milliseconds where seconds would be far in the future."""
     if isinstance(value, str):
-        match = TIME.search(value)
+        match = _TIME_PATTERN.search(value)
         return match[0] if match else None
     if not isinstance(value, int | float) or not 0 < value < 1e13:
         return None
@@ -254,14 +258,14 @@ def _time_text(value: Any) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _group(message: str) -> str:
-    for variable, placeholder in VARIABLE_PARTS:
-        message = variable.sub(placeholder, message[:MAX_LINE])
+def _message_template(message: str) -> str:
+    for variable, placeholder in _VARIABLE_PARTS:
+        message = variable.sub(placeholder, message[:_MAX_LINE_BYTES])
     return message or "(no message)"
 
 
 def _count(counter: Counter[str], key: str) -> None:
-    if key in counter or len(counter) < MAX_GROUPS:
+    if key in counter or len(counter) < _MAX_GROUPS:
         counter[key] += 1
 
 
@@ -270,8 +274,8 @@ def _is_error(level: str | None) -> bool:
 
 
 def _shortened(text: str) -> str:
-    return shorten(text, SHOWN_LINE)
+    return shorten(text, _MAX_SHOWN_CHARS)
 
 
 def _cut_note(size: int) -> str:
-    return f"of {size_text(size)} only the last 50 MB were read; line numbers count from there"
+    return f"of {format_size(size)} only the last 50 MB were read; line numbers count from there"

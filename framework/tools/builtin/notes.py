@@ -13,7 +13,7 @@ from framework.types.todo import TodoItem, TodoStatus, merged, read_items
 
 TODO = "todo"
 """The session's key for the list."""
-MAX_ITEMS = 50
+MAX_TODO_ITEMS = 50
 MARKS = {"open": "[ ]", "doing": "[>]", "done": "[x]"}
 
 
@@ -69,8 +69,8 @@ def todo(items: list[Item] | None = None, *, context: ToolContext) -> str:
         context: The run.
     """
     if items is not None:
-        if len(items) > MAX_ITEMS:
-            raise ToolError(f"at most {MAX_ITEMS} tasks can be kept: put some together")
+        if len(items) > MAX_TODO_ITEMS:
+            raise ToolError(f"at most {MAX_TODO_ITEMS} tasks can be kept: put some together")
         given = [TodoItem(task=item.task, status=item.status) for item in items]
         changed = merged(read_items(context.session.get(TODO)), given, datetime.now(UTC))
         context.session.set(TODO, [item.model_dump(mode="json") for item in changed])

@@ -17,22 +17,22 @@ from pathlib import Path
 
 from framework.tools.base_folder import BaseFolder
 from framework.tools.builtin.files import is_binary
-from framework.tools.files.protection import parts_to_read
-from framework.tools.files.safe_open import folder_below, is_hidden, open_file, shown
+from framework.tools.files.protection import readable_parts
+from framework.tools.files.safe_open import is_hidden, open_file, open_folder, printable
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 
-MAX_FILE = 2 * 1024 * 1024
-MAX_FILES = 100_000
-MAX_SECONDS = 20.0
-MAX_LINE = 200
-LEAD = 60
+_MAX_FILE_BYTES = 2 * 1024 * 1024
+MAX_SEARCHED_FILES = 100_000
+MAX_SEARCH_SECONDS = 20.0
+_MAX_LINE_CHARS = 200
+_CONTEXT_CHARS = 60
 """Characters kept before the match in a line that must be shortened."""
-MAX_QUERY = 500
-MAX_LIMIT = 1_000
-SKIPPED_FOLDERS = ("__pycache__", "node_modules", ".venv", "venv", "dist", "build", "*.egg-info")
+_MAX_QUERY_CHARS = 500
+_MAX_LIMIT = 1_000
+_SKIPPED_FOLDERS = ("__pycache__", "node_modules", ".venv", "venv", "dist", "build", "*.egg-info")
 
-Parts = tuple[str, ...]
+_Parts = tuple[str, ...]
 
 
 @tool(risk="low", idempotent=True, paths="root_dir")
@@ -50,7 +50,7 @@ def search_files(query: str, root_dir: str = ".", limit: int = 20, *, context: T
         context: The run.
     """
     _check(query, limit)
-    search = _Search(context.files, parts_to_read(context, root_dir), query, time.monotonic() + MAX_SECONDS)
+    search = _Search(context.files, readable_parts(context, root_dir), query, time.monotonic() + MAX_SEARCH_SECONDS)
     found = list(search.matches())
     if not found:
         return f"No files match '{query}'." + search.unfinished()
@@ -61,19 +61,19 @@ def search_files(query: str, root_dir: str = ".", limit: int = 20, *, context: T
 
 
 def _check(query: str, limit: int) -> None:
-    if not query.strip() or len(query) > MAX_QUERY:
-        raise ToolError(f"the query must have 1 to {MAX_QUERY} characters")
+    if not query.strip() or len(query) > _MAX_QUERY_CHARS:
+        raise ToolError(f"the query must have 1 to {_MAX_QUERY_CHARS} characters")
     without_tabs = query.replace("\t", " ")
-    if shown(without_tabs) != without_tabs:
+    if printable(without_tabs) != without_tabs:
         raise ToolError("the query must be a single line without control characters")
-    if not 1 <= limit <= MAX_LIMIT:
-        raise ToolError(f"limit must be between 1 and {MAX_LIMIT}")
+    if not 1 <= limit <= _MAX_LIMIT:
+        raise ToolError(f"limit must be between 1 and {_MAX_LIMIT}")
 
 
 @dataclass(slots=True)
 class _Search:
     base: BaseFolder
-    root: Parts
+    root: _Parts
     query: str
     deadline: float
     """On the monotonic clock, in seconds."""
@@ -89,9 +89,9 @@ class _Search:
                 self.stopped, readable = True, False
             line = self._first_line(parts) if readable else None
             if line is not None:
-                yield f"{shown('/'.join(parts))}:{line}"
+                yield f"{printable('/'.join(parts))}:{line}"
             elif self._name_matches(parts):
-                yield shown("/".join(parts))
+                yield printable("/".join(parts))
 
     def unfinished(self) -> str:
         """A sentence when not everything was looked at."""
@@ -105,31 +105,31 @@ class _Search:
     def _folder(self) -> Path:
         return self.base.path.resolve().joinpath(*self.root)
 
-    def _files(self) -> list[Parts]:
-        files: list[Parts] = []
-        with folder_below(self.base, self.root):
+    def _files(self) -> list[_Parts]:
+        files: list[_Parts] = []
+        with open_folder(self.base, self.root):
             pending = [self.root]
         while pending:
             names, folders = _listing(self.base, pending.pop())
             files += names
             pending += folders
-            if len(files) > MAX_FILES or time.monotonic() > self.deadline:
+            if len(files) > MAX_SEARCHED_FILES or time.monotonic() > self.deadline:
                 self.stopped = True
-                return files[:MAX_FILES]
+                return files[:MAX_SEARCHED_FILES]
         return files
 
-    def _name_matches(self, parts: Parts) -> bool:
-        wanted = self.query.casefold()
-        name = ("/".join(parts) if "/" in wanted else parts[-1]).casefold()
-        return fnmatchcase(name, wanted.replace("[", "[[]")) if self._is_pattern else wanted in name
+    def _name_matches(self, parts: _Parts) -> bool:
+        query = self.query.casefold()
+        name = ("/".join(parts) if "/" in query else parts[-1]).casefold()
+        return fnmatchcase(name, query.replace("[", "[[]")) if self._is_pattern else query in name
 
-    def _first_line(self, parts: Parts) -> str | None:
+    def _first_line(self, parts: _Parts) -> str | None:
         try:
             with open_file(self.base, parts) as file:
-                content = file.read(MAX_FILE + 1)
+                content = file.read(_MAX_FILE_BYTES + 1)
         except (ToolError, OSError):
             return None  # not ours to read, or gone since it was listed
-        if len(content) > MAX_FILE or is_binary(content):
+        if len(content) > _MAX_FILE_BYTES or is_binary(content):
             return None
         text = content.decode("utf-8", "replace")
         position = _folded(text).find(_folded(self.query))
@@ -141,11 +141,11 @@ class _Search:
         return f"{number}: {_shortened(text[start : end if end >= 0 else None], position - start)}"
 
 
-def _listing(base: BaseFolder, folder: Parts) -> tuple[list[Parts], list[Parts]]:
-    files: list[Parts] = []
-    folders: list[Parts] = []
+def _listing(base: BaseFolder, folder: _Parts) -> tuple[list[_Parts], list[_Parts]]:
+    files: list[_Parts] = []
+    folders: list[_Parts] = []
     try:
-        with folder_below(base, folder) as descriptor, os.scandir(descriptor) as entries:
+        with open_folder(base, folder) as descriptor, os.scandir(descriptor) as entries:
             for entry in entries:
                 if is_hidden(entry.name) or not base.permits((*folder, entry.name)):
                     continue
@@ -159,10 +159,10 @@ def _listing(base: BaseFolder, folder: Parts) -> tuple[list[Parts], list[Parts]]
 
 
 def _is_skipped(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in SKIPPED_FOLDERS)
+    return any(fnmatchcase(name, pattern) for pattern in _SKIPPED_FOLDERS)
 
 
-def _ripgrep(folder: Path, query: str, deadline: float) -> set[Parts] | None:
+def _ripgrep(folder: Path, query: str, deadline: float) -> set[_Parts] | None:
     """The files below `folder` that contain the query by ripgrep's word; None where it cannot tell."""
     program = shutil.which("rg")
     if program is None:
@@ -187,8 +187,8 @@ def _ripgrep(folder: Path, query: str, deadline: float) -> set[Parts] | None:
 def _ripgrep_options() -> Sequence[str]:
     # No ignore files and no guess at encodings: what is left out is decided here, the same with and without ripgrep.
     plain = ("--no-config", "--no-ignore", "--no-messages", "--text", "--encoding=none")
-    what = ("--fixed-strings", "--ignore-case", "--files-with-matches", "--null", f"--max-filesize={MAX_FILE}")
-    return (*plain, *what, *(f"--glob=!{name}/" for name in SKIPPED_FOLDERS))
+    what = ("--fixed-strings", "--ignore-case", "--files-with-matches", "--null", f"--max-filesize={_MAX_FILE_BYTES}")
+    return (*plain, *what, *(f"--glob=!{name}/" for name in _SKIPPED_FOLDERS))
 
 
 def _folded(text: str) -> str:
@@ -203,6 +203,6 @@ def _folded_character(character: str) -> str:
 
 def _shortened(line: str, position: int) -> str:
     text = "".join(" " if char in "\t\r" else char for char in line)
-    start = max(0, position - LEAD) if len(text) > MAX_LINE else 0
-    cut = text[start : start + MAX_LINE]
-    return shown(f"{'…' if start else ''}{cut.strip()}{'…' if start + MAX_LINE < len(text) else ''}")
+    start = max(0, position - _CONTEXT_CHARS) if len(text) > _MAX_LINE_CHARS else 0
+    cut = text[start : start + _MAX_LINE_CHARS]
+    return printable(f"{'…' if start else ''}{cut.strip()}{'…' if start + _MAX_LINE_CHARS < len(text) else ''}")

@@ -8,20 +8,20 @@ from difflib import SequenceMatcher
 from heapq import nlargest
 from typing import Literal
 
-from framework.tools.builtin.files import is_binary, size_text
-from framework.tools.files.atomic_write import MAX_BYTES, rewrite
-from framework.tools.files.protection import parts_to_write
-from framework.tools.files.safe_open import quoted, shown
+from framework.tools.builtin.files import format_size, is_binary
+from framework.tools.files.atomic_write import MAX_FILE_BYTES, write_atomically
+from framework.tools.files.protection import writable_parts
+from framework.tools.files.safe_open import printable, quoted
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 
-MAX_PLACES = 5
+_MAX_LINE_NUMBERS = 5
 """How many of the places of an ambiguous text are named."""
-MAX_COMPARED = 5_000
-MAX_LINE = 120
-MAX_CANDIDATES = 50
+_MAX_COMPARED_LINES = 5_000
+_MAX_LINE_CHARS = 120
+_MAX_CANDIDATES = 50
 """Lines whose letters are compared in their order, which takes long; the others are ruled out by their letters."""
-SIMILAR = 0.6
+_MIN_SIMILARITY = 0.6
 
 
 @tool(risk="high", paths="path")
@@ -41,24 +41,24 @@ def write_file(
     """
     parts = _target(context, path)
     new = _encoded(content)
-    said: list[str] = []
+    reports: list[str] = []
 
     def change(old: bytes | None) -> bytes:
         if old is None:
-            said.append(f"wrote {quoted(parts)}: a new file of {_extent(new)}")
+            reports.append(f"wrote {quoted(parts)}: a new file of {_extent(new)}")
             return new
         if mode == "create":
             advice = "edit_file changes a part of it, mode append adds to it, mode overwrite replaces it"
             raise ToolError(f"there is a file {quoted(parts)} already, of {_extent(old)}: {advice}")
         if mode == "append":
-            said.append(f"added {_extent(new)} to {quoted(parts)}, which has {_extent(old + new)} now")
+            reports.append(f"added {_extent(new)} to {quoted(parts)}, which has {_extent(old + new)} now")
             return old + new
         same = f"{quoted(parts)} says just that already: nothing was changed"
-        said.append(same if old == new else f"overwrote {quoted(parts)}: {_extent(new)} now, {_extent(old)} before")
+        reports.append(same if old == new else f"overwrote {quoted(parts)}: {_extent(new)} now, {_extent(old)} before")
         return new
 
-    rewrite(context.files, parts, change, make_folders=True)
-    return said[0]
+    write_atomically(context.files, parts, change, create_folders=True)
+    return reports[0]
 
 
 @tool(risk="high", paths="path")
@@ -78,7 +78,7 @@ def edit_file(path: str, old: str, new: str, replace_all: bool = False, *, conte
     if old == new:
         raise ToolError("old and new are the same text")
     parts = _target(context, path)
-    said: list[str] = []
+    reports: list[str] = []
 
     def change(content: bytes | None) -> bytes:
         if content is None:
@@ -96,17 +96,17 @@ def edit_file(path: str, old: str, new: str, replace_all: bool = False, *, conte
         count = text.count(piece)
         _check_size(len(content) + count * (_size(replacement, crlf) - _size(piece, crlf)))
         edited = text.replace(piece, replacement)
-        said.append(_told(count, lines[0], edited, parts))
+        reports.append(_edit_report(count, lines[0], edited, parts))
         return _encoded(edited.replace("\n", "\r\n") if crlf else edited)
 
-    rewrite(context.files, parts, change)
-    return said[0]
+    write_atomically(context.files, parts, change)
+    return reports[0]
 
 
 def _target(context: ToolContext, path: str) -> tuple[str, ...]:
     if path.endswith("/"):
         raise ToolError("the path ends in /: give the name of a file")
-    return parts_to_write(context, path)
+    return writable_parts(context, path)
 
 
 def _encoded(text: str) -> bytes:
@@ -122,8 +122,8 @@ def _encoded(text: str) -> bytes:
 
 def _check_size(size: int) -> None:
     """Refuse a file that would be too large, by its size in bytes: before it is built, where that can be told."""
-    if size > MAX_BYTES:
-        raise ToolError(f"the text has {size_text(size)}; at most {size_text(MAX_BYTES)} are written")
+    if size > MAX_FILE_BYTES:
+        raise ToolError(f"the text has {format_size(size)}; at most {format_size(MAX_FILE_BYTES)} are written")
 
 
 def _size(text: str, crlf: bool) -> int:
@@ -142,7 +142,7 @@ def _decoded(content: bytes, parts: Sequence[str]) -> str:
 
 def _extent(content: bytes) -> str:
     lines = content.count(b"\n") + (content != b"" and not content.endswith(b"\n"))
-    return f"{_lines(lines)}, {size_text(len(content))}"
+    return f"{_lines(lines)}, {format_size(len(content))}"
 
 
 def _lines(count: int) -> str:
@@ -154,7 +154,7 @@ def _lines_of(text: str, piece: str) -> list[int]:
     numbers: list[int] = []
     number, counted = 1, 0
     start = text.find(piece)
-    while start >= 0 and len(numbers) <= MAX_PLACES:
+    while start >= 0 and len(numbers) <= _MAX_LINE_NUMBERS:
         number += text.count("\n", counted, start)
         counted = start
         numbers.append(number)
@@ -163,42 +163,42 @@ def _lines_of(text: str, piece: str) -> list[int]:
 
 
 def _ambiguous(lines: Sequence[int], parts: Sequence[str]) -> str:
-    more = " and others" if len(lines) > MAX_PLACES else ""
-    where = f"lines {', '.join(map(str, lines[:MAX_PLACES]))}{more}"
+    more = " and others" if len(lines) > _MAX_LINE_NUMBERS else ""
+    where = f"lines {', '.join(map(str, lines[:_MAX_LINE_NUMBERS]))}{more}"
     return f"the text to replace is more than once in {quoted(parts)} ({where}): give lines around it, or replace_all"
 
 
-def _told(count: int, line: int, edited: str, parts: Sequence[str]) -> str:
+def _edit_report(count: int, line: int, edited: str, parts: Sequence[str]) -> str:
     times = f"at line {line}" if count == 1 else f"{count} times, first at line {line}"
     return f"replaced it {times}; {quoted(parts)} has {_extent(edited.encode())} now"
 
 
 def _hint(text: str, piece: str) -> str:
     """Where the first line of a piece that is not there may have been meant to be."""
-    wanted = next((line.strip() for line in piece.split("\n") if line.strip()), "")[:MAX_LINE]
-    lines = [re.sub(r"\s+", " ", line.strip()[:MAX_LINE]) for line in text.split("\n")[:MAX_COMPARED]]
-    near = _nearest(re.sub(r"\s+", " ", wanted), lines)
+    target = next((line.strip() for line in piece.split("\n") if line.strip()), "")[:_MAX_LINE_CHARS]
+    lines = [re.sub(r"\s+", " ", line.strip()[:_MAX_LINE_CHARS]) for line in text.split("\n")[:_MAX_COMPARED_LINES]]
+    near = _nearest(re.sub(r"\s+", " ", target), lines)
     if near is None:
         return ": no line is like its first one; read_file shows what is there"
     number = near + 1
-    original = shown(text.split("\n")[number - 1][:MAX_LINE])
+    original = printable(text.split("\n")[number - 1][:_MAX_LINE_CHARS])
     return f"; the nearest line is {number}: {original!r}. Blanks and line breaks count, too"
 
 
-def _nearest(wanted: str, lines: Sequence[str]) -> int | None:
+def _nearest(target: str, lines: Sequence[str]) -> int | None:
     """The index of the line that is most like the wanted one, if any is."""
     matcher = SequenceMatcher()
-    matcher.set_seq2(wanted)
+    matcher.set_seq2(target)
     estimates: list[tuple[float, int]] = []
     for index, line in enumerate(lines):
         matcher.set_seq1(line)
-        if matcher.real_quick_ratio() >= SIMILAR and (estimate := matcher.quick_ratio()) >= SIMILAR:
+        if matcher.real_quick_ratio() >= _MIN_SIMILARITY and (estimate := matcher.quick_ratio()) >= _MIN_SIMILARITY:
             estimates.append((estimate, -index))
     best = max(
-        ((_ratio(matcher, lines[-negated]), negated) for _, negated in nlargest(MAX_CANDIDATES, estimates)),
+        ((_ratio(matcher, lines[-negated]), negated) for _, negated in nlargest(_MAX_CANDIDATES, estimates)),
         default=None,
     )
-    return -best[1] if best and best[0] >= SIMILAR else None
+    return -best[1] if best and best[0] >= _MIN_SIMILARITY else None
 
 
 def _ratio(matcher: SequenceMatcher[str], line: str) -> float:

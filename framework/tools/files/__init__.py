@@ -1,8 +1,8 @@
-"""TO WRITE.
+"""Safe access to files below a base folder.
 
 In reading order; each module imports only from those below it:
 
-    atomic_write  Writing files below a base folder: a whole new content takes a file's place at once, or nothing ...
-    protection    Places that file tools leave alone: hidden ones are not read, those that decide what runs are ...
-    safe_open     Opening files strictly below a base folder.
+    protection    Places that file tools neither read (hidden files) nor write (files that decide what runs).
+    atomic_write  Atomic writes: readers see the old content or the new content, never a part.
+    safe_open     Opens files and folders below a base folder without following symbolic links.
 """

@@ -13,20 +13,20 @@ import stat
 from collections.abc import Callable, Sequence
 
 from framework.tools.base_folder import BaseFolder
-from framework.tools.files.safe_open import folder_below, open_at, quoted, require_permitted
+from framework.tools.files.safe_open import open_file_at, open_folder, quoted, require_permitted
 from framework.types.errors import ToolError
 
-MAX_BYTES = 1024 * 1024
+MAX_FILE_BYTES = 1024 * 1024
 """The largest file that is written, and the largest that is changed."""
-CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-NEW_FILE = 0o666
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE_MODE = 0o666
 """Permissions of a new file, less what the process's umask takes away."""
 
-Change = Callable[[bytes | None], bytes]
+Update = Callable[[bytes | None], bytes]
 """From a file's content, None where there is no file, to its new content; may raise ToolError: then nothing changes."""
 
 
-def rewrite(base: BaseFolder, parts: Sequence[str], change: Change, *, make_folders: bool = False) -> None:
+def write_atomically(base: BaseFolder, parts: Sequence[str], update: Update, *, create_folders: bool = False) -> None:
     """Give the file `parts` below `base` the content that `change` makes of what is in it; its permissions are kept.
 
     Raises:
@@ -35,28 +35,28 @@ def rewrite(base: BaseFolder, parts: Sequence[str], change: Change, *, make_fold
     if not parts:
         raise ToolError("the path names the base folder itself, not a file")
     require_permitted(base, parts)
-    with folder_below(base, parts[:-1], make=make_folders) as folder:
+    with open_folder(base, parts[:-1], create=create_folders) as folder:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
-            _rewrite_at(base, folder, parts, change)
+            _write_at(base, folder, parts, update)
         except OSError as error:
             raise ToolError(f"{quoted(parts)} cannot be written: {error.strerror}") from None
 
 
-def _rewrite_at(base: BaseFolder, folder: int, parts: Sequence[str], change: Change) -> None:
+def _write_at(base: BaseFolder, folder: int, parts: Sequence[str], update: Update) -> None:
     name = parts[-1]
-    before = _status(folder, name)
-    content = None if before is None else _content(base, folder, parts)
-    changed = change(content)
-    if len(changed) > MAX_BYTES:
-        raise ToolError(f"{quoted(parts)} would have {len(changed)} bytes; at most {MAX_BYTES} are written")
-    if changed == content:
+    old_stat = _stat(folder, name)
+    content = None if old_stat is None else _read(base, folder, parts)
+    new_content = update(content)
+    if len(new_content) > MAX_FILE_BYTES:
+        raise ToolError(f"{quoted(parts)} would have {len(new_content)} bytes; at most {MAX_FILE_BYTES} are written")
+    if new_content == content:
         return
-    temporary = _write_beside(folder, changed, None if before is None else stat.S_IMODE(before.st_mode))
+    temporary = _write_temporary(folder, new_content, None if old_stat is None else stat.S_IMODE(old_stat.st_mode))
     try:
-        if before is None:
-            _claim(folder, parts)
-        elif _identity(before) != _identity(_status(folder, name)):
+        if old_stat is None:
+            _reserve_name(folder, parts)
+        elif _identity(old_stat) != _identity(_stat(folder, name)):
             raise ToolError(f"{quoted(parts)} was changed by somebody else meanwhile: read it again")
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
@@ -65,7 +65,7 @@ def _rewrite_at(base: BaseFolder, folder: int, parts: Sequence[str], change: Cha
     os.fsync(folder)
 
 
-def _status(folder: int, name: str) -> os.stat_result | None:
+def _stat(folder: int, name: str) -> os.stat_result | None:
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -76,20 +76,20 @@ def _identity(status: os.stat_result | None) -> tuple[int, ...] | None:
     return status and (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def _content(base: BaseFolder, folder: int, parts: Sequence[str]) -> bytes:
-    with open_at(base, folder, parts) as file:
+def _read(base: BaseFolder, folder: int, parts: Sequence[str]) -> bytes:
+    with open_file_at(base, folder, parts) as file:
         if not os.fstat(file.fileno()).st_mode & 0o222:
             raise ToolError(f"{quoted(parts)} is read-only")
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ToolError(f"{quoted(parts)} is larger than {MAX_BYTES} bytes: such files are not changed")
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise ToolError(f"{quoted(parts)} is larger than {MAX_FILE_BYTES} bytes: such files are not changed")
     return content
 
 
-def _write_beside(folder: int, content: bytes, mode: int | None) -> str:
+def _write_temporary(folder: int, content: bytes, mode: int | None) -> str:
     """A new file with that content, safely on disk; returns its name: hidden, so that nobody takes it for a file."""
     name = f".{secrets.token_hex(8)}.tmp"
-    descriptor = os.open(name, CREATE_FLAGS, NEW_FILE, dir_fd=folder)
+    descriptor = os.open(name, _CREATE_FLAGS, _NEW_FILE_MODE, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -103,9 +103,9 @@ def _write_beside(folder: int, content: bytes, mode: int | None) -> str:
     return name
 
 
-def _claim(folder: int, parts: Sequence[str]) -> None:
+def _reserve_name(folder: int, parts: Sequence[str]) -> None:
     """Make an empty file to rename over: a rename alone would replace what somebody else has made meanwhile."""
     try:
-        os.close(os.open(parts[-1], CREATE_FLAGS, NEW_FILE, dir_fd=folder))
+        os.close(os.open(parts[-1], _CREATE_FLAGS, _NEW_FILE_MODE, dir_fd=folder))
     except FileExistsError:
         raise ToolError(f"{quoted(parts)} was made by somebody else meanwhile: read it first") from None

@@ -10,14 +10,14 @@ import unicodedata
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from framework.tools.base_folder import is_below
-from framework.tools.files.safe_open import is_hidden, parts_below, quoted
+from framework.tools.base_folder import is_inside
+from framework.tools.files.safe_open import is_hidden, quoted, relative_parts
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 
-STEMS = ("conftest", "sitecustomize", "usercustomize")
+_AUTOLOADED_STEMS = ("conftest", "sitecustomize", "usercustomize")
 """Names that Python imports unasked, as a module of any form: `conftest.py`, `conftest/`, `sitecustomize.so`."""
-PROTECTED = (
+_PROTECTED_NAMES = (
     *("agents.d", "prompts", "plugins", "agentsd.yaml", "agentsd.yml"),
     *("*.pth", "*.pyc", "*.pyo", "__pycache__", "*.so", "*.pyd", "*.dylib", "*.dll"),  # loaded instead of a source file
     *("pyproject.toml", "setup.py", "setup.cfg", "tox.ini", "pytest.ini", "noxfile.py"),
@@ -29,33 +29,33 @@ PROTECTED = (
 """Names that are not written, as a file or as a folder with all that is in it, besides the hidden ones."""
 
 
-def parts_to_read(context: ToolContext, path: str) -> tuple[str, ...]:
+def readable_parts(context: ToolContext, path: str) -> tuple[str, ...]:
     """What `parts_below` makes of a path that may be read or listed.
 
     Raises:
         ToolError: the path leads outside the base folder, or to something hidden.
     """
-    parts = parts_below(context.base_path, path)
+    parts = relative_parts(context.base_path, path)
     hidden = next((name for name in parts if is_hidden(name)), None)
-    if hidden is not None and not _is_opened(parts, context.unprotected):
+    if hidden is not None and not _is_unprotected(parts, context.unprotected):
         raise ToolError(_refusal(parts, hidden, "hidden files may hold secrets, so they are not read"))
     return parts
 
 
-def parts_to_write(context: ToolContext, path: str) -> tuple[str, ...]:
+def writable_parts(context: ToolContext, path: str) -> tuple[str, ...]:
     """What `parts_below` makes of a path that may be written.
 
     Raises:
         ToolError: the path leads outside the base folder or `tools.write_below`, or to a protected place, or has
             invisible characters.
     """
-    parts = parts_below(context.base_path, path)
+    parts = relative_parts(context.base_path, path)
     if any(unicodedata.category(char) == "Cf" for char in path):
         raise ToolError("the path has invisible characters: write it without them")
     protected = next((name for name in parts if is_protected(name)), None)
-    if protected is not None and not _is_opened(parts, context.unprotected):
+    if protected is not None and not _is_unprotected(parts, context.unprotected):
         raise ToolError(_refusal(parts, protected, "what is in it decides what runs, so it is not written"))
-    if context.write_below is not None and not any(is_below(parts, folder) for folder in context.write_below):
+    if context.write_below is not None and not any(is_inside(parts, folder) for folder in context.write_below):
         folders = ", ".join(context.write_below) or "nowhere"
         raise ToolError(f"{quoted(parts)} is outside the folders that may be written (tools.write_below): {folders}")
     return parts
@@ -64,10 +64,10 @@ def parts_to_write(context: ToolContext, path: str) -> tuple[str, ...]:
 def is_protected(name: str) -> bool:
     """Whether a file or folder of this name is left alone; any spelling that a file system may take for it counts."""
     # Names that differ in case or in Unicode form are one file on some systems, and the same to whoever reads them.
-    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-    if is_hidden(plain) or plain.partition(".")[0] in STEMS:
+    normalized = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    if is_hidden(normalized) or normalized.partition(".")[0] in _AUTOLOADED_STEMS:
         return True
-    return any(fnmatchcase(plain, pattern) for pattern in PROTECTED)
+    return any(fnmatchcase(normalized, pattern) for pattern in _PROTECTED_NAMES)
 
 
 def _refusal(parts: Sequence[str], name: str, why: str) -> str:
@@ -75,7 +75,7 @@ def _refusal(parts: Sequence[str], name: str, why: str) -> str:
     return f"{what} is protected: {why}. Only the operator can open it, with tools.unprotected in agentsd.yaml"
 
 
-def _is_opened(parts: Sequence[str], patterns: Sequence[str]) -> bool:
+def _is_unprotected(parts: Sequence[str], patterns: Sequence[str]) -> bool:
     return any(_matches(parts, pattern.strip("/").split("/")) for pattern in patterns)
 
 

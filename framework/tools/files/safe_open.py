@@ -14,18 +14,18 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal
 
-from framework.tools.base_folder import BaseFolder, below_base, is_plain, plain_parts
+from framework.tools.base_folder import BaseFolder, is_printable, relative_to_base, split_path
 from framework.types.errors import ToolError, did_you_mean
 from framework.types.text import shorten
 
-FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a named pipe waits for a writer before it can be seen to be no file.
-FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-MAX_SUGGESTED_FROM = 5_000
-MAX_SHOWN = 200
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_MAX_NAMES_COMPARED = 5_000
+_MAX_QUOTED_CHARS = 200
 
 
-def parts_below(base: Path, path: str) -> tuple[str, ...]:
+def relative_parts(base: Path, path: str) -> tuple[str, ...]:
     """The folders and the name in `path`, relative to `base`; empty for `base` itself.
 
     An absolute path is taken when it begins with the base path, in the given or in the resolved form.
@@ -33,16 +33,16 @@ def parts_below(base: Path, path: str) -> tuple[str, ...]:
     Raises:
         ToolError: the path leads outside, or has characters that no path of ours has.
     """
-    parts = plain_parts(path)
+    parts = split_path(path)
     if parts[:1] != ("/",):
         return parts
-    inside = below_base(base, PurePosixPath(*parts))
+    inside = relative_to_base(base, PurePosixPath(*parts))
     if inside is None:
         raise ToolError("the path lies outside the base folder: give one that starts in it, like 'docs/notes.txt'")
     return inside.parts
 
 
-def refuse_links(base: Path, parts: Sequence[str]) -> None:
+def refuse_symlinks(base: Path, parts: Sequence[str]) -> None:
     """Raise ToolError if a part of the path is a symbolic link: the path would be another spelling of its target."""
     here = str(base)
     for depth, name in enumerate(parts, start=1):
@@ -56,7 +56,7 @@ def refuse_links(base: Path, parts: Sequence[str]) -> None:
 
 
 @contextmanager
-def folder_below(base: BaseFolder, parts: Sequence[str], *, make: bool = False) -> Iterator[int]:
+def open_folder(base: BaseFolder, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
     """A descriptor of the folder `parts` below `base`, closed at the end; with `make`, what is missing is made.
 
     Raises:
@@ -66,9 +66,9 @@ def folder_below(base: BaseFolder, parts: Sequence[str], *, make: bool = False) 
     folder = _open_base(base.path)
     try:
         for depth, name in enumerate(parts, start=1):
-            if make:
-                _make_at(folder, name, parts[:depth])
-            inner = _open_at(folder, name, parts[:depth], "folder", base)
+            if create:
+                _create_folder(folder, name, parts[:depth])
+            inner = _open_entry(folder, name, parts[:depth], "folder", base)
             os.close(folder)
             folder = inner
         yield folder
@@ -85,16 +85,16 @@ def open_file(base: BaseFolder, parts: Sequence[str]) -> BinaryIO:
     """
     if not parts:
         raise ToolError("the path names the base folder itself, not a file: list_dir shows what is in it")
-    with folder_below(base, parts[:-1]) as folder:
-        return open_at(base, folder, parts)
+    with open_folder(base, parts[:-1]) as folder:
+        return open_file_at(base, folder, parts)
 
 
-def open_at(base: BaseFolder, folder: int, parts: Sequence[str]) -> BinaryIO:
+def open_file_at(base: BaseFolder, folder: int, parts: Sequence[str]) -> BinaryIO:
     """The same, for the file `parts` whose folder is open already."""
     require_permitted(base, parts)
-    descriptor = _open_at(folder, parts[-1], parts, "file", base)
+    descriptor = _open_entry(folder, parts[-1], parts, "file", base)
     try:
-        _require_own_file(os.fstat(descriptor), quoted(parts))
+        _require_regular_file(os.fstat(descriptor), quoted(parts))
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -105,21 +105,21 @@ def require_permitted(base: BaseFolder, parts: Sequence[str]) -> None:
     """Raise ToolError for what tools leave alone: files that the agent's file denies, and those of the store."""
     if base.is_reserved(parts):
         raise ToolError(f"{quoted(parts)} belongs to the store of runs and conversations, which tools do not touch")
-    if pattern := base.denied_by(parts):
+    if pattern := base.denying_pattern(parts):
         raise ToolError(f"{quoted(parts)} is denied by skill_policy.files.deny: {pattern}")
 
 
-def shown(name: str) -> str:
+def printable(name: str) -> str:
     """A name or path in a form that fits into one line of UTF-8: what cannot be printed is escaped."""
-    if is_plain(name):
+    if is_printable(name):
         return name
-    return "".join(char if is_plain(char) else char.encode("unicode_escape").decode() for char in name)
+    return "".join(char if is_printable(char) else char.encode("unicode_escape").decode() for char in name)
 
 
 def quoted(parts: Sequence[str]) -> str:
     """A path as it stands in a message: escaped, and not too long."""
-    text = shown("/".join(parts))
-    return f"'{shorten(text, MAX_SHOWN)}'"
+    text = printable("/".join(parts))
+    return f"'{shorten(text, _MAX_QUOTED_CHARS)}'"
 
 
 def is_hidden(name: str) -> bool:
@@ -134,18 +134,18 @@ def _open_base(base: Path) -> int:
         raise ToolError(f"the base folder cannot be opened: {error.strerror}") from None
 
 
-def _open_at(folder: int, name: str, parts: Sequence[str], wanted: Literal["file", "folder"], base: BaseFolder) -> int:
+def _open_entry(folder: int, name: str, parts: Sequence[str], kind: Literal["file", "folder"], base: BaseFolder) -> int:
     try:
-        return os.open(name, FOLDER_FLAGS if wanted == "folder" else FILE_FLAGS, dir_fd=folder)
+        return os.open(name, _FOLDER_FLAGS if kind == "folder" else _FILE_FLAGS, dir_fd=folder)
     except FileNotFoundError:
-        names = [shown(other) for other in _visible_names(folder) if base.permits((*parts[:-1], other))]
-        hint = did_you_mean(shown(name), names)
-        raise ToolError(f"there is no {wanted} {quoted(parts)}{hint}") from None
+        names = [printable(other) for other in _visible_names(folder) if base.permits((*parts[:-1], other))]
+        hint = did_you_mean(printable(name), names)
+        raise ToolError(f"there is no {kind} {quoted(parts)}{hint}") from None
     except OSError as error:
-        raise ToolError(_why_not(folder, name, parts, error)) from None
+        raise ToolError(_open_error(folder, name, parts, error)) from None
 
 
-def _make_at(folder: int, name: str, parts: Sequence[str]) -> None:
+def _create_folder(folder: int, name: str, parts: Sequence[str]) -> None:
     try:
         os.mkdir(name, dir_fd=folder)
     except FileExistsError:
@@ -154,7 +154,7 @@ def _make_at(folder: int, name: str, parts: Sequence[str]) -> None:
         raise ToolError(f"the folder {quoted(parts)} cannot be made: {error.strerror}") from None
 
 
-def _why_not(folder: int, name: str, parts: Sequence[str], error: OSError) -> str:
+def _open_error(folder: int, name: str, parts: Sequence[str], error: OSError) -> str:
     where = quoted(parts)
     try:
         mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
@@ -167,7 +167,7 @@ def _why_not(folder: int, name: str, parts: Sequence[str], error: OSError) -> st
     return f"{where} cannot be opened: {error.strerror}"
 
 
-def _require_own_file(status: os.stat_result, where: str) -> None:
+def _require_regular_file(status: os.stat_result, where: str) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise ToolError(f"{where} is a folder, not a file: list_dir shows what is in it")
     if not stat.S_ISREG(status.st_mode):
@@ -178,4 +178,4 @@ def _require_own_file(status: os.stat_result, where: str) -> None:
 
 def _visible_names(folder: int) -> list[str]:
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in islice(entries, MAX_SUGGESTED_FROM) if not is_hidden(entry.name))
+        return sorted(entry.name for entry in islice(entries, _MAX_NAMES_COMPARED) if not is_hidden(entry.name))

@@ -1,9 +1,9 @@
-"""TO WRITE.
+"""HTTP for tools, limited to the hosts, methods and networks that the operator allows.
 
 In reading order; each module imports only from those below it:
 
-    client     HTTP for tools: it goes where the operator allows it and nowhere else, and no answer can hold it up ...
-    network    Where tools' connections are opened: the one place that no redirect and no name server gets past.
-    addresses  Which network addresses tools may connect to: public ones, and private ones only if the operator ...
-    urls       Web addresses, read in one way only: what can be understood in two ways is refused with the ...
+    client     The HTTP client: requests and redirects within the limits of `tools.http`.
+    network    Resolves host names and opens connections, to allowed addresses only.
+    addresses  Decides which IP addresses tools may connect to.
+    urls       Parses http(s) URLs and rejects those that clients or servers read in different ways.
 """

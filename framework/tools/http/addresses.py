@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
-Address = IPv4Address | IPv6Address
+_Address = IPv4Address | IPv6Address
 
-NEVER = tuple(
+ALWAYS_REFUSED = tuple(
     ip_network(text)
     for text in (
         "169.254.0.0/16",  # link-local: the metadata service of most clouds, with credentials
@@ -20,27 +20,27 @@ NEVER = tuple(
     )
 )
 """Refused even where the operator lists a network around them."""
-_OUTDATED = tuple(ip_network(text) for text in ("2001::/32", "2002::/16", "192.88.99.0/24"))
+_TUNNELS = tuple(ip_network(text) for text in ("2001::/32", "2002::/16", "192.88.99.0/24"))
 """Teredo and 6to4: tunnels that lead to IPv4 addresses unseen, and that nothing public needs."""
 _PUBLIC_V6 = ip_network("2000::/3")
 _NAT64 = ip_network("64:ff9b::/96")
 _ISATAP = (0x00005EFE, 0x02005EFE)
 
 
-def may_connect(text: str, private_networks: Iterable[str] = ()) -> bool:
+def is_allowed_address(text: str, private_networks: Iterable[str] = ()) -> bool:
     """Whether tools may connect to an address: it is public, or in a listed network and no metadata service."""
     try:
         address = ip_address(text)
     except ValueError:
         return False
-    real = _embedded(address)
-    if any(address in network or real in network for network in NEVER) or getattr(address, "scope_id", None):
+    real = _embedded_ipv4(address)
+    if any(address in network or real in network for network in ALWAYS_REFUSED) or getattr(address, "scope_id", None):
         return False
     listed = [ip_network(network) for network in private_networks]
     return any(real in network for network in listed) or _is_public(real)
 
 
-def _embedded(address: Address) -> Address:
+def _embedded_ipv4(address: _Address) -> _Address:
     """The IPv4 address that an IPv6 address stands for, if it does."""
     if isinstance(address, IPv4Address):
         return address
@@ -52,8 +52,8 @@ def _embedded(address: Address) -> Address:
     return address
 
 
-def _is_public(address: Address) -> bool:
-    if any(address in network for network in _OUTDATED):
+def _is_public(address: _Address) -> bool:
+    if any(address in network for network in _TUNNELS):
         return False
     if isinstance(address, IPv6Address) and address not in _PUBLIC_V6:
         return False

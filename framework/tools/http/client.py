@@ -16,18 +16,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urljoin
 
-from framework.tools.http.network import CheckedNetwork, HttpFailed, HttpRefused, Resolve, port_of, resolve
-from framework.tools.http.urls import UrlRefused, WebUrl, read_one_spelling, read_url, refuse_disguised
-from framework.types.http import HttpLimits
+from framework.tools.http.network import (
+    CheckedNetwork,
+    HttpFailed,
+    HttpRefused,
+    Resolver,
+    resolve_host,
+    split_host_port,
+)
+from framework.tools.http.urls import UrlRefused, WebUrl, parse_canonical_url, parse_url, refuse_ambiguous_path
+from framework.types.http import HttpLimits, Method
 
 if TYPE_CHECKING:
     import httpcore2
     import httpx2
 
-REDIRECTS = frozenset({301, 302, 303, 307, 308})
-SAFE = frozenset({"GET", "HEAD"})
+_REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
+_SAFE_METHODS = frozenset({"GET", "HEAD"})
 _KEPT_ACROSS_HOSTS = frozenset({"accept", "accept-language", "user-agent", "content-type"})
-_OURS = frozenset(
+_RESERVED_HEADERS = frozenset(
     [
         "accept-encoding",
         "connection",
@@ -80,7 +87,7 @@ class HttpReply:
 class HttpClient:
     """Makes requests within limits. Nothing is kept from one to the next: no connection, no cookie."""
 
-    def __init__(self, limits: HttpLimits, *, resolver: Resolve = resolve) -> None:
+    def __init__(self, limits: HttpLimits, *, resolver: Resolver = resolve_host) -> None:
         """Take what is allowed.
 
         Args:
@@ -97,9 +104,10 @@ class HttpClient:
         Raises:
             UrlRefused: the URL is no plain http(s) address.
         """
-        url = read_url(server) if isinstance(server, str) else server
-        where = (f"{url.bracketed}:{url.port}",)
-        return cls(HttpLimits(domains=where, methods=("GET", "POST"), private_networks=_EVERYWHERE, timeout=timeout))
+        url = parse_url(server) if isinstance(server, str) else server
+        server_only = (f"{url.url_host}:{url.port}",)
+        methods: tuple[Method, ...] = ("GET", "POST")
+        return cls(HttpLimits(domains=server_only, methods=methods, private_networks=_EVERYWHERE, timeout=timeout))
 
     async def request(
         self,
@@ -124,13 +132,15 @@ class HttpClient:
             HttpRefused: it is not allowed, with what would allow it.
             HttpFailed: there was no answer, or none that can be read.
         """
-        here = read_one_spelling(url) if isinstance(url, str) else url
-        sent = checked_headers(headers or {})
+        target_url = parse_canonical_url(url) if isinstance(url, str) else url
+        request_headers = validate_headers(headers or {})
         try:
             async with asyncio.timeout(self._limits.timeout):
-                return await self._follow(method, here, sent, body, follow)
+                return await self._follow(method, target_url, request_headers, body, follow)
         except TimeoutError:
-            message = f"{here.host} did not answer in full within {self._limits.timeout:g}s{_doubt(method)}"
+            message = (
+                f"{target_url.host} did not answer in full within {self._limits.timeout:g}s{_unknown_outcome(method)}"
+            )
             raise HttpFailed(message) from None
 
     async def _follow(
@@ -140,9 +150,9 @@ class HttpClient:
             self._check(method, url)
             reply = await self._exchange(method, url, headers, body)
             location = reply.headers.get("location")
-            if not follow or reply.status not in REDIRECTS or not location:
+            if not follow or reply.status not in _REDIRECT_STATUSES or not location:
                 return reply
-            target = _redirected(url, location)
+            target = _redirect_target(url, location)
             if reply.status == 303 or (reply.status in {301, 302} and method == "POST"):
                 method, body = "HEAD" if method == "HEAD" else "GET", None
                 headers = {name: value for name, value in headers.items() if name != "content-type"}
@@ -156,33 +166,33 @@ class HttpClient:
             listed = ", ".join((*self._limits.methods, method))
             line = f"tools: {{http: {{methods: [{listed}]}}}}"
             raise HttpRefused(f"tools may not send {method} requests; agentsd.yaml would allow it: {line}")
-        if not any(_matches(entry, url) for entry in self._limits.domains):
-            wanted = url.bracketed if url.port in {80, 443} else f"{url.bracketed}:{url.port}"
+        if not any(_entry_matches(entry, url) for entry in self._limits.domains):
+            entry = url.url_host if url.port in {80, 443} else f"{url.url_host}:{url.port}"
             listed = ", ".join(self._limits.domains) or "nothing"
-            line = f'tools: {{http: {{domains: ["{wanted}"]}}}}'
-            raise HttpRefused(f"tools may not reach {wanted}; allowed: {listed}. agentsd.yaml would allow it: {line}")
+            line = f'tools: {{http: {{domains: ["{entry}"]}}}}'
+            raise HttpRefused(f"tools may not reach {entry}; allowed: {listed}. agentsd.yaml would allow it: {line}")
 
     async def _exchange(self, method: str, url: WebUrl, headers: dict[str, str], body: bytes | None) -> HttpReply:
         import httpcore2
         import httpx2
 
         host = url.origin.partition("://")[2]
-        usual = {"user-agent": "agentsd", "accept": "*/*"}
-        sent = {**usual, **headers, "accept-encoding": "gzip, deflate", "host": host}
-        content = (body or b"") if method not in SAFE or body else None
-        where = httpcore2.URL(scheme=url.scheme, host=url.host, port=url.port, target=url.target)
+        defaults = {"user-agent": "agentsd", "accept": "*/*"}
+        request_headers = {**defaults, **headers, "accept-encoding": "gzip, deflate", "host": host}
+        content = (body or b"") if method not in _SAFE_METHODS or body else None
+        httpcore_url = httpcore2.URL(scheme=url.scheme, host=url.host, port=url.port, target=url.target)
         # the client only calls methods of its network; its base class would have to be imported to be inherited
         network = cast("httpcore2.AsyncNetworkBackend", self._network)
         try:
             async with (
                 httpcore2.AsyncConnectionPool(network_backend=network) as pool,
-                pool.stream(method, where, headers=list(sent.items()), content=content) as reply,
+                pool.stream(method, httpcore_url, headers=list(request_headers.items()), content=content) as reply,
             ):
                 response = httpx2.Response(reply.status, headers=reply.headers, content=reply.aiter_stream())
                 read, truncated = await self._read(response)
         except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException, httpx2.HTTPError) as error:
             why = f": {error}" if str(error) else ""
-            raise HttpFailed(f"no usable answer from {url.host}{why}{_doubt(method)}") from None
+            raise HttpFailed(f"no usable answer from {url.host}{why}{_unknown_outcome(method)}") from None
         received = {name.lower(): value for name, value in response.headers.items()}
         return HttpReply(str(url), reply.status, received, read, truncated)
 
@@ -196,14 +206,14 @@ class HttpClient:
         return bytes(body), False
 
 
-def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+def validate_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers by name in lower case; raises HttpRefused for those that could change what the request is."""
     checked: dict[str, str] = {}
     for given, value in headers.items():
         name = given.lower()
         if not _HEADER_NAME.match(given) or not _HEADER_VALUE.match(value):
             raise HttpRefused(f"the header {given[:80]!r} is not one line of plain ASCII text")
-        if name in _OURS or name.startswith("proxy-"):
+        if name in _RESERVED_HEADERS or name.startswith("proxy-"):
             raise HttpRefused(f"the header {name!r} is not yours to set: leave it away")
         if name in checked:
             raise HttpRefused(f"the header {name!r} is given twice")
@@ -213,8 +223,8 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return checked
 
 
-def _matches(entry: str, url: WebUrl) -> bool:
-    host, port = port_of(entry)
+def _entry_matches(entry: str, url: WebUrl) -> bool:
+    host, port = split_host_port(entry)
     if url.port not in ((80, 443) if port is None else (port,)):
         return False
     if host.startswith("*"):
@@ -222,14 +232,14 @@ def _matches(entry: str, url: WebUrl) -> bool:
     return url.host == host
 
 
-def _redirected(url: WebUrl, location: str) -> WebUrl:
+def _redirect_target(url: WebUrl, location: str) -> WebUrl:
     if not location.isascii() or any(char <= " " or char == "\\" for char in location):
         raise HttpRefused(f"{url.host} redirects to something that is no plain URL")
     scheme, mark, rest = urljoin(str(url), location).partition("://")
     host, slash, path = rest.partition("/")
     try:
-        target = read_url(scheme.lower() + mark + host.lower() + slash + path)
-        refuse_disguised(target)
+        target = parse_url(scheme.lower() + mark + host.lower() + slash + path)
+        refuse_ambiguous_path(target)
     except UrlRefused as error:
         raise HttpRefused(f"{url.host} redirects to where tools do not go: {error.message}") from None
     if url.scheme == "https" and target.scheme == "http":
@@ -237,5 +247,5 @@ def _redirected(url: WebUrl, location: str) -> WebUrl:
     return target
 
 
-def _doubt(method: str) -> str:
-    return "" if method in SAFE else "; whether it took effect is unknown"
+def _unknown_outcome(method: str) -> str:
+    return "" if method in _SAFE_METHODS else "; whether it took effect is unknown"

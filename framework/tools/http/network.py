@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, NoReturn
 
-from framework.tools.http.addresses import may_connect
+from framework.tools.http.addresses import is_allowed_address
 from framework.types.errors import ToolError
 from framework.types.http import HttpLimits
 
 if TYPE_CHECKING:
     import httpcore2
 
-Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """Finds all addresses of a host and port; raises OSError if there are none."""
 
 
@@ -31,21 +31,21 @@ class HttpFailed(ToolError):
     code = "http_failed"
 
 
-async def resolve(host: str, port: int) -> Sequence[str]:
+async def resolve_host(host: str, port: int) -> Sequence[str]:
     """The addresses the system's resolver knows; raises OSError."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def port_of(entry: str) -> tuple[str, int | None]:
+def split_host_port(entry: str) -> tuple[str, int | None]:
     """A listed domain as host and port; an IPv6 address loses its brackets."""
     host, _, port = entry.rpartition(":")
     if not host or not port.isdecimal():
         host, port = entry, ""
-    return (_plain(host[1:-1]) if host.startswith("[") else host), int(port) if port else None
+    return (_normalized_address(host[1:-1]) if host.startswith("[") else host), int(port) if port else None
 
 
-def _plain(address: str) -> str:
+def _normalized_address(address: str) -> str:
     try:
         return str(ip_address(address))
     except ValueError:
@@ -64,9 +64,9 @@ def is_address(host: str) -> bool:
 class CheckedNetwork:
     """Opens connections for httpcore2, to allowed addresses only."""
 
-    def __init__(self, limits: HttpLimits, resolver: Resolve) -> None:
+    def __init__(self, limits: HttpLimits, resolver: Resolver) -> None:
         self._networks = limits.private_networks
-        self._written = frozenset(host for host, _ in map(port_of, limits.domains) if is_address(host))
+        self._written = frozenset(host for host, _ in map(split_host_port, limits.domains) if is_address(host))
         self._resolver = resolver
 
     async def connect_tcp(
@@ -96,7 +96,7 @@ class CheckedNetwork:
         if not addresses:
             raise HttpFailed(f"there is no host named {host}")
         networks = (*self._networks, host) if host in self._written else self._networks
-        if not all(may_connect(address, networks) for address in addresses):
+        if not all(is_allowed_address(address, networks) for address in addresses):
             raise HttpRefused(
                 f"{host} leads to an address that is not public; only networks listed under "
                 "tools.http.private_networks in agentsd.yaml may be reached all the same, metadata services never"

@@ -9,19 +9,19 @@ from urllib.parse import unquote
 
 from framework.types.errors import ToolError
 
-MAX_LENGTH = 4000
+_MAX_LENGTH = 4000
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _URL = re.compile(r"(https?)://([^/?#]*)([^#]*)(?:#.*)?\Z")
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:]+)(?::([0-9]{1,5}))?\Z")
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*\Z")
 _NUMERIC_END = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\Z")
-_ODD_ESCAPE = re.compile(r"%(?![0-9A-F]{2})|%(?:2[DE]|3[0-9]|[46][1-9A-F]|[57][0-9A]|5F|7E)")
+_NONCANONICAL_ESCAPE = re.compile(r"%(?![0-9A-F]{2})|%(?:2[DE]|3[0-9]|[46][1-9A-F]|[57][0-9A]|5F|7E)")
 """One that is not like `%2F`, or that stands for a letter, a digit or one of `-._~`."""
 _DOTS = re.compile(r"/\.{1,2}(?:[/?]|\Z)")
 
 
-_MAX_DECODED = 4
+_MAX_DECODE_ROUNDS = 4
 
 
 class UrlRefused(ToolError):
@@ -45,10 +45,10 @@ class WebUrl:
     def origin(self) -> str:
         """Scheme, host and, if it is not the scheme's own, port."""
         port = "" if self.port == _DEFAULT_PORTS[self.scheme] else f":{self.port}"
-        return f"{self.scheme}://{self.bracketed}{port}"
+        return f"{self.scheme}://{self.url_host}{port}"
 
     @property
-    def bracketed(self) -> str:
+    def url_host(self) -> str:
         """The host as addresses have it."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
@@ -56,14 +56,14 @@ class WebUrl:
         return self.origin + self.target
 
 
-def read_url(text: str) -> WebUrl:
+def parse_url(text: str) -> WebUrl:
     """Read an address.
 
     Raises:
         UrlRefused: it is not a plain http(s) address, names a user, or could be read as another host.
     """
-    if len(text) > MAX_LENGTH:
-        raise UrlRefused(f"the URL is longer than {MAX_LENGTH} characters")
+    if len(text) > _MAX_LENGTH:
+        raise UrlRefused(f"the URL is longer than {_MAX_LENGTH} characters")
     if not text.isascii():
         raise UrlRefused("the URL has characters outside ASCII: write its host as xn--…, the rest with %XX")
     if any(char <= " " or char in '\x7f\\"<>^`{|}' for char in text):
@@ -82,34 +82,34 @@ def read_url(text: str) -> WebUrl:
     port = int(parts[2]) if parts[2] else _DEFAULT_PORTS[scheme]
     if not 0 < port < 65536:
         raise UrlRefused(f"there is no port {port}")
-    return WebUrl(scheme, _host(parts[1]), port, target if target.startswith("/") else "/" + target)
+    return WebUrl(scheme, _parse_host(parts[1]), port, target if target.startswith("/") else "/" + target)
 
 
-def read_one_spelling(text: str) -> WebUrl:
+def parse_canonical_url(text: str) -> WebUrl:
     """As `read_url`, for an address that rules with patterns have judged: no other spelling may lead to the same.
 
     Raises:
         UrlRefused: also for what every client would rewrite, with the spelling that works.
     """
-    url = read_url(text)
+    url = parse_url(text)
     plain = text.partition("#")[0]
     path = url.target.partition("?")[0]
-    if _DOTS.search(path) or _ODD_ESCAPE.search(url.target):
+    if _DOTS.search(path) or _NONCANONICAL_ESCAPE.search(url.target):
         raise UrlRefused("the URL has '.', '..' or an escape that is not needed or not like %2F: write it plainly")
-    refuse_disguised(url)
+    refuse_ambiguous_path(url)
     if str(url) not in (plain, plain + "/"):
         raise UrlRefused(f"write the URL as {url}")
     return url
 
 
-def refuse_disguised(url: WebUrl) -> None:
+def refuse_ambiguous_path(url: WebUrl) -> None:
     """Raise UrlRefused for a path that some servers read as another one: `..%2F`, `..;`, `%5C`, `%00` or `//`.
 
     Proxies and servers decode paths at different moments and some decode twice, so each form is looked at.
     """
     path = url.target.partition("?")[0]
     decoded = path
-    for _ in range(_MAX_DECODED):
+    for _ in range(_MAX_DECODE_ROUNDS):
         if "\\" in decoded or "\0" in decoded:
             raise UrlRefused(
                 "the URL's path has a backslash or a zero byte (%5C, %00), which servers read in different ways"
@@ -123,7 +123,7 @@ def refuse_disguised(url: WebUrl) -> None:
         raise UrlRefused("the URL's path has '//': some servers read it as '/', so write a single one")
 
 
-def _host(text: str) -> str:
+def _parse_host(text: str) -> str:
     """A name in lower case or an address in its one spelling: `127.1` and `0x7f000001` are addresses too."""
     if text.startswith("["):
         try:

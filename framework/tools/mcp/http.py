@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import httpx2
 
-from framework.types.bounded_body import Capped
+from framework.types.bounded_body import BoundedStream
 from framework.types.source import McpServer
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -28,7 +28,7 @@ def http_client(server: McpServer, refused: Refused) -> httpx2.AsyncClient:
             raise httpx2.DecodingError("it compresses its answers unasked", request=response.request)
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = Capped(response.stream, MAX_BODY_BYTES, told, response.request)
+            response.stream = BoundedStream(response.stream, MAX_BODY_BYTES, told, response.request)
 
     given = {name: value.get_secret_value() for name, value in server.headers.items()}
     quiet = max(MAX_QUIET, server.timeout + 30)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 from pydantic import AliasChoices, BaseModel, ValidationError, create_model
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from framework.tools.schema.findings import Finding, pydantic_findings, schema_findings
-from framework.tools.schema.validation_work import ValidationWork, is_bounded
+from framework.tools.schema.findings import Finding, findings_from_pydantic, findings_from_validator
+from framework.tools.schema.validation_work import ValidationWork, is_within_limit
 from framework.types.errors import ConfigError, ToolError
 from framework.types.strict_json import read_json
 from framework.types.text import shorten
@@ -18,17 +18,17 @@ from framework.types.text import shorten
 if TYPE_CHECKING:
     import jsonschema_rs
 
-M = TypeVar("M", bound=BaseModel)
+_ModelT = TypeVar("_ModelT", bound=BaseModel)
 
-MAX_SCHEMA_CHARS = 64 * 1024
-MAX_SCHEMA_DEPTH = 32
-MAX_ERRORS = 10_000
+_MAX_SCHEMA_CHARS = 64 * 1024
+_MAX_SCHEMA_DEPTH = 32
+_MAX_ERRORS = 10_000
 """Errors that are made into findings: Pydantic only gives all of them or none."""
-MAX_EXPLAINED_WORK = 3_000
+_MAX_EXPLAINED_WORK = 3_000
 """Evaluations: to name a mistake takes jsonschema-rs 100 times as long as to find that there is one."""
-REASON_CHARS = 200
+_MAX_REASON_CHARS = 200
 """Length of the reason why a schema cannot be used."""
-MAX_EXPLAINED_CHARS = 100_000
+_MAX_EXPLAINED_CHARS = 100_000
 """JSON of arguments: in longer ones only the first error is looked for, because each error copies its value."""
 
 
@@ -68,7 +68,7 @@ class ModelArguments:
         self._work = ValidationWork(self.schema, tagged=True)
         self._defaults = {name: field.default for name, field in model.model_fields.items() if not field.is_required()}
 
-    def spellings(self, name: str) -> tuple[str, ...]:
+    def accepted_names(self, name: str) -> tuple[str, ...]:
         """The names by which a call may give a parameter: its own and its aliases; none if there is no such one."""
         field = self.model.model_fields.get(name)
         if field is None:
@@ -82,14 +82,14 @@ class ModelArguments:
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         text = _json(arguments)
-        _admit(self._work, arguments)
+        _require_bounded_work(self._work, arguments)
         try:
             model = self.model.model_validate_json(text, strict=True)
         except ValidationError as error:
-            if (count := error.error_count()) > MAX_ERRORS:
+            if (count := error.error_count()) > _MAX_ERRORS:
                 raise ArgumentsError(f"{count} values in the arguments do not fit the schema") from None
             errors = error.errors(include_url=False, include_context=False)
-            raise ArgumentsError(findings=pydantic_findings(errors, self.schema, arguments)) from None
+            raise ArgumentsError(findings=findings_from_pydantic(errors, self.schema, arguments)) from None
         return {name: getattr(model, name) for name in type(model).model_fields}
 
 
@@ -114,13 +114,13 @@ class SchemaArguments:
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         text = _json(arguments)
         bound: dict[str, Any] = json.loads(text)
-        work = _admit(self._work, bound)
+        work = _require_bounded_work(self._work, bound)
         if self._validator.is_valid(bound):
             return bound
-        if work > MAX_EXPLAINED_WORK:
+        if work > _MAX_EXPLAINED_WORK:
             raise ArgumentsError("they do not fit the schema, which has too many choices to say where: compare them")
-        errors = self._validator.iter_errors(bound) if len(text) <= MAX_EXPLAINED_CHARS else self._first_error(bound)
-        raise ArgumentsError(findings=schema_findings(errors, self.schema, bound))
+        errors = self._validator.iter_errors(bound) if len(text) <= _MAX_EXPLAINED_CHARS else self._first_error(bound)
+        raise ArgumentsError(findings=findings_from_validator(errors, self.schema, bound))
 
     def _first_error(self, bound: dict[str, Any]) -> list[jsonschema_rs.ValidationError]:
         import jsonschema_rs
@@ -132,7 +132,7 @@ class SchemaArguments:
         return []
 
 
-def bounded_model(model: type[M]) -> type[M]:
+def bounded_model(model: type[_ModelT]) -> type[_ModelT]:
     """A model that refuses JSON whose validation would take too much work; the model itself where none can.
 
     Its `model_validate_json` raises a ValidationError for such a text, as for any other that does not fit.
@@ -145,7 +145,8 @@ def bounded_model(model: type[M]) -> type[M]:
         @classmethod
         def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Any:
             try:
-                _admit(work, read_json(bytes(json_data).decode() if not isinstance(json_data, str) else json_data))
+                text = json_data if isinstance(json_data, str) else bytes(json_data).decode()
+                _require_bounded_work(work, read_json(text))
             except (ArgumentsError, ValueError) as error:
                 told = error.message if isinstance(error, ArgumentsError) else str(error)
                 found = InitErrorDetails(
@@ -157,10 +158,10 @@ def bounded_model(model: type[M]) -> type[M]:
     return create_model(model.__name__, __base__=Bounded, __doc__=model.__doc__)
 
 
-def _admit(work: ValidationWork, value: Any) -> int:
+def _require_bounded_work(work: ValidationWork, value: Any) -> int:
     """The work of checking a value; raises ArgumentsError if it is too much."""
     needed = work.of(value)
-    if not is_bounded(needed, value):
+    if not is_within_limit(needed, value):
         raise ArgumentsError(
             "they nest too deep for a schema with recursive choices: give a flatter value, or several calls"
         )
@@ -182,26 +183,27 @@ def _validator(schema: dict[str, Any]) -> jsonschema_rs.Validator:
 
     if schema["type"] != "object" or not isinstance(schema["properties"], dict):
         raise ConfigError("its schema does not describe an object of named arguments")
-    if _depth(schema) > MAX_SCHEMA_DEPTH or len(json.dumps(schema)) > MAX_SCHEMA_CHARS:
+    if _depth(schema) > _MAX_SCHEMA_DEPTH or len(json.dumps(schema)) > _MAX_SCHEMA_CHARS:
         raise ConfigError(
-            f"its schema is too large: at most {MAX_SCHEMA_CHARS} characters, nested {MAX_SCHEMA_DEPTH} deep"
+            f"its schema is too large: at most {_MAX_SCHEMA_CHARS} characters, nested {_MAX_SCHEMA_DEPTH} deep"
         )
     try:
-        return jsonschema_rs.validator_for(schema, retriever=_refuse, pattern_options=jsonschema_rs.RegexOptions())
+        linear = jsonschema_rs.RegexOptions()
+        return jsonschema_rs.validator_for(schema, retriever=_refuse_retrieval, pattern_options=linear)
     except (jsonschema_rs.ValidationError, ValueError) as error:
         raise ConfigError(
-            f"its schema cannot be used: {shorten(str(error).partition(chr(10))[0], REASON_CHARS)}"
+            f"its schema cannot be used: {shorten(str(error).partition(chr(10))[0], _MAX_REASON_CHARS)}"
         ) from None
 
 
-def _refuse(uri: str) -> NoReturn:
+def _refuse_retrieval(uri: str) -> NoReturn:
     raise ValueError(f"{uri} lies outside the schema, and nothing is fetched")
 
 
 def _depth(value: Any) -> int:
     """How deep a schema nests; it stops counting past what is allowed."""
     layer, depth = [value], 0
-    while layer and depth <= MAX_SCHEMA_DEPTH:
+    while layer and depth <= _MAX_SCHEMA_DEPTH:
         layer = [inner for outer in layer for inner in _inside(outer)]
         depth += 1
     return depth

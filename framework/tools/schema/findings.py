@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     import jsonschema_rs
     from pydantic_core import ErrorDetails
 
-Kind = Literal["missing", "unknown", "type", "choice", "value"]
-Path = Sequence[str | int]
-MAX_FINDINGS = 10
-SHOWN_CHARS = 80
-PROBLEM_CHARS = 200
-_KINDS: Mapping[str, Kind] = {
+FindingKind = Literal["missing", "unknown", "type", "choice", "value"]
+_Path = Sequence[str | int]
+_MAX_FINDINGS = 10
+_MAX_VALUE_CHARS = 80
+_MAX_PROBLEM_CHARS = 200
+_KINDS: Mapping[str, FindingKind] = {
     "missing": "missing",
     "extra_forbidden": "unknown",
     "literal_error": "choice",
@@ -38,7 +38,7 @@ class Finding:
 
     field: str
     """Its place, such as `filter.limit`."""
-    kind: Kind
+    kind: FindingKind
     problem: str
     """What is wrong, in English."""
     value: str | None
@@ -59,33 +59,33 @@ class Finding:
         return f"{self.field}: {self.problem}{given}" + (f"; {self.fix}" if self.fix else "")
 
 
-def pydantic_findings(
+def findings_from_pydantic(
     errors: Iterable[ErrorDetails], schema: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> list[Finding]:
     """Pydantic's errors; of several for one field, such as all the choices of a union, the first."""
     found: dict[str, Finding] = {}
     for error in errors:
         kind = _KINDS.get(error["type"], "type" if error["type"].endswith(("_type", "_parsing")) else "value")
-        path = _existing(error["loc"], arguments, beyond=kind == "missing")
+        path = _path_in_arguments(error["loc"], arguments, beyond=kind == "missing")
         finding = _finding(kind, path, error["msg"], JsonSchema(schema), arguments)
         found.setdefault(finding.field, finding)
-    return list(found.values())[:MAX_FINDINGS]
+    return list(found.values())[:_MAX_FINDINGS]
 
 
-def schema_findings(
+def findings_from_validator(
     errors: Iterable[jsonschema_rs.ValidationError], schema: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> list[Finding]:
     """A schema validator's errors, the first of them."""
     found: list[Finding] = []
     for error in errors:
-        for kind, path in _places(error):
+        for kind, path in _error_fields(error):
             found.append(_finding(kind, path, error.message, JsonSchema(schema), arguments))
-            if len(found) == MAX_FINDINGS:
+            if len(found) == _MAX_FINDINGS:
                 return found
     return found
 
 
-def _places(error: jsonschema_rs.ValidationError) -> Iterator[tuple[Kind, Path]]:
+def _error_fields(error: jsonschema_rs.ValidationError) -> Iterator[tuple[FindingKind, _Path]]:
     keyword = str(error.schema_path[-1]) if error.schema_path else ""
     path = list(error.instance_path)
     if keyword == "required":
@@ -96,7 +96,7 @@ def _places(error: jsonschema_rs.ValidationError) -> Iterator[tuple[Kind, Path]]
         yield _KINDS.get(keyword, "value"), path
 
 
-def _finding(kind: Kind, path: Path, message: str, schema: JsonSchema, arguments: Mapping[str, Any]) -> Finding:
+def _finding(kind: FindingKind, path: _Path, message: str, schema: JsonSchema, arguments: Mapping[str, Any]) -> Finding:
     problems = {
         "missing": "it is missing",
         "unknown": "there is no such argument",
@@ -106,13 +106,13 @@ def _finding(kind: Kind, path: Path, message: str, schema: JsonSchema, arguments
     return Finding(
         field=".".join(str(part) for part in path) or "arguments",
         kind=kind,
-        problem=problems.get(kind) or shorten(message, PROBLEM_CHARS),
-        value=None if kind == "missing" else _shown(path, arguments),
-        expected="" if kind == "unknown" else schema.described(schema.at(path, arguments)),
+        problem=problems.get(kind) or shorten(message, _MAX_PROBLEM_CHARS),
+        value=None if kind == "missing" else _value_text(path, arguments),
+        expected="" if kind == "unknown" else schema.describe(schema.at(path, arguments)),
     )
 
 
-def _existing(path: Path, value: Any, *, beyond: bool) -> Path:
+def _path_in_arguments(path: _Path, value: Any, *, beyond: bool) -> _Path:
     """The part of a path that leads through the arguments: Pydantic adds the names of a union's choices to it."""
     known: list[str | int] = []
     for part in path:
@@ -124,7 +124,7 @@ def _existing(path: Path, value: Any, *, beyond: bool) -> Path:
     return known
 
 
-def _shown(path: Path, value: Any) -> str:
+def _value_text(path: _Path, value: Any) -> str:
     for part in path:
         value = value[part]
-    return shorten(json.dumps(value, ensure_ascii=False, default=str), SHOWN_CHARS)
+    return shorten(json.dumps(value, ensure_ascii=False, default=str), _MAX_VALUE_CHARS)

@@ -9,14 +9,14 @@ from urllib.parse import unquote
 
 from framework.types.text import shorten
 
-MAX_HOPS = 16
+_MAX_HOPS = 16
 """How many references and choices are followed without getting any deeper into a value."""
-MAX_VISITED = 200
+_MAX_VISITED = 200
 """How many schemas are visited for one place: choices of choices multiply."""
-MAX_CHOICES = 12
-MAX_DIGITS = 10
+_MAX_CHOICES = 12
+_MAX_DIGITS = 10
 """Of an index in a reference: Python refuses to read very long numbers."""
-MAX_DESCRIBED_CHARS = 160
+_MAX_DESCRIBED_CHARS = 160
 _SIGNS = {
     "minimum": ">= {}",
     "exclusiveMinimum": "> {}",
@@ -55,24 +55,24 @@ class JsonSchema:
             return [node]
         found: list[Mapping[str, Any]] = []
         pending = [(node, 0)]
-        for _ in range(MAX_VISITED):
+        for _ in range(_MAX_VISITED):
             if not pending:
                 return found
             node, hops = pending.pop()
-            if not isinstance(node, (dict, Mapping)) or hops > MAX_HOPS:  # dict first: an abstract class takes long
+            if not isinstance(node, (dict, Mapping)) or hops > _MAX_HOPS:  # dict first: an abstract class takes long
                 return []
             if "type" in node:
                 found.append(node)
-            elif inner := self._choices(node):
+            elif inner := self._alternatives(node):
                 pending.extend((choice, hops + 1) for choice in reversed(inner))
             else:
                 return []
         return []
 
-    def _choices(self, node: Mapping[str, Any]) -> list[Any]:
+    def _alternatives(self, node: Mapping[str, Any]) -> list[Any]:
         """What takes the place of a schema without a type: the target of its reference, or its choices."""
         if "$ref" in node:
-            return [referred(self.root, node["$ref"])]
+            return [resolve_reference(self.root, node["$ref"])]
         for keyword in ("anyOf", "oneOf", "allOf"):
             choices = node.get(keyword)
             if isinstance(choices, list) and choices and (keyword != "allOf" or len(choices) == 1):
@@ -82,7 +82,7 @@ class JsonSchema:
     def child(self, node: Any, value: Any, part: str | int) -> Any:
         """The schema of a part of a value that is an object or a list; nothing where that is not clear."""
         wanted = "object" if isinstance(value, (dict, Mapping)) else "array"
-        fitting = [branch for branch in self.branches(node) if wanted in types_of([branch])]
+        fitting = [branch for branch in self.branches(node) if wanted in type_names([branch])]
         if len(fitting) != 1:
             return None
         (branch,) = fitting
@@ -93,9 +93,9 @@ class JsonSchema:
             return properties[part]
         return None if "patternProperties" in branch else branch.get("additionalProperties")
 
-    def optional(self, node: Any) -> frozenset[str]:
+    def optional_properties(self, node: Any) -> frozenset[str]:
         """The properties of an object that need not be given; none where that is not clear."""
-        objects = [branch for branch in self.branches(node) if "object" in types_of([branch])]
+        objects = [branch for branch in self.branches(node) if "object" in type_names([branch])]
         if len(objects) != 1 or not isinstance(objects[0].get("properties"), (dict, Mapping)):
             return frozenset()
         required = objects[0].get("required")
@@ -106,29 +106,29 @@ class JsonSchema:
         node: Any = self.root
         for part in path:
             node = self.child(node, value, part)
-            inside = isinstance(value, (Mapping, list)) and _has(value, part)
+            inside = isinstance(value, (Mapping, list)) and _contains(value, part)
             value = value[part] if inside else None
         return node
 
-    def described(self, node: Any) -> str:
+    def describe(self, node: Any) -> str:
         """What may stand there, such as `integer, >= 1` or `"asc" | "desc"`; empty where the schema does not say."""
         if isinstance(node, Mapping) and ("enum" in node or "const" in node):
-            told = _choices(node)
+            description = _list_choices(node)
         else:
-            told = " | ".join(dict.fromkeys(self._told(branch) for branch in self.branches(node)))
-        return shorten(told, MAX_DESCRIBED_CHARS)
+            description = " | ".join(dict.fromkeys(self._describe_branch(branch) for branch in self.branches(node)))
+        return shorten(description, _MAX_DESCRIBED_CHARS)
 
-    def _told(self, branch: Mapping[str, Any]) -> str:
+    def _describe_branch(self, branch: Mapping[str, Any]) -> str:
         if "enum" in branch or "const" in branch:
-            return _choices(branch)
-        kind = " | ".join(sorted(types_of([branch])))
+            return _list_choices(branch)
+        kind = " | ".join(sorted(type_names([branch])))
         if kind == "array" and isinstance(items := branch.get("items"), Mapping):
-            inner = " | ".join(sorted(types_of(self.branches(items))))
+            inner = " | ".join(sorted(type_names(self.branches(items))))
             kind = f"array of {inner}" if inner else kind
         return ", ".join([kind, *(sign.format(branch[key]) for key, sign in _SIGNS.items() if key in branch)])
 
 
-def referred(root: Any, reference: Any) -> Any:
+def resolve_reference(root: Any, reference: Any) -> Any:
     """The subschema that a reference such as `#/$defs/filter` leads to; None if that is nothing in the schema."""
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         return None
@@ -136,13 +136,13 @@ def referred(root: Any, reference: Any) -> Any:
     for part in reference.split("/")[1:]:
         key = unquote(part).replace("~1", "/").replace("~0", "~")
         if isinstance(node, list):
-            node = node[int(key)] if key.isdecimal() and len(key) < MAX_DIGITS and int(key) < len(node) else None
+            node = node[int(key)] if key.isdecimal() and len(key) < _MAX_DIGITS and int(key) < len(node) else None
         else:
             node = node.get(key) if isinstance(node, Mapping) else None
     return node
 
 
-def types_of(branches: Iterable[Mapping[str, Any]]) -> set[str]:
+def type_names(branches: Iterable[Mapping[str, Any]]) -> set[str]:
     """All the types that some schemas name."""
     found: set[str] = set()
     for branch in branches:
@@ -157,7 +157,7 @@ def type_of(value: Any) -> str:
     return name or next((name for kind, name in _NAMES.items() if isinstance(value, kind)), "")
 
 
-def fits(value: Any, types: set[str]) -> bool:
+def is_of_type(value: Any, types: set[str]) -> bool:
     """Is the value of one of these types?"""
     if isinstance(value, float) and value.is_integer() and "integer" in types:
         return True  # to JSON Schema, 5.0 is a whole number
@@ -165,13 +165,13 @@ def fits(value: Any, types: set[str]) -> bool:
     return kind in types or (kind == "integer" and "number" in types)
 
 
-def _has(value: Any, part: str | int) -> bool:
+def _contains(value: Any, part: str | int) -> bool:
     if isinstance(value, list):
         return isinstance(part, int) and 0 <= part < len(value)
     return part in value
 
 
-def _choices(branch: Mapping[str, Any]) -> str:
+def _list_choices(branch: Mapping[str, Any]) -> str:
     values = branch["enum"] if isinstance(branch.get("enum"), list) else [branch.get("const")]
-    shown = [json.dumps(value, ensure_ascii=False, default=str) for value in values[:MAX_CHOICES]]
-    return " | ".join([*shown, *(["…"] if len(values) > MAX_CHOICES else [])])
+    shown = [json.dumps(value, ensure_ascii=False, default=str) for value in values[:_MAX_CHOICES]]
+    return " | ".join([*shown, *(["…"] if len(values) > _MAX_CHOICES else [])])

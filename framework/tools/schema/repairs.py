@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-from framework.tools.schema.json_schema import JsonSchema, fits, type_of, types_of
-from framework.types.strict_json import MAX_DEPTH, read_json
+from framework.tools.schema.json_schema import JsonSchema, is_of_type, type_names, type_of
+from framework.types.strict_json import MAX_JSON_DEPTH, read_json
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?([eE][+-]?[0-9]{1,3})?")
@@ -24,11 +24,11 @@ UNREADABLE: Final = object()
 """What `read_as` returns for a text that spells out no value of the wanted types."""
 
 
-_LEFT_OUT: Any = object()
+_OMITTED: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
+class RepairedArguments:
     """Arguments after all repairs."""
 
     arguments: dict[str, Any]
@@ -36,11 +36,11 @@ class Repaired:
     """What was done, one line a field, without the values: `limit: text taken as integer`."""
 
 
-def repair_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> Repaired:
+def repair_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> RepairedArguments:
     """Repair arguments; those that fit their schema come out as they are."""
     repairs = _Repairs(JsonSchema(schema))
-    repaired = repairs.inside(schema, dict(arguments), ())
-    return Repaired(repaired, tuple(repairs.notes))
+    repaired = repairs.repair_parts(schema, dict(arguments), ())
+    return RepairedArguments(repaired, tuple(repairs.notes))
 
 
 class _Repairs:
@@ -48,50 +48,54 @@ class _Repairs:
         self.notes: list[str] = []
         self._schema = schema
 
-    def inside(self, node: Any, value: Any, place: tuple[str | int, ...]) -> Any:
+    def repair_parts(self, node: Any, value: Any, place: tuple[str | int, ...]) -> Any:
         """Repair the parts of an object or a list; the same object comes back where nothing is to be done."""
-        if not isinstance(value, (dict, list)) or len(place) >= MAX_DEPTH:
+        if not isinstance(value, (dict, list)) or len(place) >= MAX_JSON_DEPTH:
             return value
         parts = list(value.items() if isinstance(value, dict) else enumerate(value))
-        optional = self._schema.optional(node) if isinstance(value, dict) and None in value.values() else frozenset()
+        optional = (
+            self._schema.optional_properties(node)
+            if isinstance(value, dict) and None in value.values()
+            else frozenset()
+        )
         repaired = [
-            self._value(self._schema.child(node, value, part), item, (*place, part), optional=part in optional)
+            self._repair_value(self._schema.child(node, value, part), item, (*place, part), optional=part in optional)
             for part, item in parts
         ]
         if all(new is old for new, (_, old) in zip(repaired, parts, strict=True)):
             return value
         if isinstance(value, list):
             return repaired
-        return {key: new for key, new in zip(value, repaired, strict=True) if new is not _LEFT_OUT}
+        return {key: new for key, new in zip(value, repaired, strict=True) if new is not _OMITTED}
 
-    def _value(self, node: Any, value: Any, place: tuple[str | int, ...], *, optional: bool) -> Any:
-        types = types_of(self._schema.branches(node))
-        if not types or fits(value, types):
-            return self.inside(node, value, place)
+    def _repair_value(self, node: Any, value: Any, place: tuple[str | int, ...], *, optional: bool) -> Any:
+        types = type_names(self._schema.branches(node))
+        if not types or is_of_type(value, types):
+            return self.repair_parts(node, value, place)
         if value is None and optional:
             self._note(place, "null taken as left out")
-            return _LEFT_OUT
-        read = read_as(value, types) if isinstance(value, str) else UNREADABLE
-        if read is not UNREADABLE:
-            self._note(place, f"text taken as {type_of(read)}")
-            return self.inside(node, read, place)
+            return _OMITTED
+        parsed = parse_as(value, types) if isinstance(value, str) else UNREADABLE
+        if parsed is not UNREADABLE:
+            self._note(place, f"text taken as {type_of(parsed)}")
+            return self.repair_parts(node, parsed, place)
         if "array" in types and self._may_be_item(node, value):
             self._note(place, "a single value taken as a list of one")
-            return self.inside(node, [value], place)
+            return self.repair_parts(node, [value], place)
         return value
 
     def _may_be_item(self, node: Any, value: Any) -> bool:
         """Whether a list of this one value has a chance to fit; half a list in text is not one value."""
         if value is None or (isinstance(value, str) and value.lstrip().startswith(("[", "{"))):
             return False
-        types = types_of(self._schema.branches(self._schema.child(node, [value], 0)))
-        return fits(value, types) or (isinstance(value, str) and read_as(value, types) is not UNREADABLE)
+        types = type_names(self._schema.branches(self._schema.child(node, [value], 0)))
+        return is_of_type(value, types) or (isinstance(value, str) and parse_as(value, types) is not UNREADABLE)
 
     def _note(self, place: tuple[str | int, ...], done: str) -> None:
         self.notes.append(f"{'.'.join(str(part) for part in place)}: {done}")
 
 
-def read_as(text: str, types: set[str]) -> Any:
+def parse_as(text: str, types: set[str]) -> Any:
     """The value of one of these JSON types that a text spells out exactly, or UNREADABLE."""
     if not types.isdisjoint(("integer", "number")) and _INTEGER.fullmatch(text):
         return int(text)

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from framework.tools.schema.json_schema import referred
+from framework.tools.schema.json_schema import resolve_reference
 from framework.types.errors import ConfigError
 
-MAX_WORK = 20_000
+_MAX_WORK = 20_000
 """Evaluations of a subschema that are always allowed: about 20 ms, with error messages."""
-MAX_WORK_PER_NODE = 30
+_MAX_WORK_PER_NODE = 30
 """Evaluations allowed for each object, list, text or number of the value, on average."""
-ENUM_SIZE = 100
+_ENUM_SIZE = 100
 """Values of an enum that cost as much as one evaluation."""
 _CHOICES = ("anyOf", "oneOf")
 _SAME_VALUE_LISTS = (*_CHOICES, "allOf")
@@ -43,7 +43,7 @@ class ValidationWork:
             ConfigError: a reference cannot be followed inside the schema.
         """
         self._root, self._tagged = schema, tagged
-        self.is_needed = _branches(schema)
+        self.is_needed = _can_multiply(schema)
         """Whether the work can grow faster than the value. Most schemas have no such choices."""
         if self.is_needed:
             self._check_references(schema)
@@ -58,8 +58,8 @@ class ValidationWork:
             return _ENDLESS
 
     def _check_references(self, node: Any) -> None:
-        for schema in _all(node):
-            if isinstance(reference := schema.get("$ref"), str) and referred(self._root, reference) is None:
+        for schema in _all_mappings(node):
+            if isinstance(reference := schema.get("$ref"), str) and resolve_reference(self._root, reference) is None:
                 raise ConfigError(f"its schema cannot be used: the reference {reference!r} leads nowhere inside it")
             if schema is not self._root and (
                 found := next((key for key in _DYNAMIC if isinstance(schema.get(key), (str, bool))), None)
@@ -81,7 +81,7 @@ class _Walk:
         key = (id(schema), id(value))
         if key not in self._known:
             self._known[key] = _ENDLESS  # what leads back to itself never ends
-            total = 1 + len(schema.get("enum") or ()) // ENUM_SIZE
+            total = 1 + len(schema.get("enum") or ()) // _ENUM_SIZE
             for inner, part in self._inner(schema, value):
                 total += self.work(inner, part)
             for name in _CHOICES:
@@ -93,7 +93,7 @@ class _Walk:
 
     def _inner(self, schema: Mapping[str, Any], value: Any) -> Iterator[tuple[Any, Any]]:
         if isinstance(reference := schema.get("$ref"), str):
-            yield referred(self._root, reference), value
+            yield resolve_reference(self._root, reference), value
         yield from ((inner, value) for inner in schema.get("allOf") or ())
         yield from ((schema[name], value) for name in _SAME_VALUE if name in schema)
         if isinstance(value, dict):
@@ -122,10 +122,10 @@ def _of_list(schema: Mapping[str, Any], value: list[Any]) -> Iterator[tuple[Any,
             yield from zip(schema[keyword], value, strict=False)
 
 
-def _branches(root: Mapping[str, Any]) -> bool:
+def _can_multiply(root: Mapping[str, Any]) -> bool:
     """Whether a choice, or another subschema of the same value, contains subschemas of its own."""
-    for schema in _all(root):
-        if isinstance(values := schema.get("enum"), list) and len(values) > ENUM_SIZE:
+    for schema in _all_mappings(root):
+        if isinstance(values := schema.get("enum"), list) and len(values) > _ENUM_SIZE:
             return True
         lists = (schema.get(name) for name in _SAME_VALUE_LISTS)
         inner = [one for found in lists if isinstance(found, list) for one in found]
@@ -137,7 +137,7 @@ def _branches(root: Mapping[str, Any]) -> bool:
     return False
 
 
-def _all(root: Any) -> Iterator[Mapping[str, Any]]:
+def _all_mappings(root: Any) -> Iterator[Mapping[str, Any]]:
     """Every mapping inside a schema, itself included."""
     pending = [root]
     while pending:
@@ -152,12 +152,12 @@ def _inside(node: Any) -> Iterator[Any]:
     return (value for value in values if isinstance(value, (dict, list, Mapping)))
 
 
-def is_bounded(work: int, value: Any) -> bool:
+def is_within_limit(work: int, value: Any) -> bool:
     """Whether that much work for a value is allowed."""
-    return work <= MAX_WORK or work <= MAX_WORK_PER_NODE * _size(value)
+    return work <= _MAX_WORK or work <= _MAX_WORK_PER_NODE * _count_values(value)
 
 
-def _size(value: Any) -> int:
+def _count_values(value: Any) -> int:
     """How many values there are in a value."""
     count, pending = 0, [value]
     while pending:

@@ -18,7 +18,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from framework.tools.http.client import HttpClient
 from framework.tools.http.network import HttpFailed
-from framework.tools.http.urls import UrlRefused, WebUrl, read_url
+from framework.tools.http.urls import UrlRefused, WebUrl, parse_url
 from framework.tools.skills.format import read_listing, read_output
 from framework.tools.tool import Tool, ToolContext
 from framework.tools.tool_source import Call, Changed, outside_tool
@@ -180,7 +180,7 @@ def _declared_over(declared: Skill, known: Skill | None) -> Skill:
 
 def _base(url: str) -> WebUrl:
     try:
-        base = read_url(url.rstrip("/"))
+        base = parse_url(url.rstrip("/"))
     except UrlRefused as error:
         raise ConfigError(error.message) from None
     if "?" in base.target:

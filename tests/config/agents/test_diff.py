@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.config.agents.diff import diff_agent, diff_agents
-from framework.tools.conditions import holds
+from framework.tools.conditions import condition_matches
 from framework.types.spec import RISKS, AgentSpec
 from tests.support.cases import cases
 
@@ -100,7 +100,7 @@ def test_a_bound_that_tightens_applies_to_every_value_of_the_one_before(before: 
     old, new = ({"deny": [{"tool": "x", "when": {"n": bound}}], "allow": ["x"]} for bound in (before, after))
     effects = {change.effect for change in diff_agent(spec(skill_policy=old), spec(skill_policy=new))}
     values = [number / 2 for number in range(-10, 11)]
-    was, now = ({value for value in values if holds(bound, value)} for bound in (before, after))
+    was, now = ({value for value in values if condition_matches(bound, value)} for bound in (before, after))
     if effects == {"tightens"}:
         assert was < now
     if effects in ({"neutral"}, set[str]()):

@@ -26,7 +26,7 @@ from framework.config.generations.reload_effects import SettingsFile
 from framework.config.settings import Settings
 from framework.engine.context.policy import Policy, evaluate
 from framework.testing import ScriptedModel, Turn, calls
-from framework.tools.conditions import holds, matches
+from framework.tools.conditions import condition_matches, rule_matches
 from framework.types.events import ToolFinished
 from framework.types.spec import RISKS, Risk, Rule
 from tests.support.cases import cases
@@ -233,7 +233,7 @@ def test_a_tool_that_only_an_ask_rule_names_is_offered_and_denied_where_the_rule
 def test_a_condition_holds_for_the_values_it_names_and_for_those_it_cannot_compare(
     condition: str | float, value: object, expected: bool
 ) -> None:
-    assert holds(condition, value) is expected
+    assert condition_matches(condition, value) is expected
 
 
 FILLED = partial(st.lists, min_size=1)
@@ -244,22 +244,22 @@ FILLED = partial(st.lists, min_size=1)
 @given(value=st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), FILLED))
 @example(value=float("inf"))
 def test_every_json_value_is_above_a_bound_below_it_or_not_comparable(value: object) -> None:
-    assert holds(">= 5", value) or holds("< 5", value)
+    assert condition_matches(">= 5", value) or condition_matches("< 5", value)
 
 
 @cases(100)
 @given(value=st.floats() | st.integers() | st.booleans() | st.text(), condition=st.text() | st.integers())
 def test_any_condition_can_be_judged_for_any_value(value: object, condition: str | int) -> None:
-    assert holds(condition, value) in (True, False)
+    assert condition_matches(condition, value) in (True, False)
 
 
 def test_all_conditions_of_a_rule_must_hold_and_an_argument_that_is_not_given_does_not() -> None:
     rule = Rule(tool="t", when={"amount": "> 50", "currency": "EUR"})
 
-    assert matches(rule, {"amount": 80, "currency": "EUR"})
-    assert not matches(rule, {"amount": 80, "currency": "USD"})
-    assert not matches(rule, {"amount": 80})
-    assert not matches(rule, {})
+    assert rule_matches(rule, {"amount": 80, "currency": "EUR"})
+    assert not rule_matches(rule, {"amount": 80, "currency": "USD"})
+    assert not rule_matches(rule, {"amount": 80})
+    assert not rule_matches(rule, {})
 
 
 def test_the_default_of_an_argument_that_the_model_leaves_out_is_judged_too(tmp_path: Path) -> None:

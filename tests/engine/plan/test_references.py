@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from framework import tool
 from framework.engine.plan.references import resolve_references
 from framework.testing import Turn
-from framework.tools.schema.json_schema import fits
+from framework.tools.schema.json_schema import is_of_type
 from framework.tools.tool import Tool
 from tests.engine.plan.test_executor import draft, planner
 from tests.engine.plan.test_step import run, use
@@ -51,14 +51,14 @@ def test_a_result_takes_the_type_of_its_place_wherever_its_value_is_clear(
     parameters = {"p": [REFERENCE] if deep else REFERENCE}
     given_value = resolve_references(parameters, lambda _: value, schema)["p"]
     got, types = given_value[0] if deep else given_value, types_in(node)
-    if not types or value is None or fits(value, types):
+    if not types or value is None or is_of_type(value, types):
         assert (got, type(got)) == (value, type(value))
     elif "string" in types:
         assert isinstance(got, str)
         assert json.loads(got) == value
     elif got is not value and got != value:
         assert isinstance(value, str)
-        assert fits(got, types)
+        assert is_of_type(got, types)
         assert got == json.loads(value)
     text = resolve_references({"p": f"<{REFERENCE}>"}, lambda _: value, schema)["p"]
     assert text == f"<{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}>"

@@ -24,7 +24,7 @@ from framework.types.errors import LimitExceeded, ModelError
 from framework.types.messages import Message, ToolCall, ToolDefinition, Usage
 from framework.types.plan import PlanDraft
 from framework.types.spec import ModelSettings
-from framework.types.strict_json import MAX_DEPTH
+from framework.types.strict_json import MAX_JSON_DEPTH
 from tests.support.cases import cases
 from tests.support.projects import agent, write
 from tests.support.wire import Answer, WireServer, calls, says, wire_server
@@ -114,7 +114,7 @@ def test_one_object_is_read(text: str, read: Action | Final) -> None:
         ('{"type":"action","tool":"a","args":{},"answer":"b"}', 'nothing else, not "answer"'),
         ('{"type":"final","answer":"b","tool":"a","args":{}}', 'nothing else, not "args"'),
         ('{"type":"final","answer":"b","__proto__":1}', 'nothing else, not "__proto__"'),
-        ('{"type":"final","answer":' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}", "nests deeper than"),
+        ('{"type":"final","answer":' + "[" * MAX_JSON_DEPTH + "]" * MAX_JSON_DEPTH + "}", "nests deeper than"),
         ('{"a":' * 100_000, "nests deeper than"),
         ('{"type":"final","answer":"' + "x" * MAX_ANSWER_CHARS + '"}', "longer than 1000000 characters"),
     ],

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.tools.builtin.formatting import MAX_CELLS, MAX_RESULT, format_text
+from framework.tools.builtin.formatting import MAX_CELLS, MAX_RESULT_CHARS, format_text
 from framework.tools.builtin.search import search_files
 from framework.tools.builtin.writing import edit_file
 from framework.tools.tool import ToolContext
@@ -97,7 +97,7 @@ def test_what_is_formatted_is_never_longer_than_its_bound(rows: list[list[str]],
         formatted = format_text(json.dumps(rows), style)
     except ToolError:
         return
-    assert len(formatted) <= max(MAX_RESULT, 3 * MAX_CELLS)
+    assert len(formatted) <= max(MAX_RESULT_CHARS, 3 * MAX_CELLS)
 
 
 def test_a_hint_about_the_nearest_line_takes_time_in_proportion_to_the_file(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from framework.tools.builtin import BUILTIN_TOOLS, search
 from framework.tools.builtin.files import list_dir, read_file
+from framework.tools.builtin.formatting import echo
 from framework.tools.builtin.search import search_files
-from framework.tools.builtin.text import echo
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 from tests.support.cases import cases
@@ -335,7 +335,7 @@ def test_search_refuses_what_it_cannot_look_for(base: Path, query: str, limit: i
 
 
 def test_search_says_so_when_it_could_not_look_at_everything(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "MAX_FILES", 2)
+    monkeypatch.setattr(search, "MAX_SEARCHED_FILES", 2)
 
     assert search_files("hello", context=context(base)).endswith("too many files to search them all: give a root_dir.)")
 
@@ -374,7 +374,7 @@ def test_search_goes_on_without_a_ripgrep_that_fails_or_hangs(
 ) -> None:
     fake_ripgrep(base.parent / "bin", script)
     monkeypatch.setenv("PATH", str(base.parent / "bin"))
-    monkeypatch.setattr(search, "MAX_SECONDS", 2.0)
+    monkeypatch.setattr(search, "MAX_SEARCH_SECONDS", 2.0)
 
     assert search_files("two", context=context(base)) == "docs/notes.txt:2: two"
 

@@ -177,7 +177,7 @@ def test_grep_tells_how_many_more_there_are(context: ToolContext) -> None:
 
 
 def test_of_a_very_large_log_the_end_is_read(context: ToolContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "MAX_BYTES", 20)
+    monkeypatch.setattr(logs, "MAX_LOG_BYTES", 20)
     path = write(context, "ERROR one\nERROR two\nERROR three\nINFO four\n")
 
     assert str(log_transform(path, "grep", "o", context=context)).startswith("1: INFO four\n(of 42 bytes only the last")

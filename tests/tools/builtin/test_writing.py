@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,7 @@ from framework.testing import ScriptedModel
 from framework.tools.builtin import BUILTIN_TOOLS
 from framework.tools.builtin.files import read_file
 from framework.tools.builtin.writing import edit_file, write_file
-from framework.tools.files import atomic_write as rewriting
+from framework.tools.files import atomic_write as atomic_write
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 from framework.types.messages import ToolCall
@@ -132,7 +133,7 @@ def test_refusals_change_nothing_and_name_no_host_path(tmp_path: Path, path: str
     for place in (outside / "s.txt", base / "file.txt", base / "locked.txt"):
         place.write_text("as it was")
     (base / "locked.txt").chmod(0o444)
-    (base / "big.txt").write_bytes(b"x" * (rewriting.MAX_BYTES + 1))
+    (base / "big.txt").write_bytes(b"x" * (atomic_write.MAX_FILE_BYTES + 1))
     (base / "link.txt").symlink_to(outside / "s.txt")
     (base / "dangling.txt").symlink_to(outside / "new.txt")
     (base / "linked").symlink_to(outside)
@@ -154,7 +155,7 @@ def test_refusals_change_nothing_and_name_no_host_path(tmp_path: Path, path: str
     [
         ("a\0b", "zero byte"),
         ("a\ud800", "broken Unicode at character 2"),
-        ("é" * (rewriting.MAX_BYTES // 2 + 1), r"at most 1\.0 MB are written"),
+        ("é" * (atomic_write.MAX_FILE_BYTES // 2 + 1), r"at most 1\.0 MB are written"),
     ],
 )
 def test_only_text_of_some_size_is_written(tmp_path: Path, content: str, message: str) -> None:
@@ -164,7 +165,7 @@ def test_only_text_of_some_size_is_written(tmp_path: Path, content: str, message
 
 
 def test_a_file_does_not_grow_past_the_limit(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"x" * rewriting.MAX_BYTES)
+    (tmp_path / "a.txt").write_bytes(b"x" * atomic_write.MAX_FILE_BYTES)
     with pytest.raises(ToolError, match="would have"):
         write_file("a.txt", "x", "append", context=context(tmp_path))
 
@@ -186,13 +187,11 @@ def test_a_write_that_fails_half_way_leaves_the_file_and_no_rubbish(
 
 
 def test_what_somebody_else_saves_meanwhile_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_beside = rewriting._write_beside
-
-    def save_then_write(folder: int, content: bytes, mode: int | None) -> str:
+    def save_and_name(_bytes: int) -> str:  # called after the file was read and before it is replaced
         (tmp_path / "a.txt").write_text("saved by a human")
-        return write_beside(folder, content, mode)
+        return "0" * 16
 
-    monkeypatch.setattr(rewriting, "_write_beside", save_then_write)
+    monkeypatch.setattr(secrets, "token_hex", save_and_name)
     with pytest.raises(ToolError, match="made by somebody else meanwhile"):
         write_file("a.txt", "new", context=context(tmp_path))
     (tmp_path / "a.txt").write_text("old")

@@ -89,7 +89,7 @@ def test_searches_listings_and_suggestions_leave_denied_files_out(
     ],
 )
 def test_two_stars_stand_for_any_number_of_folders(pattern: str, path: str, is_denied: bool) -> None:
-    assert (BaseFolder(Path("/base"), (pattern,)).denied_by(path.split("/")) is not None) == is_denied
+    assert (BaseFolder(Path("/base"), (pattern,)).denying_pattern(path.split("/")) is not None) == is_denied
 
 
 @pytest.mark.parametrize("pattern", ["../secret", "data/../secret", "data\\\\secret", "~/.ssh/*"])

@@ -21,8 +21,8 @@ from framework import Runtime
 from framework.config.settings import Settings, ToolSettings
 from framework.testing import ScriptedModel
 from framework.tools.builtin.files import list_dir, read_file
+from framework.tools.builtin.json_query import json_transform
 from framework.tools.builtin.logs import log_transform
-from framework.tools.builtin.querying import json_transform
 from framework.tools.builtin.search import search_files
 from framework.tools.builtin.writing import edit_file, write_file
 from framework.tools.files.protection import is_protected

@@ -14,7 +14,7 @@ from framework import Runtime, ToolContext, ToolResult
 from framework.config.agents.diff import diff_settings
 from framework.config.settings import Settings, ToolSettings, common_folders
 from framework.testing import ScriptedModel
-from framework.tools.files.protection import parts_to_write
+from framework.tools.files.protection import writable_parts
 from framework.types.errors import ConfigError, ToolError
 from tests.support.cases import cases
 from tests.support.projects import agent, write
@@ -87,7 +87,7 @@ def test_a_run_writes_only_where_both_its_own_and_the_live_settings_permit(
     def permits(folders: tuple[str, ...] | None) -> bool:
         context = ToolContext("run", "call", "one", Path("/base"), write_below=folders)
         try:
-            return bool(parts_to_write(context, path))
+            return bool(writable_parts(context, path))
         except ToolError:
             return False
 

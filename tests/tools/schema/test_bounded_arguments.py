@@ -22,7 +22,7 @@ from framework.tools.schema.arguments import ArgumentsError, SchemaArguments, bo
 from framework.tools.schema.repairs import repair_arguments
 from framework.types.errors import ConfigError
 from framework.types.messages import ToolCall
-from framework.types.strict_json import MAX_CHARS, MAX_VALUES
+from framework.types.strict_json import MAX_OBJECT_CHARS, MAX_OBJECT_VALUES
 from tests.support.cases import cases
 from tests.support.growth import assert_alike, assert_linear
 from tests.support.projects import agent, write
@@ -233,8 +233,8 @@ def called(arguments: str, name: str = "echo") -> ToolCall:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (json.dumps({"text": "x" * MAX_CHARS}), f"at most {MAX_CHARS} are read"),
-        (json.dumps({"list": [1] * MAX_VALUES}), f"more than {MAX_VALUES} values"),
+        (json.dumps({"text": "x" * MAX_OBJECT_CHARS}), f"at most {MAX_OBJECT_CHARS} are read"),
+        (json.dumps({"list": [1] * MAX_OBJECT_VALUES}), f"more than {MAX_OBJECT_VALUES} values"),
     ],
 )
 def test_asi08_huge_arguments_are_refused_before_they_are_read(text: str, problem: str) -> None:

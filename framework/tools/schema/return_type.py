@@ -17,10 +17,10 @@ from typing_extensions import is_typeddict
 
 from framework.types.errors import ToolError
 
-MAX_SCHEMA_CHARS = 2000
+MAX_DESCRIBED_SCHEMA_CHARS = 2000
 """A longer schema is not described to the model: it would be paid for in every request."""
-MAX_PROBLEMS = 5
-_MADE_UP = ("title", "description")
+_MAX_PROBLEMS = 5
+_GENERATED_KEYS = ("title", "description")
 """Keys of a schema that Pydantic fills in by itself; descriptions of fields are kept."""
 
 
@@ -31,14 +31,14 @@ class ReturnError(ToolError):
 
 
 @dataclass(frozen=True, slots=True)
-class Returns:
+class ReturnType:
     """The declared type of what a tool returns."""
 
     name: str
     adapter: TypeAdapter[Any]
 
     @classmethod
-    def of(cls, annotation: Any) -> Returns | None:
+    def of(cls, annotation: Any) -> ReturnType | None:
         """Return the check for a return annotation; None if it declares no structure."""
         if not any(map(_is_structure, _parts(annotation))):
             return None
@@ -50,7 +50,7 @@ class Returns:
         """The type as JSON Schema, for the description of the tool; empty if it is too long."""
         schema = self.adapter.json_schema(by_alias=False, mode="serialization")
         text = json.dumps(_without_titles(schema), ensure_ascii=False, separators=(",", ":"))
-        return f"Returns JSON of this schema: {text}" if len(text) <= MAX_SCHEMA_CHARS else ""
+        return f"Returns JSON of this schema: {text}" if len(text) <= MAX_DESCRIBED_SCHEMA_CHARS else ""
 
     def check(self, output: Any) -> Any:
         """Return the output as JSON data of the declared type.
@@ -64,7 +64,7 @@ class Returns:
         except ValidationError as error:
             details = error.errors(include_url=False, include_input=False, include_context=False)
             problems = [f"{'.'.join(map(str, one['loc'])) or 'result'}: {one['msg']}" for one in details]
-            shown = "; ".join(problems[:MAX_PROBLEMS])
+            shown = "; ".join(problems[:_MAX_PROBLEMS])
         except Exception as error:  # noqa: BLE001 - validators and serializers are the tool's own code
             shown = f"{type(error).__name__}: {error}"
         raise ReturnError(f"the tool ran, but what it returned is not {self.name}: {shown}") from None
@@ -89,6 +89,6 @@ def _without_titles(schema: Any, *, is_names: bool = False) -> Any:
         return [_without_titles(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    made_up = () if is_names else _MADE_UP if "properties" in schema else ("title",)
+    made_up = () if is_names else _GENERATED_KEYS if "properties" in schema else ("title",)
     kept = {key: value for key, value in schema.items() if key not in made_up}
     return {key: _without_titles(value, is_names=key in ("properties", "$defs")) for key, value in kept.items()}

@@ -6,9 +6,9 @@ from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 
 ASK_USER = "ask_user"
-MAX_QUESTION_CHARS = 2000
-MAX_CHOICES = 20
-MAX_CHOICE_CHARS = 200
+_MAX_QUESTION_CHARS = 2000
+_MAX_CHOICES = 20
+_MAX_CHOICE_CHARS = 200
 
 
 @tool(risk="low", idempotent=True)
@@ -20,11 +20,11 @@ async def ask_user(question: str, choices: list[str] | None = None, *, context: 
         choices: The possible answers; leave out for a free answer.
         context: The run.
     """
-    if not question.strip() or len(question) > MAX_QUESTION_CHARS:
-        raise ToolError(f"the question has {len(question)} characters; ask one of 1 to {MAX_QUESTION_CHARS}")
+    if not question.strip() or len(question) > _MAX_QUESTION_CHARS:
+        raise ToolError(f"the question has {len(question)} characters; ask one of 1 to {_MAX_QUESTION_CHARS}")
     offered = choices or []
-    if len(offered) > MAX_CHOICES or len(set(offered)) < len(offered):
-        raise ToolError(f"there are {len(offered)} choices; offer at most {MAX_CHOICES}, all different")
-    if wrong := [choice for choice in offered if not choice.strip() or len(choice) > MAX_CHOICE_CHARS]:
-        raise ToolError(f"a choice has {len(wrong[0])} characters; offer choices of 1 to {MAX_CHOICE_CHARS}")
+    if len(offered) > _MAX_CHOICES or len(set(offered)) < len(offered):
+        raise ToolError(f"there are {len(offered)} choices; offer at most {_MAX_CHOICES}, all different")
+    if wrong := [choice for choice in offered if not choice.strip() or len(choice) > _MAX_CHOICE_CHARS]:
+        raise ToolError(f"a choice has {len(wrong[0])} characters; offer choices of 1 to {_MAX_CHOICE_CHARS}")
     return await context.ask_human(question, offered)

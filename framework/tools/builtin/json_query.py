@@ -8,16 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from framework.tools.builtin.files import size_text
-from framework.tools.files.protection import parts_to_read
+from framework.tools.builtin.files import format_size
+from framework.tools.files.protection import readable_parts
 from framework.tools.files.safe_open import open_file
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 
-MAX_DATA = 10 * 1024 * 1024
-MAX_EXPRESSION = 2_000
-MAX_SECONDS = 5.0
-WORKER = Path(__file__).with_name("jmespath_process.py")
+MAX_DATA_BYTES = 10 * 1024 * 1024
+_MAX_EXPRESSION_CHARS = 2_000
+_MAX_SECONDS = 5.0
+_WORKER = Path(__file__).with_name("jmespath_process.py")
 
 
 @tool(risk="low", idempotent=True, paths="path")
@@ -32,11 +32,11 @@ def json_transform(expression: str, data: str | None = None, path: str | None = 
     """
     if (data is None) == (path is None):
         raise ToolError("give either data or path")
-    if not expression.strip() or len(expression) > MAX_EXPRESSION:
-        raise ToolError(f"the expression must have 1 to {MAX_EXPRESSION} characters; @ is all of the data")
+    if not expression.strip() or len(expression) > _MAX_EXPRESSION_CHARS:
+        raise ToolError(f"the expression must have 1 to {_MAX_EXPRESSION_CHARS} characters; @ is all of the data")
     text = data if data is not None else _content(context, path or "")
-    if len(text) > MAX_DATA:
-        raise ToolError(f"the data is larger than {size_text(MAX_DATA)}")
+    if len(text) > MAX_DATA_BYTES:
+        raise ToolError(f"the data is larger than {format_size(MAX_DATA_BYTES)}")
     answer = _evaluate(expression, text)
     if "error" in answer:
         raise ToolError(answer["error"])
@@ -45,8 +45,8 @@ def json_transform(expression: str, data: str | None = None, path: str | None = 
 
 
 def _content(context: ToolContext, path: str) -> str:
-    with open_file(context.files, parts_to_read(context, path)) as file:
-        content = file.read(MAX_DATA + 1)
+    with open_file(context.files, readable_parts(context, path)) as file:
+        content = file.read(MAX_DATA_BYTES + 1)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -57,10 +57,10 @@ def _evaluate(expression: str, data: str) -> dict[str, str]:
     request = json.dumps({"expression": expression, "data": data})
     try:
         done = subprocess.run(
-            [sys.executable, "-P", str(WORKER)],
+            [sys.executable, "-P", str(_WORKER)],
             input=request.encode(),
             capture_output=True,
-            timeout=MAX_SECONDS,
+            timeout=_MAX_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.tools.builtin import querying
-from framework.tools.builtin.querying import json_transform
+from framework.tools.builtin import json_query as json_query
+from framework.tools.builtin.json_query import json_transform
 from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 from tests.support.cases import cases
@@ -110,7 +110,7 @@ def test_memory_is_limited() -> None:
 
 
 def test_too_much_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(querying, "MAX_DATA", 10)
+    monkeypatch.setattr(json_query, "MAX_DATA_BYTES", 10)
     (tmp_path / "a.json").write_text('"12345678901"')
     for data, path in (('"12345678901"', None), (None, "a.json")):
         with pytest.raises(ToolError, match="larger than 10 bytes"):

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from framework import Tool, ToolContext, tool
-from framework.tools.schema.returns import MAX_SCHEMA_CHARS, ReturnError
+from framework.tools.schema.return_type import MAX_DESCRIBED_SCHEMA_CHARS, ReturnError
 from framework.types.errors import ConfigError
 from framework.types.state import RunResult
 from tests.support.cases import cases
@@ -138,7 +138,7 @@ def test_without_a_structure_the_description_is_the_docstring() -> None:
 
 
 def test_a_long_schema_is_checked_but_not_told() -> None:
-    fields = {f"field_{number}": str for number in range(MAX_SCHEMA_CHARS // 10)}
+    fields = {f"field_{number}": str for number in range(MAX_DESCRIBED_SCHEMA_CHARS // 10)}
     wide = TypedDict("wide", fields)  # type: ignore[misc]  # mypy knows only literal fields
     used = given_by({}, wide)
     assert MARK not in used.definition.description
