@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 from collections.abc import Sequence
 from itertools import count
 
@@ -29,6 +28,7 @@ from framework.engine.model_call.attempt import message_id, send_attempt
 from framework.engine.model_call.trace import ModelTrace, model_trace
 from framework.llm.capabilities import unknown_settings
 from framework.llm.client import ModelClient, ModelReply, ModelRequest
+from framework.types.backoff import backoff
 from framework.types.errors import ConfigError, ModelError
 from framework.types.state import RunState
 
@@ -205,8 +205,8 @@ class _Asked:
 
 def backoff_seconds(error: ModelError, tried: int, rules: ModelCallSettings) -> float:
     """Seconds until the next attempt: up to chance, so that many that failed at once do not come back at once."""
-    jitter = random.uniform(0, min(rules.max_backoff, rules.backoff * 2**tried))
-    return jitter if error.retry_after is None else error.retry_after + jitter
+    wait = backoff(tried, base=rules.backoff, cap=rules.max_backoff)
+    return wait if error.retry_after is None else error.retry_after + wait
 
 
 def _time_left(run: RunContext | None) -> float:

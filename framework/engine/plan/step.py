@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +22,7 @@ from framework.engine.plan.references import referring_parameters, resolve_refer
 from framework.engine.plan.trace import plan_step_span, record_step_end
 from framework.engine.react import react
 from framework.engine.run import Run
-from framework.engine.tool_call.execution import MAX_BACKOFF_SECONDS, MIN_BACKOFF_SECONDS, RETRYABLE
+from framework.engine.tool_call.execution import RETRYABLE, retry_delay
 from framework.engine.tool_call.results import observation, record_result
 from framework.types.errors import ToolError
 from framework.types.events import PlanStepChanged
@@ -74,7 +73,7 @@ async def _call(run: Run, step: PlanStep) -> tuple[Confirmations, StepStatus, st
         assert record.result is not None
         if number > plan_settings(run).step_retries or not _should_retry(run, record):
             break
-        await asyncio.sleep(min(MIN_BACKOFF_SECONDS * 2**number, MAX_BACKOFF_SECONDS) * random.uniform(0.5, 1))
+        await asyncio.sleep(retry_delay(number))
         number += 1
     succeeded = record.result.status == "success"
     return (), "done" if succeeded else "failed", observation(run, call.tool, record.result)

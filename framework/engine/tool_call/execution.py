@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, nullcontext
 from itertools import count
@@ -24,6 +23,7 @@ from framework.tools.builtin.notes import TODO
 from framework.tools.conditions import policy_views
 from framework.tools.plugins.errors import raised_at
 from framework.tools.tool import Tool
+from framework.types.backoff import backoff
 from framework.types.errors import Paused, ToolError
 from framework.types.events import TodoChanged, ToolStarted
 from framework.types.messages import ToolCall, ToolResult
@@ -32,7 +32,6 @@ from framework.types.todo import read_items
 
 log = logging.getLogger(__name__)
 
-MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 5.0
 RAISED_AT = "raised_at"
 """In a result's metadata: `file:line` in the tool's own code, for its author. No model sees it."""
 RETRYABLE = "retryable"
@@ -80,13 +79,18 @@ async def _call_with_retries(
             return paused.confirmations, ToolResult(status="cancelled")
         if attempt > tool.retries or RETRYABLE not in result.metadata:
             break
-        await asyncio.sleep(min(MIN_BACKOFF_SECONDS * 2**attempt, MAX_BACKOFF_SECONDS) * random.uniform(0.5, 1))
+        await asyncio.sleep(retry_delay(attempt))
         await run.services.rate_limiter.wait(tool)
         if run.policy.evaluate(tool, *policy_views(tool, call.arguments, bound)).kind == "deny":
             break
     if tool.retries:
         current().set_attribute(names.TOOL_ATTEMPTS, attempt)
     return (), result
+
+
+def retry_delay(attempt: int) -> float:
+    """Return the wait before the call is repeated after `attempt` failures, in seconds."""
+    return backoff(attempt, base=0.1, cap=5.0, spread=0.5)
 
 
 async def _invoke(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> ToolResult:

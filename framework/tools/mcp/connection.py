@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -33,12 +32,12 @@ from framework.tools.mcp.http import MAX_BODY_BYTES, http_client
 from framework.tools.mcp.metrics import McpMetrics
 from framework.tools.mcp.process import child_streams
 from framework.tools.mcp.trace import outside_runs
+from framework.types.backoff import backoff
 from framework.types.source import McpServer
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
-BACKOFF = (0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 30.0)
 STEADY = 30.0
 """Seconds a connection must last for the next one to be tried at once."""
 FORGOTTEN = {400, 404}
@@ -269,7 +268,7 @@ def _means_closed(error: BaseException) -> bool:
 
 def _delay(failures: int) -> float:
     """Seconds to wait after so many failures; not the same for every connection, or all come back at once."""
-    return BACKOFF[min(failures, len(BACKOFF) - 1)] * random.uniform(0.8, 1.2)
+    return backoff(failures, base=0.2, cap=30.0, spread=0.2)
 
 
 async def _without_baggage(send: Callable[[Client], Awaitable[T]], client: Client) -> T:
