@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from framework.types.errors import did_you_mean
+from framework.types.text import did_you_mean
 
 
 class LazyGroup(click.Group):

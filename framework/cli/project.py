@@ -10,7 +10,8 @@ from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.engine.runtime.project import Project
 from framework.tools.tool import Tool
-from framework.types.errors import AgentNotFound, RequestError, did_you_mean
+from framework.types.errors import AgentNotFound, RequestError
+from framework.types.text import did_you_mean
 
 
 async def read_project(location: Location, *, connect: bool = False) -> Project:

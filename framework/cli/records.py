@@ -12,8 +12,9 @@ from uuid import uuid4
 from framework.cli.location import Location, store_url
 from framework.store.protocol import Conversation, ConversationQuery, RunInfo, RunQuery, Store
 from framework.store.url import open_store
-from framework.types.errors import RequestError, RunNotFound, did_you_mean
+from framework.types.errors import RequestError, RunNotFound
 from framework.types.state import RunState
+from framework.types.text import did_you_mean
 
 LAST = "last"
 RECENT = 200

@@ -18,11 +18,12 @@ from framework.config.yaml.parse import redact_problems, sort_problems, validati
 from framework.llm.base_url import base_url_of
 from framework.llm.capabilities import Capabilities
 from framework.tools.base_folder import is_inside, split_path
-from framework.types.errors import ConfigError, ToolError, did_you_mean
+from framework.types.errors import ConfigError, ToolError
 from framework.types.frozen import Duration, Frozen, known_version
 from framework.types.http import HttpLimits
 from framework.types.problem import Problem
 from framework.types.spec import AgentName, ContentMode
+from framework.types.text import did_you_mean
 from framework.types.trace import Inbound
 
 SETTINGS_FILE = "agentsd.yaml"

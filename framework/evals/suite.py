@@ -12,8 +12,8 @@ from framework.config.generations.generation import Generation
 from framework.config.yaml.document import Document, KeyPath
 from framework.config.yaml.parse import ParseError, parse, sort_problems
 from framework.types.case import SUB_AGENT, Case, CaseFile
-from framework.types.errors import did_you_mean
 from framework.types.problem import Problem
+from framework.types.text import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ from pydantic import TypeAdapter, ValidationError
 from framework.llm.anthropic.format import content_to_message, turns_of
 from framework.llm.capabilities import Capabilities
 from framework.llm.gemini.format import Parts, contents_of
-from framework.llm.openai_format import chat_to_message, content_text, message_to_chat, repair, tool_names, wire_names
+from framework.llm.openai_format import chat_to_message, content_text, message_to_chat, tool_names, wire_names
 from framework.types.errors import RequestError
 from framework.types.messages import Message, ToolDefinition
+from framework.types.text import fix_surrogates
 from framework.types.transcript import faults
 
 Form = Literal["messages", "openai", "anthropic", "gemini"]
@@ -115,7 +116,7 @@ def _openai(data: Any, names: Names) -> Iterator[Message]:
 
 def _anthropic(data: Any, names: Names) -> Iterator[Message]:
     if isinstance(data, Mapping) and data.get("system"):
-        yield Message(role="system", content=repair(content_text(data["system"])))
+        yield Message(role="system", content=fix_surrogates(content_text(data["system"])))
     for turn in _items(data, "messages"):
         content = turn["content"]
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
@@ -135,7 +136,7 @@ def _of_user(blocks: Sequence[Mapping[str, Any]]) -> Iterator[Message]:
             yield Message(
                 role="tool",
                 tool_call_id=str(block["tool_use_id"]),
-                content=repair(content_text(content)),
+                content=fix_surrogates(content_text(content)),
                 status="error" if failed else None,
             )
         else:
@@ -145,7 +146,7 @@ def _of_user(blocks: Sequence[Mapping[str, Any]]) -> Iterator[Message]:
 
 def _said(texts: list[str]) -> Iterator[Message]:
     if texts:
-        yield Message(role="user", content=repair("\n\n".join(texts)))
+        yield Message(role="user", content=fix_surrogates("\n\n".join(texts)))
         texts.clear()
 
 
@@ -153,7 +154,7 @@ def _gemini(data: Any, names: Names) -> Iterator[Message]:
     system = _key(data, "system_instruction") if isinstance(data, Mapping) else None
     if system:
         text = system if isinstance(system, str) else content_text(system.get("parts"))
-        yield Message(role="system", content=repair(text))
+        yield Message(role="system", content=fix_surrogates(text))
     open_calls: list[tuple[str, str]] = []
     for number, content in enumerate(_items(data, "contents")):
         parts = content["parts"]
@@ -202,7 +203,10 @@ def _of_gemini_user(
         output = content.get("output") if content.keys() == {"output"} else None
         text = output if isinstance(output, str) else json.dumps(content, ensure_ascii=False)
         yield Message(
-            role="tool", tool_call_id=asked, content=repair(text), status="error" if "error" in content else None
+            role="tool",
+            tool_call_id=asked,
+            content=fix_surrogates(text),
+            status="error" if "error" in content else None,
         )
     yield from _said(texts)
 

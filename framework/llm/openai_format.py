@@ -14,6 +14,7 @@ from typing import Any
 from framework.types.messages import WIRE_NAME_LENGTH, Message, Reasoning, ToolCall, ToolDefinition, Usage, wire_name
 from framework.types.spec import ModelSettings
 from framework.types.strict_json import read_object
+from framework.types.text import fix_surrogates
 
 MAX_NAME_CHARS, MAX_ID_CHARS = 256, 10_000
 """Of a tool's name and of a call's id, which some servers use to carry data of their own. What is longer is cut."""
@@ -111,7 +112,7 @@ def chat_to_message(chat: Mapping[str, Any], names: Mapping[str, str] | None = N
     return Message.model_validate(
         {
             "role": _ROLES.get(str(chat.get("role")), "assistant"),
-            "content": repair(content_text(chat.get("content"))),
+            "content": fix_surrogates(content_text(chat.get("content"))),
             "tool_calls": [chat_to_call(_mapping(call), names or {}) for call in calls]
             if isinstance(calls, list)
             else (),
@@ -189,11 +190,6 @@ def content_text(content: object) -> str:
     return "".join(str(part.get("text") or "") for part in parts if isinstance(part, Mapping))
 
 
-def repair(text: str) -> str:
-    r"""Join surrogate pairs that came in two pieces, replace half ones: JSON's `\ud800` is not text one can store."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
 def _call_to_chat(call: ToolCall, names: Mapping[str, str]) -> dict[str, Any]:
     arguments = json.dumps(call.arguments, ensure_ascii=False)
     return {
@@ -214,12 +210,12 @@ def _chat_to_reasoning(chat: Mapping[str, Any], provider: str) -> Reasoning | No
     for field in REASONING_FIELDS:
         text = chat.get(field)
         if isinstance(text, str) and text:
-            return Reasoning(text=repair(text), provider=provider, data={"field": field})
+            return Reasoning(text=fix_surrogates(text), provider=provider, data={"field": field})
     return None
 
 
 def _short(text: object, most: int) -> str:
-    return repair(str(text or "")[:most])
+    return fix_surrogates(str(text or "")[:most])
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -12,10 +12,9 @@ from typing import Any, TypedDict, TypeVar, Unpack
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from framework.llm.openai_format import repair
 from framework.types.errors import ModelError, ModelRefused
 from framework.types.redact import MASK, redact
-from framework.types.text import shorten
+from framework.types.text import fix_surrogates, shorten
 
 T = TypeVar("T")
 QUOTED_CHARS = 300
@@ -169,7 +168,7 @@ class Failures:
         return ModelRefused(self._line(problem, quoted))
 
     def _line(self, problem: str, quoted: str) -> str:
-        words = " ".join(_UNSEEN.sub(" ", repair(quoted)).split())
+        words = " ".join(_UNSEEN.sub(" ", fix_surrogates(quoted)).split())
         words = redact(self._key.sub(MASK, words) if self._key else words)
         cut = shorten(words, QUOTED_CHARS)
         before = " " if problem.endswith("?") else ": "

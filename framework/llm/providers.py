@@ -14,7 +14,8 @@ from framework.llm.client import ModelClient
 from framework.llm.gemini.client import GeminiModel
 from framework.llm.offline.model import OfflineModel
 from framework.llm.openai.client import OpenAIModel
-from framework.types.errors import ConfigError, did_you_mean
+from framework.types.errors import ConfigError
+from framework.types.text import did_you_mean
 
 OFFLINE = "offline"
 Format = Literal["openai", "anthropic", "gemini"]

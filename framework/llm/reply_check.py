@@ -10,10 +10,11 @@ from uuid import uuid4
 
 from framework.llm.capabilities import priced
 from framework.llm.client import FinishReason, ModelInfo, ModelReply, ModelRequest
-from framework.llm.openai_format import repair, without_doubles
+from framework.llm.openai_format import without_doubles
 from framework.llm.provider_errors import Failures
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, Usage
+from framework.types.text import fix_surrogates
 
 Ending = FinishReason | Literal["error"]
 Endings = Mapping[str, Ending]
@@ -53,8 +54,8 @@ def judge(answer: Answer, request: ModelRequest, info: ModelInfo, endings: Endin
         message=answer.message if unique == calls else answer.message.model_copy(update={"tool_calls": unique}),
         finish_reason="tool_calls" if calls and finish == "stop" else finish,
         usage=usage,
-        model=repair(answer.model),
-        response_id=repair(answer.response_id),
+        model=fix_surrogates(answer.model),
+        response_id=fix_surrogates(answer.response_id),
     )
 
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from framework.llm.client import Delta
-from framework.llm.openai_format import REASONING_FIELDS, content_text, repair
+from framework.llm.openai_format import REASONING_FIELDS, content_text
 from framework.llm.reply_check import Endings, last_ending
+from framework.types.text import fix_surrogates
 
 
 class Assembly:
@@ -45,7 +46,11 @@ class Assembly:
         self._take_text("refusal", delta)
         reasoning = max((self._take_text(field, delta) for field in REASONING_FIELDS), key=len)
         text = self._take_text("content", delta)
-        return Delta(text=repair(text), reasoning=repair(reasoning)) if text or reasoning or pieces else None
+        return (
+            Delta(text=fix_surrogates(text), reasoning=fix_surrogates(reasoning))
+            if text or reasoning or pieces
+            else None
+        )
 
     def take_whole(self, body: Mapping[str, Any]) -> None:
         """Take an answer that came in one piece; its `choices` must be a list with something in it."""

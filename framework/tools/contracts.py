@@ -19,9 +19,10 @@ from typing import Any, Literal
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
 from framework.types.digest import is_digest_of
-from framework.types.errors import ConfigError, did_you_mean
+from framework.types.errors import ConfigError
 from framework.types.private_folder import make_private_folder
 from framework.types.spec import RISKS, Risk
+from framework.types.text import did_you_mean
 
 VERSION = 2
 _log = logging.getLogger(__name__)

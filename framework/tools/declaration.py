@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 
-from framework.types.errors import ConfigError, did_you_mean
+from framework.types.errors import ConfigError
 from framework.types.frozen import seconds
 from framework.types.spec import RISKS
-from framework.types.text import shorten
+from framework.types.text import did_you_mean, shorten
 
 Rate = tuple[float, float]
 """So many calls in so many seconds."""

@@ -31,6 +31,6 @@ In reading order; each module imports only from those below it:
     server_address      Host and port of a server, as telemetry names them.
     status              States of a run, as stored and as reported.
     strict_json         JSON read strictly: what a model or a server writes either means one thing, or is refused ...
-    text                Text shortened to a number of characters; `…` stands for what is left out.
+    text                Text helpers: shorten, put on one line, replace lone surrogates, suggest similar names.
     trace               A finished span as plain data: what a store keeps of a trace, a picture shows of it and an ...
 """

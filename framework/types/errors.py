@@ -27,13 +27,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, ClassVar, Self
 
 if TYPE_CHECKING:
     from framework.types.messages import Usage
     from framework.types.problem import Problem
     from framework.types.state import Confirmation, RunResult
+
+
+from framework.types.text import did_you_mean
 
 
 class AgentsdError(Exception):
@@ -250,13 +252,3 @@ class Paused(BaseException):
     def __init__(self, confirmations: Sequence[Confirmation]) -> None:
         super().__init__(f"{len(confirmations)} confirmation(s) asked")
         self.confirmations = tuple(confirmations)
-
-
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """The end of an error message: the names most like `name`, or all of them."""
-    if not known:
-        return "; there are none"
-    close = get_close_matches(name, known, n=3, cutoff=0.6)
-    listed = ", ".join(close or known[:20])
-    more = "" if close or len(known) <= 20 else f" and {len(known) - 20} more"
-    return f"; did you mean {listed}?" if close else f"; there are: {listed}{more}"

@@ -1,13 +1,36 @@
-"""Text shortened to a number of characters; `…` stands for what is left out."""
+"""Text helpers: shorten, put on one line, replace lone surrogates, suggest similar names."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from difflib import get_close_matches
 
-def shorten(text: str, most: int) -> str:
-    """Return the text, or its first `most - 1` characters and `…` if it has more than `most` characters."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+_MAX_LISTED = 20
 
 
-def one_line(text: str, most: int) -> str:
-    """Return the text on one line, each run of white space as a space, shortened to `most` characters."""
-    return shorten(" ".join(text.split()), most)
+def shorten(text: str, max_chars: int) -> str:
+    """Return the text, cut to `max_chars` characters with `…` as the last one if it is longer."""
+    return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
+
+
+def one_line(text: str, max_chars: int) -> str:
+    """Return the text on one line, each run of white space as one space, cut to `max_chars` characters."""
+    return shorten(" ".join(text.split()), max_chars)
+
+
+def fix_surrogates(text: str) -> str:
+    r"""Return the text with split surrogate pairs joined and lone surrogates replaced by U+FFFD.
+
+    JSON may contain a lone `\ud800`, but such a string cannot be encoded or stored.
+    """
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return the end of an error message about an unknown name: the most similar known names, or else all of them."""
+    if not known:
+        return "; there are none"
+    if close := get_close_matches(name, known, n=3, cutoff=0.6):
+        return f"; did you mean {', '.join(close)}?"
+    more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
+    return f"; there are: {', '.join(known[:_MAX_LISTED])}{more}"

@@ -15,7 +15,6 @@ from framework.llm.openai_format import (
     content_text,
     message_to_chat,
     read_call,
-    repair,
     settings_to_chat,
     tool_choice_to_chat,
     tool_names,
@@ -26,6 +25,7 @@ from framework.llm.openai_format import (
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
 from framework.types.strict_json import MAX_JSON_DEPTH
+from framework.types.text import fix_surrogates
 from tests.support.cases import cases
 
 SEARCH = ToolDefinition(name="docs.search", description="Search.", parameters={"type": "object", "properties": {}})
@@ -215,8 +215,8 @@ def test_content_in_parts_gives_its_text() -> None:
 
 
 def test_half_surrogates_are_joined_or_replaced() -> None:
-    assert repair("\ud83d" + "\ude00") == "😀"
-    assert repair("a\ud800b") == "a\ufffdb"
+    assert fix_surrogates("\ud83d" + "\ude00") == "😀"
+    assert fix_surrogates("a\ud800b") == "a\ufffdb"
     assert chat_to_message({"role": "assistant", "content": "\udfff"}).content == "\ufffd"
 
 

@@ -25,11 +25,12 @@ from framework.tools.schema.arguments import ModelArguments
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
 from framework.tools.toolset import Toolset
-from framework.types.errors import ToolError, did_you_mean
+from framework.types.errors import ToolError
 from framework.types.http import HttpLimits
 from framework.types.messages import ToolDefinition
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, HookPlace, Limits, TemplateRef
+from framework.types.text import did_you_mean
 
 _GLOB_SIGNS = frozenset("*?[")
 _MAX_GUIDANCE_TEXTS = 32

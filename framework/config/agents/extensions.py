@@ -7,9 +7,9 @@ from typing import get_args
 
 from framework.config.yaml.document import Document, KeyPath
 from framework.tools.extension import Extension
-from framework.types.errors import did_you_mean
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, HookPlace
+from framework.types.text import did_you_mean
 
 BUILTIN_EXECUTORS = ("react", "plan", "auto")
 """Names of the executors that come with the runtime."""

@@ -10,9 +10,9 @@ from framework.tools.locations import location_kind, types_at
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
 from framework.tools.toolset import PlacedRule, Toolset
-from framework.types.errors import did_you_mean
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, TemplateRef
+from framework.types.text import did_you_mean
 
 _MAX_OFFERED_TOOLS = 128
 """Offered to a model: the limit of OpenAI and of servers that follow it."""

@@ -10,9 +10,9 @@ from framework.config.yaml.document import Document, DocumentError, KeyPath, rea
 from framework.config.yaml.environment import expand
 from framework.config.yaml.parse import redact_problems
 from framework.llm.capabilities import unknown_settings
-from framework.types.errors import did_you_mean
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
+from framework.types.text import did_you_mean
 
 _HINT = "write provider/model, or an alias from agentsd.yaml"
 _ALIAS_HINT = "write provider/model: the provider is the one whose format the server speaks, mostly openai"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from jinja2 import Environment, nodes
 
-from framework.types.errors import did_you_mean
+from framework.types.text import did_you_mean
 
 DECLARE_HINT = "declare it under `inputs`, or give it under `vars`"
 _LITERAL_HINT = "write the name out, for instance `{% if brief %}{% include 'brief.j2' %}{% endif %}`"

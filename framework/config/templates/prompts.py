@@ -19,9 +19,9 @@ from framework.config.templates.analysis import DECLARE_HINT, TemplateAnalysis, 
 from framework.config.templates.sandbox import BoundedEnvironment
 from framework.config.yaml.document import problem_at
 from framework.tools.deadline import TookTooLongError, call_within
-from framework.types.errors import did_you_mean
 from framework.types.problem import Problem
 from framework.types.redact import redact
+from framework.types.text import did_you_mean
 
 PROMPTS_FOLDER = "prompts"
 MAX_RENDERED_CHARS = 64 * 1024

@@ -12,7 +12,8 @@ from framework.engine.context.circuit_breaker import CircuitBreakers
 from framework.llm.client import ModelClient
 from framework.llm.json_protocol.client import in_protocol
 from framework.llm.providers import OFFLINE, PROVIDERS, connect
-from framework.types.errors import ConfigError, RequestError, did_you_mean
+from framework.types.errors import ConfigError, RequestError
+from framework.types.text import did_you_mean
 
 
 class ModelClients:

@@ -12,10 +12,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.retry import primary_client
 from framework.llm.json_protocol.reply import unfenced
-from framework.llm.openai_format import repair
 from framework.tools.schema.arguments import ArgumentsError, SchemaArguments, bounded_model
 from framework.types.errors import ConfigError
 from framework.types.messages import Message
+from framework.types.text import fix_surrogates
 
 AskTyped = Callable[[type[BaseModel], Message], Awaitable[BaseModel]]
 """Asks the model for an answer of a type, with an instruction at the end of the request."""
@@ -30,7 +30,7 @@ def check_output(output: object, executor: str) -> str:
         raise ConfigError(
             f"the executor {executor} gave {type(output).__name__}: an executor returns the answer's text"
         )
-    return repair(output)
+    return fix_surrogates(output)
 
 
 def answer_schema(run: RunContext) -> Mapping[str, Any] | None:

@@ -14,11 +14,11 @@ from framework.llm.openai_format import read_again
 from framework.llm.tokens import estimate_tokens
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.tool import Tool
-from framework.types.errors import did_you_mean
 from framework.types.messages import ToolCall, Usage
 from framework.types.plan import Plan, PlanStep
 from framework.types.preflight import Estimate, Preflight, StepCheck
 from framework.types.spec import RISKS, PlanSettings, Risk
+from framework.types.text import did_you_mean
 
 _MAX_PLAN_CHARS = 64 * 1024
 """Of a whole plan, as JSON."""

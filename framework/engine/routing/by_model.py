@@ -17,9 +17,9 @@ from framework.engine.model_call import typed
 from framework.engine.routing.rules import Route, RoutingCall
 from framework.llm.client import ModelRequest
 from framework.llm.instructor_client import Ask
-from framework.types.errors import AgentsdError, ModelError, did_you_mean
+from framework.types.errors import AgentsdError, ModelError
 from framework.types.messages import Message
-from framework.types.text import shorten
+from framework.types.text import did_you_mean, shorten
 
 AUTO = "auto"
 _MAX_AGENTS = 200

@@ -10,10 +10,11 @@ from typing import Any, TypedDict, cast
 from pydantic import BaseModel
 
 from framework.llm.openai_format import content_text
-from framework.types.errors import RequestError, did_you_mean
+from framework.types.errors import RequestError
 from framework.types.messages import Message
 from framework.types.spec import Limits, ModelSettings
 from framework.types.strict_json import read_json
+from framework.types.text import did_you_mean
 
 _MAX_ID_CHARS = 200
 """Length limit of a conversation id, a user and a tenant."""

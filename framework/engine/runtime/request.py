@@ -14,12 +14,13 @@ from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.engine.runtime.options import RunOptions, require_type
 from framework.llm.message_formats import Form, imported
-from framework.llm.openai_format import read_again, repair
+from framework.llm.openai_format import read_again
 from framework.types.confirmation_kinds import KINDS
-from framework.types.errors import RequestError, did_you_mean
+from framework.types.errors import RequestError
 from framework.types.messages import Message, ToolCall
 from framework.types.spec import Limits, ModelSettings
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
+from framework.types.text import did_you_mean, fix_surrogates
 from framework.types.transcript import MAX_MESSAGE_CHARS, is_unicode
 
 T = TypeVar("T", Limits, ModelSettings)
@@ -177,9 +178,9 @@ def storable_decisions(decisions: Mapping[str, Decision]) -> dict[str, Decision]
                     raise RequestError(f"the edit of {key}: {problem}")
                 kept[key] = decision
             case Respond(text=text):
-                kept[key] = Respond(text=repair(text))
+                kept[key] = Respond(text=fix_surrogates(text))
             case Reject(reason=reason):
-                kept[key] = Reject(reason=repair(reason))
+                kept[key] = Reject(reason=fix_surrogates(reason))
             case Approve():
                 kept[key] = decision
             case _:

@@ -16,14 +16,14 @@ from framework.engine.tool_call import argument_repair, hooks
 from framework.engine.tool_call.execution import execute
 from framework.engine.tool_call.results import INVALID_CALL, record_result
 from framework.engine.tool_call.trace import record_decision, trace_call
-from framework.llm.openai_format import read_again, repair, without_doubles
+from framework.llm.openai_format import read_again, without_doubles
 from framework.tools.conditions import policy_views
 from framework.tools.locations import canonical_arguments
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.tool import Tool
 from framework.tools.toolset import Toolset
 from framework.types.digest import content_digest, is_digest_of
-from framework.types.errors import ToolError, did_you_mean
+from framework.types.errors import ToolError
 from framework.types.events import ToolRequested
 from framework.types.messages import Message, ToolCall, ToolResult
 from framework.types.redact import redact_data
@@ -39,6 +39,7 @@ from framework.types.state import (
     arguments_hash,
     arguments_text,
 )
+from framework.types.text import did_you_mean, fix_surrogates
 
 _REJECTED = "User cancelled the operation"
 """The error of a call that a human rejects."""
@@ -64,7 +65,7 @@ def normalize_message(message: Message, state: RunState, toolset: Toolset) -> Me
             fresh += "_"
         used.add(fresh)
         unique.append(call if call.id == fresh else call.model_copy(update={"id": fresh}))
-    content = repair(message.content)
+    content = fix_surrogates(message.content)
     if content == message.content and not unique:
         return message
     return message.model_copy(update={"content": content, "tool_calls": tuple(unique)})

@@ -16,12 +16,12 @@ from typing import Any
 from framework.engine.context.run_context import RunContext
 from framework.engine.tool_call.results import to_json
 from framework.engine.tool_call.tool_context import build_tool_context
-from framework.llm.openai_format import repair
 from framework.telemetry.redact import places
 from framework.tools.extension import Extension
 from framework.types.errors import Paused, Refused
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.state import Confirmation
+from framework.types.text import fix_surrogates
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ async def after_run(run: RunContext, output: str) -> str:
     """What the caller gets to see of an output; raises Refused."""
     for hook in run.hooks("after_run"):
         changed = await _call(run, hook, _NO_CALL, output)
-        output = output if changed is None else repair(str(changed))
+        output = output if changed is None else fix_surrogates(str(changed))
     return output
 
 

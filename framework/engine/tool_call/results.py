@@ -11,13 +11,13 @@ from pydantic import BaseModel
 
 from framework.config.templates.prompts import PromptError
 from framework.engine.context.run_context import RunContext
-from framework.llm.openai_format import repair
 from framework.types.events import ToolFinished
 from framework.types.messages import REFUSED, Message, ToolCall, ToolResult
 from framework.types.redact import redact
 from framework.types.report import Action, ToolStat, TraceEntry
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
 from framework.types.strict_json import MAX_JSON_DEPTH, nesting_depth
+from framework.types.text import fix_surrogates
 
 _MAX_OUTPUT_DEPTH = MAX_JSON_DEPTH
 INVALID_CALL = "wrong_call"
@@ -29,7 +29,7 @@ async def record_result(run: RunContext, call: ToolCall, result: ToolResult) -> 
     state = run.state
     record = state.calls[call.id]
     if result.error:
-        result = result.model_copy(update={"error": repair(redact(result.error))})
+        result = result.model_copy(update={"error": fix_surrogates(redact(result.error))})
     state.calls[call.id] = record.model_copy(update={"result": result})
     if call.tool in run.agent.toolset.tools:  # else it is a word of the model's, and the log lists these names
         stat = state.tool_stats.get(call.tool) or ToolStat()

@@ -11,11 +11,12 @@ from framework.llm.anthropic.format import content_to_message, request_to_body, 
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
 from framework.llm.http_client import http_client, unstreamed
-from framework.llm.openai_format import repair, tool_names
+from framework.llm.openai_format import tool_names
 from framework.llm.provider_errors import Failures, wait_of, words_of
 from framework.llm.reply_check import Answer, Endings, judge, last_ending
 from framework.llm.stream_assembler import as_dict, place_of
 from framework.types.errors import ModelError
+from framework.types.text import fix_surrogates
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -208,9 +209,9 @@ class Blocks:
             if isinstance(piece := delta.get(field), str) and piece:
                 self._pieces.setdefault((place, field), []).append(piece)
                 if field == "text":
-                    return Delta(text=repair(piece))
+                    return Delta(text=fix_surrogates(piece))
                 if field == "thinking":
-                    return Delta(reasoning=repair(piece))
+                    return Delta(reasoning=fix_surrogates(piece))
         return Delta()
 
     def _block(self, place: object, block: dict[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from typing import Any
 
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.client import ModelInfo, ModelRequest
-from framework.llm.openai_format import count_of, outgoing_name, read_call, repair, wire_names
+from framework.llm.openai_format import count_of, outgoing_name, read_call, wire_names
 from framework.types.messages import REFUSED, Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
+from framework.types.text import fix_surrogates
 
 MAX_TOKENS = 4096
 """Longest answer where the settings say nothing: this API must be told."""
@@ -80,17 +81,23 @@ def content_to_message(content: Iterable[Mapping[str, Any]], names: Mapping[str,
                 texts.append(str(block.get("text") or ""))
                 outline.append("text")
             case "tool_use":
-                name = repair(str(block.get("name") or ""))
-                calls.append(read_call(repair(str(block.get("id") or "")), names.get(name, name), block.get("input")))
+                name = fix_surrogates(str(block.get("name") or ""))
+                calls.append(
+                    read_call(fix_surrogates(str(block.get("id") or "")), names.get(name, name), block.get("input"))
+                )
                 outline.append("call")
             case "thinking" | "redacted_thinking":
                 thoughts.append(str(block.get("thinking") or ""))
-                outline.append({key: repair(part) if isinstance(part, str) else part for key, part in block.items()})
+                outline.append(
+                    {key: fix_surrogates(part) if isinstance(part, str) else part for key, part in block.items()}
+                )
     reasoning = None
     if thoughts:
         data = {"stamp": mark, "outline": outline}
-        reasoning = Reasoning(text=repair("\n".join(filter(None, thoughts))), provider="anthropic", data=data)
-    return Message(role="assistant", content=repair("".join(texts)), tool_calls=tuple(calls), reasoning=reasoning)
+        reasoning = Reasoning(text=fix_surrogates("\n".join(filter(None, thoughts))), provider="anthropic", data=data)
+    return Message(
+        role="assistant", content=fix_surrogates("".join(texts)), tool_calls=tuple(calls), reasoning=reasoning
+    )
 
 
 def usage_to_ours(usage: Mapping[str, Any]) -> Usage:

@@ -9,10 +9,11 @@ from typing import Any
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelRequest
 from framework.llm.gemini.schema import gemini_parameters
-from framework.llm.openai_format import count_of, outgoing_name, read_call, repair, wire_names
+from framework.llm.openai_format import count_of, outgoing_name, read_call, wire_names
 from framework.llm.reply_check import Endings, last_ending
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
+from framework.types.text import fix_surrogates
 
 FOREIGN = b"skip_thought_signature_validator"
 """Stands for the signature of calls that another model made: without any, models that think refuse them."""
@@ -85,10 +86,12 @@ class Parts:
         """What has come so far; `names` maps names on the wire to tools."""
         reasoning = None
         if self._thoughts or self._signatures["text"] or any(self._signatures["calls"]):
-            text = repair("".join(self._thoughts))
+            text = fix_surrogates("".join(self._thoughts))
             reasoning = Reasoning(text=text, provider="gemini", data=self._signatures)
         calls = tuple(_call(call, names) for call in self._calls)
-        return Message(role="assistant", content=repair("".join(self._texts)), tool_calls=calls, reasoning=reasoning)
+        return Message(
+            role="assistant", content=fix_surrogates("".join(self._texts)), tool_calls=calls, reasoning=reasoning
+        )
 
     def take_part(self, part: Any) -> Delta:
         """Add one part; gives what of it can be shown."""
@@ -100,15 +103,15 @@ class Parts:
         text = part.text or ""
         if part.thought:
             self._thoughts.append(text)
-            return Delta(reasoning=repair(text))
+            return Delta(reasoning=fix_surrogates(text))
         self._signatures["text"] = signature or self._signatures["text"]
         self._texts.append(text)
-        return Delta(text=repair(text))
+        return Delta(text=fix_surrogates(text))
 
 
 def _call(call: Any, names: Mapping[str, str]) -> ToolCall:
-    name = repair(str(call.name or ""))
-    return read_call(repair(str(call.id or "")), names.get(name, name), call.args)
+    name = fix_surrogates(str(call.name or ""))
+    return read_call(fix_surrogates(str(call.id or "")), names.get(name, name), call.args)
 
 
 def _usage(counted: Any) -> Usage:

@@ -16,11 +16,11 @@ from pydantic import BaseModel, ValidationError
 from framework.llm.client import Delta, FinishReason, ModelClient, ModelInfo, ModelReply, ModelRequest, Unusable
 from framework.llm.json_protocol.prompt import conversation, rejection, rules, typed_rules
 from framework.llm.json_protocol.reply import Action, Final, answer_schema, read_answer, read_object
-from framework.llm.openai_format import repair
 from framework.llm.reply_check import require_answer, split_thought
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition
 from framework.types.spec import Protocol
+from framework.types.text import fix_surrogates
 
 Ask = Callable[[ModelRequest], Awaitable[ModelReply]]
 MAX_FINDINGS = 5
@@ -111,8 +111,8 @@ def _read(reply: ModelReply, request: ModelRequest, provider: str) -> ModelReply
     """The model's text as a reply of calls, of an answer, or of neither."""
     match _judged(reply, request):
         case Unusable() as unusable:
-            message = Message(role="assistant", content=repair(reply.message.content))
-            return replace(reply, message=message, unusable=replace(unusable, near=repair(unusable.near)))
+            message = Message(role="assistant", content=fix_surrogates(reply.message.content))
+            return replace(reply, message=message, unusable=replace(unusable, near=fix_surrogates(unusable.near)))
         case Action(tool=tool, args=args):
             finish: FinishReason = "tool_calls"
             message = Message(role="assistant", tool_calls=(ToolCall(id="", tool=tool, arguments=args),))
@@ -124,7 +124,7 @@ def _read(reply: ModelReply, request: ModelRequest, provider: str) -> ModelReply
 
 def _thought(text: str, provider: str) -> Reasoning | None:
     thought, _ = split_thought(text)
-    return Reasoning(text=repair(thought), provider=provider) if thought else None
+    return Reasoning(text=fix_surrogates(thought), provider=provider) if thought else None
 
 
 def _judged(reply: ModelReply, request: ModelRequest) -> Action | Final | Unusable:

@@ -15,7 +15,8 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from functools import reduce
 
-from framework.types.errors import ToolError, did_you_mean
+from framework.types.errors import ToolError
+from framework.types.text import did_you_mean
 
 _MAX_CHARACTERS = 1_000
 _MAX_DEPTH = 50

@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal
 
 from framework.tools.base_folder import BaseFolder, is_printable, relative_to_base, split_path
-from framework.types.errors import ToolError, did_you_mean
-from framework.types.text import shorten
+from framework.types.errors import ToolError
+from framework.types.text import did_you_mean, shorten
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a named pipe waits for a writer before it can be seen to be no file.

@@ -10,10 +10,10 @@ from typing import Any
 from framework.tools.deadline import TookTooLongError
 from framework.tools.plugins.helper_files import is_helper, is_plugin
 from framework.tools.plugins.modules import PLUGIN_PACKAGE, Load, SourceError
-from framework.types.errors import ConfigError, did_you_mean
+from framework.types.errors import ConfigError
 from framework.types.problem import Problem
 from framework.types.redact import redact_problem
-from framework.types.text import shorten
+from framework.types.text import did_you_mean, shorten
 
 HELPERS = "helpers are files and folders beside a plugin whose names begin with `_`: `from ._name import …`"
 _PACKAGE = re.compile(rf"{PLUGIN_PACKAGE}_\d+")
