@@ -12,8 +12,8 @@ from pydantic import BaseModel
 
 from framework import RunResult, Runtime, events, tool
 from framework.config.yaml.parse import ParseError, parse_agent
-from framework.llm.anthropic.answer_tool import NAME
 from framework.llm.anthropic.client import AnthropicModel
+from framework.llm.anthropic.format import ANSWER_TOOL
 from framework.llm.capabilities import Capabilities, known_capabilities
 from framework.llm.client import ModelClient
 from framework.llm.gemini.client import GeminiModel
@@ -27,7 +27,7 @@ from tests.support.wire import Answer, WireServer, wire_server
 SCHEMA = "{type: object, properties: {city: {type: string}, days: {type: integer}}, required: [city, days]}"
 TRIP = {"city": "Oslo", "days": 3}
 TEXT = json.dumps(TRIP)
-ANSWER = NAME.replace(".", "__")
+ANSWER = ANSWER_TOOL.replace(".", "__")
 JUST_JSON = "Your final answer is one JSON object"
 
 

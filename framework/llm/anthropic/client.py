@@ -6,8 +6,14 @@ from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from framework.llm.anthropic.answer_tool import with_answer_tool, without_answer_tool
-from framework.llm.anthropic.format import content_to_message, request_to_body, stamp, usage_to_ours
+from framework.llm.anthropic.format import (
+    content_to_message,
+    request_to_body,
+    stamp,
+    usage_to_ours,
+    with_answer_tool,
+    without_answer_tool,
+)
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
 from framework.llm.http_client import http_client, unstreamed

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from typing import Any
 
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
-from framework.llm.client import ModelInfo, ModelRequest
+from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.llm.openai_format import count_of, outgoing_name, read_call, wire_names
 from framework.types.messages import REFUSED, Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
@@ -23,6 +24,9 @@ SAMPLING_VERSION = "2023-06-01"
 THINKING = ("thinking", "redacted_thinking")
 _CACHE = {"type": "ephemeral"}
 _EFFORT = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
+ANSWER_TOOL = "agentsd.answer"
+"""Name of the tool that takes a typed answer: the API enforces a schema only for the arguments of a tool."""
+_ANSWER_DESCRIPTION = "Give your final answer: call this, and nothing else, once you have all you need."
 _NOTHING = "(empty)"
 """Stands for an empty text, which the API refuses."""
 
@@ -242,3 +246,37 @@ def _thinking(settings: ModelSettings, can: Capabilities, *, forced: bool, open_
 def _call_id(call_id: str) -> str:
     """Ids of other providers may hold what this one refuses."""
     return re.sub(r"[^a-zA-Z0-9_-]", "_", call_id) or "unknown"
+
+
+# --- typed answers as the arguments of a tool
+
+
+def with_answer_tool(request: ModelRequest) -> ModelRequest:
+    """Return the request with one more tool that takes the answer, where it asks for an answer of a schema.
+
+    The model must call it only if there is no other tool and it is not asked to think, which excludes a forced choice.
+    """
+    settings = request.settings
+    if not request.json or not request.json_by_tool or settings.tool_choice == "none":
+        return request
+    answer = ToolDefinition(name=ANSWER_TOOL, description=_ANSWER_DESCRIPTION, parameters=dict(request.json))
+    if not request.tools:
+        forced = ANSWER_TOOL if settings.reasoning is None else None
+        settings = settings.model_copy(update={"tool_choice": forced})
+    return replace(request, tools=(*request.tools, answer), settings=settings)
+
+
+def without_answer_tool(reply: ModelReply) -> ModelReply:
+    """Return the reply with the arguments of the answer tool as its text; beside calls of other tools it is dropped."""
+    message = reply.message
+    others = tuple(call for call in message.tool_calls if call.tool != ANSWER_TOOL)
+    if len(others) == len(message.tool_calls):
+        return reply
+    answers = [call for call in message.tool_calls if call.tool == ANSWER_TOOL and not call.invalid]
+    # What the provider keeps of its thinking names the calls that are gone.
+    reasoning = message.reasoning.model_copy(update={"data": None}) if message.reasoning else None
+    changed = {"tool_calls": others, "reasoning": reasoning}
+    if others or not answers:
+        return replace(reply, message=message.model_copy(update=changed))
+    text = json.dumps(answers[0].arguments, ensure_ascii=False)
+    return replace(reply, message=message.model_copy(update={**changed, "content": text}), finish_reason="stop")

@@ -16,7 +16,6 @@ from typing import Any
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
 from framework.llm.offline.arguments import Filled, fill
 from framework.llm.offline.plan import plan
-from framework.llm.offline.route import choice
 from framework.llm.offline.words import (
     ACTIONS,
     EFFECTS,
@@ -48,6 +47,7 @@ _ENDS = {"Denied": ("was denied", "被拒绝"), "Cancelled": ("was cancelled", "
 _NOTHING = re.compile(
     r"(?:no|0|nothing)\b(?:\s+\w+)?\s+(?:match\w*|found|files?|results?|hits|lines?|entries)\b", re.IGNORECASE
 )
+_LISTED_AGENT = re.compile(r"^- ([a-z][a-z0-9_-]*): (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,5 +283,25 @@ def _typed(output: type[Any], text: str, messages: Sequence[Message], tools: Seq
     if {"goal", "steps"} <= wanted:
         return plan(text, messages, tools, _pick).model_dump_json()
     if {"agent", "executor"} <= wanted:
-        return choice(text, messages)
+        return _choose_agent(text, messages)
     raise ModelError(f"the offline model answers only plans and routes: {output.__name__} needs a real model")
+
+
+def _choose_agent(text: str, messages: Sequence[Message]) -> str:
+    """The choice as JSON; its confidence is 0 where no word is shared."""
+    listed = [
+        found for message in messages if message.role == "system" for found in _LISTED_AGENT.findall(message.content)
+    ]
+    said = words(text)
+    shared = {name: sorted(said & (words(described) | words(name))) for name, described in listed}
+    agent = max(shared, key=lambda name: len(shared[name]), default="")
+    hits = shared.get(agent, [])
+    alone = len(shared) == 1
+    return json.dumps(
+        {
+            "agent": agent,
+            "executor": "plan" if len(clauses(text)) > 1 else "react",
+            "reason": f"it is about {', '.join(hits)}" if hits else "nothing else is known of it",
+            "confidence": 1.0 if alone else round(len(hits) / (len(hits) + 1), 2),
+        }
+    )
