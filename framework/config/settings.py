@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from framework.config.yaml.document import Document, DocumentError, read_document
 from framework.config.yaml.environment import expand
 from framework.config.yaml.parse import redact_problems, sort_problems, validation_problems
-from framework.llm.base_url import base_url_of
+from framework.llm.base_url import normalize_base_url
 from framework.llm.capabilities import Capabilities
 from framework.tools.base_folder import is_inside, split_path
 from framework.types.errors import ConfigError, ToolError
@@ -40,7 +40,7 @@ class ModelAlias(Frozen):
 
     model: str
     """`provider/model`."""
-    base_url: Annotated[str, AfterValidator(base_url_of)] | None = None
+    base_url: Annotated[str, AfterValidator(normalize_base_url)] | None = None
     """Another server that speaks as the provider does, such as `http://127.0.0.1:8080/v1`."""
     api_key: SecretStr | None = None
     """Usually `${VARIABLE}`; missing: the provider's own variable."""

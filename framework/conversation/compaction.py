@@ -15,18 +15,18 @@ from framework.types.messages import Message, ToolCall
 from framework.types.text import one_line
 from framework.types.transcript import Summary
 
-EVENT_CHARS = 300
+_MAX_EVENT_CHARS = 300
 """Of a failure or a denial, and of the arguments that led to it."""
-WORDS_CHARS = 2000
+_MAX_MESSAGE_CHARS = 2000
 """Of a user's message: what is longer is not said but pasted, and only its beginning counts."""
-FACT_CHARS = 80
+_MAX_FACT_CHARS = 80
 _EDGES = ".,;:!?()[]{}<>\"'`“”‘’「」『』，。；：！？（）、"
 _NAMING = re.compile(r"\d|[^\s/\\]+[/\\][^\s]|[^\s@]@[^\s@]|\w\.\w|\w_\w")
 """A number or date, a path, an address, a file name or host, an identifier."""
 _WIDE = re.compile(r"([\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]+)")
 
 
-def beginning(messages: Sequence[Message], keep: int, size: Callable[[Message], int]) -> int:
+def summarized_count(messages: Sequence[Message], keep: int, size: Callable[[Message], int]) -> int:
     """How many messages from the first on a summary is to stand for.
 
     Args:
@@ -44,7 +44,7 @@ def beginning(messages: Sequence[Message], keep: int, size: Callable[[Message], 
     return start
 
 
-def summed_up(before: Summary | None, gone: Sequence[Message], text: str) -> Summary:
+def extend_summary(before: Summary | None, gone: Sequence[Message], text: str) -> Summary:
     """The summary of what another one stood for and of the messages after it.
 
     Args:
@@ -76,17 +76,21 @@ def facts_of(messages: Iterable[Message]) -> Iterator[str]:
     """What identifies the things that users spoke of: numbers, dates, paths, addresses, identifiers."""
     for message in messages:
         if message.role == "user":
-            yield from _facts(message.content[:WORDS_CHARS])
+            yield from _facts(message.content[:_MAX_MESSAGE_CHARS])
 
 
 def _facts(text: str) -> Iterator[str]:
     for word in _WIDE.sub(" ", text).split():
-        fact = word.strip(_EDGES)[:FACT_CHARS]
+        fact = word.strip(_EDGES)[:_MAX_FACT_CHARS]
         if _NAMING.search(fact):
             yield fact
 
 
 def _event(call: ToolCall | None, message: Message) -> str:
-    asked = f"{call.tool} {one_line(json.dumps(call.arguments, ensure_ascii=False), EVENT_CHARS)}" if call else "a call"
-    decided = f"; a human said {one_line(message.decision, EVENT_CHARS)}" if message.decision else ""
-    return f"{asked}: {message.status or 'answered'}: {one_line(message.content, EVENT_CHARS)}{decided}"
+    asked = (
+        f"{call.tool} {one_line(json.dumps(call.arguments, ensure_ascii=False), _MAX_EVENT_CHARS)}"
+        if call
+        else "a call"
+    )
+    decided = f"; a human said {one_line(message.decision, _MAX_EVENT_CHARS)}" if message.decision else ""
+    return f"{asked}: {message.status or 'answered'}: {one_line(message.content, _MAX_EVENT_CHARS)}{decided}"

@@ -28,7 +28,7 @@ from framework.engine.model_call.context_window import record_token_count
 from framework.engine.tool_call import call as tool_calls
 from framework.engine.tool_call import results
 from framework.llm.client import ModelReply, ModelRequest
-from framework.llm.json_protocol.client import ask_valid
+from framework.llm.json_protocol.client import request_valid_reply
 from framework.telemetry.span import NO_SPAN, OpenSpan
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall
@@ -67,7 +67,7 @@ class Run(RunContext):
         self._begin_step(len(self.state.replies) + 1)
         with self.step_span.inside():
             request = turns.build_turn_request(self, instructions, definitions)
-            reply = await ask_valid(self._call_model, request)
+            reply = await request_valid_reply(self._call_model, request)
         record_token_count(self, reply)
         self.state.truncated = reply.finish_reason == "length"
         message = tool_calls.normalize_message(reply.message, self.state, self.agent.toolset)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-EXPECTED = "a server's address is expected, such as http://127.0.0.1:8080/v1"
+_EXPECTED = "a server's address is expected, such as http://127.0.0.1:8080/v1"
 _ONE_CALL = "/chat/completions"
 """The path that clients add; addresses are often copied with it."""
 _NEVER = frozenset("\\{}$<>\"'")
 
 
-def base_url_of(text: str) -> str:
+def normalize_base_url(text: str) -> str:
     """The address without what does no harm: blanks and slashes at its ends, the path of the call that is made.
 
     Raises:
@@ -18,7 +18,7 @@ def base_url_of(text: str) -> str:
     """
     url = text.strip().rstrip("/").removesuffix(_ONE_CALL).rstrip("/")
     if wrong := _wrong(url):
-        raise ValueError(f"{EXPECTED}; {wrong}")
+        raise ValueError(f"{_EXPECTED}; {wrong}")
     return url
 
 

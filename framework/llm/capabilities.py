@@ -27,8 +27,8 @@ Thinking = Literal[
 ]
 """The parameter that says how long a model may think; `none`: it has none."""
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-TOKENS_A_PRICE = 1_000_000
-UNKNOWN_SETTINGS: Mapping[str, tuple[str, ...]] = {"anthropic": ("seed",)}
+_TOKENS_PER_PRICE = 1_000_000
+_UNSUPPORTED_SETTINGS: Mapping[str, tuple[str, ...]] = {"anthropic": ("seed",)}
 """Settings for which a provider has no parameter: set all the same, they would do nothing, and nobody would notice."""
 THINKING_TOKENS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384}
 """What `model_settings.reasoning` means to models that are given a budget of tokens."""
@@ -53,7 +53,7 @@ class Prices(Frozen):
         fresh = max(0, usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens)
         written = max(usage.completion_tokens, usage.total_tokens - usage.prompt_tokens)
         read = fresh * self.input + usage.cached_tokens * cached + usage.cache_write_tokens * kept
-        return (read + written * self.output) / TOKENS_A_PRICE
+        return (read + written * self.output) / _TOKENS_PER_PRICE
 
 
 def _unless_free(value: Any) -> Any:
@@ -99,7 +99,7 @@ class Capabilities(Frozen):
         return other.model_copy(update=known)
 
 
-def priced(usage: Usage, capabilities: Capabilities) -> Usage:
+def with_cost(usage: Usage, capabilities: Capabilities) -> Usage:
     """Return the usage with its cost, where prices are known, and a total that is not below its parts."""
     if usage.total_tokens < (parts := usage.prompt_tokens + usage.completion_tokens):
         usage = usage.model_copy(update={"total_tokens": parts})
@@ -108,9 +108,9 @@ def priced(usage: Usage, capabilities: Capabilities) -> Usage:
     return usage.model_copy(update={"cost_usd": capabilities.prices.cost(usage)})
 
 
-def unknown_settings(provider: str, settings: ModelSettings) -> list[str]:
+def unsupported_settings(provider: str, settings: ModelSettings) -> list[str]:
     """Those of the settings that a provider has no parameter for."""
-    return [name for name in UNKNOWN_SETTINGS.get(provider, ()) if getattr(settings, name) is not None]
+    return [name for name in _UNSUPPORTED_SETTINGS.get(provider, ()) if getattr(settings, name) is not None]
 
 
 def known_capabilities(name: str) -> Capabilities:

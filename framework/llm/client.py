@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel
 
 from framework.llm.capabilities import Capabilities, known_capabilities
-from framework.llm.request_cache import Scratch
+from framework.llm.request_cache import RequestCache
 from framework.types.messages import Message, ToolDefinition, Usage
 from framework.types.server_address import server_address
 from framework.types.spec import ModelSettings
@@ -83,7 +83,7 @@ class ModelRequest:
     """The answer is to be one JSON object, of this schema where it is not empty: for models that can be held to it."""
     json_by_tool: bool = False
     """A provider that cannot hold an answer to a schema may take it as the arguments of a tool instead."""
-    scratch: Scratch = field(default_factory=Scratch, repr=False, compare=False)
+    scratch: RequestCache = field(default_factory=RequestCache, repr=False, compare=False)
     """The same in all requests of a run whose messages are the same objects."""
 
 

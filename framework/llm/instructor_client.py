@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=BaseModel)
 Ask = Callable[[ModelRequest], Awaitable[ModelReply]]
-PROBLEM_CHARS = 400
+_MAX_PROBLEM_CHARS = 400
 
 
-async def ask_typed(ask: Ask, request: ModelRequest, output: type[T], *, retries: int = 2) -> T:
+async def request_typed_output(ask: Ask, request: ModelRequest, output: type[T], *, retries: int = 2) -> T:
     """Ask until the answer fits `output`, at most `retries` times more than once.
 
     Whatever `ask` raises comes out unchanged and ends the asking.
@@ -127,7 +127,7 @@ def _explain(error: Exception, output: type[BaseModel]) -> Exception:
     if isinstance(cause, ValidationError):
         problems = "; ".join(_problem(list(detail["loc"]), detail["msg"]) for detail in cause.errors(include_url=False))
         text = f"the answer still does not fit {output.__name__}: {problems}"
-        return ModelError(shorten(text, PROBLEM_CHARS))
+        return ModelError(shorten(text, _MAX_PROBLEM_CHARS))
     if isinstance(cause, ResponseParsingError):
         return ModelError(f"the model did not call {output.__name__}, it answered in text")
     return cause if isinstance(cause, Exception) else error

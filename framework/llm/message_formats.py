@@ -14,9 +14,9 @@ from typing import Any, Literal, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from framework.llm.anthropic.format import content_to_message, turns_of
+from framework.llm.anthropic.format import content_to_message, to_turns
 from framework.llm.capabilities import Capabilities
-from framework.llm.gemini.format import Parts, contents_of
+from framework.llm.gemini.format import ResponseAssembler, to_contents
 from framework.llm.openai_format import chat_to_message, content_text, message_to_chat, tool_names, wire_names
 from framework.types.errors import RequestError
 from framework.types.messages import Message, ToolDefinition
@@ -31,7 +31,7 @@ _URL_SAFE = str.maketrans("+/", "-_")
 _IMPORTED = ""
 """Names no model: what was thought elsewhere is never sent back to one."""
 
-Names = Mapping[str, str]
+_Names = Mapping[str, str]
 
 
 def exported(messages: Sequence[Message], form: Form, tools: Iterable[ToolDefinition] = ()) -> Any:
@@ -50,10 +50,10 @@ def exported(messages: Sequence[Message], form: Form, tools: Iterable[ToolDefini
             makers = ((m, m.reasoning.provider if m.reasoning else "") for m in messages)
             return [message_to_chat(message, names, provider=maker) for message, maker in makers]
         case "anthropic":
-            return _with_system(messages, "system", "messages", turns_of(messages, names, lambda *_: True))
+            return _with_system(messages, "system", "messages", to_turns(messages, names, lambda *_: True))
         case "gemini":
             rest = [message for message in messages if message.role != "system"]
-            contents = [_as_json(content) for content in contents_of(rest, names, Capabilities())]
+            contents = [_as_json(content) for content in to_contents(rest, names, Capabilities())]
             return _with_system(messages, "system_instruction", "contents", contents)
 
 
@@ -103,18 +103,18 @@ def _as_json(content: dict[str, Any]) -> dict[str, Any]:
 # --- reading
 
 
-def _neutral(data: Any, names: Names) -> Iterator[Message]:  # noqa: ARG001 - one signature for all
+def _neutral(data: Any, names: _Names) -> Iterator[Message]:  # noqa: ARG001 - one signature for all
     yield from _MESSAGES.validate_python(_items(data, "messages"))
 
 
-def _openai(data: Any, names: Names) -> Iterator[Message]:
+def _openai(data: Any, names: _Names) -> Iterator[Message]:
     for number, chat in enumerate(_items(data, "messages"), 1):
         if not isinstance(chat, Mapping) or chat.get("role") not in _ROLES:
             raise ValueError(f"message {number} has no role of {', '.join(_ROLES)}")
         yield chat_to_message(chat, names)
 
 
-def _anthropic(data: Any, names: Names) -> Iterator[Message]:
+def _anthropic(data: Any, names: _Names) -> Iterator[Message]:
     if isinstance(data, Mapping) and data.get("system"):
         yield Message(role="system", content=fix_surrogates(content_text(data["system"])))
     for turn in _items(data, "messages"):
@@ -150,7 +150,7 @@ def _said(texts: list[str]) -> Iterator[Message]:
         texts.clear()
 
 
-def _gemini(data: Any, names: Names) -> Iterator[Message]:
+def _gemini(data: Any, names: _Names) -> Iterator[Message]:
     system = _key(data, "system_instruction") if isinstance(data, Mapping) else None
     if system:
         text = system if isinstance(system, str) else content_text(system.get("parts"))
@@ -166,9 +166,9 @@ def _gemini(data: Any, names: Names) -> Iterator[Message]:
             yield from _of_gemini_user(parts, names, open_calls)
 
 
-def _of_model(parts: Sequence[Mapping[str, Any]], names: Names, number: int) -> Message:
+def _of_model(parts: Sequence[Mapping[str, Any]], names: _Names, number: int) -> Message:
     """A turn of the model's; calls without an id, as older models make them, get one."""
-    taken = Parts({})
+    taken = ResponseAssembler({})
     for place, part in enumerate(parts):
         call = _key(part, "function_call")
         signature = str(_key(part, "thought_signature") or "").translate(_URL_SAFE)
@@ -187,7 +187,7 @@ def _of_model(parts: Sequence[Mapping[str, Any]], names: Names, number: int) -> 
 
 
 def _of_gemini_user(
-    parts: Sequence[Mapping[str, Any]], names: Names, open_calls: list[tuple[str, str]]
+    parts: Sequence[Mapping[str, Any]], names: _Names, open_calls: list[tuple[str, str]]
 ) -> Iterator[Message]:
     texts: list[str] = []
     for part in parts:

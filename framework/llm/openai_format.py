@@ -18,14 +18,14 @@ from framework.types.text import fix_surrogates
 
 MAX_NAME_CHARS, MAX_ID_CHARS = 256, 10_000
 """Of a tool's name and of a call's id, which some servers use to carry data of their own. What is longer is cut."""
-MOST_TOKENS = 1_000_000_000
+MAX_TOKEN_COUNT = 1_000_000_000
 """More in one call are no count."""
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Where servers beyond OpenAI's put what the model thought."""
 _ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "tool", "function": "tool"}
 
 
-def without_doubles(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+def unique_calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
     """The calls of one answer, each once: repeats have the same id, tool and arguments."""
     kept: list[ToolCall] = []
     for call in calls:
@@ -72,10 +72,10 @@ def tool_choice_to_chat(choice: str, names: Mapping[str, str]) -> str | dict[str
     """`auto`, `none` and `required` as they are, a tool's name as the order to call it."""
     if choice in ("auto", "none", "required"):
         return choice
-    return {"type": "function", "function": {"name": outgoing_name(choice, names)}}
+    return {"type": "function", "function": {"name": to_wire_name(choice, names)}}
 
 
-def outgoing_name(tool: str, names: Mapping[str, str]) -> str:
+def to_wire_name(tool: str, names: Mapping[str, str]) -> str:
     """A name that every provider takes, even for a tool that the model made up: the history would be refused for it."""
     return names.get(tool) or re.sub(r"[^a-zA-Z0-9_-]", "_", wire_name(tool))[:WIRE_NAME_LENGTH] or "unknown"
 
@@ -131,18 +131,18 @@ def chat_to_call(chat: Mapping[str, Any], names: Mapping[str, str]) -> ToolCall:
         return ToolCall(id=call_id, tool=names.get(tool, tool), invalid=problem)
     function = _mapping(chat.get("function"))
     tool = _short(function.get("name"), MAX_NAME_CHARS)
-    return read_call(call_id, names.get(tool, tool), function.get("arguments"))
+    return parse_call(call_id, names.get(tool, tool), function.get("arguments"))
 
 
-def read_again(call: ToolCall) -> ToolCall:
+def revalidate_call(call: ToolCall) -> ToolCall:
     """A call from any client, read as strictly as from the wire: what cannot be kept makes it an invalid one."""
     name, call_id = _short(call.tool, MAX_NAME_CHARS), _short(call.id, MAX_ID_CHARS)
     if call.invalid:
         return call.model_copy(update={"id": call_id, "tool": name, "arguments": {}})
-    return read_call(call_id, name, call.arguments)
+    return parse_call(call_id, name, call.arguments)
 
 
-def read_call(call_id: str, tool: str, arguments: object) -> ToolCall:
+def parse_call(call_id: str, tool: str, arguments: object) -> ToolCall:
     """A call with its arguments read strictly: one JSON object, its keys unique, its numbers finite. Never raises.
 
     Some servers send an object instead of its text, and nothing at all for a call without arguments: both are taken.
@@ -172,13 +172,13 @@ def usage_to_chat(usage: Usage) -> dict[str, Any]:
 def chat_to_usage(chat: Mapping[str, Any]) -> Usage:
     """Token counts of the wire; what is missing or no count is 0, a missing total the sum."""
     details = _mapping(chat.get("prompt_tokens_details"))
-    prompt, completion = count_of(chat.get("prompt_tokens")), count_of(chat.get("completion_tokens"))
+    prompt, completion = token_count(chat.get("prompt_tokens")), token_count(chat.get("completion_tokens"))
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
-        total_tokens=count_of(chat.get("total_tokens")) or prompt + completion,
-        cached_tokens=count_of(details.get("cached_tokens")),
-        cache_write_tokens=count_of(details.get("cache_write_tokens")),
+        total_tokens=token_count(chat.get("total_tokens")) or prompt + completion,
+        cached_tokens=token_count(details.get("cached_tokens")),
+        cache_write_tokens=token_count(details.get("cache_write_tokens")),
     )
 
 
@@ -195,7 +195,7 @@ def _call_to_chat(call: ToolCall, names: Mapping[str, str]) -> dict[str, Any]:
     return {
         "id": call.id,
         "type": "function",
-        "function": {"name": outgoing_name(call.tool, names), "arguments": arguments},
+        "function": {"name": to_wire_name(call.tool, names), "arguments": arguments},
     }
 
 
@@ -222,10 +222,10 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, (dict, Mapping)) else {}  # dict first: asking an abstract class takes long
 
 
-def count_of(value: object) -> int:
+def token_count(value: object) -> int:
     """A count of tokens, also where a server writes it as a text or as `12.0`; 0 where it is none."""
     try:
         number = float(value) if isinstance(value, (int, float, str)) else 0.0
     except (ValueError, OverflowError):
         return 0
-    return int(number) if 0 < number <= MOST_TOKENS else 0
+    return int(number) if 0 < number <= MAX_TOKEN_COUNT else 0

@@ -17,10 +17,10 @@ from framework.types.redact import MASK, redact
 from framework.types.text import fix_surrogates, shorten
 
 T = TypeVar("T")
-QUOTED_CHARS = 300
+_MAX_QUOTED_CHARS = 300
 """How much of a provider's own words an error repeats."""
-PLACEHOLDER_CHARS = 8
-PROXIED = {"http", "https", "all"}
+_MAX_PLACEHOLDER_CHARS = 8
+_PROXY_SCHEMES = {"http", "https", "all"}
 """What proxies of the environment are for."""
 _SHORTEN = (
     "begin a new conversation, or lower conversation.window or runtime_policy.max_observation_chars in the agent's file"
@@ -55,7 +55,7 @@ _STATUS_OF = {
 """Codes in words, as they stand in streams, by the status they would have had outside."""
 
 
-class Kind(TypedDict, total=False):
+class _ErrorTraits(TypedDict, total=False):
     """What can be done about an error: see ModelError."""
 
     retryable: bool
@@ -63,7 +63,7 @@ class Kind(TypedDict, total=False):
     unavailable: bool
 
 
-class Failures:
+class ProviderErrors:
     """Words what went wrong with one model.
 
     Args:
@@ -159,7 +159,7 @@ class Failures:
         """An answer came without anything in it."""
         return self.error("the answer is empty", retryable=True)
 
-    def error(self, problem: str, quoted: str = "", **kind: Unpack[Kind]) -> ModelError:
+    def error(self, problem: str, quoted: str = "", **kind: Unpack[_ErrorTraits]) -> ModelError:
         """One line: the model, the problem in our words, and what the provider says of it."""
         return ModelError(self._line(problem, quoted), **kind)
 
@@ -170,7 +170,7 @@ class Failures:
     def _line(self, problem: str, quoted: str) -> str:
         words = " ".join(_UNSEEN.sub(" ", fix_surrogates(quoted)).split())
         words = redact(self._key.sub(MASK, words) if self._key else words)
-        cut = shorten(words, QUOTED_CHARS)
+        cut = shorten(words, _MAX_QUOTED_CHARS)
         before = " " if problem.endswith("?") else ": "
         return f"{self._name}: {problem}{before}{cut}" if cut else f"{self._name}: {problem}"
 
@@ -195,7 +195,7 @@ class Failures:
             return self.status(302, "too many redirects")
         name = type(root).__name__
         if isinstance(root, (httpx2.ConnectError, httpx2.UnsupportedProtocol)):
-            proxy = ", and the proxy that the environment names" if getproxies().keys() & PROXIED else ""
+            proxy = ", and the proxy that the environment names" if getproxies().keys() & _PROXY_SCHEMES else ""
             hint = f"failed: is the server up{proxy}, is base_url right? ({name})"
         elif isinstance(root, (httpx2.HTTPError, OSError)):
             hint = f"broke before the answer was whole ({name})"
@@ -207,7 +207,7 @@ class Failures:
 
 def _pattern_of(key: str) -> re.Pattern[str]:
     """A key where it is quoted, also in part; a short one, such as `none`, is a placeholder, and stays within words."""
-    if len(key) < PLACEHOLDER_CHARS:
+    if len(key) < _MAX_PLACEHOLDER_CHARS:
         return re.compile(rf"\b{re.escape(key)}\b")
     return re.compile(rf"{re.escape(key)}|{re.escape(key[: len(key) // 2])}[^\s\"'),;]*")
 
@@ -223,7 +223,7 @@ def _tls_error(error: BaseException | None) -> str | None:
     return None
 
 
-def words_of(body: object) -> str:
+def message_in(body: object) -> str:
     """What a provider says in an error's body, in any of the forms that are in use; a proxy's page says nothing."""
     for key in (0, "error", 0, "message", 0, "msg"):
         body = _inner(body, key)
@@ -239,7 +239,7 @@ def _inner(body: object, key: object) -> object:
     return body
 
 
-def wait_of(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+def parse_retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
     """The seconds to wait that `retry-after-ms` or `retry-after` asks for, the latter as a number or as a date.
 
     Args:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 from framework.llm.anthropic.client import AnthropicModel
-from framework.llm.base_url import base_url_of
+from framework.llm.base_url import normalize_base_url
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import ModelClient
 from framework.llm.gemini.client import GeminiModel
@@ -18,8 +18,8 @@ from framework.types.errors import ConfigError
 from framework.types.text import did_you_mean
 
 OFFLINE = "offline"
-Format = Literal["openai", "anthropic", "gemini"]
-SDKS: Mapping[Format, str] = {"openai": "openai", "anthropic": "anthropic", "gemini": "google.genai"}
+ApiFormat = Literal["openai", "anthropic", "gemini"]
+SDKS: Mapping[ApiFormat, str] = {"openai": "openai", "anthropic": "anthropic", "gemini": "google.genai"}
 """The module that speaks a format; all but the first come with an extra of the format's name."""
 
 
@@ -32,7 +32,7 @@ class Provider:
     """The environment variables that may hold the key, the first that is set counts; none: it asks for no key."""
     base_url: str | None = None
     """None: the SDK's own default."""
-    speaks: Format = "openai"
+    speaks: ApiFormat = "openai"
 
 
 PROVIDERS = (
@@ -48,7 +48,7 @@ PROVIDERS = (
 )
 
 
-def connect(
+def create_client(
     name: str,
     *,
     base_url: str | None = None,
@@ -109,7 +109,7 @@ def _key(provider: Provider, name: str, api_key: str | None, environ: Mapping[st
 
 def _checked(name: str, base_url: str) -> str:
     try:
-        return base_url_of(base_url)
+        return normalize_base_url(base_url)
     except ValueError as error:
         raise ConfigError(f"base_url of {name}: {error}") from None
 

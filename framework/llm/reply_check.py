@@ -8,27 +8,27 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import uuid4
 
-from framework.llm.capabilities import priced
+from framework.llm.capabilities import with_cost
 from framework.llm.client import FinishReason, ModelInfo, ModelReply, ModelRequest
-from framework.llm.openai_format import without_doubles
-from framework.llm.provider_errors import Failures
+from framework.llm.openai_format import unique_calls
+from framework.llm.provider_errors import ProviderErrors
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, Usage
 from framework.types.text import fix_surrogates
 
 Ending = FinishReason | Literal["error"]
-Endings = Mapping[str, Ending]
+FinishReasons = Mapping[str, Ending]
 """A provider's words for why an answer ended -> ours."""
 MAX_ANSWER_CHARS = 10_000_000
-THINK, _THOUGHT = "<think>", re.compile(r"<think>(.*?)</think>", re.DOTALL)
+THINK_TAG, _THOUGHT = "<think>", re.compile(r"<think>(.*?)</think>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProviderAnswer:
     """What a provider answered, in our form but in its own word for how it ended."""
 
     message: Message
-    ending: str
+    finish_reason: str
     """Empty: it said none, so the answer was cut off."""
     usage: Usage
     model: str
@@ -39,17 +39,19 @@ class Answer:
     """Why there is no answer, in the provider's own words, which may be none; None: nothing was refused."""
 
 
-def judge(answer: Answer, request: ModelRequest, info: ModelInfo, endings: Endings, failures: Failures) -> ModelReply:
+def to_reply(
+    answer: ProviderAnswer, request: ModelRequest, info: ModelInfo, endings: FinishReasons, failures: ProviderErrors
+) -> ModelReply:
     """The reply, its calls with unique ids, its tokens with their price; raises ModelError where it is not whole."""
     calls = answer.message.tool_calls
-    usage = priced(answer.usage, info.capabilities)
+    usage = with_cost(answer.usage, info.capabilities)
     try:
         finish = _finish_reason(answer, endings, failures)
     except ModelError as error:
         error.usage = usage  # what cannot be used is paid for all the same
         raise
     taken = {call.id for earlier in request.messages for call in earlier.tool_calls} if calls else set[str]()
-    unique = _unique_ids(without_doubles(calls), taken)
+    unique = _unique_ids(unique_calls(calls), taken)
     return ModelReply(
         message=answer.message if unique == calls else answer.message.model_copy(update={"tool_calls": unique}),
         finish_reason="tool_calls" if calls and finish == "stop" else finish,
@@ -59,7 +61,7 @@ def judge(answer: Answer, request: ModelRequest, info: ModelInfo, endings: Endin
     )
 
 
-def require_answer(reply: ModelReply, info: ModelInfo) -> None:
+def require_content(reply: ModelReply, info: ModelInfo) -> None:
     """Reject an answer without tool calls and without visible text, whichever client it comes from.
 
     Reasoning alone is not an answer, neither in its own field nor as a `<think>` block in the text.
@@ -79,21 +81,21 @@ def require_answer(reply: ModelReply, info: ModelInfo) -> None:
 
 def _has_text(content: str) -> bool:
     """Whether there is anything to see: spaces, control and zero-width characters do not count."""
-    answer = split_thought(content)[1] if content.lstrip().startswith(THINK) else content
+    answer = split_reasoning(content)[1] if content.lstrip().startswith(THINK_TAG) else content
     return any(char.isprintable() and not char.isspace() for char in answer)
 
 
-def last_ending(earlier: str, word: object, endings: Endings) -> str:
+def merge_finish_reason(earlier: str, word: object, endings: FinishReasons) -> str:
     """How an answer ended, of which more than one thing is said: that it is whole takes nothing else back."""
     said = str(word or "")
     return earlier if not said or (earlier and endings.get(said) in ("stop", "tool_calls")) else said
 
 
-def _finish_reason(answer: Answer, endings: Endings, failures: Failures) -> FinishReason:
+def _finish_reason(answer: ProviderAnswer, endings: FinishReasons, failures: ProviderErrors) -> FinishReason:
     """Decide whether the answer is whole: tool calls of one that is not must never run."""
     if answer.refusal is not None:
         raise failures.refusal("refused", answer.refusal)
-    calls, word = bool(answer.message.tool_calls), answer.ending
+    calls, word = bool(answer.message.tool_calls), answer.finish_reason
     if len(answer.message.content) > MAX_ANSWER_CHARS:
         problem = f"the answer is longer than {MAX_ANSWER_CHARS} characters: no model writes that much"
         raise failures.error(problem, unavailable=True)
@@ -128,7 +130,7 @@ def _unique_ids(calls: Iterable[ToolCall], taken: set[str]) -> tuple[ToolCall, .
     return tuple(unique)
 
 
-def split_thought(text: str) -> tuple[str, str]:
+def split_reasoning(text: str) -> tuple[str, str]:
     """What the model thought aloud before its answer, and the answer."""
     stripped = text.strip()
     thought = _THOUGHT.match(stripped)

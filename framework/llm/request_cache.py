@@ -16,10 +16,10 @@ from framework.types.messages import Message, ToolDefinition
 
 T = TypeVar("T")
 
-KEPT_TOOLSETS = 64
+_MAX_TOOLSETS = 64
 
 
-def as_json(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     """JSON, also of what orjson refuses: whole numbers past 64 bits in somebody's schema, half characters."""
     try:
         return orjson.dumps(value)
@@ -27,7 +27,7 @@ def as_json(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-class Written:
+class EncodedMessages:
     """The messages of one run in a provider's form. It belongs to the run, and goes with it."""
 
     def __init__(self) -> None:
@@ -44,22 +44,22 @@ class Written:
         del self._messages[same:], self._chunks[same:]
         for message in messages[same:]:
             self._messages.append(message)
-            self._chunks.append((b"," if self._chunks else b"") + as_json(write(message)))
+            self._chunks.append((b"," if self._chunks else b"") + encode_json(write(message)))
         return (b"[", *self._chunks, b"]")
 
 
-class Scratch:
+class RequestCache:
     """What clients keep of one run from request to request."""
 
     def __init__(self) -> None:
-        self._written: dict[str, Written] = {}
+        self._written: dict[str, EncodedMessages] = {}
 
-    def written(self, model: str) -> Written:
+    def messages_for(self, model: str) -> EncodedMessages:
         """The run's messages in the form in which one model gets them."""
-        return self._written.setdefault(model, Written())
+        return self._written.setdefault(model, EncodedMessages())
 
 
-class Toolsets(Generic[T]):
+class ToolsetCache(Generic[T]):
     """What is made of lists of tools, kept for the lists that were used last."""
 
     def __init__(self, make: Callable[[tuple[ToolDefinition, ...]], T]) -> None:
@@ -71,14 +71,14 @@ class Toolsets(Generic[T]):
         known = self._made.pop(id(tools), None)
         made = known[1] if known and known[0] is tools else self._make(tools)
         self._made[id(tools)] = tools, made  # the list is held, so that its id stays its own
-        if len(self._made) > KEPT_TOOLSETS:
+        if len(self._made) > _MAX_TOOLSETS:
             del self._made[next(iter(self._made))]
         return made
 
 
-def fields(body: dict[str, Any], **ready: Sequence[bytes]) -> bytes:
+def json_object(body: dict[str, Any], **ready: Sequence[bytes]) -> bytes:
     """A JSON object of some fields, and of others whose JSON is ready in pieces; each byte of them is copied once."""
-    parts, comma = [as_json(body)[:-1]], b"," if body else b""
+    parts, comma = [encode_json(body)[:-1]], b"," if body else b""
     for name, pieces in ready.items():
         parts += (comma, b'"', name.encode(), b'":', *pieces)
         comma = b","

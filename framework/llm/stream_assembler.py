@@ -8,14 +8,14 @@ from typing import Any
 
 from framework.llm.client import Delta
 from framework.llm.openai_format import REASONING_FIELDS, content_text
-from framework.llm.reply_check import Endings, last_ending
+from framework.llm.reply_check import FinishReasons, merge_finish_reason
 from framework.types.text import fix_surrogates
 
 
-class Assembly:
+class StreamAssembler:
     """An answer under way: takes chunks, gives deltas. Nobody has checked their types, so nothing here trusts one."""
 
-    def __init__(self, endings: Endings) -> None:
+    def __init__(self, endings: FinishReasons) -> None:
         self._endings = endings
         self.chunks = 0
         self.finish = self.model = self.response_id = ""
@@ -37,7 +37,7 @@ class Assembly:
         if not isinstance(choices, list) or not choices:
             return None
         first = as_dict(choices[0])
-        self.finish = last_ending(self.finish, first.get("finish_reason"), self._endings)
+        self.finish = merge_finish_reason(self.finish, first.get("finish_reason"), self._endings)
         delta = as_dict(first.get("delta"))
         found = delta.get("tool_calls")
         pieces = found if isinstance(found, list) else []
@@ -87,8 +87,8 @@ class Assembly:
         By index, else by id; of pieces with neither, one with a name begins a call and one without continues the last.
         """
         call_id, named = piece.get("id"), bool(as_dict(piece.get("function")).get("name"))
-        key = place_of(piece.get("index"))
-        key = place_of(call_id) if key is None else key
+        key = index_key(piece.get("index"))
+        key = index_key(call_id) if key is None else key
         known = self._places.get(key) if key is not None else None
         if known is None and key is None and not named and self._calls:
             return self._calls[-1]
@@ -102,7 +102,7 @@ class Assembly:
         return call
 
 
-def place_of(value: object) -> int | str | None:
+def index_key(value: object) -> int | str | None:
     """Where a piece belongs, by its index or id; None where the server sends neither a number nor a text."""
     return value if isinstance(value, (int, str)) else None
 

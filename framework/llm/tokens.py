@@ -10,13 +10,13 @@ import re
 from math import ceil
 
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]")
-CHARS_A_TOKEN = 4.0
-TOKENS_A_WIDE_CHAR = 0.75
+_CHARS_PER_TOKEN = 4.0
+_TOKENS_PER_WIDE_CHAR = 0.75
 
 
 def estimate_tokens(text: str) -> int:
     """About how many tokens."""
     if text.isascii():
-        return ceil(len(text) / CHARS_A_TOKEN)
+        return ceil(len(text) / _CHARS_PER_TOKEN)
     wide = len(_WIDE.findall(text))
-    return ceil((len(text) - wide) / CHARS_A_TOKEN + wide * TOKENS_A_WIDE_CHAR)
+    return ceil((len(text) - wide) / _CHARS_PER_TOKEN + wide * _TOKENS_PER_WIDE_CHAR)

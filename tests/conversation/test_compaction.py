@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from framework import ModelError, Runtime, events, tool
 from framework.config.templates.prompts import Prompts
-from framework.conversation.compaction import beginning, events_of, facts_of, summed_up
+from framework.conversation.compaction import events_of, extend_summary, facts_of, summarized_count
 from framework.conversation.window import last_messages
 from framework.llm.client import ModelRequest
 from framework.testing import ScriptedModel, Turn, calls
@@ -79,8 +79,8 @@ def test_facts_failures_denials_and_decisions_survive_whatever_the_model_writes(
     history: list[Message] = []
     for messages, text in rounds:
         history += messages
-        gone = beginning(history, keep, lambda message: 1 + len(message.content) // 20)
-        summary = summed_up(summary, history[:gone], text)
+        gone = summarized_count(history, keep, lambda message: 1 + len(message.content) // 20)
+        summary = extend_summary(summary, history[:gone], text)
         history = history[gone:]
         assert not [*faults(history)]
         assert not history or history[0].role == "user"
@@ -96,9 +96,9 @@ def test_facts_failures_denials_and_decisions_survive_whatever_the_model_writes(
 
 
 def test_what_one_summary_said_and_the_next_leaves_out_is_taken_over() -> None:
-    first = summed_up(None, [Message(role="user", content="refund order 1234")], "They want a refund for 1234.")
+    first = extend_summary(None, [Message(role="user", content="refund order 1234")], "They want a refund for 1234.")
     assert first.facts == ()
-    second = summed_up(first, [Message(role="user", content="hurry")], "They are in a hurry.")
+    second = extend_summary(first, [Message(role="user", content="hurry")], "They are in a hurry.")
     assert (second.facts, second.upto) == (("1234",), 2)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from framework import Runtime
 from framework.config.settings import Settings
-from framework.llm.capabilities import Capabilities, Prices, known_capabilities, priced
+from framework.llm.capabilities import Capabilities, Prices, known_capabilities, with_cost
 from framework.llm.client import Delta, ModelRequest
 from framework.llm.openai.client import OpenAIModel
 from framework.types.errors import ConfigError
@@ -129,7 +129,7 @@ def test_a_million_tokens_cost_their_price(
     )
 
     def cost(**prices: float) -> float:
-        return priced(usage, Capabilities(prices=Prices(**prices))).cost_usd
+        return with_cost(usage, Capabilities(prices=Prices(**prices))).cost_usd
 
     every = read * price_in + cached * price_cached + kept * price_kept + written * price_out
     prices = {"input": price_in, "output": price_out, "cached": price_cached, "cache_write": price_kept}
@@ -141,7 +141,7 @@ def test_a_million_tokens_cost_their_price(
 def test_without_a_price_nothing_is_counted() -> None:
     usage = Usage(prompt_tokens=5, completion_tokens=5, total_tokens=10)
 
-    assert priced(usage, Capabilities()) == usage
+    assert with_cost(usage, Capabilities()) == usage
 
 
 # --- in requests

@@ -410,8 +410,8 @@ def test_a_model_that_cannot_be_made_to_call_is_asked_to_choose(form: Format, wa
 @each_format
 def test_the_sdk_is_not_loaded_before_the_first_question(form: Format) -> None:
     program = (
-        "import sys; from framework.llm.providers import connect;"
-        f"connect('{form.name}/m', api_key='k', environ={{}});"
+        "import sys; from framework.llm.providers import create_client;"
+        f"create_client('{form.name}/m', api_key='k', environ={{}});"
         "print(sorted({'openai', 'anthropic', 'google.genai', 'instructor', 'httpx2'} & set(sys.modules)))"
     )
 

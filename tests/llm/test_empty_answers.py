@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from framework import RunResult, Runtime, tool
 from framework.llm.client import ModelInfo, ModelReply
-from framework.llm.reply_check import require_answer
+from framework.llm.reply_check import require_content
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.errors import ModelError
 from framework.types.events import Warned
@@ -170,15 +170,15 @@ def test_only_visible_text_or_a_call_is_an_answer(text: str, thought: str | None
     message = Message(role="assistant", content=content, tool_calls=tool_calls)
     reply = ModelReply(message, "stop", Usage())
     if called or (thought is not None and text.strip()):
-        require_answer(reply, INFO)
+        require_content(reply, INFO)
         return
     with pytest.raises(ModelError) as caught:
-        require_answer(reply, INFO)
+        require_content(reply, INFO)
     assert caught.value.retryable
-    require_answer(ModelReply(message.model_copy(update={"content": content + "x"}), "stop", Usage()), INFO)
+    require_content(ModelReply(message.model_copy(update={"content": content + "x"}), "stop", Usage()), INFO)
 
 
 def test_an_answer_cut_before_its_first_word_is_not_retried_but_says_what_to_raise() -> None:
     with pytest.raises(ModelError, match="raise model_settings") as caught:
-        require_answer(ModelReply(THOUGHTS, "length", Usage()), INFO)
+        require_content(ModelReply(THOUGHTS, "length", Usage()), INFO)
     assert not caught.value.retryable

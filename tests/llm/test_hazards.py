@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import Runtime
-from framework.llm.base_url import base_url_of
+from framework.llm.base_url import normalize_base_url
 from framework.llm.client import ModelReply, ModelRequest
-from framework.llm.openai_format import MOST_TOKENS
-from framework.llm.providers import connect
+from framework.llm.openai_format import MAX_TOKEN_COUNT
+from framework.llm.providers import create_client
 from framework.types.errors import ConfigError, ModelError, ModelRefused
 from framework.types.messages import Message, ToolDefinition
 from tests.support.cases import cases
@@ -126,7 +126,7 @@ def test_whatever_stands_in_an_answer_it_is_a_reply_that_can_be_stored_or_one_er
     assert Message.model_validate_json(reply.message.model_dump_json()) == reply.message
     json.dumps([reply.model, reply.response_id], ensure_ascii=False).encode()
     counts = reply.usage.model_dump(exclude={"cost_usd"}).values()
-    assert all(0 <= count <= 3 * MOST_TOKENS for count in counts)
+    assert all(0 <= count <= 3 * MAX_TOKEN_COUNT for count in counts)
     assert all(call.id and not (call.invalid and call.arguments) for call in reply.message.tool_calls)
 
 
@@ -480,7 +480,7 @@ def test_a_server_that_redirects_for_ever_is_one_error(form: Format, stream: boo
     ],
 )
 def test_an_address_is_taken_as_people_write_it(given: str, used: str) -> None:
-    assert base_url_of(given) == used
+    assert normalize_base_url(given) == used
 
 
 @pytest.mark.parametrize(
@@ -504,7 +504,7 @@ def test_an_address_is_taken_as_people_write_it(given: str, used: str) -> None:
 @each_format
 def test_an_address_that_is_none_is_refused_without_being_repeated(form: Format, address: str, wrong: str) -> None:
     with pytest.raises(ConfigError, match=f"base_url of {form.name}/m: .*such as http://127.0.0.1:8080/v1") as caught:
-        connect(f"{form.name}/m", base_url=address, api_key=KEY, environ={})
+        create_client(f"{form.name}/m", base_url=address, api_key=KEY, environ={})
 
     assert wrong in str(caught.value)
     assert "key=k" not in str(caught.value)

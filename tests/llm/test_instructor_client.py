@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, Field, field_validator
 
 from framework.llm.client import ModelReply, ModelRequest
-from framework.llm.instructor_client import ask_typed
+from framework.llm.instructor_client import request_typed_output
 from framework.llm.openai.client import OpenAIModel
 from framework.types.errors import LimitExceeded, ModelError, Paused
 from framework.types.messages import Message, ToolCall, ToolDefinition, Usage
@@ -55,7 +55,9 @@ def ask_server(
                 return replies[-1]
 
             try:
-                return await ask_typed(ask, request or ModelRequest(messages=(USER,)), PlanDraft, **options), told
+                return await request_typed_output(
+                    ask, request or ModelRequest(messages=(USER,)), PlanDraft, **options
+                ), told
             except ModelError as error:
                 return error, told
             finally:
@@ -66,7 +68,7 @@ def ask_server(
 
 def ask_with(ask: Callable[[ModelRequest], Awaitable[ModelReply]], output: type[T]) -> T:
     async def run() -> T:
-        return await ask_typed(ask, ModelRequest(messages=(USER,)), output)
+        return await request_typed_output(ask, ModelRequest(messages=(USER,)), output)
 
     return asyncio.run(run())
 

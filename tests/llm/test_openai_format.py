@@ -14,7 +14,7 @@ from framework.llm.openai_format import (
     chat_to_usage,
     content_text,
     message_to_chat,
-    read_call,
+    parse_call,
     settings_to_chat,
     tool_choice_to_chat,
     tool_names,
@@ -64,7 +64,7 @@ def test_a_message_survives_the_way_to_the_wire_and_back(message: Message) -> No
 @cases(100)
 @given(st.text())
 def test_reading_arguments_never_raises_and_says_what_is_wrong(given_text: str) -> None:
-    call = read_call("c", "f", given_text)
+    call = parse_call("c", "f", given_text)
 
     assert call.arguments == {} or call.invalid is None
     assert call.invalid is None or call.invalid.startswith("the arguments")
@@ -73,7 +73,7 @@ def test_reading_arguments_never_raises_and_says_what_is_wrong(given_text: str) 
 @cases(100)
 @given(st.dictionaries(text, json_values, max_size=4))
 def test_every_json_object_is_read_as_it_is(arguments: dict[str, Any]) -> None:
-    assert read_call("c", "f", json.dumps(arguments)) == ToolCall(id="c", tool="f", arguments=arguments)
+    assert parse_call("c", "f", json.dumps(arguments)) == ToolCall(id="c", tool="f", arguments=arguments)
 
 
 @cases(100)
@@ -82,7 +82,7 @@ def test_no_cut_of_an_object_is_taken_for_a_whole_one(arguments: dict[str, Any],
     whole = json.dumps(arguments)
     cut = whole[: data.draw(st.integers(min_value=1, max_value=len(whole) - 1))]
 
-    assert read_call("c", "f", cut).invalid is not None
+    assert parse_call("c", "f", cut).invalid is not None
 
 
 @pytest.mark.hostile(4)
@@ -109,7 +109,7 @@ def test_no_cut_of_an_object_is_taken_for_a_whole_one(arguments: dict[str, Any],
     ],
 )
 def test_arguments_that_are_not_one_strict_object_make_an_invalid_call(arguments: object, problem: str) -> None:
-    call = read_call("c1", "f", arguments)
+    call = parse_call("c1", "f", arguments)
 
     assert (call.id, call.tool, call.arguments) == ("c1", "f", {})
     assert call.invalid is not None
@@ -118,12 +118,12 @@ def test_arguments_that_are_not_one_strict_object_make_an_invalid_call(arguments
 
 @pytest.mark.parametrize("arguments", [None, "", "  ", "{}", {}])
 def test_a_call_without_arguments_may_leave_them_out(arguments: object) -> None:
-    assert read_call("c", "f", arguments) == ToolCall(id="c", tool="f")
+    assert parse_call("c", "f", arguments) == ToolCall(id="c", tool="f")
 
 
 def test_arguments_that_come_as_an_object_are_read_like_text() -> None:
-    assert read_call("c", "f", {"a": [1, "ü"]}).arguments == {"a": [1, "ü"]}
-    assert read_call("c", "f", {"a": float("nan")}).invalid is not None
+    assert parse_call("c", "f", {"a": [1, "ü"]}).arguments == {"a": [1, "ü"]}
+    assert parse_call("c", "f", {"a": float("nan")}).invalid is not None
 
 
 def test_an_offered_tool_gets_its_wire_name_and_its_own_name_back() -> None:

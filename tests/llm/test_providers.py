@@ -12,7 +12,7 @@ from framework.llm.client import ModelRequest
 from framework.llm.gemini.client import GeminiModel
 from framework.llm.offline.model import OfflineModel
 from framework.llm.openai.client import OpenAIModel
-from framework.llm.providers import PROVIDERS, Provider, connect
+from framework.llm.providers import PROVIDERS, Provider, create_client
 from framework.types.errors import ConfigError
 from framework.types.messages import Message
 from tests.support.wire import says, wire_server
@@ -22,13 +22,13 @@ CLIENTS = {"openai": OpenAIModel, "anthropic": AnthropicModel, "gemini": GeminiM
 
 
 def test_offline_needs_nothing() -> None:
-    assert isinstance(connect("offline", environ={}), OfflineModel)
+    assert isinstance(create_client("offline", environ={}), OfflineModel)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
 def test_every_provider_connects_with_any_of_its_own_variables(provider: Provider) -> None:
     for variable in provider.key_variables or ("",):
-        model = connect(f"{provider.name}/some/model", environ={variable: "k"})
+        model = create_client(f"{provider.name}/some/model", environ={variable: "k"})
 
     assert isinstance(model, CLIENTS[provider.speaks])
     assert model.info.name == f"{provider.name}/some/model"
@@ -41,7 +41,7 @@ def test_every_provider_connects_with_any_of_its_own_variables(provider: Provide
 def test_a_missing_key_is_one_line_that_names_the_variable(provider: Provider, key: str | None) -> None:
     environ = {} if key is None else dict.fromkeys(provider.key_variables, key)
     with pytest.raises(ConfigError) as caught:
-        connect(f"{provider.name}/m", environ=environ)
+        create_client(f"{provider.name}/m", environ=environ)
 
     variables = " or ".join(provider.key_variables)
     assert str(caught.value) == f"{provider.name}/m needs a key: set {variables} (or use model: offline)"
@@ -62,14 +62,14 @@ def test_a_missing_key_is_one_line_that_names_the_variable(provider: Provider, k
 )
 def test_a_name_that_cannot_be_used_is_one_line_that_says_why(name: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        connect(name, environ={"OPENAI_API_KEY": "k"})
+        create_client(name, environ={"OPENAI_API_KEY": "k"})
 
     assert str(caught.value) == message
 
 
 def test_a_key_that_no_header_can_carry_is_refused_without_being_repeated() -> None:
     with pytest.raises(ConfigError, match="copy OPENAI_API_KEY again") as caught:
-        connect("openai/m", environ={"OPENAI_API_KEY": "sk-geheim\nx"})
+        create_client("openai/m", environ={"OPENAI_API_KEY": "sk-geheim\nx"})
 
     assert "geheim" not in str(caught.value)
 
@@ -77,7 +77,7 @@ def test_a_key_that_no_header_can_carry_is_refused_without_being_repeated() -> N
 def sent_key(environ: dict[str, str], api_key: str | None = None) -> str:
     async def run() -> str:
         async with wire_server([says("ok")]) as server:
-            model = connect("openai/m", base_url=server.url, api_key=api_key, environ=environ)
+            model = create_client("openai/m", base_url=server.url, api_key=api_key, environ=environ)
             async for _ in model.stream(ModelRequest(messages=(Message(role="user", content="hi"),))):
                 pass
             await model.close()
@@ -100,9 +100,9 @@ def test_a_missing_sdk_is_one_line_that_says_what_to_install(name: str) -> None:
     program = (
         "import importlib.util, sys; real = importlib.util.find_spec;"
         "importlib.util.find_spec = lambda name: None if name in ('anthropic', 'google.genai') else real(name);"
-        "from framework.llm.providers import connect;"
+        "from framework.llm.providers import create_client;"
         "from framework.types.errors import ConfigError\n"
-        f"try: connect('{name}/m', api_key='k', environ={{}})\n"
+        f"try: create_client('{name}/m', api_key='k', environ={{}})\n"
         "except ConfigError as error: print(error)"
     )
 
@@ -114,8 +114,8 @@ def test_a_missing_sdk_is_one_line_that_says_what_to_install(name: str) -> None:
 def test_what_is_said_of_a_model_wins_over_what_is_known_of_it() -> None:
     said = Capabilities(tools=False, prices=Prices(input=1, output=2))
 
-    known = connect("anthropic/claude-haiku-4-5", api_key="k", environ={}).info.capabilities
-    told = connect("anthropic/claude-haiku-4-5", api_key="k", capabilities=said, environ={}).info.capabilities
+    known = create_client("anthropic/claude-haiku-4-5", api_key="k", environ={}).info.capabilities
+    told = create_client("anthropic/claude-haiku-4-5", api_key="k", capabilities=said, environ={}).info.capabilities
 
     assert (known.tools, known.context_window) == (True, 200_000)
     assert (told.tools, told.context_window, told.prices) == (False, 200_000, said.prices)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.llm.openai_format import message_to_chat
-from framework.llm.request_cache import KEPT_TOOLSETS, Toolsets, Written, fields
+from framework.llm.request_cache import _MAX_TOOLSETS, EncodedMessages, ToolsetCache, json_object
 from framework.types.messages import Message, ToolDefinition
 from tests.support.cases import cases
 
@@ -28,7 +28,7 @@ CONVERSATIONS = st.lists(
 def test_however_a_conversation_changes_its_bytes_are_those_of_writing_it_anew(
     steps: list[tuple[str, int, str]],
 ) -> None:
-    written, messages = Written(), list[Message]()
+    written, messages = EncodedMessages(), list[Message]()
     for what, place, text in steps:
         message = Message(role="user", content=text)
         if what == "append":
@@ -49,7 +49,7 @@ def test_what_is_the_same_is_not_written_again() -> None:
         seen.append(message.content)
         return write(message)
 
-    written, messages = Written(), [Message(role="user", content=str(n)) for n in range(3)]
+    written, messages = EncodedMessages(), [Message(role="user", content=str(n)) for n in range(3)]
     written.pieces(messages, noting)
     messages.append(Message(role="user", content="3"))
     written.pieces(messages, noting)
@@ -63,25 +63,25 @@ def test_tools_are_made_once_for_as_long_as_their_list_is_in_use() -> None:
         made.append(len(tools))
         return len(tools)
 
-    toolsets = Toolsets(make)
+    toolsets = ToolsetCache(make)
     lists = [
         tuple(ToolDefinition(name=f"t{n}", description="d", parameters={}) for n in range(size)) for size in range(3)
     ]
     for _ in range(3):
         assert [toolsets.of(tools) for tools in lists] == [0, 1, 2]
     assert made == [0, 1, 2]
-    for n in range(KEPT_TOOLSETS):
+    for n in range(_MAX_TOOLSETS):
         toolsets.of((ToolDefinition(name=f"x{n}", description="d", parameters={}),))
     toolsets.of(lists[2])
     assert made.count(2) == 2, "what was not used for long is made anew"
 
 
 def test_fields_whose_json_is_ready_stand_beside_the_others() -> None:
-    assert json.loads(fields({"model": "m", "n": 1}, messages=[b"[1", b"]"], tools=[b"[]"])) == {
+    assert json.loads(json_object({"model": "m", "n": 1}, messages=[b"[1", b"]"], tools=[b"[]"])) == {
         "model": "m",
         "n": 1,
         "messages": [1],
         "tools": [],
     }
-    assert fields({}, a=[b"1"], b=[b"2"]) == b'{"a":1,"b":2}'
-    assert fields({}) == b"{}"
+    assert json_object({}, a=[b"1"], b=[b"2"]) == b'{"a":1,"b":2}'
+    assert json_object({}) == b"{}"

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from framework import Approve, ModelError, RunResult, Runtime, tool
-from framework.llm.capabilities import Capabilities, Prices, priced
+from framework.llm.capabilities import Capabilities, Prices, with_cost
 from framework.llm.client import Delta, ModelInfo, ModelRequest
 from framework.telemetry.setup import exporting
 from framework.testing import ScriptedModel, calls
@@ -56,7 +56,7 @@ class Priced(ScriptedModel):
         async for delta in super().stream(request):
             reply = delta.reply
             if reply is not None:
-                reply = replace(reply, usage=priced(reply.usage, self.info.capabilities), model="house-1")
+                reply = replace(reply, usage=with_cost(reply.usage, self.info.capabilities), model="house-1")
             yield replace(delta, reply=reply)
 
 

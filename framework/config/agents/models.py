@@ -9,7 +9,7 @@ from framework.config.settings import SETTINGS_FILE, Settings, variable_name
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
 from framework.config.yaml.environment import expand
 from framework.config.yaml.parse import redact_problems
-from framework.llm.capabilities import unknown_settings
+from framework.llm.capabilities import unsupported_settings
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
 from framework.types.text import did_you_mean
@@ -59,7 +59,7 @@ def model_problems(spec: AgentSpec, document: Document, models: Collection[str])
         if message := unknown_model(model, models):
             yield document.problem(path, message, hint=_HINT)
     provider = (spec.model or "").partition("/")[0]
-    for name in unknown_settings(provider, spec.model_settings):
+    for name in unsupported_settings(provider, spec.model_settings):
         hint = "take it out: it would do nothing"
         yield document.problem(("model_settings", name), f"{provider} knows no {name}", hint=hint, at_key=True)
 

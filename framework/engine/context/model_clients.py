@@ -10,8 +10,8 @@ from framework.config.agents.models import unknown_model
 from framework.config.settings import SETTINGS_FILE, ModelAlias, Settings
 from framework.engine.context.circuit_breaker import CircuitBreakers
 from framework.llm.client import ModelClient
-from framework.llm.json_protocol.client import in_protocol
-from framework.llm.providers import OFFLINE, PROVIDERS, connect
+from framework.llm.json_protocol.client import with_protocol
+from framework.llm.providers import OFFLINE, PROVIDERS, create_client
 from framework.types.errors import ConfigError, RequestError
 from framework.types.text import did_you_mean
 
@@ -26,7 +26,7 @@ class ModelClients:
 
     def for_agent(self, settings: Settings, agent: Agent, name: str | None = None) -> ModelClient:
         """The client of an agent, or another one for it, in its protocol; raises ConfigError when it has no key."""
-        return in_protocol(self.get(settings, name or agent.spec.model or settings.model), agent.spec.protocol)
+        return with_protocol(self.get(settings, name or agent.spec.model or settings.model), agent.spec.protocol)
 
     def get(self, settings: Settings, name: str) -> ModelClient:
         """The client of a name that agent files use; raises ConfigError when it has no key."""
@@ -48,9 +48,9 @@ class ModelClients:
             if "/" not in name and name != OFFLINE:
                 known = did_you_mean(name, sorted({OFFLINE, *self._own, *settings.models}))
                 raise ConfigError(f"there is no model {name!r}: write PROVIDER/MODEL, or an alias{known}")
-            return connect(name, environ=os.environ)
+            return create_client(name, environ=os.environ)
         key = alias.api_key.get_secret_value() if alias.api_key else None
-        return connect(
+        return create_client(
             alias.model, base_url=alias.base_url, api_key=key, capabilities=alias.capabilities, environ=os.environ
         )
 

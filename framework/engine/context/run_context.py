@@ -19,7 +19,7 @@ from framework.engine.context.budget import Budget
 from framework.engine.context.journal import next_event
 from framework.engine.context.policy import Policy
 from framework.engine.context.services import Services
-from framework.llm.request_cache import Scratch
+from framework.llm.request_cache import RequestCache
 from framework.telemetry import names
 from framework.telemetry.span import NO_SPAN, OpenSpan
 from framework.telemetry.spans import Kind
@@ -52,7 +52,7 @@ class RunContext(ABC):
         self.budget: Budget = Budget(state, agent, services.current_agent, parent.budget if parent else None)
         parents = (*parent.policy.parents, parent.agent) if parent else ()
         self.policy: Policy = Policy(agent, services.current_agent, parents, BaseFolder(services.base_path))
-        self.scratch = Scratch()
+        self.scratch = RequestCache()
         """Cache of model clients, shared by all requests of this run."""
         self.deadline: asyncio.Timeout | None = None
         """Deadline of the run while it is in progress."""

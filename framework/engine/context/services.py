@@ -18,7 +18,7 @@ from framework.engine.context.journal import Journal
 from framework.engine.context.stream import Channel
 from framework.engine.context.tool_threads import ToolThreads
 from framework.llm.client import ModelClient
-from framework.llm.request_cache import Toolsets
+from framework.llm.request_cache import ToolsetCache
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
@@ -51,7 +51,7 @@ class Services:
     threads: ToolThreads
     """Where tools that are not coroutines run."""
     rate_limiter: RateLimiter
-    tool_tokens: Toolsets[int]
+    tool_tokens: ToolsetCache[int]
     """How large lists of tools are, each counted once for as long as it is in use."""
     base_path: Path
     reserved_files: tuple[Path, ...]

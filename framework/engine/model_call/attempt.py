@@ -10,9 +10,9 @@ from time import perf_counter
 from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.context_window import message_tokens, request_tokens
 from framework.engine.model_call.trace import ModelTrace
-from framework.llm.capabilities import priced
+from framework.llm.capabilities import with_cost
 from framework.llm.client import ModelClient, ModelInfo, ModelReply, ModelRequest
-from framework.llm.reply_check import require_answer
+from framework.llm.reply_check import require_content
 from framework.llm.tokens import estimate_tokens
 from framework.types.errors import ModelError
 from framework.types.events import ContentReceived
@@ -55,7 +55,7 @@ async def send_attempt(
     with call.attempt(info, fallback=fallback) as trace:
         try:
             reply = _counted(run, request, await _in_time(run, client, request, incoming), info)
-            require_answer(reply, info)
+            require_content(reply, info)
         except ModelError as error:
             error.usage = incoming.cost(run, request, error.usage)
             trace.failed("timeout" if incoming.late else error.code, error.usage)
@@ -72,7 +72,7 @@ def _counted(run: RunContext, request: ModelRequest, reply: ModelReply, info: Mo
         return reply
     if not usage.total_tokens:
         usage = _estimated(run, request, message_tokens(reply.message), info)
-    cost = reply.usage.cost_usd or priced(usage, info.capabilities).cost_usd
+    cost = reply.usage.cost_usd or with_cost(usage, info.capabilities).cost_usd
     return replace(reply, usage=usage.model_copy(update={"cost_usd": cost}))
 
 
@@ -80,7 +80,7 @@ def _estimated(run: RunContext, request: ModelRequest, completion: int, info: Mo
     """Estimated usage when the provider reports none, so that budgets still advance."""
     prompt = request_tokens(run, request)
     usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
-    return priced(usage, info.capabilities)
+    return with_cost(usage, info.capabilities)
 
 
 @dataclass(slots=True)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from framework.config.templates.prompts import PromptError
-from framework.conversation.compaction import beginning, summed_up
+from framework.conversation.compaction import extend_summary, summarized_count
 from framework.engine.context.run_context import RunContext
 from framework.engine.model_call import retry as asking
 from framework.engine.model_call import turn as turns
 from framework.engine.model_call.context_window import message_tokens
 from framework.llm.client import ModelRequest
-from framework.llm.json_protocol.client import ask_valid
+from framework.llm.json_protocol.client import request_valid_reply
 from framework.types.errors import LimitExceeded, ModelError
 from framework.types.messages import Message
 from framework.types.text import shorten
@@ -54,7 +54,7 @@ def _allowed(run: RunContext) -> int | None:
 
 async def _compress(run: RunContext, keep: int) -> None:
     state = run.state
-    count = beginning(state.history, keep, message_tokens)
+    count = summarized_count(state.history, keep, message_tokens)
     steps = run.budget.limits.max_steps
     if steps is not None and steps < _STEPS_NEEDED:
         return
@@ -65,7 +65,7 @@ async def _compress(run: RunContext, keep: int) -> None:
     except (ModelError, LimitExceeded, PromptError) as error:
         await run.warn("compression", f"the conversation could not be summed up: {error}")
         return
-    state.summary = summed_up(state.summary, gone, text)
+    state.summary = extend_summary(state.summary, gone, text)
     state.history = state.history[count:]
     await run.save()
     told = f"{count} messages of the conversation were summed up; they stay in the store"
@@ -82,5 +82,5 @@ async def _summary_text(run: RunContext, gone: Sequence[Message]) -> str:
     messages = (*turns.render_preamble(run), *turns.render_summary(run), *gone, Message(role="user", content=text))
     settings = run.state.model_settings.model_copy(update={"tool_choice": None})
     request = ModelRequest(messages, settings=settings, scratch=run.scratch)
-    reply = await ask_valid(partial(turns.call_model, run), request)
+    reply = await request_valid_reply(partial(turns.call_model, run), request)
     return reply.message.content

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from framework.engine.context.run_context import RunContext
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
-from framework.llm.request_cache import as_json
+from framework.llm.request_cache import encode_json
 from framework.llm.tokens import estimate_tokens
 from framework.types.errors import LimitExceeded
 from framework.types.messages import Message, ToolDefinition
@@ -98,4 +98,4 @@ def _advice(run: RunContext) -> str:
 
 def _text(message: Message) -> str:
     calls = [[call.tool, call.arguments] for call in message.tool_calls]
-    return message.content + (as_json(calls).decode() if calls else "")
+    return message.content + (encode_json(calls).decode() if calls else "")

@@ -26,7 +26,7 @@ from framework.engine.context.circuit_breaker import Permit
 from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.attempt import message_id, send_attempt
 from framework.engine.model_call.trace import ModelTrace, model_trace
-from framework.llm.capabilities import unknown_settings
+from framework.llm.capabilities import unsupported_settings
 from framework.llm.client import ModelClient, ModelReply, ModelRequest
 from framework.types.backoff import backoff
 from framework.types.errors import ConfigError, ModelError
@@ -97,7 +97,7 @@ def _client(run: RunContext, name: str, request: ModelRequest, *, fallback: bool
             raise
         raise ModelError(error.message, unavailable=True) from None
     info = client.info
-    if not fallback and (unknown := unknown_settings(info.provider, request.settings)):
+    if not fallback and (unknown := unsupported_settings(info.provider, request.settings)):
         raise ConfigError(f"{name}: {info.provider} knows no {', '.join(unknown)}: take it out of model_settings")
     if request.output is not None and not info.typed:
         raise ModelError(f"{name} cannot give the typed answer that was asked for", unavailable=True)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.retry import primary_client
-from framework.llm.json_protocol.reply import unfenced
+from framework.llm.json_protocol.reply import strip_fence
 from framework.tools.schema.arguments import ArgumentsError, SchemaArguments, bounded_model
 from framework.types.errors import ConfigError
 from framework.types.messages import Message
@@ -70,7 +70,7 @@ async def final_data(run: RunContext, text: str, ask: AskTyped) -> Any:
     if output is None:
         return None
     try:
-        answer = output.model_validate_json(unfenced(text.strip()))
+        answer = output.model_validate_json(strip_fence(text.strip()))
     except ValidationError:
         instruction = Message(role="system", content=INSTRUCTION.format(name=output.__name__))
         answer = await ask(output, instruction)

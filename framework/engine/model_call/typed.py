@@ -9,8 +9,8 @@ from pydantic import BaseModel, ValidationError
 from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.retry import primary_client
 from framework.llm.client import ModelRequest
-from framework.llm.instructor_client import Ask, ask_typed
-from framework.llm.json_protocol.client import ask_valid
+from framework.llm.instructor_client import Ask, request_typed_output
+from framework.llm.json_protocol.client import request_valid_reply
 from framework.types.errors import ModelError
 
 T = TypeVar("T", bound=BaseModel)
@@ -30,8 +30,8 @@ async def typed_reply(run: RunContext, ask: Ask, request: ModelRequest, output: 
         ModelError: the answer does not fit the type, however often the model was asked.
     """
     if not primary_client(run, model).info.typed:
-        return await ask_typed(ask, request, output)
-    reply = await ask_valid(ask, request)
+        return await request_typed_output(ask, request, output)
+    reply = await request_valid_reply(ask, request)
     try:
         return output.model_validate_json(reply.message.content)
     except ValidationError as error:

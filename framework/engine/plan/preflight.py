@@ -10,7 +10,7 @@ from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.retry import primary_client
 from framework.engine.model_call.turn import preamble_messages
 from framework.engine.plan.references import expected_types, invalid_references, references, referring_parameters
-from framework.llm.openai_format import read_again
+from framework.llm.openai_format import revalidate_call
 from framework.llm.tokens import estimate_tokens
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.tool import Tool
@@ -126,7 +126,7 @@ def _check(run: RunContext, plan: Plan, step: PlanStep) -> StepCheck:
         return StepCheck(id=step.id, verdict="deny", findings=tuple(findings))
     if step.tools is not None:
         findings.append("it names a tool and the tools it is free to use: give one of the two")
-    if invalid := read_again(ToolCall(id=step.id, tool=tool.name, arguments=step.parameters)).invalid:
+    if invalid := revalidate_call(ToolCall(id=step.id, tool=tool.name, arguments=step.parameters)).invalid:
         return StepCheck(id=step.id, verdict="deny", risk=tool.risk, findings=(f"{tool.name}: {invalid}",))
     # What a reference will stand for is not known: only rules that hold whatever it is count now.
     known = {name: value for name, value in step.parameters.items() if name not in referring_parameters(step)}

@@ -29,7 +29,7 @@ from framework.engine.runtime.project import Project
 from framework.engine.runtime.root import drive_root
 from framework.engine.runtime.trace import configured_content, run_spans
 from framework.llm.client import ModelClient
-from framework.llm.request_cache import Toolsets
+from framework.llm.request_cache import ToolsetCache
 from framework.store.database_files import database_paths
 from framework.store.protocol import NullRecord, RunRecord, Store
 from framework.telemetry.content import Content
@@ -76,7 +76,7 @@ class Launcher:
         """By run, also of those that wait, where the store does not keep what their agents are made of."""
         self._root, self._catalog, self._deps = project.root, project.catalog, deps
         self._rate_limiter = RateLimiter()
-        self._tool_tokens = Toolsets(tool_tokens)
+        self._tool_tokens = ToolsetCache(tool_tokens)
         self._meters = RunMetrics()
         self._threads = ToolThreads(self._meters.abandoned)
         self._running: dict[str, _ActiveRun] = {}

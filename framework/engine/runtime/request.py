@@ -14,7 +14,7 @@ from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.engine.runtime.options import RunOptions, require_type
 from framework.llm.message_formats import Form, imported
-from framework.llm.openai_format import read_again
+from framework.llm.openai_format import revalidate_call
 from framework.types.confirmation_kinds import KINDS
 from framework.types.errors import RequestError
 from framework.types.messages import Message, ToolCall
@@ -174,7 +174,7 @@ def storable_decisions(decisions: Mapping[str, Decision]) -> dict[str, Decision]
     for key, decision in decisions.items():
         match decision:
             case Edit(arguments=arguments):
-                if problem := read_again(ToolCall(id=key, tool="", arguments=arguments)).invalid:
+                if problem := revalidate_call(ToolCall(id=key, tool="", arguments=arguments)).invalid:
                     raise RequestError(f"the edit of {key}: {problem}")
                 kept[key] = decision
             case Respond(text=text):

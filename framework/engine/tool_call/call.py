@@ -16,7 +16,7 @@ from framework.engine.tool_call import argument_repair, hooks
 from framework.engine.tool_call.execution import execute
 from framework.engine.tool_call.results import INVALID_CALL, record_result
 from framework.engine.tool_call.trace import record_decision, trace_call
-from framework.llm.openai_format import read_again, without_doubles
+from framework.llm.openai_format import revalidate_call, unique_calls
 from framework.tools.conditions import policy_views
 from framework.tools.locations import canonical_arguments
 from framework.tools.schema.arguments import ArgumentsError
@@ -56,7 +56,7 @@ def normalize_message(message: Message, state: RunState, toolset: Toolset) -> Me
     """
     used = {*state.calls, *(call.id for earlier in state.messages for call in earlier.tool_calls)}
     unique = []
-    requested = [_with_tool_name(read_again(call), toolset) for call in without_doubles(message.tool_calls)]
+    requested = [_with_tool_name(revalidate_call(call), toolset) for call in unique_calls(message.tool_calls)]
     for index, call in enumerate(requested):
         fresh = call.id.translate(_ESCAPED_MARKS)
         if not fresh or fresh in used:
@@ -94,7 +94,9 @@ def reserve_calls(run: RunContext, requested: Sequence[ToolCall], *, is_retry: b
         LimitExceeded: none of them fits, or one was made too often.
     """
     open_calls = run.state.open_calls()  # these were read when their message came in
-    requested = [call if any(call is open_call for open_call in open_calls) else read_again(call) for call in requested]
+    requested = [
+        call if any(call is open_call for open_call in open_calls) else revalidate_call(call) for call in requested
+    ]
     requested = [_with_tool_name(call, run.agent.toolset) for call in requested]
     new = [call for call in requested if call.id not in run.state.calls]
     fitting = 0
@@ -239,7 +241,7 @@ async def _apply_decision(
 async def _execute_edited(run: RunContext, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> Confirmations:
     """A human's arguments instead of the model's: judged as any other call, but not asked about again."""
     canonical = canonical_arguments(tool, arguments, run.services.base_path).arguments
-    edited = read_again(call.model_copy(update={"arguments": canonical}))
+    edited = revalidate_call(call.model_copy(update={"arguments": canonical}))
     seen = policy_views(tool, edited.arguments)
     try:
         bound = argument_repair.bind_arguments(tool, edited.arguments, run.services.base_path)

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from framework.llm.anthropic.format import (
     content_to_message,
+    parse_usage,
     request_to_body,
-    stamp,
-    usage_to_ours,
+    thinking_stamp,
     with_answer_tool,
     without_answer_tool,
 )
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
-from framework.llm.http_client import http_client, unstreamed
+from framework.llm.http_client import create_http_client, read_unstreamed
 from framework.llm.openai_format import tool_names
-from framework.llm.provider_errors import Failures, wait_of, words_of
-from framework.llm.reply_check import Answer, Endings, judge, last_ending
-from framework.llm.stream_assembler import as_dict, place_of
+from framework.llm.provider_errors import ProviderErrors, message_in, parse_retry_after
+from framework.llm.reply_check import FinishReasons, ProviderAnswer, merge_finish_reason, to_reply
+from framework.llm.stream_assembler import as_dict, index_key
 from framework.types.errors import ModelError
 from framework.types.text import fix_surrogates
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SDK_TIMEOUT = 600.0
 """Seconds; a net below the deadline that the engine sets."""
-ENDINGS: Endings = {
+_FINISH_REASONS: FinishReasons = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "tool_use": "tool_calls",
@@ -39,7 +39,7 @@ ENDINGS: Endings = {
     "refusal": "content_filter",
     "pause_turn": "error",
 }
-FINAL = {
+_PERMANENT_ERRORS = {
     "authentication_error": 401,
     "billing_error": 402,
     "invalid_request_error": 400,
@@ -66,7 +66,7 @@ class AnthropicModel:
         self._info = replace(served_model("anthropic", model, base_url, capabilities), answer_tool=True)
         self._api_key = api_key
         self._base_url = base_url.rstrip("/").removesuffix("/v1") if base_url else None
-        self._failures = Failures(self._info.name, api_key, base_url)
+        self._failures = ProviderErrors(self._info.name, api_key, base_url)
         self._client: AsyncAnthropic | None = None
 
     @property
@@ -79,14 +79,14 @@ class AnthropicModel:
         create: Any = self._connected().messages.create
         request = with_answer_tool(request)
         body = request_to_body(request, self._info)
-        answer = Blocks()
+        answer = MessageAssembler()
         if not request.stream and not self._info.capabilities.stream_only:
             answer.whole = self._checked(await self._guard(create(**body)))
             yield Delta(reply=without_answer_tool(self._reply(answer, body, request)))
             return
         events = await self._guard(create(**body, stream=True))
         try:
-            if (message := await self._guard(unstreamed(events.response))) is not None:
+            if (message := await self._guard(read_unstreamed(events.response))) is not None:
                 answer.whole = self._checked(message)
                 reply = without_answer_tool(self._reply(answer, body, request))
                 if request.stream:
@@ -124,7 +124,7 @@ class AnthropicModel:
             base_url=self._base_url,
             max_retries=0,
             timeout=SDK_TIMEOUT,
-            http_client=http_client(SDK_TIMEOUT),
+            http_client=create_http_client(SDK_TIMEOUT),
             open_telemetry=False,
         )
 
@@ -138,21 +138,21 @@ class AnthropicModel:
             raise self._failures.empty()
         return whole
 
-    def _reply(self, blocks: Blocks, body: Mapping[str, Any], request: ModelRequest) -> ModelReply:
+    def _reply(self, blocks: MessageAssembler, body: Mapping[str, Any], request: ModelRequest) -> ModelReply:
         whole = blocks.whole
         ending = str(whole.get("stop_reason") or "")
         refused = ending == "refusal"
-        mark = stamp(self._info.model, body.get("system", ()), body.get("tools", ()))
-        answer = Answer(
+        mark = thinking_stamp(self._info.model, body.get("system", ()), body.get("tools", ()))
+        answer = ProviderAnswer(
             message=content_to_message(blocks.content(), tool_names(request.tools), mark=mark),
-            ending=ending,
-            usage=usage_to_ours(as_dict(whole.get("usage"))),
+            finish_reason=ending,
+            usage=parse_usage(as_dict(whole.get("usage"))),
             model=str(whole.get("model") or ""),
             response_id=str(whole.get("id") or ""),
             pieces=blocks.events,
             refusal=str(as_dict(whole.get("stop_details")).get("explanation") or "") if refused else None,
         )
-        return judge(answer, request, self._info, ENDINGS, self._failures)
+        return to_reply(answer, request, self._info, _FINISH_REASONS, self._failures)
 
     async def _guard(self, call: Awaitable[T]) -> T:
         from anthropic import AnthropicError
@@ -163,8 +163,8 @@ class AnthropicModel:
         import anthropic
 
         if isinstance(error, anthropic.APIStatusError) and error.status_code >= 300:
-            wait = wait_of(error.response.headers)
-            return self._failures.status(error.status_code, words_of(_told(error.body)), wait=wait)
+            wait = parse_retry_after(error.response.headers)
+            return self._failures.status(error.status_code, message_in(_told(error.body)), wait=wait)
         if isinstance(error, anthropic.APIError) and not isinstance(error, anthropic.APIConnectionError):
             return self._reported(error.body)
         return None
@@ -172,10 +172,10 @@ class AnthropicModel:
     def _reported(self, body: object) -> ModelError:
         told = _told(body)
         kind = told.get("type") if isinstance(told, Mapping) else None
-        return self._failures.reported(words_of(told), code=FINAL.get(str(kind)))
+        return self._failures.reported(message_in(told), code=_PERMANENT_ERRORS.get(str(kind)))
 
 
-class Blocks:
+class MessageAssembler:
     """An answer under way: takes events, gives deltas. The SDK checks no types, so nothing here trusts one."""
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class Blocks:
     def take(self, event: Mapping[str, Any]) -> Delta | None:
         """Add an event; gives what of it can be shown already, an empty Delta where that is nothing yet."""
         self.events += 1
-        place = place_of(event.get("index"))
+        place = index_key(event.get("index"))
         match event.get("type"):
             case "message_start":
                 self.whole.update(as_dict(event.get("message")))
@@ -199,7 +199,9 @@ class Blocks:
                 return self._take_piece(place, as_dict(event.get("delta")))
             case "message_delta":
                 told = as_dict(event.get("delta"))
-                ending = last_ending(str(self.whole.get("stop_reason") or ""), told.get("stop_reason"), ENDINGS)
+                ending = merge_finish_reason(
+                    str(self.whole.get("stop_reason") or ""), told.get("stop_reason"), _FINISH_REASONS
+                )
                 self.whole.update(told, usage=self._usage(as_dict(event.get("usage"))), stop_reason=ending)
         return None
 

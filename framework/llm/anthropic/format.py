@@ -12,16 +12,16 @@ from typing import Any
 
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
-from framework.llm.openai_format import count_of, outgoing_name, read_call, wire_names
+from framework.llm.openai_format import parse_call, to_wire_name, token_count, wire_names
 from framework.types.messages import REFUSED, Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
 from framework.types.text import fix_surrogates
 
-MAX_TOKENS = 4096
+_DEFAULT_MAX_TOKENS = 4096
 """Longest answer where the settings say nothing: this API must be told."""
-SAMPLING_VERSION = "2023-06-01"
+_SAMPLING_VERSION = "2023-06-01"
 """The last version of the API that knows `temperature` and `top_p`."""
-THINKING = ("thinking", "redacted_thinking")
+_THINKING_BLOCKS = ("thinking", "redacted_thinking")
 _CACHE = {"type": "ephemeral"}
 _EFFORT = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
 ANSWER_TOOL = "agentsd.answer"
@@ -30,7 +30,7 @@ _ANSWER_DESCRIPTION = "Give your final answer: call this, and nothing else, once
 _NOTHING = "(empty)"
 """Stands for an empty text, which the API refuses."""
 
-Block = dict[str, Any]
+_Block = dict[str, Any]
 
 
 def request_to_body(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
@@ -38,14 +38,14 @@ def request_to_body(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
     system, tools = _system(request.messages), _tools(request.tools)
     names, settings, can = wire_names(request.tools), request.settings, info.capabilities
     choice = can.tool_choice(settings.tool_choice) if tools else "auto"
-    mark = stamp(info.model, system, tools)
+    mark = thinking_stamp(info.model, system, tools)
     last_user = max((place for place, message in enumerate(request.messages) if message.role == "user"), default=-1)
 
     def thinks(place: int, data: Mapping[str, Any]) -> bool:
         """Thinking goes back only while its tool turns last: what is older was made for another conversation."""
         return place > last_user and data.get("stamp") == mark
 
-    turns = turns_of(request.messages, names, thinks)
+    turns = to_turns(request.messages, names, thinks)
     if tools or any(turn["role"] == "assistant" for turn in turns):  # it goes on: a lone question is not asked again
         _mark_end(turns, request.messages)
     body: dict[str, Any] = {
@@ -63,11 +63,11 @@ def request_to_body(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
     sampling = {"temperature": settings.temperature, "top_p": settings.top_p}
     sampling = {key: value for key, value in sampling.items() if value is not None}
     if sampling and body.get("thinking", {}).get("type") not in ("adaptive", "enabled"):  # which sample by themselves
-        body |= {"extra_body": sampling, "extra_headers": {"anthropic-version": SAMPLING_VERSION}}
+        body |= {"extra_body": sampling, "extra_headers": {"anthropic-version": _SAMPLING_VERSION}}
     return body
 
 
-def stamp(model: str, system: Sequence[Block], tools: Sequence[Block]) -> str:
+def thinking_stamp(model: str, system: Sequence[_Block], tools: Sequence[_Block]) -> str:
     """Names what thinking is bound to: put behind anything else, models refuse their own."""
     told = json.dumps([model, system, tools], sort_keys=True)
     return blake2b(told.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
@@ -78,7 +78,7 @@ def content_to_message(content: Iterable[Mapping[str, Any]], names: Mapping[str,
     texts: list[str] = []
     calls: list[ToolCall] = []
     thoughts: list[str] = []
-    outline: list[Block | str] = []
+    outline: list[_Block | str] = []
     for block in content:
         match block.get("type"):
             case "text":
@@ -87,7 +87,7 @@ def content_to_message(content: Iterable[Mapping[str, Any]], names: Mapping[str,
             case "tool_use":
                 name = fix_surrogates(str(block.get("name") or ""))
                 calls.append(
-                    read_call(fix_surrogates(str(block.get("id") or "")), names.get(name, name), block.get("input"))
+                    parse_call(fix_surrogates(str(block.get("id") or "")), names.get(name, name), block.get("input"))
                 )
                 outline.append("call")
             case "thinking" | "redacted_thinking":
@@ -104,10 +104,13 @@ def content_to_message(content: Iterable[Mapping[str, Any]], names: Mapping[str,
     )
 
 
-def usage_to_ours(usage: Mapping[str, Any]) -> Usage:
+def parse_usage(usage: Mapping[str, Any]) -> Usage:
     """Token counts; the API counts cached input apart from the other."""
-    read, kept = count_of(usage.get("cache_read_input_tokens")), count_of(usage.get("cache_creation_input_tokens"))
-    prompt, written = count_of(usage.get("input_tokens")) + read + kept, count_of(usage.get("output_tokens"))
+    read, kept = (
+        token_count(usage.get("cache_read_input_tokens")),
+        token_count(usage.get("cache_creation_input_tokens")),
+    )
+    prompt, written = token_count(usage.get("input_tokens")) + read + kept, token_count(usage.get("output_tokens"))
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=written,
@@ -117,7 +120,7 @@ def usage_to_ours(usage: Mapping[str, Any]) -> Usage:
     )
 
 
-def _system(messages: Sequence[Message]) -> list[Block]:
+def _system(messages: Sequence[Message]) -> list[_Block]:
     """What the conversation begins with, marked to be cached: with the tools before it, it is the same every time."""
     text = "\n\n".join(message.content for message in messages[: _leading(messages)] if message.content.strip())
     return [{"type": "text", "text": text, "cache_control": _CACHE}] if text else []
@@ -127,8 +130,8 @@ def _leading(messages: Sequence[Message]) -> int:
     return next((place for place, message in enumerate(messages) if message.role != "system"), len(messages))
 
 
-def _tools(definitions: Sequence[ToolDefinition]) -> list[Block]:
-    tools: list[Block] = [
+def _tools(definitions: Sequence[ToolDefinition]) -> list[_Block]:
+    tools: list[_Block] = [
         {"name": tool.wire_name, "description": tool.description, "input_schema": {"type": "object", **tool.parameters}}
         for tool in definitions
     ]
@@ -137,7 +140,7 @@ def _tools(definitions: Sequence[ToolDefinition]) -> list[Block]:
     return tools
 
 
-def _mark_end(turns: Sequence[Block], messages: Sequence[Message]) -> None:
+def _mark_end(turns: Sequence[_Block], messages: Sequence[Message]) -> None:
     """Mark the conversation to be cached, up to what will stand there the next time, too: not the last instructions.
 
     The API refuses a mark on what is empty.
@@ -149,9 +152,9 @@ def _mark_end(turns: Sequence[Block], messages: Sequence[Message]) -> None:
         turns[-1]["content"][len(kept) - len(messages) - 1]["cache_control"] = _CACHE
 
 
-def turns_of(
+def to_turns(
     messages: Sequence[Message], names: Mapping[str, str], thinks: Callable[[int, Mapping[str, Any]], bool]
-) -> list[Block]:
+) -> list[_Block]:
     """The conversation with one turn for neighbours of one role; instructions in its midst are the user's.
 
     Args:
@@ -159,7 +162,7 @@ def turns_of(
         names: tool -> name on the wire.
         thinks: of a message by its place, and what Anthropic's model thought before it: does that go along?
     """
-    turns: list[Block] = []
+    turns: list[_Block] = []
     for place, message in enumerate(messages[_leading(messages) :], _leading(messages)):
         if message.role == "assistant":
             blocks = _assistant(message, names, partial(thinks, place))
@@ -177,13 +180,13 @@ def turns_of(
     return turns
 
 
-def _assistant(message: Message, names: Mapping[str, str], thinks: Callable[[Mapping[str, Any]], bool]) -> list[Block]:
-    texts: list[Block] = [{"type": "text", "text": message.content}] if message.content.strip() else []
-    calls: list[Block] = [
+def _assistant(message: Message, names: Mapping[str, str], thinks: Callable[[Mapping[str, Any]], bool]) -> list[_Block]:
+    texts: list[_Block] = [{"type": "text", "text": message.content}] if message.content.strip() else []
+    calls: list[_Block] = [
         {
             "type": "tool_use",
             "id": _call_id(call.id),
-            "name": outgoing_name(call.tool, names),
+            "name": to_wire_name(call.tool, names),
             "input": call.arguments,
         }
         for call in message.tool_calls
@@ -191,7 +194,7 @@ def _assistant(message: Message, names: Mapping[str, str], thinks: Callable[[Map
     data = message.reasoning.data if message.reasoning and message.reasoning.provider == "anthropic" else None
     if not calls or not data or not thinks(data):
         return texts + calls
-    blocks: list[Block] = []
+    blocks: list[_Block] = []
     for part in data["outline"]:
         if isinstance(part, dict):
             blocks.append(part)
@@ -200,32 +203,32 @@ def _assistant(message: Message, names: Mapping[str, str], thinks: Callable[[Map
     return blocks + texts + calls
 
 
-def _unthought_calls(turns: Sequence[Block]) -> bool:
+def _unthought_calls(turns: Sequence[_Block]) -> bool:
     """Is a tool turn going on that did not begin with thinking? Then there is none with a budget."""
     for turn in reversed(turns):
         if turn["role"] == "assistant":
             called = any(block["type"] == "tool_use" for block in turn["content"])
-            return called and turn["content"][0]["type"] not in THINKING
+            return called and turn["content"][0]["type"] not in _THINKING_BLOCKS
         if not any(block["type"] == "tool_result" for block in turn["content"]):
             return False
     return False
 
 
-def _tool_choice(choice: str, names: Mapping[str, str]) -> Block:
+def _tool_choice(choice: str, names: Mapping[str, str]) -> _Block:
     match choice:
         case "auto" | "none":
             return {"type": choice}
         case "required":
             return {"type": "any"}
         case tool:
-            return {"type": "tool", "name": outgoing_name(tool, names)}
+            return {"type": "tool", "name": to_wire_name(tool, names)}
 
 
 def _max_tokens(settings: ModelSettings, can: Capabilities) -> int:
     if settings.max_tokens:
         return settings.max_tokens
     thinking = THINKING_TOKENS[settings.reasoning] if settings.reasoning and can.thinking != "none" else 0
-    return min(MAX_TOKENS + thinking, can.max_output or MAX_TOKENS + thinking)
+    return min(_DEFAULT_MAX_TOKENS + thinking, can.max_output or _DEFAULT_MAX_TOKENS + thinking)
 
 
 def _thinking(settings: ModelSettings, can: Capabilities, *, forced: bool, open_loop: bool) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from weakref import WeakKeyDictionary
 
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
-from framework.llm.gemini.format import Parts, request_to_arguments
-from framework.llm.http_client import http_client
+from framework.llm.gemini.format import ResponseAssembler, request_to_arguments
+from framework.llm.http_client import create_http_client
 from framework.llm.openai_format import tool_names
-from framework.llm.provider_errors import Failures, wait_of, words_of
-from framework.llm.reply_check import Answer, Endings, judge
+from framework.llm.provider_errors import ProviderErrors, message_in, parse_retry_after
+from framework.llm.reply_check import FinishReasons, ProviderAnswer, to_reply
 from framework.types.errors import ModelError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SDK_TIMEOUT = 600.0
 """Seconds; a net below the deadline that the engine sets."""
-REFUSALS = (
+_REFUSALS = (
     "SAFETY",
     "RECITATION",
     "BLOCKLIST",
@@ -33,7 +33,7 @@ REFUSALS = (
     "MODEL_ARMOR",
     "PUP_LIMITED_DISABLED",
 )
-BROKEN = (
+_FAILURES = (
     "OTHER",
     "LANGUAGE",
     "MALFORMED_FUNCTION_CALL",
@@ -43,12 +43,12 @@ BROKEN = (
     "MALFORMED_RESPONSE",
     "FINISH_REASON_UNSPECIFIED",
 )
-ENDINGS: Endings = {
+_FINISH_REASONS: FinishReasons = {
     "STOP": "stop",
     "MAX_TOKENS": "length",
     "CONTINUATION": "length",
-    **dict.fromkeys(REFUSALS, "content_filter"),
-    **dict.fromkeys(BROKEN, "error"),
+    **dict.fromkeys(_REFUSALS, "content_filter"),
+    **dict.fromkeys(_FAILURES, "error"),
 }
 
 
@@ -68,7 +68,7 @@ class GeminiModel:
         self._info = served_model("gemini", model, base_url, capabilities)
         self._api_key = api_key
         self._base_url = base_url
-        self._failures = Failures(self._info.name, api_key, base_url)
+        self._failures = ProviderErrors(self._info.name, api_key, base_url)
         self._client: Client | None = None
         self._http: httpx2.AsyncClient | None = None
         self._responses: WeakKeyDictionary[asyncio.Task[Any], httpx2.Response] = WeakKeyDictionary()
@@ -82,7 +82,7 @@ class GeminiModel:
         """Ask; raises ModelError."""
         models: Any = self._connected().aio.models
         arguments = request_to_arguments(request, self._info)
-        answer = Parts(ENDINGS)
+        answer = ResponseAssembler(_FINISH_REASONS)
         if not request.stream and not self._info.capabilities.stream_only:
             answer.take(await self._guard(models.generate_content(**arguments)))
             yield Delta(reply=self._reply(answer, request))
@@ -117,7 +117,7 @@ class GeminiModel:
         from google.genai.types import HttpOptions, HttpRetryOptions
 
         # With a client of ours, or the SDK takes aiohttp where it finds it, and that has other errors and retries.
-        self._http = http_client(SDK_TIMEOUT, self._remember)
+        self._http = create_http_client(SDK_TIMEOUT, self._remember)
         address, version = _address_and_version(self._base_url)
         options = HttpOptions(
             base_url=address,
@@ -131,17 +131,17 @@ class GeminiModel:
     async def _remember(self, response: httpx2.Response) -> None:
         self._responses[_task()] = response
 
-    def _reply(self, parts: Parts, request: ModelRequest) -> ModelReply:
-        answer = Answer(
+    def _reply(self, parts: ResponseAssembler, request: ModelRequest) -> ModelReply:
+        answer = ProviderAnswer(
             message=parts.message(tool_names(request.tools)),
-            ending=parts.ending,
+            finish_reason=parts.finish_reason,
             usage=parts.usage,
             model=parts.model,
             response_id=parts.response_id,
             pieces=parts.pieces,
             refusal=parts.blocked or None,
         )
-        return judge(answer, request, self._info, ENDINGS, self._failures)
+        return to_reply(answer, request, self._info, _FINISH_REASONS, self._failures)
 
     async def _guard(self, call: Awaitable[T]) -> T:
         from google.genai.errors import APIError
@@ -150,8 +150,8 @@ class GeminiModel:
 
     def _explain(self, error: Any) -> ModelError | None:
         headers = getattr(error.response, "headers", None) or {}
-        wait = wait_of({str(key).lower(): str(value) for key, value in headers.items()})
-        words = words_of(error.message)
+        wait = parse_retry_after({str(key).lower(): str(value) for key, value in headers.items()})
+        words = message_in(error.message)
         if not isinstance(error.code, int) or error.code < 300:
             return self._failures.reported(words)
         return self._failures.status(error.code, words, wait=_asked_wait(error.details) if wait is None else wait)
@@ -175,5 +175,5 @@ def _asked_wait(details: object) -> float | None:
     listed = error.get("details") if isinstance(error, Mapping) else None
     for detail in listed if isinstance(listed, list) else ():
         if isinstance(detail, Mapping) and str(detail.get("retryDelay", "")).endswith("s"):
-            return wait_of({"retry-after": str(detail["retryDelay"])[:-1]})
+            return parse_retry_after({"retry-after": str(detail["retryDelay"])[:-1]})
     return None

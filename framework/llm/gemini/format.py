@@ -9,16 +9,16 @@ from typing import Any
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelRequest
 from framework.llm.gemini.schema import gemini_parameters
-from framework.llm.openai_format import count_of, outgoing_name, read_call, wire_names
-from framework.llm.reply_check import Endings, last_ending
+from framework.llm.openai_format import parse_call, to_wire_name, token_count, wire_names
+from framework.llm.reply_check import FinishReasons, merge_finish_reason
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
 from framework.types.text import fix_surrogates
 
-FOREIGN = b"skip_thought_signature_validator"
+FOREIGN_SIGNATURE = b"skip_thought_signature_validator"
 """Stands for the signature of calls that another model made: without any, models that think refuse them."""
 
-Part = dict[str, Any]
+_Part = dict[str, Any]
 
 
 def request_to_arguments(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
@@ -44,18 +44,18 @@ def request_to_arguments(request: ModelRequest, info: ModelInfo) -> dict[str, An
         config["tool_config"] = {"function_calling_config": choice}
     elif request.json is not None and info.capabilities.json_schema:  # it takes either tools or a form
         config |= {"response_mime_type": "application/json", "response_json_schema": dict(request.json) or None}
-    contents = contents_of(request.messages[leading:], names, info.capabilities)
+    contents = to_contents(request.messages[leading:], names, info.capabilities)
     given = {key: value for key, value in config.items() if value is not None}
     return {"model": info.model, "contents": contents, "config": given}
 
 
-class Parts:
+class ResponseAssembler:
     """An answer under way: takes responses, gives deltas."""
 
-    def __init__(self, endings: Endings) -> None:
+    def __init__(self, endings: FinishReasons) -> None:
         self._endings = endings
         self.pieces = 0
-        self.ending = self.model = self.response_id = self.blocked = ""
+        self.finish_reason = self.model = self.response_id = self.blocked = ""
         self.usage = Usage()
         self._texts: list[str] = []
         self._thoughts: list[str] = []
@@ -76,7 +76,7 @@ class Parts:
             return None
         candidate = response.candidates[0]
         if candidate.finish_reason:
-            self.ending = last_ending(self.ending, candidate.finish_reason.value, self._endings)
+            self.finish_reason = merge_finish_reason(self.finish_reason, candidate.finish_reason.value, self._endings)
         parts = candidate.content.parts if candidate.content else None
         deltas = [self.take_part(part) for part in parts or ()]
         text, reasoning = "".join(d.text for d in deltas), "".join(d.reasoning for d in deltas)
@@ -111,18 +111,18 @@ class Parts:
 
 def _call(call: Any, names: Mapping[str, str]) -> ToolCall:
     name = fix_surrogates(str(call.name or ""))
-    return read_call(fix_surrogates(str(call.id or "")), names.get(name, name), call.args)
+    return parse_call(fix_surrogates(str(call.id or "")), names.get(name, name), call.args)
 
 
 def _usage(counted: Any) -> Usage:
     """Token counts; what was thought is counted apart from what was written."""
-    prompt = count_of(counted.prompt_token_count) + count_of(counted.tool_use_prompt_token_count)
-    written = count_of(counted.candidates_token_count) + count_of(counted.thoughts_token_count)
+    prompt = token_count(counted.prompt_token_count) + token_count(counted.tool_use_prompt_token_count)
+    written = token_count(counted.candidates_token_count) + token_count(counted.thoughts_token_count)
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=written,
-        total_tokens=count_of(counted.total_token_count) or prompt + written,
-        cached_tokens=count_of(counted.cached_content_token_count),
+        total_tokens=token_count(counted.total_token_count) or prompt + written,
+        cached_tokens=token_count(counted.cached_content_token_count),
     )
 
 
@@ -139,7 +139,7 @@ def _tool_choice(choice: str, names: Mapping[str, str]) -> dict[str, Any]:
         case "required":
             return {"mode": "ANY"}
         case tool:
-            return {"mode": "ANY", "allowed_function_names": [outgoing_name(tool, names)]}
+            return {"mode": "ANY", "allowed_function_names": [to_wire_name(tool, names)]}
 
 
 def _thinking(settings: ModelSettings, can: Capabilities) -> dict[str, Any] | None:
@@ -150,13 +150,13 @@ def _thinking(settings: ModelSettings, can: Capabilities) -> dict[str, Any] | No
     return {"include_thoughts": True, "thinking_level": settings.reasoning.upper()}
 
 
-def contents_of(messages: Sequence[Message], names: Mapping[str, str], can: Capabilities) -> list[dict[str, Any]]:
+def to_contents(messages: Sequence[Message], names: Mapping[str, str], can: Capabilities) -> list[dict[str, Any]]:
     """The conversation with one turn for neighbours of one role; instructions in its midst are the user's."""
     contents: list[dict[str, Any]] = []
     called: dict[str, str] = {}
     for message in messages:
         if message.role == "assistant":
-            called |= {call.id: outgoing_name(call.tool, names) for call in message.tool_calls}
+            called |= {call.id: to_wire_name(call.tool, names) for call in message.tool_calls}
             parts = _model_parts(message, names, can)
         elif message.role == "tool":
             call_id = message.tool_call_id or ""
@@ -172,21 +172,21 @@ def contents_of(messages: Sequence[Message], names: Mapping[str, str], can: Capa
     return contents
 
 
-def _model_parts(message: Message, names: Mapping[str, str], can: Capabilities) -> list[Part]:
+def _model_parts(message: Message, names: Mapping[str, str], can: Capabilities) -> list[_Part]:
     reasoning = message.reasoning
     data = (reasoning.data if reasoning and reasoning.provider == "gemini" else None) or {}
-    parts: list[Part] = []
+    parts: list[_Part] = []
     if message.content:
         parts.append(_signed({"text": message.content}, data.get("text")))
     signatures = [*data.get("calls", ()), *(None for _ in message.tool_calls)]
     for call, signature in zip(message.tool_calls, signatures, strict=False):
-        asked = {"id": call.id, "name": outgoing_name(call.tool, names), "args": call.arguments}
+        asked = {"id": call.id, "name": to_wire_name(call.tool, names), "args": call.arguments}
         parts.append(_signed({"function_call": asked}, signature))
     calls = [part for part in parts if "function_call" in part]
     if calls and can.thinking == "thinking_level" and not any("thought_signature" in part for part in calls):
-        calls[0]["thought_signature"] = FOREIGN
+        calls[0]["thought_signature"] = FOREIGN_SIGNATURE
     return parts
 
 
-def _signed(part: Part, signature: str | None) -> Part:
+def _signed(part: _Part, signature: str | None) -> _Part:
     return {**part, "thought_signature": b64decode(signature)} if signature else part

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-Schema = dict[str, Any]
+_Schema = dict[str, Any]
 
 _KEPT = ("type", "title", "description", "minItems", "maxItems", "minimum", "maximum", "required")
 _FORMATS = ("date-time", "date", "time")
@@ -17,7 +17,7 @@ _LISTED = ("anyOf", "oneOf", "prefixItems")
 _NAMED = ("properties", "$defs")
 
 
-def gemini_parameters(schema: Mapping[str, Any]) -> Schema | None:
+def gemini_parameters(schema: Mapping[str, Any]) -> _Schema | None:
     """A function's parameters; None where there are none, for an object without properties is refused."""
     made = _clean(schema)
     if not made.get("properties"):
@@ -25,13 +25,13 @@ def gemini_parameters(schema: Mapping[str, Any]) -> Schema | None:
     return {**made, "type": "object"}
 
 
-def _clean(node: object) -> Schema:
+def _clean(node: object) -> _Schema:
     if not isinstance(node, Mapping):  # `true` and `false`: anything at all
         return {}
     if "$ref" in node:
         return _reference(str(node["$ref"]))
     node = _merged(node)
-    made: Schema = {key: node[key] for key in _KEPT if key in node}
+    made: _Schema = {key: node[key] for key in _KEPT if key in node}
     made |= {key: _clean(node[key]) for key in _NESTED if isinstance(node.get(key), Mapping)}
     made |= {key: [_clean(option) for option in node[key]] for key in _LISTED if isinstance(node.get(key), list)}
     made |= {key: _clean_all(node[key]) for key in _NAMED if isinstance(node.get(key), Mapping)}
@@ -48,11 +48,11 @@ def _clean(node: object) -> Schema:
     return made
 
 
-def _clean_all(nodes: Mapping[str, Any]) -> Schema:
+def _clean_all(nodes: Mapping[str, Any]) -> _Schema:
     return {name: _clean(node) for name, node in nodes.items()}
 
 
-def _reference(target: str) -> Schema:
+def _reference(target: str) -> _Schema:
     """Beside a reference nothing may stand; one that leads elsewhere is not followed."""
     local = target.replace("#/definitions/", "#/$defs/", 1)
     return {"$ref": local} if local.startswith("#/$defs/") else {}
@@ -60,7 +60,7 @@ def _reference(target: str) -> Schema:
 
 def _merged(node: Mapping[str, Any]) -> Mapping[str, Any]:
     """The node with all of its `allOf` in it, and older drafts' `definitions` under their new name."""
-    merged: Schema = {}
+    merged: _Schema = {}
     parts = node.get("allOf")
     for part in [*(parts if isinstance(parts, list) else []), node]:
         for key, value in part.items() if isinstance(part, Mapping) else ():

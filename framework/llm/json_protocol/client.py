@@ -14,19 +14,19 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from framework.llm.client import Delta, FinishReason, ModelClient, ModelInfo, ModelReply, ModelRequest, Unusable
-from framework.llm.json_protocol.prompt import conversation, rejection, rules, typed_rules
-from framework.llm.json_protocol.reply import Action, Final, answer_schema, read_answer, read_object
-from framework.llm.reply_check import require_answer, split_thought
+from framework.llm.json_protocol.prompt import protocol_rules, rejection, to_text_messages, typed_rules
+from framework.llm.json_protocol.reply import FinalAnswer, ToolAction, answer_schema, parse_answer, parse_object
+from framework.llm.reply_check import require_content, split_reasoning
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition
 from framework.types.spec import Protocol
 from framework.types.text import fix_surrogates
 
 Ask = Callable[[ModelRequest], Awaitable[ModelReply]]
-MAX_FINDINGS = 5
+_MAX_ERRORS = 5
 
 
-def in_protocol(client: ModelClient, protocol: Protocol) -> ModelClient:
+def with_protocol(client: ModelClient, protocol: Protocol) -> ModelClient:
     """The client as an agent wants to speak with it; `auto` is text for models known to have no function calls.
 
     A stand-in answers in our own types, and needs no protocol.
@@ -36,7 +36,7 @@ def in_protocol(client: ModelClient, protocol: Protocol) -> ModelClient:
     return JsonProtocol(client) if wanted and not info.stand_in else client
 
 
-async def ask_valid(ask: Ask, request: ModelRequest) -> ModelReply:
+async def request_valid_reply(ask: Ask, request: ModelRequest) -> ModelReply:
     """Ask, and if the answer cannot be used, once more with what is wrong with it.
 
     Raises:
@@ -69,16 +69,20 @@ class JsonProtocol:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Ask; an answer that cannot be used comes back as `ModelReply.unusable`. Raises ModelError."""
-        told = typed_rules(request.output) if request.output else rules(_offered(request), must_act=_must_act(request))
+        told = (
+            typed_rules(request.output)
+            if request.output
+            else protocol_rules(_offered(request), must_act=_must_act(request))
+        )
         settings = request.settings.model_copy(update={"tool_choice": None})
-        messages = conversation(request.messages, told)
+        messages = to_text_messages(request.messages, told)
         schema = request.output.model_json_schema() if request.output else self._grammar(request)
         in_text = ModelRequest(messages, settings=settings, stream=request.stream, json=schema)
         async for delta in self._client.stream(in_text):
             if delta.reply is None:
                 yield Delta(reasoning=delta.reasoning)
                 continue
-            require_answer(delta.reply, self._client.info)
+            require_content(delta.reply, self._client.info)
             reply = _read(delta.reply, request, self._client.info.provider)
             if request.stream and reply.unusable is None and reply.message.content:
                 yield Delta(text=reply.message.content)
@@ -113,46 +117,46 @@ def _read(reply: ModelReply, request: ModelRequest, provider: str) -> ModelReply
         case Unusable() as unusable:
             message = Message(role="assistant", content=fix_surrogates(reply.message.content))
             return replace(reply, message=message, unusable=replace(unusable, near=fix_surrogates(unusable.near)))
-        case Action(tool=tool, args=args):
+        case ToolAction(tool=tool, args=args):
             finish: FinishReason = "tool_calls"
             message = Message(role="assistant", tool_calls=(ToolCall(id="", tool=tool, arguments=args),))
-        case Final(answer=answer):
+        case FinalAnswer(answer=answer):
             finish, message = "stop", Message(role="assistant", content=answer)
     reasoning = reply.message.reasoning or _thought(reply.message.content, provider)
     return replace(reply, message=message.model_copy(update={"reasoning": reasoning}), finish_reason=finish)
 
 
 def _thought(text: str, provider: str) -> Reasoning | None:
-    thought, _ = split_thought(text)
+    thought, _ = split_reasoning(text)
     return Reasoning(text=fix_surrogates(thought), provider=provider) if thought else None
 
 
-def _judged(reply: ModelReply, request: ModelRequest) -> Action | Final | Unusable:
+def _judged(reply: ModelReply, request: ModelRequest) -> ToolAction | FinalAnswer | Unusable:
     if not _is_whole(reply.finish_reason):
         return Unusable("it was cut off before its end")
     if reply.message.tool_calls:
         return Unusable("it calls a function in a form of its own")
     if request.output is not None:
         return _typed(reply.message.content, request.output)
-    answer = read_answer(reply.message.content)
-    if isinstance(answer, Action) and not _offered(request):
+    answer = parse_answer(reply.message.content)
+    if isinstance(answer, ToolAction) and not _offered(request):
         return Unusable('there is no tool to call now: answer with a "final"')
-    if isinstance(answer, Final) and _must_act(request):
+    if isinstance(answer, FinalAnswer) and _must_act(request):
         return Unusable('a tool must be called now: answer with an "action"')
     return answer
 
 
-def _typed(text: str, output: type[BaseModel]) -> Final | Unusable:
-    value = read_object(text)
+def _typed(text: str, output: type[BaseModel]) -> FinalAnswer | Unusable:
+    value = parse_object(text)
     if isinstance(value, Unusable):
         return value
     body = json.dumps(value, ensure_ascii=False)
     try:
         output.model_validate_json(body)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False, include_context=False)[:MAX_FINDINGS]
+        found = error.errors(include_url=False, include_input=False, include_context=False)[:_MAX_ERRORS]
         return Unusable("; ".join(": ".join((".".join(map(str, one["loc"])) or "it", one["msg"])) for one in found))
-    return Final(body)
+    return FinalAnswer(body)
 
 
 def _is_whole(finish_reason: FinishReason) -> bool:

@@ -44,11 +44,11 @@ _TYPED = """\
 # How to answer
 Your answer is exactly one JSON object and nothing else, no text before or after it. It must fit this JSON Schema:
 """
-REJECTED_CHARS = 2000
+MAX_QUOTED_CHARS = 2000
 """How much of an answer that cannot be used is shown to the model again."""
 
 
-def rules(tools: Sequence[ToolDefinition], *, must_act: bool = False) -> str:
+def protocol_rules(tools: Sequence[ToolDefinition], *, must_act: bool = False) -> str:
     """What the model is told of the protocol and its tools."""
     if not tools:
         return _FINAL
@@ -61,7 +61,7 @@ def typed_rules(output: type[BaseModel]) -> str:
     return _TYPED + _compact(output.model_json_schema())
 
 
-def conversation(messages: Iterable[Message], told: str) -> tuple[Message, ...]:
+def to_text_messages(messages: Iterable[Message], told: str) -> tuple[Message, ...]:
     """A conversation for a model that knows only text: one system message that ends with `told`, user and assistant.
 
     Calls become actions, each followed by its result; what was said becomes final answers. Messages of the user's side
@@ -82,7 +82,7 @@ def conversation(messages: Iterable[Message], told: str) -> tuple[Message, ...]:
 
 def rejection(answer: str, reason: str) -> Message:
     """The re-ask: what was wrong with an answer, and where."""
-    told = _compact({"type": "rejected", "reason": reason, "your_answer": shorten(answer, REJECTED_CHARS)})
+    told = _compact({"type": "rejected", "reason": reason, "your_answer": shorten(answer, MAX_QUOTED_CHARS)})
     return Message(role="user", content=f"{told}\nNothing was done. Answer again, with exactly one JSON object.")
 
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from framework.llm.client import Unusable
-from framework.llm.reply_check import THINK, split_thought
+from framework.llm.reply_check import THINK_TAG, split_reasoning
 from framework.types.strict_json import read_json
 
-MAX_ANSWER_CHARS = 1_000_000
-NEAR_CHARS = 30
+MAX_TEXT_CHARS = 1_000_000
+_CONTEXT_CHARS = 30
 """How much of the answer is quoted on each side of a mistake."""
 _FENCE, _FENCE_HEADS = "```", ("```", "```json")
 _KEYS: Mapping[str, Mapping[str, tuple[type, str]]] = {
@@ -28,7 +28,7 @@ _KEYS: Mapping[str, Mapping[str, tuple[type, str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class ToolAction:
     """Call this tool."""
 
     tool: str
@@ -36,7 +36,7 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Final:
+class FinalAnswer:
     """Answer the user."""
 
     answer: str
@@ -60,29 +60,29 @@ def answer_schema(tools: Sequence[str], *, must_act: bool) -> dict[str, Any]:
     return {"oneOf": forms} if len(forms) > 1 else forms[0]
 
 
-def read_answer(text: str) -> Action | Final | Unusable:
+def parse_answer(text: str) -> ToolAction | FinalAnswer | Unusable:
     """Read an answer; any text at all gives one of the three."""
-    value = read_object(text)
+    value = parse_object(text)
     if isinstance(value, Unusable):
         return value
     if reason := _misshapen(value):
         return Unusable(reason)
-    return Final(value["answer"]) if value["type"] == "final" else Action(value["tool"], value["args"])
+    return FinalAnswer(value["answer"]) if value["type"] == "final" else ToolAction(value["tool"], value["args"])
 
 
-def read_object(text: str) -> dict[str, Any] | Unusable:
+def parse_object(text: str) -> dict[str, Any] | Unusable:
     """Read an answer that must be one JSON object, whatever its keys."""
-    if len(text) > MAX_ANSWER_CHARS:
-        return Unusable(f"it is longer than {MAX_ANSWER_CHARS} characters")
-    _, body = split_thought(text)
-    if body.startswith(THINK):
+    if len(text) > MAX_TEXT_CHARS:
+        return Unusable(f"it is longer than {MAX_TEXT_CHARS} characters")
+    _, body = split_reasoning(text)
+    if body.startswith(THINK_TAG):
         return Unusable(
-            "<think> is not closed" if "</think>" not in body else "more than one <think>", body[:NEAR_CHARS]
+            "<think> is not closed" if "</think>" not in body else "more than one <think>", body[:_CONTEXT_CHARS]
         )
-    body = unfenced(body)
+    body = strip_fence(body)
     if not body.startswith("{"):
         reason = "it does not begin with {: write nothing before the object" if body else "it is empty"
-        return Unusable(reason, body[:NEAR_CHARS])
+        return Unusable(reason, body[:_CONTEXT_CHARS])
     try:
         value = read_json(body)
     except json.JSONDecodeError as error:
@@ -94,7 +94,7 @@ def read_object(text: str) -> dict[str, Any] | Unusable:
     return value
 
 
-def unfenced(text: str) -> str:
+def strip_fence(text: str) -> str:
     """The text inside a Markdown code fence that surrounds all of it; any other text as it is."""
     head, line_break, body = text.partition("\n")
     if not line_break or not body.endswith(_FENCE) or head.rstrip(" \t\r").lower() not in _FENCE_HEADS:
@@ -103,7 +103,7 @@ def unfenced(text: str) -> str:
 
 
 def _at(error: json.JSONDecodeError, body: str) -> Unusable:
-    near = body[max(0, error.pos - NEAR_CHARS) : error.pos + NEAR_CHARS]
+    near = body[max(0, error.pos - _CONTEXT_CHARS) : error.pos + _CONTEXT_CHARS]
     place = f"line {error.lineno}, column {error.colno}"
     if error.msg == "Extra data":
         return Unusable(f"something follows the object at {place}: write one object and nothing else", near)
@@ -123,5 +123,5 @@ def _misshapen(value: Mapping[str, Any]) -> str:
         if not isinstance(value[key], of_type):
             return f'"{key}" must be {told}'
     if more := sorted(value.keys() - wanted.keys() - {"type"}):
-        return f'a "{kind}" has {form} and nothing else, not "{more[0][:NEAR_CHARS]}"'
+        return f'a "{kind}" has {form} and nothing else, not "{more[0][:_CONTEXT_CHARS]}"'
     return '"tool" is empty' if kind == "action" and not value["tool"].strip() else ""

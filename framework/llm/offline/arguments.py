@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from framework.llm.offline.words import ACTIONS, CJK, NUMBER, Clause, expressions, is_file_name, spoken, words
+from framework.llm.offline.words import (
+    ACTION_WORDS,
+    CJK,
+    NUMBER,
+    Clause,
+    expressions,
+    is_file_name,
+    word_pattern,
+    words,
+)
 from framework.types.messages import ToolDefinition
 
 _PATHS = frozenset({"path", "file", "filename", "dir", "root", "folder", "directory"})
@@ -44,7 +53,7 @@ _FILLER_AFTER = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class FilledCall:
     """A tool's arguments; how many literals of the clause went into them and how many were left; options it names."""
 
     arguments: dict[str, Any]
@@ -53,7 +62,7 @@ class Filled:
     options: int
 
 
-def fill(tool: ToolDefinition, clause: Clause, earlier: Sequence[str]) -> list[Filled]:
+def fill_arguments(tool: ToolDefinition, clause: Clause, earlier: Sequence[str]) -> list[FilledCall]:
     """Every way the clause calls the tool: none when a required parameter stays open, several for several expressions.
 
     `earlier` are results of tools, the latest first: what "read it" points at.
@@ -65,7 +74,7 @@ def fill(tool: ToolDefinition, clause: Clause, earlier: Sequence[str]) -> list[F
     return [one for one in filled if one is not None]
 
 
-def in_every_mode(tool: ToolDefinition, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+def expand_modes(tool: ToolDefinition, arguments: dict[str, Any]) -> list[dict[str, Any]]:
     """The call in the tool's first three modes, where it has modes and the arguments name none; else as it is."""
     for name, schema in tool.parameters.get("properties", {}).items():
         if name in _MODES - arguments.keys() and isinstance(schema, dict) and schema.get("enum"):
@@ -73,7 +82,7 @@ def in_every_mode(tool: ToolDefinition, arguments: dict[str, Any]) -> list[dict[
     return [arguments]
 
 
-def _fill_once(tool: ToolDefinition, clause: Clause, earlier: Sequence[str], expression: str) -> Filled | None:
+def _fill_once(tool: ToolDefinition, clause: Clause, earlier: Sequence[str], expression: str) -> FilledCall | None:
     properties: dict[str, Any] = tool.parameters.get("properties", {})
     required = [name for name in tool.parameters.get("required", ()) if name in properties]
     filler = _Filler(tool, clause, earlier, expression)
@@ -90,7 +99,7 @@ def _fill_once(tool: ToolDefinition, clause: Clause, earlier: Sequence[str], exp
             return None
     left = 0 if filler.took_all else max(0, clause.literals - len(filler.used))
     arguments = {name: arguments[name] for name in properties if name in arguments}
-    return Filled(arguments, len(filler.used), left, filler.options)
+    return FilledCall(arguments, len(filler.used), left, filler.options)
 
 
 class _Filler:
@@ -157,7 +166,7 @@ class _Filler:
             self.rest = self.rest.replace(found[0], " ", 1)
             return found[0].lstrip("#")
         text, self.rest = self._after_verb(self.rest, _bare), ""
-        own = spoken(words(name)).match(text)
+        own = word_pattern(words(name)).match(text)
         return (_bare(text[own.end() :]) if own else "") or text
 
     def _string(self, parts: frozenset[str], required: bool) -> str | None:
@@ -211,7 +220,7 @@ class _Filler:
         return literal
 
     def _option(self, options: Sequence[Any]) -> Any:
-        said = (self.clause.words - ACTIONS) | ({"search"} if self.searches else frozenset())
+        said = (self.clause.words - ACTION_WORDS) | ({"search"} if self.searches else frozenset())
         plain = re.findall(r"[a-z0-9_-]+", self.clause.plain.lower())
         texts = [option for option in options if isinstance(option, str)]
         literal = [option for option in texts if option.lower() in plain]
@@ -257,7 +266,7 @@ class _Filler:
 
     def _after_verb(self, text: str, cleaned: Callable[[str], str]) -> str:
         """What stands after the word the tool is named by; what stands before it, when that is the end."""
-        verb = spoken(self.names).search(text)
+        verb = word_pattern(self.names).search(text)
         if verb is None:
             return cleaned(text)
         return cleaned(text[verb.end() :]) or cleaned(text[: verb.start()])

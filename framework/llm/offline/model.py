@@ -14,24 +14,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
-from framework.llm.offline.arguments import Filled, fill
-from framework.llm.offline.plan import plan
+from framework.llm.offline.arguments import FilledCall, fill_arguments
+from framework.llm.offline.plan import draft_plan
 from framework.llm.offline.words import (
-    ACTIONS,
-    EFFECTS,
+    ACTION_WORDS,
+    EFFECT_WORDS,
     ELSEWHERE,
     IN_NAME,
     Clause,
-    clauses,
     is_chinese,
-    take_apart,
-    vocabulary_of,
+    parse_clause,
+    split_clauses,
+    tool_vocabulary,
     words,
 )
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, ToolDefinition, Usage
 
-READ_CHARS = 20_000
+_MAX_INPUT_CHARS = 20_000
 """Of a request and of a result: rules over words do not need more, and some of them take longer than the text grows."""
 _THRESHOLD = 2.0
 _LITERAL_USED, _LITERAL_LEFT, _OPTION_NAMED, _AGENT_ASKED = 1.5, -1.0, 2.0, 6.0
@@ -67,8 +67,8 @@ class _Turn:
         before, after = (messages[:start], messages[start:]) if start is not None else ((), messages)
         calls = {call.id: call for message in after for call in message.tool_calls}
         answered = tuple((calls.get(m.tool_call_id or ""), m.content) for m in after if m.role == "tool")
-        earlier = tuple(message.content[:READ_CHARS] for message in reversed(before) if message.role == "tool")
-        text = messages[start].content.strip()[:READ_CHARS] if start is not None else ""
+        earlier = tuple(message.content[:_MAX_INPUT_CHARS] for message in reversed(before) if message.role == "tool")
+        text = messages[start].content.strip()[:_MAX_INPUT_CHARS] if start is not None else ""
         instruction = after[-1].content if after and after[-1].role in ("system", "user") else ""
         listed = re.search(r"^\s*(?:[-*]|[0-9]+[.)])\s.*\Z", instruction, re.MULTILINE | re.DOTALL)
         asked = sum(len(message.tool_calls) for message in after)
@@ -130,8 +130,8 @@ def _json(value: Any) -> str:
 def _next_calls(turn: _Turn, tools: Sequence[ToolDefinition]) -> list[ToolCall]:
     """The calls of the first clause that has no results yet."""
     position = 0
-    for text in clauses(turn.text):
-        picked = _pick(take_apart(text), tools, turn.results_before(position))
+    for text in split_clauses(turn.text):
+        picked = _pick(parse_clause(text), tools, turn.results_before(position))
         open_ = picked[max(0, len(turn.answered) - position) :]
         if open_:
             return [
@@ -144,11 +144,11 @@ def _next_calls(turn: _Turn, tools: Sequence[ToolDefinition]) -> list[ToolCall]:
 
 def _pick(clause: Clause, tools: Sequence[ToolDefinition], earlier: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
     """The calls of the tool that fits the clause best, the earlier one of two; none where none fits well enough."""
-    known = [vocabulary_of(tool) for tool in tools]
+    known = [tool_vocabulary(tool) for tool in tools]
     shared = Counter(word for vocabulary in known for word, weight in vocabulary.items() if weight >= IN_NAME)
     best, calls = (_THRESHOLD, -1), list[tuple[str, dict[str, Any]]]()
     for tool, vocabulary in zip(tools, known, strict=True):
-        if filled := fill(tool, clause, earlier):
+        if filled := fill_arguments(tool, clause, earlier):
             score = _score(tool, clause, vocabulary, shared, filled[0])
             if score > best:
                 best, calls = score, [(tool.name, one.arguments) for one in filled]
@@ -156,21 +156,21 @@ def _pick(clause: Clause, tools: Sequence[ToolDefinition], earlier: Sequence[str
 
 
 def _score(
-    tool: ToolDefinition, clause: Clause, vocabulary: Mapping[str, float], shared: Mapping[str, int], filled: Filled
+    tool: ToolDefinition, clause: Clause, vocabulary: Mapping[str, float], shared: Mapping[str, int], filled: FilledCall
 ) -> tuple[float, int]:
     """How well a tool fits, and how many words of its name are said."""
     said = clause.words | clause.hints
     hits = sorted(said & vocabulary.keys())
     named = words(tool.name) & said
     # A thing that many tools are named after (files) says little; an action (search) says much, however many share it.
-    score = sum(vocabulary[word] / (1 if word in ACTIONS else shared.get(word, 1)) for word in hits)
+    score = sum(vocabulary[word] / (1 if word in ACTION_WORDS else shared.get(word, 1)) for word in hits)
     if tool.name.startswith("agent."):
         asked = words(tool.name) <= clause.words and _ASKS_AN_AGENT.search(clause.text)
         return score + (_AGENT_ASKED if asked else 0.0), len(named)
     if not any(vocabulary[word] > ELSEWHERE for word in hits):
         return 0.0, 0
-    unknown = (clause.words & ACTIONS) - vocabulary.keys()
-    score += sum(_EFFECT_UNKNOWN if word in EFFECTS else _ACTION_UNKNOWN for word in sorted(unknown))
+    unknown = (clause.words & ACTION_WORDS) - vocabulary.keys()
+    score += sum(_EFFECT_UNKNOWN if word in EFFECT_WORDS else _ACTION_UNKNOWN for word in sorted(unknown))
     score += _LITERAL_USED * filled.used + _LITERAL_LEFT * filled.left
     return score + (_OPTION_NAMED * filled.options if named else 0.0), len(named)
 
@@ -187,11 +187,11 @@ def _answer(turn: _Turn, tools: Sequence[ToolDefinition]) -> str:
 def _undone(turn: _Turn, tools: Sequence[ToolDefinition]) -> Iterator[str]:
     """Yield the clauses that ask for an action none of the tools can do."""
     position = 0
-    for text in clauses(turn.text) if tools else ():
-        clause = take_apart(text)
+    for text in split_clauses(turn.text) if tools else ():
+        clause = parse_clause(text)
         picked = _pick(clause, tools, turn.results_before(position))
         position += len(picked)
-        if not picked and clause.words & ACTIONS:
+        if not picked and clause.words & ACTION_WORDS:
             yield text
 
 
@@ -281,7 +281,7 @@ def _introduction(tools: Sequence[ToolDefinition], chinese: bool) -> str:
 def _typed(output: type[Any], text: str, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> str:
     wanted = output.model_json_schema().get("properties", {}).keys()
     if {"goal", "steps"} <= wanted:
-        return plan(text, messages, tools, _pick).model_dump_json()
+        return draft_plan(text, messages, tools, _pick).model_dump_json()
     if {"agent", "executor"} <= wanted:
         return _choose_agent(text, messages)
     raise ModelError(f"the offline model answers only plans and routes: {output.__name__} needs a real model")
@@ -300,7 +300,7 @@ def _choose_agent(text: str, messages: Sequence[Message]) -> str:
     return json.dumps(
         {
             "agent": agent,
-            "executor": "plan" if len(clauses(text)) > 1 else "react",
+            "executor": "plan" if len(split_clauses(text)) > 1 else "react",
             "reason": f"it is about {', '.join(hits)}" if hits else "nothing else is known of it",
             "confidence": 1.0 if alone else round(len(hits) / (len(hits) + 1), 2),
         }

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from framework.llm.offline.arguments import in_every_mode
-from framework.llm.offline.words import Clause, clauses, take_apart
+from framework.llm.offline.arguments import expand_modes
+from framework.llm.offline.words import Clause, parse_clause, split_clauses
 from framework.types.messages import Message, ToolDefinition
 from framework.types.plan import PlanDraft, StepDraft
 
-Pick = Callable[[Clause, Sequence[ToolDefinition], Sequence[str]], list[tuple[str, dict[str, Any]]]]
+PickCalls = Callable[[Clause, Sequence[ToolDefinition], Sequence[str]], list[tuple[str, dict[str, Any]]]]
 """Finds the calls of the tool that fits a clause."""
 
 _TEXTS = frozenset({"text", "message", "content", "body", "note"})
@@ -47,7 +47,7 @@ class _Progress:
         return cls(dict(_STATE.findall(told)), errors, wanted[1] if wanted else "")
 
 
-def plan(text: str, messages: Sequence[Message], tools: Sequence[ToolDefinition], pick: Pick) -> PlanDraft:
+def draft_plan(text: str, messages: Sequence[Message], tools: Sequence[ToolDefinition], pick: PickCalls) -> PlanDraft:
     """The steps that are still to be done; those of one clause side by side, each after all of the clause before."""
     progress = _Progress.read(messages)
     steps = _steps(text, tools, pick)
@@ -69,9 +69,9 @@ def plan(text: str, messages: Sequence[Message], tools: Sequence[ToolDefinition]
     return PlanDraft(goal=text, steps=tuple(kept))
 
 
-def _steps(text: str, tools: Sequence[ToolDefinition], pick: Pick) -> list[StepDraft]:
+def _steps(text: str, tools: Sequence[ToolDefinition], pick: PickCalls) -> list[StepDraft]:
     by_name = {tool.name: tool for tool in tools}
-    parts = [(part, pick(clause := take_apart(part), tools, ()), clause) for part in clauses(text)]
+    parts = [(part, pick(clause := parse_clause(part), tools, ()), clause) for part in split_clauses(text)]
     if not any(calls for _, calls, _ in parts):
         return [StepDraft(id="s1", description=text)]
     steps: list[StepDraft] = []
@@ -80,7 +80,7 @@ def _steps(text: str, tools: Sequence[ToolDefinition], pick: Pick) -> list[StepD
         drafts: list[tuple[str | None, dict[str, Any]]] = [*picked] or [(None, {})]
         if len(picked) == 1 and "analyze" in clause.words:
             [(name, arguments)] = picked
-            drafts = [(name, variant) for variant in in_every_mode(by_name[name], arguments)]
+            drafts = [(name, variant) for variant in expand_modes(by_name[name], arguments)]
         now = tuple(f"s{len(steps) + number}" for number in range(1, len(drafts) + 1))
         for step_id, (tool, parameters) in zip(now, drafts, strict=True):
             described = f"{part}: {list(parameters.values())[-1]}" if len(drafts) > 1 else part

@@ -43,8 +43,8 @@ LEXICON = {
     "translate": "translate, translation, 翻译",
 }
 """One word for many: the word everything is compared by, and how it is said in English and Chinese."""
-EFFECTS = frozenset({"write", "delete", "send"})
-ACTIONS = EFFECTS | {"search", "read", "calculate", "list", "analyze", "echo", "fetch"}
+EFFECT_WORDS = frozenset({"write", "delete", "send"})
+ACTION_WORDS = EFFECT_WORDS | {"search", "read", "calculate", "list", "analyze", "echo", "fetch"}
 IN_NAME, _FIRST_IN_DESCRIPTION, ELSEWHERE = 3.0, 2.0, 1.0
 """What a word of a tool weighs, by where it stands."""
 _DESCRIPTION_LENGTH = 200
@@ -160,14 +160,14 @@ def words(text: str) -> frozenset[str]:
     return frozenset(word for word in found if len(word) > 1 and word not in _STOP)
 
 
-def vocabulary_of(tool: ToolDefinition) -> dict[str, float]:
+def tool_vocabulary(tool: ToolDefinition) -> dict[str, float]:
     """What a tool's name, description and parameters say, with weights."""
     properties: dict[str, Any] = tool.parameters.get("properties", {})
     options = (str(o) for spec in properties.values() if isinstance(spec, dict) for o in spec.get("enum") or ())
     first = re.match(r"\W*([A-Za-z]+|[\u4e00-\u9fff]{2})", tool.description)
     elsewhere = _FIRST_IN_DESCRIPTION if tool.name.startswith("agent.") else ELSEWHERE
     sources = (
-        (ELSEWHERE, words(" ".join([*properties, *options])) - ACTIONS),
+        (ELSEWHERE, words(" ".join([*properties, *options])) - ACTION_WORDS),
         (elsewhere, words(tool.description[:_DESCRIPTION_LENGTH])),
         (_FIRST_IN_DESCRIPTION, words(first[1] if first else "")),
         (IN_NAME, words(tool.name)),
@@ -175,7 +175,7 @@ def vocabulary_of(tool: ToolDefinition) -> dict[str, float]:
     return {word: weight for weight, said in sources for word in said}
 
 
-def spoken(names: frozenset[str]) -> re.Pattern[str]:
+def word_pattern(names: frozenset[str]) -> re.Pattern[str]:
     """A pattern for every way to say one of the words."""
     forms: set[str] = set()
     for name in names:
@@ -185,7 +185,7 @@ def spoken(names: frozenset[str]) -> re.Pattern[str]:
     return re.compile("|".join(sorted(forms, key=lambda form: (-len(form), form))) or r"(?!)", re.IGNORECASE)
 
 
-def clauses(text: str) -> list[str]:
+def split_clauses(text: str) -> list[str]:
     """Split a request where one thing follows another, never inside quotes."""
     masked = _QUOTED.sub(lambda match: "\0" * len(match[0]), text)
     parts, start = [], 0
@@ -196,7 +196,7 @@ def clauses(text: str) -> list[str]:
     return [part for part in (part.strip(" \t\r\n,，;；、。") for part in parts) if part]
 
 
-def take_apart(text: str) -> Clause:
+def parse_clause(text: str) -> Clause:
     """Find the literals of a clause and the words around them."""
     quoted = tuple(next(group for group in match.groups() if group) for match in _QUOTED.finditer(text))
     plain = _QUOTED.sub(" ", text)
@@ -237,7 +237,7 @@ def expressions(clause: Clause, earlier: Sequence[str] = ()) -> list[str]:
     """
     if written := [found for text in (*clause.quoted, clause.text) for found in _written(text)]:
         return list(dict.fromkeys(written))
-    named = {word: spoken(frozenset({word})).search(clause.plain) for word in OPERATIONS}
+    named = {word: word_pattern(frozenset({word})).search(clause.plain) for word in OPERATIONS}
     operations = sorted((match.start(), word) for word, match in named.items() if match)
     lists = list(clause.lists)
     if not lists and len(loose := NUMBER.findall(clause.plain)) > 1:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
-from framework.llm.http_client import unstreamed
+from framework.llm.http_client import read_unstreamed
 from framework.llm.openai_format import (
     chat_to_message,
     chat_to_usage,
@@ -19,10 +19,10 @@ from framework.llm.openai_format import (
     tool_to_chat,
     wire_names,
 )
-from framework.llm.provider_errors import Failures, wait_of, words_of
-from framework.llm.reply_check import Answer, Endings, judge
-from framework.llm.request_cache import Toolsets, as_json, fields
-from framework.llm.stream_assembler import Assembly, as_dict
+from framework.llm.provider_errors import ProviderErrors, message_in, parse_retry_after
+from framework.llm.reply_check import FinishReasons, ProviderAnswer, to_reply
+from framework.llm.request_cache import ToolsetCache, encode_json, json_object
+from framework.llm.stream_assembler import StreamAssembler, as_dict
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolDefinition
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SDK_TIMEOUT = 600.0
 """Seconds; a net below the deadline that the engine sets."""
-ENDINGS: Endings = {
+_FINISH_REASONS: FinishReasons = {
     "stop": "stop",
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
@@ -49,7 +49,7 @@ ENDINGS: Endings = {
 class _Tools:
     """A list of tools as the wire has it, and its names there."""
 
-    written: bytes
+    messages_for: bytes
     names: dict[str, str]
     """By our names."""
     back: dict[str, str]
@@ -57,7 +57,7 @@ class _Tools:
 
     @classmethod
     def of(cls, tools: tuple[ToolDefinition, ...]) -> _Tools:
-        return cls(as_json([tool_to_chat(tool) for tool in tools]), wire_names(tools), tool_names(tools))
+        return cls(encode_json([tool_to_chat(tool) for tool in tools]), wire_names(tools), tool_names(tools))
 
 
 class OpenAIModel:
@@ -83,9 +83,9 @@ class OpenAIModel:
         self._info = served_model(provider, model, base_url, capabilities)
         self._api_key = api_key
         self._base_url = base_url
-        self._failures = Failures(self._info.name, api_key, base_url, usual_end="/v1")
+        self._failures = ProviderErrors(self._info.name, api_key, base_url, usual_end="/v1")
         self._connection: Connection | None = None
-        self._toolsets = Toolsets(_Tools.of)
+        self._toolsets = ToolsetCache(_Tools.of)
 
     @property
     def info(self) -> ModelInfo:
@@ -101,9 +101,9 @@ class OpenAIModel:
             yield Delta(reply=self._whole(await self._guard(self._connected().whole(body)), request))
             return
         chunks = await self._guard(self._connected().stream(body))
-        answer = Assembly(ENDINGS)
+        answer = StreamAssembler(_FINISH_REASONS)
         try:
-            if (whole := await self._guard(unstreamed(chunks.response))) is not None:
+            if (whole := await self._guard(read_unstreamed(chunks.response))) is not None:
                 reply = self._whole(whole, request)
                 if request.stream:
                     yield Delta(text=reply.message.content)
@@ -136,13 +136,13 @@ class OpenAIModel:
     def _body(self, request: ModelRequest, settings: dict[str, Any], *, streamed: bool) -> bytes:
         """The request as it is sent."""
         tools = self._toolsets.of(request.tools)
-        written = request.scratch.written(self._info.name)
+        written = request.scratch.messages_for(self._info.name)
         ready = {"messages": written.pieces(request.messages, lambda message: self._chat(message, tools.names))}
         if request.tools:
-            ready["tools"] = (tools.written,)
+            ready["tools"] = (tools.messages_for,)
         if streamed:
             settings = {**settings, "stream": True, "stream_options": {"include_usage": True}}
-        return fields(settings, **ready)
+        return json_object(settings, **ready)
 
     def _chat(self, message: Message, names: Mapping[str, str]) -> dict[str, Any]:
         return message_to_chat(message, names, provider=self._info.provider)
@@ -176,24 +176,24 @@ class OpenAIModel:
         if not isinstance(body.get("choices"), list) or not body["choices"]:
             reported = body.get("error")
             raise self._reported(reported) if reported else self._failures.empty()
-        answer = Assembly(ENDINGS)
+        answer = StreamAssembler(_FINISH_REASONS)
         answer.take_whole(body)
         return self._reply(answer, request)
 
-    def _reply(self, assembly: Assembly, request: ModelRequest) -> ModelReply:
+    def _reply(self, assembly: StreamAssembler, request: ModelRequest) -> ModelReply:
         chat = assembly.message or assembly.assembled()
-        answer = Answer(
+        answer = ProviderAnswer(
             message=chat_to_message(
                 {**chat, "role": "assistant"}, self._toolsets.of(request.tools).back, provider=self._info.provider
             ),
-            ending=assembly.finish,
+            finish_reason=assembly.finish,
             usage=chat_to_usage(as_dict(assembly.usage)),
             model=assembly.model,
             response_id=assembly.response_id,
             pieces=assembly.chunks,
             refusal=str(chat["refusal"]) if chat.get("refusal") else None,
         )
-        return judge(answer, request, self._info, ENDINGS, self._failures)
+        return to_reply(answer, request, self._info, _FINISH_REASONS, self._failures)
 
     async def _guard(self, call: Awaitable[T]) -> T:
         from openai import OpenAIError
@@ -204,15 +204,15 @@ class OpenAIModel:
         import openai
 
         if isinstance(error, openai.APIStatusError):
-            wait = wait_of(error.response.headers)
-            return self._failures.status(error.status_code, words_of(error.body), code=error.code, wait=wait)
+            wait = parse_retry_after(error.response.headers)
+            return self._failures.status(error.status_code, message_in(error.body), code=error.code, wait=wait)
         if isinstance(error, openai.APIError) and not isinstance(error, openai.APIConnectionError):
             return self._reported(error.body, error.message)
         return None
 
     def _reported(self, body: object, words: str = "") -> ModelError:
         code = body.get("code") if isinstance(body, Mapping) else None
-        return self._failures.reported(words_of(body) or words, code=code)
+        return self._failures.reported(message_in(body) or words, code=code)
 
 
 def _held_to_json(schema: Mapping[str, Any], can: Capabilities) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import httpx2
 import orjson
 from openai import AsyncOpenAI, AsyncStream, RequestOptions, omit
 
-from framework.llm.http_client import http_client
-from framework.llm.openai.transport import client_for, content_of
+from framework.llm.http_client import create_http_client
+from framework.llm.openai.transport import create_direct_client, read_content
 from framework.llm.stream_assembler import as_dict
 
 _TELEMETRY = (
@@ -42,7 +42,7 @@ class Connection:
             max_retries=0,
             timeout=timeout,
             # httpx takes the key from what it sends to another server.
-            http_client=client_for(base_url, timeout) or http_client(timeout, follow_redirects=True),
+            http_client=create_direct_client(base_url, timeout) or create_http_client(timeout, follow_redirects=True),
         )
         # Whole: the SDK would put it together for every call. An address without a path comes without its slash.
         self._url = f"{str(self._sdk.base_url).rstrip('/')}/chat/completions"
@@ -62,7 +62,7 @@ class Connection:
             completion = await self._create(body)
             return completion if isinstance(completion, str) else as_dict(completion)
         response = await self._sdk.post(self._url, content=body, cast_to=httpx2.Response, options=self._options)
-        content = await content_of(response)
+        content = await read_content(response)
         try:
             return orjson.loads(content)
         except ValueError:

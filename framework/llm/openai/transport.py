@@ -16,9 +16,9 @@ from urllib.request import getproxies
 import aiohttp
 import httpx2
 
-from framework.llm.http_client import ENCODING, MAX_CONNECTIONS, MAX_PACKED_BYTES, capped
+from framework.llm.http_client import ACCEPT_ENCODING, MAX_COMPRESSED_BYTES, MAX_CONNECTIONS, limit_size
 
-KEEP_ALIVE = 5.0
+_KEEP_ALIVE = 5.0
 """Seconds; as in the SDK's own transport."""
 LARGE_BODY = 1 << 20
 """Bytes; from there on aiohttp wants a file, which it sends in pieces."""
@@ -35,7 +35,7 @@ _FAILURES: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
 """What aiohttp raises, and what it is to httpx; the first that fits."""
 
 
-def client_for(base_url: str | None, timeout: float) -> httpx2.AsyncClient | None:
+def create_direct_client(base_url: str | None, timeout: float) -> httpx2.AsyncClient | None:
     """The HTTP client for a server; None: the SDK's own, which knows proxies, and passwords in addresses.
 
     Args:
@@ -45,10 +45,10 @@ def client_for(base_url: str | None, timeout: float) -> httpx2.AsyncClient | Non
     server = urlsplit(base_url or os.environ.get("OPENAI_BASE_URL", "")).netloc
     if "@" in server or getproxies().keys() & {"http", "https", "all"}:
         return None
-    return ModelHTTPClient(timeout)
+    return DirectHTTPClient(timeout)
 
 
-class ModelHTTPClient(httpx2.AsyncClient):
+class DirectHTTPClient(httpx2.AsyncClient):
     """Sends headers and bytes as they are. Whatever is more than that, such as a redirect, is left to httpx."""
 
     def __init__(self, timeout: float) -> None:
@@ -67,7 +67,7 @@ class ModelHTTPClient(httpx2.AsyncClient):
         request = httpx2.Request(
             method,
             self._known if not options.get("params") else self._known.copy_merge_params(options["params"]),
-            headers=[*headers, ("accept-encoding", ENCODING)],
+            headers=[*headers, ("accept-encoding", ACCEPT_ENCODING)],
             stream=httpx2.ByteStream(content),  # as `content`, headers would be added that aiohttp adds anyway
             extensions=options.get("extensions"),
         )
@@ -115,7 +115,7 @@ class _Transport(httpx2.AsyncBaseTransport):
     def _connect(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEP_ALIVE, ssl=self._trust),
+                connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=_KEEP_ALIVE, ssl=self._trust),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=self._timeout,
                 auto_decompress=False,
@@ -125,7 +125,7 @@ class _Transport(httpx2.AsyncBaseTransport):
 
 async def _read(answer: aiohttp.ClientResponse, request: httpx2.Request) -> bytes:
     """All of an answer; most say beforehand that they are small."""
-    if (answer.content_length or MAX_PACKED_BYTES + 1) <= MAX_PACKED_BYTES:
+    if (answer.content_length or MAX_COMPRESSED_BYTES + 1) <= MAX_COMPRESSED_BYTES:
         return await answer.read()
     pieces = _pieces(answer, request)
     try:
@@ -135,10 +135,10 @@ async def _read(answer: aiohttp.ClientResponse, request: httpx2.Request) -> byte
 
 
 def _pieces(answer: aiohttp.ClientResponse, request: httpx2.Request) -> httpx2.AsyncByteStream:
-    return capped(_Answer(answer, request), answer.headers, request)
+    return limit_size(_Answer(answer, request), answer.headers, request)
 
 
-async def content_of(response: httpx2.Response) -> bytes:
+async def read_content(response: httpx2.Response) -> bytes:
     """The bytes of an answer, decoded; raises httpx2.HTTPError.
 
     One that came whole and plain is not taken through httpx's decoders: that takes longer than reading its JSON.

@@ -17,7 +17,7 @@ from framework import RunResult, Runtime
 from framework.config.schema import ProjectNames, settings_schema
 from framework.config.settings import Settings
 from framework.engine.runtime.project import Project
-from framework.llm.capabilities import Capabilities, Prices, priced
+from framework.llm.capabilities import Capabilities, Prices, with_cost
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
 from framework.testing import ScriptedModel, calls
 from framework.types.messages import Message, Usage
@@ -95,8 +95,8 @@ def test_the_hint_is_right_and_check_shows_the_error(tmp_path: Path) -> None:
     checked = agentsd("check", cwd=tmp_path)
     assert checked.returncode != 0
     assert "max_cost_usd cannot be enforced" in checked.stdout + checked.stderr
-    priced = f"models: {{{UNPRICED}: {{model: {UNPRICED}, capabilities: {{prices: free}}}}}}\n"
-    write(tmp_path, {"agentsd.yaml": priced})
+    with_cost = f"models: {{{UNPRICED}: {{model: {UNPRICED}, capabilities: {{prices: free}}}}}}\n"
+    write(tmp_path, {"agentsd.yaml": with_cost})
     assert agentsd("check", cwd=tmp_path).returncode == 0
 
 
@@ -246,7 +246,7 @@ def test_no_part_of_a_report_is_left_out_of_tokens_and_cost(
     prompt: int, completion: int, total: int, price: float
 ) -> None:
     usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=total)
-    counted = priced(usage, Capabilities(prices=Prices(input=price, output=price)))
+    counted = with_cost(usage, Capabilities(prices=Prices(input=price, output=price)))
     assert counted.total_tokens == max(total, prompt + completion)
     assert counted.cost_usd == pytest.approx(price * counted.total_tokens / 1_000_000)
 

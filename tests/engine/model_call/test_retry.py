@@ -19,9 +19,9 @@ from framework.config.settings import ModelCallSettings
 from framework.config.yaml.parse import parse_agent
 from framework.engine.model_call.retry import backoff_seconds
 from framework.evals.stubs import sandboxed
-from framework.llm.anthropic.client import Blocks
+from framework.llm.anthropic.client import MessageAssembler
 from framework.llm.client import Delta, ModelClient, ModelInfo, ModelReply, ModelRequest
-from framework.llm.gemini.format import Parts
+from framework.llm.gemini.format import ResponseAssembler
 from framework.testing import ScriptedModel, calls
 from framework.types.events import Event, Warned
 from framework.types.messages import Message, Usage
@@ -450,13 +450,13 @@ def test_an_answer_is_closed_once_it_is_there(tmp_path: Path) -> None:
 def test_a_tool_call_that_comes_in_is_a_sign_of_life_from_claude_and_gemini_too() -> None:
     begun = {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "name": "work"}}
     piece = {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": "{"}}
-    blocks = Blocks()
+    blocks = MessageAssembler()
     assert [blocks.take(event) for event in ({"type": "ping"}, begun, piece)] == [None, Delta(), Delta()]
 
     call = SimpleNamespace(function_call=SimpleNamespace(name="work"), thought_signature=None)
     told = SimpleNamespace(content=SimpleNamespace(parts=[call]), finish_reason=None)
     head = {"model_version": "g", "response_id": "r", "usage_metadata": None, "prompt_feedback": None}
-    parts = Parts({})
+    parts = ResponseAssembler({})
     assert parts.take(SimpleNamespace(candidates=[], **head)) is None
     assert parts.take(SimpleNamespace(candidates=[told], **head)) == Delta()
 

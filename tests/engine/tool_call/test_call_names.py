@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from framework import RunResult, Runtime, ToolResult, tool
-from framework.llm.openai_format import without_doubles
+from framework.llm.openai_format import unique_calls
 from framework.testing import ScriptedModel
 from framework.tools.tool import Tool
 from framework.types.events import Event, ToolFinished
@@ -98,9 +98,9 @@ CALL = st.builds(
 @cases(100)
 @given(st.lists(CALL, max_size=6))
 def test_nothing_but_doubles_is_left_out(calls: list[ToolCall]) -> None:
-    kept = without_doubles(calls)
+    kept = unique_calls(calls)
 
-    assert without_doubles(kept) == kept
+    assert unique_calls(kept) == kept
     assert len(kept) >= len({call.model_dump_json() for call in calls})
     assert [call for call in kept if not call.id] == [call for call in calls if not call.id]
     assert {call.model_dump_json() for call in kept} == {call.model_dump_json() for call in calls}

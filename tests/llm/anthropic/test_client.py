@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from framework.llm.anthropic.format import content_to_message, request_to_body, stamp
+from framework.llm.anthropic.format import content_to_message, request_to_body, thinking_stamp
 from framework.llm.capabilities import known_capabilities
 from framework.llm.client import ModelInfo, ModelRequest
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition
@@ -40,7 +40,7 @@ def thinking_turn(*content: dict[str, Any], model: str = "claude-haiku-4-5") -> 
     """An answer with calls, as it came for the request of the same system prompt and tools."""
     asked = body(model=model)
     return content_to_message(
-        content, {"a__b": "a.b"}, mark=stamp(model, asked.get("system", ()), asked.get("tools", ()))
+        content, {"a__b": "a.b"}, mark=thinking_stamp(model, asked.get("system", ()), asked.get("tools", ()))
     )
 
 

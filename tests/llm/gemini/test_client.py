@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from framework.llm.capabilities import known_capabilities
 from framework.llm.client import ModelInfo, ModelRequest
-from framework.llm.gemini.format import FOREIGN, request_to_arguments
+from framework.llm.gemini.format import FOREIGN_SIGNATURE, request_to_arguments
 from framework.llm.gemini.schema import gemini_parameters
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, ToolDefinition
@@ -115,7 +115,7 @@ def test_calls_of_another_model_are_marked_as_such_where_signatures_are_asked_fo
         (_, turn, _) = arguments(USER, asked, RESULT, model=model)["contents"]
         return [part.get("thought_signature") for part in turn["parts"]]
 
-    assert signatures("gemini-3-pro-preview") == [FOREIGN, None]
+    assert signatures("gemini-3-pro-preview") == [FOREIGN_SIGNATURE, None]
     assert signatures("gemini-2.5-flash") == [None, None]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from framework.llm.client import Delta, ModelReply, ModelRequest
 from framework.llm.openai.client import OpenAIModel
-from framework.llm.provider_errors import wait_of
+from framework.llm.provider_errors import parse_retry_after
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
@@ -401,7 +401,7 @@ def test_pieces_of_a_tool_call_are_signs_of_life_without_text() -> None:
     ],
 )
 def test_when_to_ask_again_is_read_in_every_form(headers: dict[str, str], seconds: float | None) -> None:
-    assert wait_of(headers, datetime(2026, 10, 21, 7, 28, tzinfo=UTC)) == seconds
+    assert parse_retry_after(headers, datetime(2026, 10, 21, 7, 28, tzinfo=UTC)) == seconds
 
 
 @pytest.mark.parametrize(

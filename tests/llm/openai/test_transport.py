@@ -15,7 +15,7 @@ import pytest
 
 from framework.llm.client import Delta
 from framework.llm.openai.client import OpenAIModel
-from framework.llm.openai.transport import LARGE_BODY, ModelHTTPClient, client_for
+from framework.llm.openai.transport import LARGE_BODY, DirectHTTPClient, create_direct_client
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Usage
 from tests.llm.openai.test_client import BOTH_WAYS, KEY, deltas, request
@@ -272,11 +272,11 @@ def test_proxies_and_passwords_are_left_to_the_sdk(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    assert isinstance(client_for(base_url, 1.0), ModelHTTPClient) is own
+    assert isinstance(create_direct_client(base_url, 1.0), DirectHTTPClient) is own
 
 
 def test_what_is_not_plain_bytes_is_a_request_of_httpx() -> None:
-    client = ModelHTTPClient(1.0)
+    client = DirectHTTPClient(1.0)
     client.headers["x-mark"] = "1"
 
     plain = client.build_request("POST", "http://a/b", content=b"x", headers=[("x-own", "2")], params={"k": "v"})
@@ -297,7 +297,7 @@ def test_what_is_not_plain_bytes_is_a_request_of_httpx() -> None:
 )
 def test_what_aiohttp_raises_is_what_httpx_would_have(url: str, kind: type[Exception]) -> None:
     async def run() -> None:
-        async with ModelHTTPClient(1.0) as client:
+        async with DirectHTTPClient(1.0) as client:
             await client.send(client.build_request("POST", url, content=b"{}", headers=[]))
 
     with pytest.raises(kind):

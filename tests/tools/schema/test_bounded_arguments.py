@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from framework import RunResult, Runtime, tool
 from framework.engine.tool_call.argument_repair import call_off_loop
-from framework.llm.openai_format import chat_to_call, read_again
+from framework.llm.openai_format import chat_to_call, revalidate_call
 from framework.testing import ScriptedModel, calls
 from framework.tools.schema.arguments import ArgumentsError, SchemaArguments, bounded_model
 from framework.tools.schema.repairs import repair_arguments
@@ -241,13 +241,13 @@ def test_asi08_huge_arguments_are_refused_before_they_are_read(text: str, proble
     call = called(text)
     assert problem in (call.invalid or "")
     assert call.arguments == {}
-    assert problem in (read_again(ToolCall(id="c", tool="echo", arguments=json.loads(text))).invalid or "")
+    assert problem in (revalidate_call(ToolCall(id="c", tool="echo", arguments=json.loads(text))).invalid or "")
 
 
 def test_asi08_a_name_of_megabytes_is_cut() -> None:
-    call = read_again(called("{}", "n" * 5_000_000))
+    call = revalidate_call(called("{}", "n" * 5_000_000))
     assert len(call.tool) == 256
-    assert len(read_again(ToolCall(id="i" * 5_000_000, tool="t")).id) == 10_000
+    assert len(revalidate_call(ToolCall(id="i" * 5_000_000, tool="t")).id) == 10_000
 
 
 def test_asi08_many_mistakes_in_long_arguments_are_not_all_collected() -> None:
