@@ -15,7 +15,7 @@ from time import perf_counter
 from benchmarks.measure import Row, best, table
 from framework.config.agents.toolbox import PluginCache
 from framework.config.generations.catalog import Catalog
-from framework.tools.plugins.lifecycle import Lifetimes
+from framework.tools.plugins.lifecycle import PluginLifecycle
 from framework.tools.plugins.loader import PluginLoader
 from framework.tools.plugins.modules import PLUGIN_PACKAGE
 
@@ -122,8 +122,8 @@ async def reloading(root: Path, times: int) -> None:
     for folder in ("agents.d", "plugins"):
         (root / folder).mkdir()
     (root / "agents.d/clerk.yaml").write_text(AGENT, "utf-8")
-    lifetimes = Lifetimes()
-    catalog = Catalog(root, tools=(), executors=["react"], models=["offline"], lifetimes=lifetimes)
+    lifecycle = PluginLifecycle()
+    catalog = Catalog(root, tools=(), executors=["react"], models=["offline"], lifecycle=lifecycle)
 
     async def reload(number: int) -> None:
         for path, source in version(number).items():

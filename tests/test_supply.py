@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from framework.tools.contracts import Contracts
-from framework.tools.tool_source import outside_tool
+from framework.tools.tool_source import external_tool
 from tests.cli.test_cli import agentsd
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
@@ -82,5 +82,5 @@ def test_accepted_contracts_are_for_their_user_alone(tmp_path: Path) -> None:
         """Do nothing."""
 
     schema = {"type": "object", "properties": {}}
-    Contracts(tmp_path / ".agentsd/contracts.json").compare([outside_tool("mcp.a.b", "d", schema, call, source="mcp")])
+    Contracts(tmp_path / ".agentsd/contracts.json").compare([external_tool("mcp.a.b", "d", schema, call, source="mcp")])
     assert (mode(tmp_path / ".agentsd"), mode(tmp_path / ".agentsd/contracts.json")) == (0o700, 0o600)

@@ -12,7 +12,7 @@ from framework.cli.location import arguments_of
 from framework.cli.plan_question import ask_about_plan
 from framework.cli.show import arguments_text, shown, visible
 from framework.cli.terminal import edited, typed
-from framework.types.confirmation_kinds import KINDS
+from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.errors import RequestError
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
 
@@ -30,7 +30,7 @@ async def decided(pending: Iterable[Confirmation]) -> dict[str, Decision]:
 def ask_human(asked: Confirmation) -> Decision:
     """Show one question and read the decision; the end of input means no."""
     try:
-        if KINDS[asked.kind].by_tool:
+        if CONFIRMATION_KINDS[asked.kind].asked_by_tool:
             source = "" if asked.kind == "ask_user" else f", for {asked.tool}"
             click.secho(f"\n{asked.agent} asks{source}: {visible(asked.reason)}", bold=True, err=True)
             return Respond(text=_answer(asked))

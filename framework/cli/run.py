@@ -19,7 +19,7 @@ from framework.cli.waterfall import waterfall, widths_of
 from framework.config.settings import Settings
 from framework.engine.runtime.options import RunOptions
 from framework.engine.runtime.runtime import Runtime
-from framework.types.outcome import outcome
+from framework.types.outcome import outcome_for
 from framework.types.state import RunResult
 from framework.types.trace import SpanRecord
 
@@ -67,7 +67,7 @@ def command(words: tuple[str, ...], project: str, as_json: bool, trace: bool, **
     given["events"] = JsonLines(sys.stdout) if given["events"] else None
     with prints_on_stderr():
         result, spans = asyncio.run(_run(path, message, given, quiet=as_json or given["events"] is not None))
-    code = outcome(result.finish_reason).exit_code if given["events"] else print_result(result, as_json=as_json)
+    code = outcome_for(result.finish_reason).exit_code if given["events"] else print_result(result, as_json=as_json)
     for line in waterfall(spans, widths_of(sys.stderr)) if trace else ():
         click.echo(line, err=True)
     return code

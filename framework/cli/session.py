@@ -17,7 +17,7 @@ from framework.cli.terminal import is_terminal, on_interrupt
 from framework.engine.context.stream import RunStream
 from framework.engine.runtime.runtime import Runtime
 from framework.types.events import ConfirmationRequested, ContentReceived, Event, wire
-from framework.types.outcome import outcome
+from framework.types.outcome import outcome_for
 from framework.types.state import RunResult
 
 _SHOWN_OTHERWISE = (ContentReceived, ConfirmationRequested)
@@ -105,4 +105,4 @@ def print_result(result: RunResult, *, as_json: bool) -> int:
             say(text, fg="yellow" if result.status == "paused" else "red", err=True)
         if result.pending:
             click.secho(how_to_decide(result), dim=True, err=True)
-    return outcome(result.finish_reason).exit_code
+    return outcome_for(result.finish_reason).exit_code

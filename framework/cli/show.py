@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import click
 
 from framework.types import events
-from framework.types.confirmation_kinds import KINDS
+from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.events import Event
 from framework.types.state import Confirmation, RunResult
 
@@ -36,7 +36,7 @@ MARKS: Mapping[str, str] = {
 }
 
 
-QUESTIONS = tuple(name for name, kind in KINDS.items() if kind.is_question)
+QUESTIONS = tuple(name for name, kind in CONFIRMATION_KINDS.items() if kind.is_question)
 """Kinds of confirmations that want an answer, not an approval."""
 
 

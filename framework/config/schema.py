@@ -17,8 +17,8 @@ from pydantic_core.core_schema import ModelSchema
 from framework.config.settings import Settings
 from framework.types.case import CaseFile
 from framework.types.frozen import Duration
-from framework.types.source import Sources
 from framework.types.spec import AgentSpec, ToolPattern
+from framework.types.tool_servers import Sources
 
 EditorSchema = dict[str, Any]
 

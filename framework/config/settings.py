@@ -19,7 +19,7 @@ from framework.llm.base_url import normalize_base_url
 from framework.llm.capabilities import Capabilities
 from framework.tools.base_folder import is_inside, split_path
 from framework.types.errors import ConfigError, ToolError
-from framework.types.frozen import Duration, Frozen, known_version
+from framework.types.frozen import Duration, Frozen, check_version
 from framework.types.http import HttpLimits
 from framework.types.problem import Problem
 from framework.types.spec import AgentName, ContentMode
@@ -198,7 +198,7 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,
     )
 
-    version: Annotated[int, Field(ge=1, le=1), BeforeValidator(known_version)] = 1
+    version: Annotated[int, Field(ge=1, le=1), BeforeValidator(check_version)] = 1
     """Version of this file format."""
     model: str = "offline"
     """The model of agents that name none."""

@@ -14,7 +14,7 @@ from framework.telemetry import names
 from framework.telemetry.span import NO_SPAN, OpenSpan
 from framework.types.errors import AgentsdError
 from framework.types.messages import Message
-from framework.types.outcome import outcome
+from framework.types.outcome import outcome_for
 from framework.types.spec import TemplateRef
 from framework.types.state import Confirmation
 
@@ -41,7 +41,7 @@ class AgentTrace:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         state = self._run.state
-        error_type = outcome(state.finish_reason).span_error
+        error_type = outcome_for(state.finish_reason).span_error
         if self._meters:
             calls = {"steps": state.steps - self._steps, "tool_calls": state.tool_calls - self._calls}
             self._meters.agent(self._run.agent.name, perf_counter() - self._started, error_type, **calls)

@@ -13,7 +13,7 @@ from framework.types.case import Expect
 from framework.types.confirmation_kinds import subject_of
 from framework.types.events import Event
 from framework.types.linear_pattern import LinearPattern
-from framework.types.messages import REFUSED
+from framework.types.messages import REFUSED_STATUSES
 from framework.types.plan import PlanStep
 from framework.types.state import RunResult
 from framework.types.text import one_line
@@ -57,7 +57,7 @@ class Evidence:
                 self.requested.append((tool, arguments))
             case events.ToolFinished(tool=tool, status=status):
                 self.failed_calls += status == "error"
-                if status in REFUSED:
+                if status in REFUSED_STATUSES:
                     self.denied.append(tool)
             case events.ConfirmationRequested(kind=kind, tool=tool, arguments=arguments):
                 self.asked.append(subject_of(kind, tool))

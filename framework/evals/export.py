@@ -9,10 +9,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from framework.tools.builtin.questions import ASK_USER
-from framework.types.case import SUB_AGENT
+from framework.types.case import SUB_AGENT_PREFIX
 from framework.types.confirmation_kinds import is_about_step, subject_of
 from framework.types.errors import RequestError
-from framework.types.messages import REFUSED, Message, ToolResult
+from framework.types.messages import REFUSED_STATUSES, Message, ToolResult
 from framework.types.plan import PlanDraft
 from framework.types.state import Approve, CallRecord, Decision, Edit, Reject, Respond, RunState
 from framework.types.text import one_line
@@ -107,7 +107,7 @@ def _results(record: RunState) -> dict[str, Any]:
     answers: dict[str, list[Any]] = {}
     for _, call in _calls(record):
         tool = call.call.tool
-        if call.started and call.result and not tool.startswith(SUB_AGENT) and tool != ASK_USER:
+        if call.started and call.result and not tool.startswith(SUB_AGENT_PREFIX) and tool != ASK_USER:
             answers.setdefault(call.call.tool, []).append(_result(call.result))
     return {
         tool: results[0] if all(one == results[0] for one in results) else results for tool, results in answers.items()
@@ -179,7 +179,7 @@ def _expected(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[str
         match event:
             case {"event": "tool_call", "status": "running", "id": call, "tool": tool}:
                 started.setdefault((*event.get("path", ()), call), tool)
-            case {"event": "tool_result", "status": status, "tool": tool} if status in REFUSED:
+            case {"event": "tool_result", "status": status, "tool": tool} if status in REFUSED_STATUSES:
                 denied[tool] = None
             case {"event": "confirm_required", "kind": kind} if kind != "question":  # a stand-in asks nothing
                 confirmation_id[subject_of(kind, event["tool"])] = None

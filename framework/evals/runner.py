@@ -16,7 +16,7 @@ from framework.evals.suite import PlacedCase, read_suite
 from framework.llm.client import ModelClient, ModelRequest
 from framework.llm.providers import OFFLINE
 from framework.llm.scripted import ScriptedModel, Turn
-from framework.types.case import Case, ScriptedAnswer, decision_of
+from framework.types.case import Case, ScriptedAnswer, to_decision
 from framework.types.confirmation_kinds import subject_of
 from framework.types.errors import AgentsdError, ModelError
 from framework.types.events import Event
@@ -204,5 +204,5 @@ def _decisions(case: Case, pending: Sequence[Confirmation]) -> dict[str, Decisio
             subject_of(confirmation.kind, confirmation.tool)
         )
         if answer is not None:
-            results[confirmation.id] = decision_of(answer)
+            results[confirmation.id] = to_decision(answer)
     return results

@@ -11,7 +11,7 @@ from framework.config.files.snapshot import TEST_SUFFIXES
 from framework.config.generations.generation import Generation
 from framework.config.yaml.document import Document, KeyPath
 from framework.config.yaml.parse import ParseError, parse, sort_problems
-from framework.types.case import SUB_AGENT, Case, CaseFile
+from framework.types.case import SUB_AGENT_PREFIX, Case, CaseFile
 from framework.types.problem import Problem
 from framework.types.text import did_you_mean
 
@@ -96,7 +96,9 @@ def _problems(cases: Iterable[PlacedCase], generation: Generation) -> Iterator[P
             hint = None if placed.case.agent else "name the file after its agent, or write `agent: NAME`"
             yield placed.problem(message, "agent", hint=hint)
             continue
-        yield from _unknown_tools(placed, [*generation.tools, *(f"{SUB_AGENT}{other}" for other in generation.agents)])
+        yield from _unknown_tools(
+            placed, [*generation.tools, *(f"{SUB_AGENT_PREFIX}{other}" for other in generation.agents)]
+        )
 
 
 def _unknown_tools(placed: PlacedCase, known: list[str]) -> Iterator[Problem]:

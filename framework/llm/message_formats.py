@@ -21,7 +21,7 @@ from framework.llm.openai_format import chat_to_message, content_text, message_t
 from framework.types.errors import RequestError
 from framework.types.messages import Message, ToolDefinition
 from framework.types.text import fix_surrogates
-from framework.types.transcript import faults
+from framework.types.transcript import transcript_errors
 
 Form = Literal["messages", "openai", "anthropic", "gemini"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -80,7 +80,7 @@ def imported(
         raise RequestError(f"{what}: {place}: {detail['msg']}") from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RequestError(f"{what} has not the form {form!r}: {error}") from None
-    if found := next(faults(messages), None):
+    if found := next(transcript_errors(messages), None):
         raise RequestError(f"{what}: {found}")
     return messages
 

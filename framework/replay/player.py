@@ -24,7 +24,7 @@ from framework.tools.schema.arguments import SchemaArguments
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
 from framework.tools.toolset import Toolset
-from framework.types.confirmation_kinds import KINDS
+from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.errors import AgentNotFound, ConfigError, ToolError
 from framework.types.messages import ToolDefinition
 from framework.types.spec import Limits
@@ -55,7 +55,11 @@ async def replay(root: Path, store: Store, record: RunState, current: Generation
     now = await _replay_with(root, record, current, _limits(record.limits, policy, current.agents[record.agent]))
     asked = [event for event in await store.events(record.run_id) if event["event"] == "confirm_required"]
     # A recorded tool repeats its result without the questions that were answered.
-    open_questions = [one["id"] for one in asked if not KINDS[one["kind"]].by_tool or one["id"] not in record.decisions]
+    open_questions = [
+        one["id"]
+        for one in asked
+        if not CONFIRMATION_KINDS[one["kind"]].asked_by_tool or one["id"] not in record.decisions
+    ]
     return tuple(differences(record, list(dict.fromkeys(open_questions)), before, now))
 
 
@@ -112,7 +116,7 @@ async def _replay_with(root: Path, record: RunState, generation: Generation, lim
 
 def _decision(record: RunState, question: Confirmation) -> Decision | None:
     """What was decided, or else an approval; a question that was never asked has no answer."""
-    return record.decisions.get(question.id) or (Approve() if KINDS[question.kind].may_approve else None)
+    return record.decisions.get(question.id) or (Approve() if CONFIRMATION_KINDS[question.kind].can_approve else None)
 
 
 def _first_state(record: RunState, limits: Limits) -> RunState:

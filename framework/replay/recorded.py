@@ -13,7 +13,7 @@ from framework.engine.routing.by_model import RouteChoice
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest
 from framework.tools.extension import Extension
 from framework.tools.tool import Tool, ToolContext
-from framework.types.confirmation_kinds import KINDS
+from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.errors import ModelError, Paused, Refused, ToolError
 from framework.types.messages import Message, ToolCall, ToolResult, Usage
 from framework.types.spec import HookPlace
@@ -46,7 +46,9 @@ class Recording:
         self._live, self._record = live, record
         self._given_counts: Counter[tuple[RunPath, str]] = Counter()
         self._questions = {
-            question.id.partition("?")[0]: question for question in record.pending if KINDS[question.kind].by_tool
+            question.id.partition("?")[0]: question
+            for question in record.pending
+            if CONFIRMATION_KINDS[question.kind].asked_by_tool
         }
         self.first_requests: dict[str, FirstRequest] = {}
         """By agent."""

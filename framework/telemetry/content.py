@@ -13,7 +13,7 @@ from typing import Any
 from framework.telemetry import names
 from framework.types.messages import Message, ToolDefinition
 from framework.types.redact import MASK, redact, redact_data
-from framework.types.spec import CONTENTS, ContentMode
+from framework.types.spec import CONTENT_MODES, ContentMode
 from framework.types.text import shorten
 from framework.types.trace import AttributeValue
 
@@ -51,7 +51,7 @@ class Content:
 
     def lowered(self, mode: ContentMode | None) -> Content:
         """The same, or less."""
-        if mode is None or CONTENTS.index(mode) >= CONTENTS.index(self.mode):
+        if mode is None or CONTENT_MODES.index(mode) >= CONTENT_MODES.index(self.mode):
             return self
         return Content(mode, self.secrets)
 

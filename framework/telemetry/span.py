@@ -16,7 +16,7 @@ from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TraceFlag
 
 from framework.telemetry import names
 from framework.telemetry.null_context import Untold
-from framework.types.trace import AttributeValue, SpanEvent, SpanLink, SpanRecord, link_of
+from framework.types.trace import AttributeValue, SpanEvent, SpanLink, SpanRecord, parse_link
 
 Given = Mapping[str, AttributeValue | None]
 """Attributes; those that are None are left out."""
@@ -157,7 +157,7 @@ class RecordedSpan(OpenSpan):
             self._events.append(SpanEvent(name, time.time_ns(), own))
 
     def add_link(self, traceparent: str, kind: str) -> None:
-        link = link_of(traceparent, kind, names.LINK_TYPE)
+        link = parse_link(traceparent, kind, names.LINK_TYPE)
         if link is None:
             return
         if self._host:

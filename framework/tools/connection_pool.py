@@ -10,20 +10,20 @@ from typing import Any
 
 from framework.tools.mcp.source import McpSource
 from framework.tools.skills.source import SkillSource
-from framework.tools.tool_source import Changed, ToolSource
+from framework.tools.tool_source import OnChange, ToolSource
 from framework.types.errors import ConfigError
 from framework.types.redact import redact
-from framework.types.source import McpServer, SkillHost
+from framework.types.tool_servers import McpServer, SkillHost
 
 log = logging.getLogger(__name__)
 
 SourceConfig = McpServer | SkillHost
-SILENT_SECONDS = 2.0
+_QUIET_SECONDS = 2.0
 """After how long it is told which servers are waited for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Opened:
+class PooledSource:
     """A source that was started."""
 
     name: str
@@ -48,19 +48,19 @@ class Opened:
             self.started.set()
 
 
-class SourcePool:
+class ConnectionPool:
     """Starts sources when they are wanted first, and closes them when nobody needs them any more."""
 
-    def __init__(self, changed: Changed) -> None:
+    def __init__(self, changed: OnChange) -> None:
         """Call `changed` whenever a source has other tools or faults than before."""
         self._changed = changed
-        self._opened: list[Opened] = []
-        self._wanted: list[Opened] = []
-        self._refused: dict[str, str] = {}
+        self._opened: list[PooledSource] = []
+        self._wanted: list[PooledSource] = []
+        self._rejected: dict[str, str] = {}
         self._count = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def open(self, wanted: Mapping[str, SourceConfig], patience: float | None) -> list[Opened]:
+    async def open(self, wanted: Mapping[str, SourceConfig], patience: float | None) -> list[PooledSource]:
         """The sources of these names, started.
 
         Args:
@@ -68,23 +68,23 @@ class SourcePool:
             patience: seconds, after the first two, for those that are not connected yet; then they go on trying behind
                 it. None waits until each is connected or has failed to be.
         """
-        self._refused = {}
-        fresh: list[Opened] = []
+        self._rejected = {}
+        fresh: list[PooledSource] = []
         found = (self._known(name, config) or self._new(name, config, fresh) for name, config in wanted.items())
         self._wanted = [opened for opened in found if opened]
         starting = [self._spawn(opened.start()) for opened in fresh]
-        if starting and (await asyncio.wait(starting, timeout=SILENT_SECONDS))[1]:
+        if starting and (await asyncio.wait(starting, timeout=_QUIET_SECONDS))[1]:
             slow = ", ".join(opened.name for opened in fresh if not opened.is_started)
             log.info("waiting for %s to answer", slow)
             await asyncio.wait(starting, timeout=patience)
         return list(self._wanted)
 
     @property
-    def refused(self) -> Mapping[str, str]:
+    def rejected(self) -> Mapping[str, str]:
         """Sources that could not even be made, and why."""
-        return self._refused
+        return self._rejected
 
-    def keep(self, needed: Collection[Opened]) -> None:
+    def close_unused(self, needed: Collection[PooledSource]) -> None:
         """Close, in the background, what is neither among these nor wanted last."""
         for opened in [one for one in self._opened if one not in needed and one not in self._wanted]:
             self._opened.remove(opened)
@@ -93,14 +93,14 @@ class SourcePool:
     async def close(self) -> None:
         """Close all."""
         self._wanted = []
-        self.keep(())
+        self.close_unused(())
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _known(self, name: str, config: SourceConfig) -> Opened | None:
+    def _known(self, name: str, config: SourceConfig) -> PooledSource | None:
         return next((one for one in self._opened if one.name == name and one.config == config), None)
 
-    def _new(self, name: str, config: SourceConfig, fresh: list[Opened]) -> Opened | None:
+    def _new(self, name: str, config: SourceConfig, fresh: list[PooledSource]) -> PooledSource | None:
         short = name.partition(".")[2]
         try:
             if isinstance(config, McpServer):
@@ -108,15 +108,15 @@ class SourcePool:
             else:
                 source = SkillSource(short, config, self._changed)
         except ConfigError as error:
-            self._refused[name] = error.message
+            self._rejected[name] = error.message
             return None
         self._count += 1
-        opened = Opened(name, config, source, self._count)
+        opened = PooledSource(name, config, source, self._count)
         self._opened.append(opened)
         fresh.append(opened)
         return opened
 
-    async def _close(self, opened: Opened) -> None:
+    async def _close(self, opened: PooledSource) -> None:
         try:
             await opened.source.close()
         except Exception as error:  # noqa: BLE001 - what is left of it is nobody's concern any more

@@ -18,21 +18,21 @@ from typing import Any, Literal
 
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
-from framework.types.digest import is_digest_of
+from framework.types.digest import matches_digest
 from framework.types.errors import ConfigError
 from framework.types.private_folder import make_private_folder
 from framework.types.spec import RISKS, Risk
 from framework.types.text import did_you_mean
 
-VERSION = 2
+_VERSION = 2
 _log = logging.getLogger(__name__)
 
-Change = Literal["changed", "new", "lower risk"]
+ContractChange = Literal["changed", "new", "lower risk"]
 """What waits for an operator: another contract, a tool that appeared, or a lower risk than the accepted one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedContract:
     """What an operator agreed to."""
 
     contract: str
@@ -49,10 +49,10 @@ class Contracts:
     def __init__(self, path: Path) -> None:
         """Use this file, which need not be there."""
         self._path = path
-        self._accepted: dict[str, Accepted] = {}
-        self._seen: dict[str, Accepted] = {}
+        self._accepted: dict[str, AcceptedContract] = {}
+        self._seen: dict[str, AcceptedContract] = {}
 
-    def compare(self, tools: Iterable[Tool], rated: Collection[str] = ()) -> list[tuple[Tool, Change | None]]:
+    def compare(self, tools: Iterable[Tool], rated: Collection[str] = ()) -> list[tuple[Tool, ContractChange | None]]:
         """Compare tools with what was accepted; the tools of a server that was never seen are accepted.
 
         While the file cannot be read, nobody knows which servers were seen: then nothing is accepted.
@@ -68,7 +68,7 @@ class Contracts:
         is_readable = self._read()
         now = {tool.name: (tool, _claims(tool, rated)) for tool in tools}
         known = {source_of(name) for name in self._accepted}
-        news: dict[str, Accepted] = {}
+        news: dict[str, AcceptedContract] = {}
         for name, (tool, claims) in now.items():
             accepted = self._accepted.get(name)
             if (is_readable and source_of(name) not in known) or (
@@ -111,10 +111,10 @@ class Contracts:
             return False
         return True
 
-    def _write(self, more: Mapping[str, Accepted]) -> None:
+    def _write(self, more: Mapping[str, AcceptedContract]) -> None:
         self._accepted |= more
         entries = {name: asdict(entry) for name, entry in sorted(self._accepted.items())}
-        content = json.dumps({"version": VERSION, "contracts": entries}, indent=2) + "\n"
+        content = json.dumps({"version": _VERSION, "contracts": entries}, indent=2) + "\n"
         fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
             make_private_folder(self._path.parent)
@@ -129,40 +129,42 @@ class Contracts:
                 fresh.unlink()
 
 
-def _claims(tool: Tool, rated: Collection[str]) -> Accepted:
-    return Accepted(tool.contract, None if source_of(tool.name) in rated else tool.risk, tool.idempotent)
+def _claims(tool: Tool, rated: Collection[str]) -> AcceptedContract:
+    return AcceptedContract(tool.contract, None if source_of(tool.name) in rated else tool.risk, tool.idempotent)
 
 
-def _is_earlier(accepted: Accepted, claims: Accepted, tool: Tool) -> bool:
+def _is_earlier(accepted: AcceptedContract, claims: AcceptedContract, tool: Tool) -> bool:
     """Whether an entry lacks what is recorded today, and is this very tool's."""
     lacks = len(accepted.contract) != len(claims.contract) or accepted.idempotent is None
     lacks = lacks or (accepted.risk is None and claims.risk is not None)
-    return lacks and is_digest_of(accepted.contract, tool.definition.told)
+    return lacks and matches_digest(accepted.contract, tool.definition.canonical_json)
 
 
-def _compared(tool: Tool, claims: Accepted, accepted: Accepted | None) -> tuple[Tool, Change | None]:
+def _compared(
+    tool: Tool, claims: AcceptedContract, accepted: AcceptedContract | None
+) -> tuple[Tool, ContractChange | None]:
     if accepted is None:
         return tool, "new"
     risk = tool.risk if claims.risk is None else max(tool.risk, accepted.risk or tool.risk, key=RISKS.index)
     idempotent = tool.idempotent and accepted.idempotent is not False
     is_held = (risk, idempotent) != (tool.risk, tool.idempotent)
     held = replace(tool, risk=risk, idempotent=idempotent) if is_held else tool
-    if not is_digest_of(accepted.contract, tool.definition.told):
+    if not matches_digest(accepted.contract, tool.definition.canonical_json):
         return held, "changed"
     return held, "lower risk" if is_held else None
 
 
-def _entries(document: Any) -> Iterable[tuple[str, Accepted]]:
+def _entries(document: Any) -> Iterable[tuple[str, AcceptedContract]]:
     """The entries of a file; raises ValueError, LookupError, TypeError or AttributeError for any other form."""
-    if document["version"] not in (1, VERSION):
+    if document["version"] not in (1, _VERSION):
         raise ValueError("it has another form")
     for name, entry in document["contracts"].items():
         if document["version"] == 1 and isinstance(entry, str):
-            yield name, Accepted(entry)
+            yield name, AcceptedContract(entry)
             continue
         risk, idempotent = entry["risk"], entry["idempotent"]
         if not isinstance(entry["contract"], str):
             raise ValueError(f"the entry of {name!r} has another form")
         if risk not in (None, *RISKS) or idempotent not in (None, True, False):
             raise ValueError(f"the entry of {name!r} has another form")
-        yield name, Accepted(entry["contract"], risk, idempotent)
+        yield name, AcceptedContract(entry["contract"], risk, idempotent)

@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-TICK_SECONDS = 0.02
-END_SECONDS = 0.2
+_POLL_SECONDS = 0.02
+_JOIN_SECONDS = 0.2
 """How long a thread that was told to end is waited for."""
 
 
-class TookTooLongError(Exception):
+class DeadlineExceededError(Exception):
     """A call that was given up; `stack` is where it was by then: file names and lines, the innermost last."""
 
     def __init__(self, seconds: float, frame: FrameType | None) -> None:
@@ -32,15 +32,15 @@ class TookTooLongError(Exception):
 
 
 def call_within(
-    seconds: float, function: Callable[[], T], *, excused: Callable[[FrameType | None], bool], patience: float
+    seconds: float, function: Callable[[], T], *, is_exempt: Callable[[FrameType | None], bool], max_seconds: float
 ) -> Future[T]:
     """Call in a thread of its own; returns what became of it, be it a value or an exception.
 
     Args:
         seconds: how long it may take.
         function: what to call.
-        excused: whether the time that it spends in a frame does not count.
-        patience: how many seconds it may take with everything that is excused.
+        is_exempt: whether the time that it spends in a frame does not count.
+        max_seconds: how many seconds it may take with everything that is excused.
 
     Raises:
         TookTooLongError: it did not end. Its thread is told to; one that goes on all the same is left, and logged.
@@ -50,13 +50,15 @@ def call_within(
     thread.start()
     began = last = time.monotonic()
     counted = 0.0
-    while not wait([outcome], TICK_SECONDS).done:
+    while not wait([outcome], _POLL_SECONDS).done:
         frame = sys._current_frames().get(thread.ident or 0)
         now = time.monotonic()
-        counted += 0 if excused(frame) else now - last
+        counted += 0 if is_exempt(frame) else now - last
         last = now
-        if counted >= seconds or now - began >= patience:
-            error = TookTooLongError(seconds if counted >= seconds else patience, frame)  # while it is still there
+        if counted >= seconds or now - began >= max_seconds:
+            error = DeadlineExceededError(
+                seconds if counted >= seconds else max_seconds, frame
+            )  # while it is still there
             if not _end(thread):
                 log.error("what was given up after %.1f s goes on in a thread of this process", now - began)
             raise error
@@ -74,5 +76,5 @@ def _end(thread: threading.Thread) -> bool:
     """Raise SystemExit in a thread, at its next line of Python: an endless loop would slow down everything else."""
     ctypes = import_module("ctypes")  # slow to load, and only ever needed here
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
-    thread.join(END_SECONDS)
+    thread.join(_JOIN_SECONDS)
     return not thread.is_alive()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from framework.tools.declaration import shown
+from framework.tools.declaration import short_repr
 from framework.types.errors import ConfigError
 
 ExtensionKind = Literal["executor", "hook"]
@@ -29,7 +29,7 @@ class Extension:
         """The same under a full name."""
         return replace(self, name=name)
 
-    def takes(self, count: int) -> bool:
+    def accepts(self, count: int) -> bool:
         """Whether it can be called with so many arguments."""
         try:
             inspect.signature(self.function).bind(*[None] * count)
@@ -65,5 +65,5 @@ def hook(function: Callable[..., Any]) -> Extension:
 def _name_of(function: object, kind: ExtensionKind) -> str:
     name = getattr(function, "__name__", None)
     if not callable(function) or not isinstance(name, str):
-        raise ConfigError(f"@{kind} goes above a function: {shown(function)}")
+        raise ConfigError(f"@{kind} goes above a function: {short_repr(function)}")
     return name

@@ -183,8 +183,8 @@ def _canonical(tool: Tool, kind: LocationKind | None, base: Path, text: str) -> 
     if not text:
         return text  # an empty text may stand for "no path"
     if kind == "url":
-        return text if tool.is_outside and not _is_http(text) else str(parse_canonical_url(text))
-    if tool.is_outside:  # its folders are not ours: an absolute path stays one
+        return text if tool.is_external and not _is_http(text) else str(parse_canonical_url(text))
+    if tool.is_external:  # its folders are not ours: an absolute path stays one
         return _joined(split_path(text))
     parts = relative_parts(base, text)
     refuse_symlinks(base, parts)

@@ -10,7 +10,7 @@ from typing import Any
 from framework.types.errors import ToolError
 from framework.types.strict_json import read_object
 
-MAX_CHARS = 64 * 1024
+MAX_SESSION_CHARS = 64 * 1024
 """Of all the values together, as JSON."""
 
 
@@ -31,8 +31,10 @@ class Session:
         except (TypeError, ValueError, RecursionError) as error:
             raise ToolError(f"{key!r} cannot be kept: it is not JSON data ({error})") from None
         size = len(json.dumps({**self.values, **kept}, ensure_ascii=False))
-        if size > MAX_CHARS:
-            raise ToolError(f"{key!r} cannot be kept: all values would have {size} characters; at most {MAX_CHARS} fit")
+        if size > MAX_SESSION_CHARS:
+            raise ToolError(
+                f"{key!r} cannot be kept: all values would have {size} characters; at most {MAX_SESSION_CHARS} fit"
+            )
         self.values.update(kept)
 
     def delete(self, key: str) -> None:

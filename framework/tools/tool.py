@@ -18,25 +18,25 @@ from pydantic.errors import PydanticUserError
 
 from framework.tools.base_folder import BaseFolder
 from framework.tools.declaration import (
-    Rate,
-    check_declared,
+    RateLimit,
     check_name,
-    declared_arguments,
-    rate_of,
-    refuse_unknown,
-    shown,
-    timeout_of,
+    check_options,
+    parse_rate,
+    parse_timeout,
+    reject_unknown_options,
+    resolve_arguments,
+    short_repr,
 )
 from framework.tools.schema.arguments import Arguments, ModelArguments
 from framework.tools.schema.return_type import ReturnType
 from framework.tools.session_values import Session
-from framework.tools.tool_span import OpenSpan, no_span
+from framework.tools.tool_span import StartSpan, noop_span
 from framework.types.errors import ConfigError, ToolError
 from framework.types.http import HttpLimits
 from framework.types.messages import ToolDefinition
 from framework.types.spec import Risk
 
-Source = Literal["builtin", "plugin", "python", "agent", "mcp", "skill"]
+SourceKind = Literal["builtin", "plugin", "python", "agent", "mcp", "skill"]
 Progress = Callable[[float, str], Awaitable[None]]
 
 
@@ -48,7 +48,7 @@ class AskHuman(Protocol):
         ...
 
 
-async def _nobody(question: str, choices: Sequence[str] = ()) -> str:  # noqa: ARG001 - the signature is AskHuman's
+async def _no_human(question: str, choices: Sequence[str] = ()) -> str:  # noqa: ARG001 - the signature is AskHuman's
     raise ToolError(f"there is nobody to ask: {question}")
 
 
@@ -81,10 +81,10 @@ class ToolContext:
     """`await context.progress(0.5, "half way")`: on the wire as a running `tool_call`."""
     session: Session = field(default_factory=Session)
     """Values that last as long as the conversation: `context.session.get("cart", [])`."""
-    ask_human: AskHuman = _nobody
+    ask_human: AskHuman = _no_human
     """`answer = await context.ask_human("Which account?")`: the run pauses, and the tool is begun anew once there is an
     answer, so ask first and act afterwards."""
-    span: OpenSpan = no_span
+    span: StartSpan = noop_span
     """`with context.span("fetch"):` shows a part of the work in the trace."""
 
     @property
@@ -115,9 +115,9 @@ class Tool:
     """Seconds; the smallest of tool, agent and run wins."""
     retries: int = 0
     """How often it is tried again when it fails for no reason of its own making, or takes too long."""
-    rate: Rate | None = None
+    rate: RateLimit | None = None
     """How often it may be called, by all runs of the process together."""
-    source: Source = "python"
+    source: SourceKind = "python"
     paths: tuple[str, ...] = ()
     """The arguments that are paths: names, with dots for parts of objects. Each item of a list counts."""
     urls: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ class Tool:
     """The declared type of its result, where that has a structure."""
 
     @property
-    def is_outside(self) -> bool:
+    def is_external(self) -> bool:
         """Whether a server executes it, which may have folders of its own."""
         return self.source in ("mcp", "skill")
 
@@ -134,9 +134,9 @@ class Tool:
         """Refuse a declaration that no tool can have, however it was made; raises ConfigError."""
         definition: object = self.definition
         if not (isinstance(definition, ToolDefinition) and callable(self.function)):
-            raise ConfigError(f"a Tool has a ToolDefinition and a function: {shown(self.function)}")
+            raise ConfigError(f"a Tool has a ToolDefinition and a function: {short_repr(self.function)}")
         declared = ("risk", "confirm", "idempotent", "timeout", "retries", "rate")
-        check_declared(self.definition.name, {key: getattr(self, key) for key in declared})
+        check_options(self.definition.name, {key: getattr(self, key) for key in declared})
 
     @property
     def name(self) -> str:
@@ -146,7 +146,7 @@ class Tool:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
-    def named(self, name: str, source: Source) -> Tool:
+    def named(self, name: str, source: SourceKind) -> Tool:
         """The same tool under a full name."""
         return replace(self, definition=self.definition.model_copy(update={"name": name}), source=source)
 
@@ -237,21 +237,21 @@ def tool(
         ConfigError: the signature cannot be turned into named JSON arguments, an option is unknown or has a value that
             it cannot have, or the options contradict each other.
     """
-    refuse_unknown(unknown)
+    reject_unknown_options(unknown)
 
     def decorate(target: Callable[..., Any]) -> Tool:
         if not callable(target):
-            raise ConfigError(f"@tool goes above a function, and its options have names: {shown(target)}")
+            raise ConfigError(f"@tool goes above a function, and its options have names: {short_repr(target)}")
         title = check_name(getattr(target, "__name__", None) if name is None else name)
         declared: dict[str, Any] = {
             "risk": risk,
             "confirm": confirm,
             "idempotent": idempotent,
-            "timeout": timeout_of(title, timeout),
+            "timeout": parse_timeout(title, timeout),
             "retries": retries,
-            "rate": rate_of(title, rate),
+            "rate": parse_rate(title, rate),
         }
-        check_declared(title, declared)
+        check_options(title, declared)
         definition, arguments, context_parameter, returns = _signature(target, title, description)
         return Tool(
             definition,
@@ -260,8 +260,8 @@ def tool(
             context_parameter,
             **declared,
             returns=returns,
-            paths=declared_arguments(title, "paths", paths, arguments.accepted_names),
-            urls=declared_arguments(title, "urls", urls, arguments.accepted_names),
+            paths=resolve_arguments(title, "paths", paths, arguments.accepted_names),
+            urls=resolve_arguments(title, "urls", urls, arguments.accepted_names),
         )
 
     return decorate(function) if function is not None else decorate
@@ -272,7 +272,7 @@ def _signature(
 ) -> tuple[ToolDefinition, ModelArguments, str | None, ReturnType | None]:
     """What a function says of itself; raises ConfigError."""
     if not isinstance(description, str | None):
-        raise ConfigError(f"tool {title!r}: description must be text: {shown(description)}")
+        raise ConfigError(f"tool {title!r}: description must be text: {short_repr(description)}")
     try:
         doc = parse_docstring(inspect.getdoc(function) or "")
         hints = typing.get_type_hints(function, include_extras=True)

@@ -19,7 +19,7 @@ MAX_DESCRIPTION_CHARS = 4096
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}(?<!\.)\Z")
 _CONTEXT = "__context__"
 
-Call = Callable[[dict[str, Any], ToolContext], Awaitable[Any]]
+RemoteCall = Callable[[dict[str, Any], ToolContext], Awaitable[Any]]
 """Calls one tool with checked arguments; raises ToolError for what the model can act on."""
 
 
@@ -50,7 +50,7 @@ class ToolSource(Protocol):
         ...
 
 
-Changed = Callable[[], None]
+OnChange = Callable[[], None]
 """Called by a source, in the event loop, whenever its tools or faults are not what they were."""
 
 
@@ -59,11 +59,11 @@ def source_of(tool: str) -> str:
     return ".".join(tool.split(".")[:2])
 
 
-def outside_tool(
+def external_tool(
     name: str,
     description: str,
     schema: Mapping[str, Any],
-    call: Call,
+    call: RemoteCall,
     *,
     source: Literal["mcp", "skill"],
     risk: Risk = "medium",

@@ -19,7 +19,7 @@ class ToolSpan(Protocol):
         ...
 
 
-class OpenSpan(Protocol):
+class StartSpan(Protocol):
     """Opens such a part."""
 
     def __call__(
@@ -29,7 +29,7 @@ class OpenSpan(Protocol):
         ...
 
 
-class _Silent:
+class _NoopSpan:
     def set_attribute(self, name: str, value: Any, /) -> None:
         """Nothing is recorded."""
 
@@ -37,11 +37,11 @@ class _Silent:
         """Nothing is recorded."""
 
 
-def no_span(
+def noop_span(
     name: str,  # noqa: ARG001 - the signature is OpenSpan's
     attributes: Mapping[str, Any] | None = None,  # noqa: ARG001 - the signature is OpenSpan's
     *,
     client: bool = False,  # noqa: ARG001 - the signature is OpenSpan's
 ) -> AbstractContextManager[ToolSpan]:
     """No-op span, used where nothing is recorded."""
-    return nullcontext(_Silent())
+    return nullcontext(_NoopSpan())

@@ -14,11 +14,11 @@ from framework.types.messages import ToolDefinition
 from framework.types.spec import RISKS, Risk, Rule, SkillPolicy
 
 RuleKind = Literal["deny", "ask", "allow"]
-KINDS: tuple[RuleKind, ...] = get_args(RuleKind)
-_NONE: frozenset[str] = frozenset()
+_RULE_KINDS: tuple[RuleKind, ...] = get_args(RuleKind)
+_NO_NAMES: frozenset[str] = frozenset()
 
 
-class Source(Protocol):
+class RulesFile(Protocol):
     """A file that knows its places."""
 
     def place(self, path: tuple[str | int, ...]) -> str:
@@ -62,7 +62,7 @@ class Toolset:
         policy: SkillPolicy,
         *,
         risk_level: Risk,
-        source: Source | None = None,
+        source: RulesFile | None = None,
         blocked: Collection[str] = (),
     ) -> None:
         """Match a policy with all tools there are.
@@ -80,7 +80,7 @@ class Toolset:
         self._policy, self._source = policy, source
         self._rules: dict[str, ToolRules] = {}
         """Of the tools that were asked about."""
-        self.tools, self.blocked = tools, frozenset(blocked) if blocked else _NONE
+        self.tools, self.blocked = tools, frozenset(blocked) if blocked else _NO_NAMES
         self.offered: Mapping[str, Tool] = {
             name: tool
             for name, tool in tools.items()
@@ -100,7 +100,7 @@ class Toolset:
             self._definitions = tuple(tool.definition for tool in self.offered.values())
         return self._definitions
 
-    def only(self, names: Collection[str], scope: str) -> Toolset:
+    def narrowed(self, names: Collection[str], scope: str) -> Toolset:
         """The same tools under the same rules, with no more than these offered, for a part of the agent's work."""
         narrowed = copy(self)
         narrowed.offered = {name: tool for name, tool in self.offered.items() if name in names}
@@ -116,17 +116,17 @@ class Toolset:
         known = self._rules.get(name)
         if known is None:
             deny, ask, allow = (
-                tuple(rule for rule in self._placed(kind) if fnmatchcase(name, rule.rule.tool)) for kind in KINDS
+                tuple(rule for rule in self._placed(kind) if fnmatchcase(name, rule.rule.tool)) for kind in _RULE_KINDS
             )
             self._rules[name] = known = ToolRules(deny, ask, allow[0] if allow else None)
         return known
 
-    def reach(self) -> list[tuple[PlacedRule, tuple[str, ...]]]:
+    def matches(self) -> list[tuple[PlacedRule, tuple[str, ...]]]:
         """Each rule, with the tools there are that it matches, offered or not."""
-        placed = [rule for kind in KINDS for rule in self._placed(kind)]
+        placed = [rule for kind in _RULE_KINDS for rule in self._placed(kind)]
         return [(rule, tuple(name for name in self.tools if fnmatchcase(name, rule.rule.tool))) for rule in placed]
 
-    def always_denying(self, name: str) -> PlacedRule | None:
+    def unconditional_deny(self, name: str) -> PlacedRule | None:
         """The rule that denies a tool whatever its arguments."""
         return next((rule for rule in self.rules_for(name).deny if not rule.rule.when), None)
 

@@ -17,12 +17,12 @@ from pydantic import (
     model_validator,
 )
 
-from framework.types.frozen import Frozen, known_version
+from framework.types.frozen import Frozen, check_version
 from framework.types.plan import PlanDraft
 from framework.types.spec import AgentName, PositiveInt, Regex, ToolPattern
 from framework.types.state import Approve, Decision, Edit, Reject, Respond
 
-SUB_AGENT = "agent."
+SUB_AGENT_PREFIX = "agent."
 Text = Annotated[str, StringConstraints(min_length=1)]
 
 
@@ -135,7 +135,7 @@ CaseDecision = Annotated[
 ]
 
 
-def decision_of(written: CaseDecision) -> Decision:
+def to_decision(written: CaseDecision) -> Decision:
     """A decision as the runtime takes it."""
     if isinstance(written, str):
         return Approve() if written == "approve" else Reject()
@@ -207,7 +207,7 @@ class Case(Frozen):
     @field_validator("results")
     @classmethod
     def _no_sub_agents(cls, results: dict[str, tuple[str | Failure, ...]]) -> dict[str, tuple[str | Failure, ...]]:
-        if agents := [name for name in results if name.startswith(SUB_AGENT)]:
+        if agents := [name for name in results if name.startswith(SUB_AGENT_PREFIX)]:
             raise ValueError(f"{agents[0]} is a sub-agent: it takes its part in the case, script its answers")
         return results
 
@@ -220,7 +220,7 @@ class Case(Frozen):
 class CaseFile(Frozen):
     """A file of cases: `agents.d/NAME.test.yaml`."""
 
-    version: Annotated[Literal[1], BeforeValidator(known_version)] = 1
+    version: Annotated[Literal[1], BeforeValidator(check_version)] = 1
     """Version of this file format."""
     cases: tuple[Case, ...]
     """Each is carried out by itself."""

@@ -7,8 +7,8 @@ from typing import Any, Literal
 from framework.types.frozen import Frozen
 from framework.types.text import shorten
 
-Effect = Literal["widens", "tightens", "neutral"]
-SHOWN_CHARS = 60
+ChangeEffect = Literal["widens", "tightens", "neutral"]
+_MAX_VALUE_CHARS = 60
 """Length of a shown value."""
 
 
@@ -21,7 +21,7 @@ class Change(Frozen):
     """Such as `runtime_policy.max_steps`; empty when the whole agent came or went."""
     before: Any = None
     after: Any = None
-    effect: Effect
+    effect: ChangeEffect
     """Whether the agent may now do more, less, or neither."""
 
     def __str__(self) -> str:
@@ -32,4 +32,4 @@ class Change(Frozen):
 
 
 def _text(value: Any) -> str:
-    return shorten("none" if value is None else str(value), SHOWN_CHARS)
+    return shorten("none" if value is None else str(value), _MAX_VALUE_CHARS)

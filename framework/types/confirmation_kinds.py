@@ -12,28 +12,28 @@ STEP_PREFIX = "failed-"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class KindTraits:
     """What is the same for all confirmations of a kind."""
 
-    wanted: Literal["approval", "an answer", "a choice"]
+    awaits: Literal["approval", "an answer", "a choice"]
     """What the run waits for."""
-    by_tool: bool = False
+    asked_by_tool: bool = False
     """A tool asks it while it runs, and gets the answer."""
-    may_approve: bool = True
+    can_approve: bool = True
     """Approving or editing it means something; otherwise it is answered or rejected."""
 
     @property
     def is_question(self) -> bool:
         """Whether it wants an answer rather than an approval."""
-        return self.wanted != "approval"
+        return self.awaits != "approval"
 
 
-KINDS: Mapping[ConfirmationKind, Kind] = {
-    "tool": Kind("approval"),  # may a tool be called
-    "plan": Kind("approval"),  # may a plan be executed
-    "question": Kind("an answer", by_tool=True),  # what a tool asks
-    "ask_user": Kind("an answer", by_tool=True, may_approve=False),  # what the model asks
-    "step": Kind("a choice", may_approve=False),  # what to do about a failed step of a plan
+CONFIRMATION_KINDS: Mapping[ConfirmationKind, KindTraits] = {
+    "tool": KindTraits("approval"),  # may a tool be called
+    "plan": KindTraits("approval"),  # may a plan be executed
+    "question": KindTraits("an answer", asked_by_tool=True),  # what a tool asks
+    "ask_user": KindTraits("an answer", asked_by_tool=True, can_approve=False),  # what the model asks
+    "step": KindTraits("a choice", can_approve=False),  # what to do about a failed step of a plan
 }
 
 

@@ -23,7 +23,7 @@ class Frozen(BaseModel):
     )
 
 
-def known_version(value: Any) -> Any:
+def check_version(value: Any) -> Any:
     """Say which versions of a file format there are, when another one is named."""
     if isinstance(value, bool):
         raise ValueError("1 is expected")
@@ -32,7 +32,7 @@ def known_version(value: Any) -> Any:
     return value
 
 
-def seconds(value: Any) -> Any:
+def parse_duration(value: Any) -> Any:
     """Turn `"90s"`, `"15m"`, `"250ms"`, `"24h"` or `"30d"` into seconds; numbers pass through."""
     if isinstance(value, bool):
         raise ValueError(_DURATION_EXPECTED)
@@ -46,7 +46,7 @@ def seconds(value: Any) -> Any:
 
 Duration = Annotated[
     float,
-    BeforeValidator(seconds),
+    BeforeValidator(parse_duration),
     Field(gt=0),
     WithJsonSchema({"anyOf": [{"type": "string", "pattern": r"^\d+(\.\d+)?\s*(ms|s|m|h|d)$"}, {"type": "number"}]}),
 ]

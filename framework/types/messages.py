@@ -58,9 +58,9 @@ class Message(Frozen):
     """On a tool message: what a human said about the call, such as `approve` or `reject: too much`."""
 
 
-SUMMARY_CHARS = 200
+_SUMMARY_CHARS = 200
 """Length of a tool's summary."""
-REFUSED = ("denied", "cancelled")
+REFUSED_STATUSES = ("denied", "cancelled")
 """Statuses of calls that a rule or a human has refused."""
 
 
@@ -114,7 +114,7 @@ class ToolDefinition(Frozen):
     @property
     def summary(self) -> str:
         """The first paragraph of the description in one line of at most 200 characters."""
-        return one_line(self.description.strip().split("\n\n")[0], SUMMARY_CHARS)
+        return one_line(self.description.strip().split("\n\n")[0], _SUMMARY_CHARS)
 
     @property
     def wire_name(self) -> str:
@@ -122,14 +122,14 @@ class ToolDefinition(Frozen):
         return wire_name(self.name)
 
     @cached_property
-    def told(self) -> str:
+    def canonical_json(self) -> str:
         """All of it as JSON."""
         return json.dumps(self.model_dump(), sort_keys=True, ensure_ascii=False)
 
     @cached_property
     def contract(self) -> str:
         """Digest of all of it: what a human approved, and what a server may change behind one's back."""
-        return content_digest(self.told)
+        return content_digest(self.canonical_json)
 
 
 def wire_name(name: str) -> str:

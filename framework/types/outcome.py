@@ -59,7 +59,7 @@ OUTCOMES: dict[str, Outcome] = {
 """By `finish_reason`. Any other reason is the code of an error: see `outcome`."""
 
 
-def outcome(finish_reason: str, error_http_status: int = 500) -> Outcome:
+def outcome_for(finish_reason: str, error_http_status: int = 500) -> Outcome:
     """Look a finish reason up; an unknown one is an error's code, and the run has failed."""
     return OUTCOMES.get(finish_reason) or Outcome("failed", error_http_status, EXIT_NEGATIVE, finish_reason)
 

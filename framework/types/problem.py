@@ -6,7 +6,7 @@ from typing import Literal
 
 from framework.types.frozen import Frozen
 
-EXCERPT_CHARS = 120
+_EXCERPT_CHARS = 120
 
 
 class Fix(Frozen):
@@ -46,8 +46,8 @@ class Problem(Frozen):
         lines = [f"{self.place}: {self.message}"]
         if self.excerpt is not None and self.line is not None:
             column = self.column or 1
-            start = max(0, column - EXCERPT_CHARS // 2) if len(self.excerpt) > EXCERPT_CHARS else 0
-            shown = self.excerpt[start : start + EXCERPT_CHARS]
+            start = max(0, column - _EXCERPT_CHARS // 2) if len(self.excerpt) > _EXCERPT_CHARS else 0
+            shown = self.excerpt[start : start + _EXCERPT_CHARS]
             lines.append(f"{self.line:>5} | {shown}")
             if self.column is not None:
                 pad = "".join("\t" if char == "\t" else " " for char in shown[: column - 1 - start])

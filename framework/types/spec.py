@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag, field_validator
 
-from framework.types.frozen import Duration, Frozen, known_version
+from framework.types.frozen import Duration, Frozen, check_version
 from framework.types.linear_pattern import LinearPattern
-from framework.types.mcp import McpPolicy
+from framework.types.mcp_policy import McpPolicy
 
 AgentName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
@@ -20,7 +20,7 @@ RISKS: tuple[Risk, ...] = ("low", "medium", "high", "critical")
 
 
 ContentMode = Literal["none", "redacted", "full"]
-CONTENTS: tuple[ContentMode, ...] = ("none", "redacted", "full")
+CONTENT_MODES: tuple[ContentMode, ...] = ("none", "redacted", "full")
 """What of prompts, arguments and results stands in traces, from least to most."""
 OnExpiry = Literal["reject", "cancel"]
 Protocol = Literal["auto", "native", "json"]
@@ -283,7 +283,7 @@ class TelemetryPolicy(Frozen):
 class AgentSpec(Frozen):
     """One agent: a file `agents.d/NAME.yaml`."""
 
-    version: Annotated[Literal[1], BeforeValidator(known_version)]
+    version: Annotated[Literal[1], BeforeValidator(check_version)]
     """Version of this file format."""
     name: AgentName
     """The identity: unique, and independent of the file's name."""

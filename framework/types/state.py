@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -11,7 +10,6 @@ from uuid import uuid4
 from pydantic import BaseModel, ConfigDict, Field
 
 from framework.types.confirmation_kinds import ConfirmationKind
-from framework.types.digest import content_digest
 from framework.types.frozen import Frozen
 from framework.types.messages import Message, ToolCall, ToolResult, Usage
 from framework.types.plan import Plan
@@ -21,16 +19,6 @@ from framework.types.spec import Limits, ModelSettings, OnExpiry, Risk
 from framework.types.status import Status
 from framework.types.transcript import Summary
 from framework.types.warnings import RunWarning
-
-
-def arguments_text(tool: str, arguments: dict[str, Any]) -> str:
-    """A tool and exactly these arguments, as one text."""
-    return json.dumps([tool, arguments], sort_keys=True, ensure_ascii=False, default=str)
-
-
-def arguments_hash(tool: str, arguments: dict[str, Any]) -> str:
-    """What an approval is bound to: the digest of the tool and exactly these arguments."""
-    return content_digest(arguments_text(tool, arguments))
 
 
 class Confirmation(Frozen):

@@ -51,7 +51,7 @@ class SpanRecord:
     links: tuple[SpanLink, ...] = ()
 
 
-def link_of(traceparent: str, kind: str, attribute: str) -> SpanLink | None:
+def parse_link(traceparent: str, kind: str, attribute: str) -> SpanLink | None:
     """A link to where a W3C `traceparent` points; none if it points nowhere.
 
     Args:

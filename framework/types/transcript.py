@@ -33,7 +33,7 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def faults(messages: Sequence[Message]) -> Iterator[str]:
+def transcript_errors(messages: Sequence[Message]) -> Iterator[str]:
     """What is wrong with them: texts that are too long, calls without an answer, answers without a call."""
     open_calls: dict[str, ToolCall] = {}
     for number, message in enumerate(messages, 1):

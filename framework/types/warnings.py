@@ -48,7 +48,7 @@ WARNINGS: Mapping[WarningCode, str] = {
 }
 """Code -> what happened. Codes of limits are the limits' keys in the agent file."""
 
-MOST_OF_A_CODE = 20
+MAX_WARNINGS_PER_CODE = 20
 """How many warnings with one code a run keeps; later ones are events only."""
 
 

@@ -17,7 +17,7 @@ from framework.conversation.window import last_messages
 from framework.llm.client import ModelRequest
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.messages import Message, ToolCall
-from framework.types.transcript import Summary, faults
+from framework.types.transcript import Summary, transcript_errors
 from tests.support.cases import cases
 from tests.support.projects import agent, write
 
@@ -55,7 +55,7 @@ def conversations(draw: st.DrawFn) -> list[Message]:
 def test_a_window_begins_with_the_user_and_splits_no_call_from_its_answer(messages: list[Message], window: int) -> None:
     seen = last_messages(messages, window)
     assert len(seen) <= window
-    assert not [*faults(seen)]
+    assert not [*transcript_errors(seen)]
     assert not seen or seen[0].role == "user"
     assert seen[1:] == messages[len(messages) - len(seen) + 1 :]
     if len(messages) <= window:
@@ -82,7 +82,7 @@ def test_facts_failures_denials_and_decisions_survive_whatever_the_model_writes(
         gone = summarized_count(history, keep, lambda message: 1 + len(message.content) // 20)
         summary = extend_summary(summary, history[:gone], text)
         history = history[gone:]
-        assert not [*faults(history)]
+        assert not [*transcript_errors(history)]
         assert not history or history[0].role == "user"
     assert summary is not None
     whole = [message for messages, _ in rounds for message in messages]

@@ -16,7 +16,7 @@ from framework.config.yaml.environment import expand
 from framework.config.yaml.parse import parse, parse_agent
 from framework.tools.plugins.loader import PluginLoader
 from framework.types.case import CaseFile
-from framework.types.source import Sources
+from framework.types.tool_servers import Sources
 from tests.support.paths import ROOT
 
 PAGES = sorted([ROOT / "README.md", ROOT / "AGENTS.md", *(ROOT / "docs").rglob("*.md")])

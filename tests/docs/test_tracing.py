@@ -20,7 +20,7 @@ from framework import Approve, ModelError, Respond, Runtime, tool
 from framework.llm.client import Delta, ModelInfo, ModelRequest
 from framework.testing import ScriptedModel, Turn, calls
 from framework.types.messages import Usage
-from framework.types.source import McpServer
+from framework.types.tool_servers import McpServer
 from tests.engine.plan.test_executor import draft, step
 from tests.engine.routing.test_by_model import chosen
 from tests.support.mcp_worlds import opened, over_http, raw

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from framework import RequestError
 from framework.llm.message_formats import FORMS, Form, exported, imported
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition
-from framework.types.transcript import MAX_MESSAGE_CHARS, faults
+from framework.types.transcript import MAX_MESSAGE_CHARS, transcript_errors
 from tests.support.cases import cases
 
 TOOLS = ("echo", "orders.lookup", "mcp.docs.search_files", "x." + "long" * 20)
@@ -71,7 +71,7 @@ def test_speakers_in_a_row_lose_no_word_and_no_pair(form: Form, messages: list[M
         ends = [0, *(n + 1 for n, m in enumerate(messages) if m.role == "assistant" and not m.tool_calls)]
         messages.insert(data.draw(st.sampled_from(ends)), said)
     back = imported(exported(messages, form, DEFINITIONS), form, DEFINITIONS)
-    assert not [*faults(back)]
+    assert not [*transcript_errors(back)]
     assert [call for m in back for call in m.tool_calls] == [call for m in messages for call in m.tool_calls]
     words = ["".join(m.content.split()) for m in (*messages, *back)]
     assert "".join(words[: len(messages)]) == "".join(words[len(messages) :])

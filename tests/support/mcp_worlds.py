@@ -14,7 +14,7 @@ from typing import Any
 
 from framework.tools.mcp.source import McpSource
 from framework.tools.tool import Progress, Tool, ToolContext
-from framework.types.source import McpServer
+from framework.types.tool_servers import McpServer
 from tests.support.paths import SUPPORT
 
 PATIENCE = 30.0

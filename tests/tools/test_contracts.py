@@ -10,8 +10,8 @@ import pytest
 
 from framework.tools.contracts import Contracts
 from framework.tools.tool import Tool, ToolContext
-from framework.tools.tool_source import outside_tool
-from framework.types.digest import earlier_digest
+from framework.tools.tool_source import external_tool
+from framework.types.digest import legacy_digest
 from framework.types.errors import ConfigError
 from framework.types.spec import Risk
 
@@ -21,7 +21,7 @@ async def nothing(_: dict[str, object], __: ToolContext) -> None:
 
 
 def made(name: str, description: str = "Does it.", risk: Risk = "medium", *, idempotent: bool = False) -> Tool:
-    return outside_tool(name, description, {}, nothing, source="mcp", risk=risk, idempotent=idempotent)
+    return external_tool(name, description, {}, nothing, source="mcp", risk=risk, idempotent=idempotent)
 
 
 def changed(contracts: Contracts, tools: Iterable[Tool]) -> list[Tool]:
@@ -142,7 +142,7 @@ def test_a_tool_that_appears_later_waits_and_the_tools_of_a_new_server_do_not(tm
 
 def test_contracts_that_an_earlier_version_accepted_are_still_accepted(tmp_path: Path) -> None:
     path, same, other = tmp_path / "contracts.json", made("mcp.x.a"), made("mcp.x.b")
-    known = {"mcp.x.a": earlier_digest(same.definition.told), "mcp.x.b": "0" * 16}
+    known = {"mcp.x.a": legacy_digest(same.definition.canonical_json), "mcp.x.b": "0" * 16}
     path.write_text(json.dumps({"version": 1, "contracts": known}), "utf-8")
 
     assert Contracts(path).compare([same, other]) == [(same, None), (other, "changed")]

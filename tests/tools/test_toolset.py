@@ -161,7 +161,7 @@ def test_a_tool_that_is_not_offered_has_its_rules_too() -> None:
 
 def test_rules_that_match_no_tool_are_found() -> None:
     made = toolset(allow=["echo", "mcp.*"], ask=["order.*"], deny=["orders.delete_*", "delete_*"])
-    assert [str(rule) for rule, reached in made.reach() if not reached] == [
+    assert [str(rule) for rule, reached in made.matches() if not reached] == [
         "deny delete_* (skill_policy.deny[1])",
         "ask order.* (skill_policy.ask[0])",
         "allow mcp.* (skill_policy.allow[1])",
@@ -189,7 +189,7 @@ def test_the_offer_and_the_rules_are_those_of_plain_matching(
         assert [rule.rule.tool for rule in rules.ask] == matched["ask"]
         assert (rules.allow.rule.tool if rules.allow else None) == next(iter(matched["allow"]), None)
     unused = [glob for glob in (*deny, *ask, *allow) if not any(fnmatchcase(name, glob) for name in tool_names)]
-    assert [rule.rule.tool for rule, reached in made.reach() if not reached] == unused
+    assert [rule.rule.tool for rule, reached in made.matches() if not reached] == unused
 
 
 def _matching(name: str, globs: list[str]) -> Iterator[str]:

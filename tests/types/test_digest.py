@@ -11,10 +11,10 @@ import pytest
 
 from framework import Approve, Edit, RunResult, Runtime, Tool, tool
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
-from framework.types.digest import content_digest, earlier_digest, is_digest_of
+from framework.types.digest import call_digest, canonical_call, content_digest, legacy_digest, matches_digest
 from framework.types.events import Event
 from framework.types.plan import Plan, PlanDraft
-from framework.types.state import Confirmation, RunState, arguments_hash, arguments_text
+from framework.types.state import Confirmation, RunState
 from tests.support.projects import agent, write
 
 DRAFT = {"goal": "g", "steps": [{"id": "a", "description": "pay", "tool": "pay", "parameters": {"amount": 5}}]}
@@ -31,7 +31,7 @@ class EarlierStore(JsonStore):
         super().keep(state, events, last=last)
         body = self._bodies[state.run_id]
         for text in self.texts:
-            body = body.replace(content_digest(text), earlier_digest(text))
+            body = body.replace(content_digest(text), legacy_digest(text))
         self._bodies[state.run_id] = body
 
 
@@ -50,8 +50,8 @@ def project(root: Path, **keys: str) -> Path:
 
 def stored(pay: Tool) -> EarlierStore:
     plan = Plan.from_draft(PlanDraft.model_validate(DRAFT))
-    told = paying([], "Pay. Now with receipts.").definition.told
-    return EarlierStore(pay.definition.told, told, arguments_text("pay", {"amount": 5}), plan.approval_text)
+    told = paying([], "Pay. Now with receipts.").definition.canonical_json
+    return EarlierStore(pay.definition.canonical_json, told, canonical_call("pay", {"amount": 5}), plan.approval_text)
 
 
 async def continued(
@@ -76,16 +76,16 @@ def asked_again(root: Path, store: JsonStore, tools: Sequence[Tool], result: Run
 def test_digests_of_what_people_agree_to_have_256_bits() -> None:
     plan = Plan.from_draft(PlanDraft.model_validate(DRAFT))
 
-    for digest in (paying([]).contract, arguments_hash("pay", {"amount": 5}), plan.hash):
+    for digest in (paying([]).contract, call_digest("pay", {"amount": 5}), plan.hash):
         assert len(bytes.fromhex(digest)) == 32
 
 
 @pytest.mark.parametrize("text", ["", "a", "\ud800", "ü"])
 def test_a_digest_of_an_earlier_version_is_recognised(text: str) -> None:
-    assert is_digest_of(content_digest(text), text)
-    assert is_digest_of(earlier_digest(text), text)
-    assert not is_digest_of(content_digest(text)[:16], text), "a part of a digest is none"
-    assert not is_digest_of(earlier_digest(text), text + "x")
+    assert matches_digest(content_digest(text), text)
+    assert matches_digest(legacy_digest(text), text)
+    assert not matches_digest(content_digest(text)[:16], text), "a part of a digest is none"
+    assert not matches_digest(legacy_digest(text), text + "x")
 
 
 def test_a_call_that_an_earlier_version_has_asked_about_is_made_after_its_approval(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_call_that_an_earlier_version_has_asked_about_is_made_after_its_approv
     paused = asyncio.run(continued(root, store, [pay], [calls(("pay", {"amount": 5}))]))
     result = asked_again(root, store, [pay], paused, Approve())
 
-    assert earlier_digest(pay.definition.told) in store._bodies[paused.run_id]
+    assert legacy_digest(pay.definition.canonical_json) in store._bodies[paused.run_id]
     assert (result.status, made) == ("completed", [5])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from framework.types.outcome import OUTCOMES, outcome
+from framework.types.outcome import OUTCOMES, outcome_for
 from framework.types.spec import Limits
 
 LIMIT_REASONS = [reason for reason, row in OUTCOMES.items() if row.status == "stopped"]
@@ -24,7 +24,7 @@ LIMIT_REASONS = [reason for reason, row in OUTCOMES.items() if row.status == "st
 def test_each_reason_means_one_thing_on_every_surface(
     reason: str, status: str, http: int, code: int, span: str | None
 ) -> None:
-    row = outcome(reason)
+    row = outcome_for(reason)
     assert (row.status, row.http_status, row.exit_code, row.span_error) == (status, http, code, span)
 
 

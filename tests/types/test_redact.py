@@ -20,7 +20,7 @@ from framework.testing import ScriptedModel
 from framework.testing import calls as scripted_calls
 from framework.types.events import wire as on_the_wire
 from framework.types.redact import MASK, redact, redact_data
-from framework.types.source import McpServer
+from framework.types.tool_servers import McpServer
 from tests.support.cases import cases
 from tests.support.projects import agent, write
 from tests.support.wire import calls, failed, says, wire_server

@@ -15,7 +15,7 @@ from framework.cli.screen import prints_on_stderr
 from framework.cli.session import print_result
 from framework.cli.show import QUESTIONS, short_id
 from framework.cli.terminal import is_terminal
-from framework.types.confirmation_kinds import KINDS, subject_of
+from framework.types.confirmation_kinds import CONFIRMATION_KINDS, subject_of
 from framework.types.errors import RequestError
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
 
@@ -48,7 +48,7 @@ def command(run: str, project: str, as_json: bool, user: str | None, **given: An
 async def _decided(pending: Iterable[Confirmation], given: dict[str, Any]) -> dict[str, Decision]:
     """The decisions that the options name; raises RequestError where there is none, or one says two things."""
     open_ones = {asked.id: asked for asked in pending}
-    to_approve = [asked.id for asked in open_ones.values() if KINDS[asked.kind].may_approve]
+    to_approve = [asked.id for asked in open_ones.values() if CONFIRMATION_KINDS[asked.kind].can_approve]
     found: dict[str, Decision] = dict.fromkeys(to_approve, Approve()) if given["approve_all"] else {}
     named: set[str] = set()
     for key, decision in [*_named(given), *_answered(open_ones.values(), given["answer"])]:

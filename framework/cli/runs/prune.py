@@ -12,12 +12,12 @@ from framework.cli.location import lenient_settings, locate
 from framework.cli.records import stored
 from framework.cli.show import counted
 from framework.store.protocol import Pruned
-from framework.types.frozen import seconds
+from framework.types.frozen import parse_duration
 
 
 def _duration(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:  # noqa: ARG001 - click's
     try:
-        return None if value is None else float(seconds(value))
+        return None if value is None else float(parse_duration(value))
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 

@@ -27,7 +27,7 @@ from framework.cli.show import (
 from framework.cli.waterfall import waterfall, widths_of
 from framework.engine.runtime.result import build_result
 from framework.telemetry.otlp_json import otlp_json as exported
-from framework.types.messages import REFUSED
+from framework.types.messages import REFUSED_STATUSES
 from framework.types.report import TraceEntry
 from framework.types.state import Confirmation, RunResult, RunState
 from framework.types.trace import SpanRecord
@@ -109,7 +109,9 @@ def _entry(entry: TraceEntry, *, several: bool) -> Iterator[str]:
         return
     if entry.thought:
         yield click.style(f"  {entry.step:>2} {who}· {first_line(entry.thought)}", dim=True)
-    refused = next((kind for kind in REFUSED if (entry.observation or "").startswith(kind.capitalize())), "error")
+    refused = next(
+        (kind for kind in REFUSED_STATUSES if (entry.observation or "").startswith(kind.capitalize())), "error"
+    )
     mark = MARKS[refused if entry.error else "success"]
     call = " ".join(filter(None, (entry.action.tool, arguments_text(entry.action.args or {}))))
     yield f"  {entry.step:>2} {who}{mark} {call}  {entry.elapsed_ms:.0f} ms"

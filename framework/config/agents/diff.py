@@ -16,8 +16,8 @@ from pydantic import SecretStr
 
 from framework.config.files.snapshot import SETTINGS
 from framework.config.settings import Settings, common_folders
-from framework.types.change import Change, Effect
-from framework.types.spec import CONTENTS, RISKS, AgentSpec, HookPlace
+from framework.types.change import Change, ChangeEffect
+from framework.types.spec import CONTENT_MODES, RISKS, AgentSpec, HookPlace
 
 _NUMBER = re.compile(r"(>=|<=|>|<)\s*(\S+)\s*")
 _NEVER = len(RISKS)
@@ -75,7 +75,7 @@ def _leaves(path: tuple[str, ...], was: Any, now: Any) -> Iterator[tuple[tuple[s
 
 
 def _set_changes(
-    agent: str, key: str, was: list[Any], now: list[Any], effects: tuple[Effect, Effect]
+    agent: str, key: str, was: list[Any], now: list[Any], effects: tuple[ChangeEffect, ChangeEffect]
 ) -> Iterator[Change]:
     """Lists of rules and names: what went and what came, without regard to order."""
     adding, removing = effects
@@ -85,7 +85,7 @@ def _set_changes(
         gone.remove(before)
         come.remove(after)
         wider, narrower = covers(after, before), covers(before, after)
-        effect: Effect = "neutral" if wider and narrower else adding if wider else removing
+        effect: ChangeEffect = "neutral" if wider and narrower else adding if wider else removing
         yield Change(agent=agent, key=key, before=before, after=after, effect=effect)
     for item in gone:
         yield Change(agent=agent, key=key, before=item, effect=removing)
@@ -105,20 +105,20 @@ def _rewritten(gone: list[Any], come: list[Any]) -> list[tuple[Any, Any]]:
     return pairs
 
 
-def _neutral(was: Any, now: Any) -> Effect:  # noqa: ARG001 - one signature for all
+def _neutral(was: Any, now: Any) -> ChangeEffect:  # noqa: ARG001 - one signature for all
     return "neutral"
 
 
-def _wider(was: Any, now: Any) -> Effect:  # noqa: ARG001 - one signature for all
+def _wider(was: Any, now: Any) -> ChangeEffect:  # noqa: ARG001 - one signature for all
     return "widens"
 
 
-def _keys(was: tuple[SecretStr, ...], now: tuple[SecretStr, ...]) -> Effect:
+def _keys(was: tuple[SecretStr, ...], now: tuple[SecretStr, ...]) -> ChangeEffect:
     """Without any key, whoever is on this machine may ask."""
     return "widens" if not now or (was and {*now} - {*was}) else "tightens"
 
 
-def _folders(was: tuple[str, ...] | None, now: tuple[str, ...] | None) -> Effect:
+def _folders(was: tuple[str, ...] | None, now: tuple[str, ...] | None) -> ChangeEffect:
     """Another folder to write in widens, and so does no selection at all."""
     common = common_folders(was, now)
     return "tightens" if now is not None and common is not None and {*common} == {*now} else "widens"
@@ -132,31 +132,31 @@ def _masked(value: Any) -> Any:
     return [_masked(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
-def _limit(was: float | None, now: float | None) -> Effect:
+def _limit(was: float | None, now: float | None) -> ChangeEffect:
     """More, or no limit, widens."""
     return "widens" if (float("inf") if now is None else now) > (float("inf") if was is None else was) else "tightens"
 
 
-def _risk(was: str, now: str) -> Effect:
+def _risk(was: str, now: str) -> ChangeEffect:
     """A higher level widens; for confirmation, `never` is the highest."""
     return "widens" if _rank(now) > _rank(was) else "tightens"
 
 
-def _approval(was: Any, now: Any) -> Effect:
+def _approval(was: Any, now: Any) -> ChangeEffect:
     return "widens" if _approval_rank(now) > _approval_rank(was) else "tightens"
 
 
-def _strictness(was: bool, now: bool) -> Effect:  # noqa: ARG001 - one signature for all
+def _strictness(was: bool, now: bool) -> ChangeEffect:  # noqa: ARG001 - one signature for all
     return "tightens" if now else "widens"
 
 
-def _content(was: str | None, now: str | None) -> Effect:
+def _content(was: str | None, now: str | None) -> ChangeEffect:
     """More of what is said in more hands widens; an agent that sets nothing lowers nothing."""
-    before, after = ((mode or CONTENTS[-1]) for mode in (was, now))
-    return "widens" if CONTENTS.index(after) > CONTENTS.index(before) else "tightens"
+    before, after = ((mode or CONTENT_MODES[-1]) for mode in (was, now))
+    return "widens" if CONTENT_MODES.index(after) > CONTENT_MODES.index(before) else "tightens"
 
 
-def _servers(was: dict[str, Any], now: dict[str, Any]) -> Effect:
+def _servers(was: dict[str, Any], now: dict[str, Any]) -> ChangeEffect:
     """More context is no right; a server whose changed tools are no longer refused widens."""
     loose = [name for name, policy in now.items() if policy["pin"] == "warn"]
     if any(was.get(name, {}).get("pin", "block") == "block" for name in loose):
@@ -176,7 +176,7 @@ def _approval_rank(approval: Any) -> int:
     return _NEVER if approval == "never" else _rank(approval["from"])
 
 
-LIST_EFFECTS: Mapping[str, tuple[Effect, Effect]] = {
+LIST_EFFECTS: Mapping[str, tuple[ChangeEffect, ChangeEffect]] = {
     "skill_policy.deny": ("tightens", "widens"),
     "skill_policy.ask": ("tightens", "widens"),
     "skill_policy.allow": ("widens", "tightens"),
@@ -186,11 +186,11 @@ LIST_EFFECTS: Mapping[str, tuple[Effect, Effect]] = {
 }
 """Lists: what adding to them and removing from them means."""
 _RULES = frozenset(("skill_policy.deny", "skill_policy.ask"))
-_SETTINGS_SETS: Mapping[str, tuple[Effect, Effect]] = dict.fromkeys(
+_SETTINGS_SETS: Mapping[str, tuple[ChangeEffect, ChangeEffect]] = dict.fromkeys(
     ("tools.unprotected", "tools.http.domains", "tools.http.methods", "tools.http.private_networks"),
     ("widens", "tightens"),
 )
-_SETTINGS_EFFECTS: Mapping[str, Callable[[Any, Any], Effect]] = {
+_SETTINGS_EFFECTS: Mapping[str, Callable[[Any, Any], ChangeEffect]] = {
     "tools.http.max_redirects": _limit,
     "tools.http.max_bytes": _limit,
     "tools.http.timeout": _limit,
@@ -211,7 +211,7 @@ _LIMITS = (
     "max_repeated_calls",
     "max_corrections",
 )
-VALUE_EFFECTS: Mapping[str, Callable[[Any, Any], Effect]] = {
+VALUE_EFFECTS: Mapping[str, Callable[[Any, Any], ChangeEffect]] = {
     **{f"runtime_policy.{limit}": _limit for limit in _LIMITS},
     "runtime_policy.risk_level": _risk,
     "runtime_policy.confirm.from": _risk,

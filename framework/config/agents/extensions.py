@@ -45,7 +45,7 @@ def extension_problems(
             path: KeyPath = ("hooks", place, index)
             if name not in hooks:
                 yield _unknown(document, path, "hook", name, hooks)
-            elif not hooks[name].takes(len(HOOK_ARGUMENTS[place])):
+            elif not hooks[name].accepts(len(HOOK_ARGUMENTS[place])):
                 given = ", ".join(HOOK_ARGUMENTS[place])
                 yield document.problem(path, f"{name} does not take what {place} gives: ({given})")
 

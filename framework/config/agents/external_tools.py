@@ -8,15 +8,15 @@ from importlib.util import find_spec
 
 from framework.config.agents.sources import DeclaredSource, SourceFiles
 from framework.config.files.snapshot import source_digest
-from framework.tools.connection_pool import Opened, SourcePool
-from framework.tools.contracts import Change, Contracts
+from framework.tools.connection_pool import ConnectionPool, PooledSource
+from framework.tools.contracts import ContractChange, Contracts
 from framework.tools.tool import Tool
 from framework.tools.tool_source import source_of
 from framework.types.problem import Problem
-from framework.types.source import McpServer
+from framework.types.tool_servers import McpServer
 
 _MCP_PREFIX = "mcp."
-_CHANGE_TEXTS: Mapping[Change, str] = {
+_CHANGE_TEXTS: Mapping[ContractChange, str] = {
     "changed": "has another description or schema than when it was accepted",
     "new": "appeared after its server was accepted",
     "lower risk": "claims a lower risk, or to be repeatable, since it was accepted; what was accepted applies",
@@ -31,7 +31,7 @@ class ExternalTools:
 
     declared: frozenset[str] = frozenset()
     """All sources by name, such as `mcp.docs`."""
-    sources: Mapping[str, Opened] = field(default_factory=dict)
+    sources: Mapping[str, PooledSource] = field(default_factory=dict)
     """Those that were started."""
     tools: tuple[Tool, ...] = ()
     digests: Mapping[str, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class ExternalTools:
 
 
 async def discover(
-    files: SourceFiles, pool: SourcePool | None, contracts: Contracts, *, starting: bool
+    files: SourceFiles, pool: ConnectionPool | None, contracts: Contracts, *, starting: bool
 ) -> ExternalTools:
     """Connect to what is declared, and see what is there. Without a pool nothing is connected to.
 
@@ -76,9 +76,9 @@ async def discover(
         {one.name: one for one in opened},
         tuple(tools),
         _digests(opened, held),
-        frozenset({*pool.refused, *faulty, *(one.name for one in opened if not _has_said(one))}),
+        frozenset({*pool.rejected, *faulty, *(one.name for one in opened if not _has_said(one))}),
         frozenset(name for name, change in waiting.items() if change != "lower risk"),
-        (*files.problems, *_problems(files.declared, opened, pool.refused, waiting)),
+        (*files.problems, *_problems(files.declared, opened, pool.rejected, waiting)),
     )
 
 
@@ -90,11 +90,11 @@ def _without_sdk(declared: Mapping[str, DeclaredSource]) -> Iterator[Problem]:
             yield declared[name].problem(f"{name} needs the MCP SDK: pip install 'agentsd[mcp]'")
 
 
-def _has_said(one: Opened) -> bool:
+def _has_said(one: PooledSource) -> bool:
     return bool(one.source.tools or one.source.faults or one.is_started)
 
 
-def _digests(opened: Iterable[Opened], held: Mapping[str, Tool]) -> Mapping[str, str]:
+def _digests(opened: Iterable[PooledSource], held: Mapping[str, Tool]) -> Mapping[str, str]:
     found = {}
     for one in opened:
         for tool in (held.get(tool.name, tool) for tool in one.source.tools):
@@ -104,9 +104,9 @@ def _digests(opened: Iterable[Opened], held: Mapping[str, Tool]) -> Mapping[str,
 
 def _problems(
     declared: Mapping[str, DeclaredSource],
-    opened: Iterable[Opened],
+    opened: Iterable[PooledSource],
     refused: Mapping[str, str],
-    waiting: Mapping[str, Change],
+    waiting: Mapping[str, ContractChange],
 ) -> Iterator[Problem]:
     for name, why in refused.items():
         yield declared[name].problem(f"{name} cannot be used: {why}")

@@ -76,7 +76,7 @@ def _rule_warnings(spec: AgentSpec, toolset: Toolset, unavailable: Collection[st
     """One warning for each rule that changes nothing, at its line; none for tools of sources that are silent now."""
     seen: dict[tuple[str, ...], PlacedRule] = {}
     denied = {tool.name: _denied_paths(toolset, tool) for tool in toolset.offered.values() if tool.paths}
-    for rule, names in toolset.reach():
+    for rule, names in toolset.matches():
         tools = [toolset.tools[name] for name in names]
         first = seen.get(same := (rule.kind, rule.rule.tool, repr(sorted(rule.rule.when.items()))))
         if first is not None:
@@ -104,7 +104,7 @@ def _loose_conditions(rule: PlacedRule, tools: list[Tool]) -> Iterator[str]:
         open_ones = [tool for tool in tools if _has_argument(tool, name) and location_kind(tool, name) is None]
         if open_ones:
             tool = open_ones[0]
-            how = f"paths: {{'*': [{name}]}} at its server" if tool.is_outside else f"@tool(paths={name!r})"
+            how = f"paths: {{'*': [{name}]}} at its server" if tool.is_external else f"@tool(paths={name!r})"
             yield (
                 f"takes {name!r} of {tool.name} as plain text, so other spellings of the same place step over it; "
                 f"declare it as a path or URL: {how}"
@@ -159,9 +159,9 @@ def _reason_denied(spec: AgentSpec, toolset: Toolset, tools: list[Tool]) -> str 
     if any(tool.name in toolset.offered or tool.name in toolset.blocked for tool in tools):
         return None
     for tool in tools:
-        if toolset.always_denying(tool.name) is None:
+        if toolset.unconditional_deny(tool.name) is None:
             return f"{tool.name} has the risk {tool.risk}, and risk_level is {spec.runtime_policy.risk_level}"
-    denying = toolset.always_denying(tools[0].name)
+    denying = toolset.unconditional_deny(tools[0].name)
     assert denying is not None
     return f"what it matches is denied by {denying.rule.tool!r} in line {denying.place.rpartition(':')[2]}"
 

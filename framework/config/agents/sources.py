@@ -13,7 +13,7 @@ from framework.config.yaml.document import Document, DocumentError, read_documen
 from framework.config.yaml.environment import expand
 from framework.config.yaml.parse import ParseError, redact_problems, sort_problems, validation_problems
 from framework.types.problem import Problem
-from framework.types.source import McpServer, SkillHost, Sources
+from framework.types.tool_servers import McpServer, SkillHost, Sources
 
 _SUFFIXES = (".yaml", ".yml")
 

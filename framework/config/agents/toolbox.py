@@ -10,9 +10,9 @@ from framework.config.agents.external_tools import ExternalTools
 from framework.config.agents.unexpected_errors import problem_from_exception
 from framework.config.files.snapshot import source_digest
 from framework.tools.extension import Extension
-from framework.tools.plugins.helper_files import files_of, is_plugin
+from framework.tools.plugins.helper_files import is_plugin, plugin_files
 from framework.tools.plugins.loader import Plugin, PluginError, PluginLoader
-from framework.tools.plugins.trial import hanging
+from framework.tools.plugins.trial import trial_load
 from framework.tools.tool import Tool
 from framework.tools.toolset import index_tools
 from framework.types.errors import ConfigError
@@ -128,14 +128,14 @@ class PluginCache:
         if self._loads % _LOADS_PER_COLLECTION == 0:
             gc.collect()
         try:
-            if trial and (problems := hanging(path, _present(files_of(path, files)))):
-                return _Loaded(files_of(path, files), problems=problems)
+            if trial and (problems := trial_load(path, _present(plugin_files(path, files)))):
+                return _Loaded(plugin_files(path, files), problems=problems)
             plugin = self._loader.load(path, files[path], files)
             return _Loaded(plugin.files, plugin)
         except PluginError as error:
-            return _Loaded(files_of(path, files), problems=error.problems)
+            return _Loaded(plugin_files(path, files), problems=error.problems)
         except Exception as error:  # noqa: BLE001 - whatever one plugin causes, the others are loaded
-            return _Loaded(files_of(path, files), problems=(problem_from_exception(path, error),))
+            return _Loaded(plugin_files(path, files), problems=(problem_from_exception(path, error),))
 
     def _index(self, plugins: Iterable[Plugin]) -> dict[str, Tool]:
         return index_tools([*self._own_tools, *(tool for plugin in plugins for tool in plugin.tools)])

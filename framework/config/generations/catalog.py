@@ -22,9 +22,9 @@ from framework.config.generations.reload_effects import SettingsFile
 from framework.config.generations.reload_trace import open_reload_span, record_reload
 from framework.config.settings import Settings
 from framework.telemetry.metrics import ReloadMetrics
-from framework.tools.connection_pool import SourcePool
+from framework.tools.connection_pool import ConnectionPool
 from framework.tools.contracts import Contracts
-from framework.tools.plugins.lifecycle import Lifetimes, Use
+from framework.tools.plugins.lifecycle import PluginLease, PluginLifecycle
 from framework.tools.tool import Tool
 from framework.types.events import ConfigRejected, ConfigReloaded
 from framework.types.problem import Problem
@@ -49,7 +49,7 @@ class Catalog:
         settings: Settings | None = None,
         fixed: bool = True,
         gate: Gate | None = None,
-        lifetimes: Lifetimes | None = None,
+        lifecycle: PluginLifecycle | None = None,
         connect: bool = False,
     ) -> None:
         """Nothing is read yet.
@@ -62,7 +62,7 @@ class Catalog:
             settings: that the process starts with.
             fixed: what `agentsd.yaml` says changes nothing in them.
             gate: what else may keep a candidate from going live, if the settings want that.
-            lifetimes: sets plugins up; without it nothing may be run, only looked at.
+            lifecycle: sets plugins up; without it nothing may be run, only looked at.
             connect: to the tool servers that the files declare.
         """
         self.root = root
@@ -75,8 +75,8 @@ class Catalog:
         """What is wrong with the files as they were last read, whether or not they went live."""
         self._admission = Admission(settings.reload, gate)
         self._builder = GenerationBuilder(tools, executors, models, SettingsFile(settings, fixed=fixed))
-        self._leases = Leases(lifetimes, self.current, self._close_unused)
-        self._pool = SourcePool(self._sources_changed) if connect else None
+        self._leases = Leases(lifecycle, self.current, self._close_unused)
+        self._pool = ConnectionPool(self._sources_changed) if connect else None
         self._contracts = Contracts((root.parent if self.single else root) / _CONTRACTS_FILE)
         self._seen: Snapshot | None = None
         """The files that were dealt with last, live or refused; none after a rollback."""
@@ -186,7 +186,7 @@ class Catalog:
     def set_live(self, generation: Generation) -> None:
         """Make a generation live as it is: whoever built it has its plugins set up."""
         self.current = generation
-        self._leases.publish(Lease(generation, Use(), lambda _: None))
+        self._leases.publish(Lease(generation, PluginLease(), lambda _: None))
 
     async def close(self) -> None:
         """Tear down all plugins, and disconnect from all tool servers, whoever holds them."""
@@ -315,7 +315,7 @@ class Catalog:
     def _close_unused(self) -> None:
         if self._pool:
             used = [*self._leases.generations(), self.current]
-            self._pool.keep({opened for generation in used for opened in generation.external.sources.values()})
+            self._pool.close_unused({opened for generation in used for opened in generation.external.sources.values()})
 
     def _notify(self, event: ConfigReloaded | ConfigRejected) -> None:
         for subscriber in tuple(self._subscribers):

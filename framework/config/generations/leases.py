@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from framework.config.generations.generation import Generation
-from framework.tools.plugins.lifecycle import Lifetimes, Use
+from framework.tools.plugins.lifecycle import PluginLease, PluginLifecycle
 from framework.tools.plugins.loader import Plugin
 from framework.types.errors import ConfigError
 from framework.types.problem import Problem
@@ -16,7 +16,7 @@ class Lease:
 
     __slots__ = ("_remove", "_use", "_users", "generation")
 
-    def __init__(self, generation: Generation, use: Use, forget: Callable[[Lease], None]) -> None:
+    def __init__(self, generation: Generation, use: PluginLease, forget: Callable[[Lease], None]) -> None:
         self.generation = generation
         self._use, self._remove, self._users = use, forget, 0
 
@@ -37,24 +37,24 @@ class Lease:
     def release(self) -> None:
         """End a use that nobody has any more, or that nobody has begun."""
         self._remove(self)
-        self._use.end()
+        self._use.release()
 
 
 class Leases:
     """The generations in use; one of them is live."""
 
     def __init__(
-        self, lifetimes: Lifetimes | None, first: Generation, on_unused: Callable[[], None] = lambda: None
+        self, lifecycle: PluginLifecycle | None, first: Generation, on_unused: Callable[[], None] = lambda: None
     ) -> None:
         """Begin with a generation; `on_unused` is called whenever one is used no more."""
-        self._lifetimes, self._on_unused = lifetimes, on_unused
+        self._lifecycle, self._on_unused = lifecycle, on_unused
         self._used: dict[int, Lease] = {}
-        self.live = Lease(first, Use(), self._remove)
+        self.live = Lease(first, PluginLease(), self._remove)
         self.live.__enter__()
 
     async def acquire(self, generation: Generation) -> Lease:
         """Set up what a generation uses, where that is done at all; the lease says what `failed`."""
-        use = await self._lifetimes.use(generation.plugins) if self._lifetimes else Use()
+        use = await self._lifecycle.acquire(generation.plugins) if self._lifecycle else PluginLease()
         return Lease(generation, use, self._remove)
 
     async def reacquire(self, generation: Generation) -> Lease:
@@ -84,8 +84,8 @@ class Leases:
 
     async def close(self) -> None:
         """Tear all plugins down, whoever uses them."""
-        if self._lifetimes:
-            await self._lifetimes.close()
+        if self._lifecycle:
+            await self._lifecycle.close()
 
     def _remove(self, lease: Lease) -> None:
         if self._used.get(lease.generation.number) is lease:

@@ -18,7 +18,7 @@ from framework.config.templates import render_budget
 from framework.config.templates.analysis import DECLARE_HINT, TemplateAnalysis, TemplateFault, TemplateGraph, analyze
 from framework.config.templates.sandbox import BoundedEnvironment
 from framework.config.yaml.document import problem_at
-from framework.tools.deadline import TookTooLongError, call_within
+from framework.tools.deadline import DeadlineExceededError, call_within
 from framework.types.problem import Problem
 from framework.types.redact import redact
 from framework.types.text import did_you_mean
@@ -155,8 +155,8 @@ class Prompts:
         """Try to render a template; raises PromptError, also if it takes so long that it may never end."""
         render = partial(self.render_variant, name, variables)
         try:
-            call_within(MAX_RENDER_SECONDS, render, excused=lambda _: False, patience=MAX_RENDER_SECONDS).result()
-        except TookTooLongError as error:
+            call_within(MAX_RENDER_SECONDS, render, is_exempt=lambda _: False, max_seconds=MAX_RENDER_SECONDS).result()
+        except DeadlineExceededError as error:
             inside = [(path.removeprefix(PROMPTS_FOLDER + "/"), line) for path, line in error.stack]
             name, line = next((place for place in reversed(inside) if place[0] in self._sources), (name, 0))
             line = self._environment.get_template(name).get_corresponding_lineno(line)

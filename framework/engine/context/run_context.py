@@ -25,16 +25,16 @@ from framework.telemetry.span import NO_SPAN, OpenSpan
 from framework.telemetry.spans import Kind
 from framework.tools.base_folder import BaseFolder
 from framework.tools.extension import Extension
-from framework.types.digest import content_digest, earlier_digest
+from framework.types.digest import content_digest, legacy_digest
 from framework.types.errors import AgentsdError
 from framework.types.events import Event, RunEvent, Warned
 from framework.types.messages import Message
-from framework.types.outcome import outcome
+from framework.types.outcome import outcome_for
 from framework.types.redact import redact
 from framework.types.report import ErrorInfo
 from framework.types.spec import HookPlace
 from framework.types.state import Confirmation, Decision, RunState
-from framework.types.warnings import MOST_OF_A_CODE, WARNINGS, RunWarning, WarningCode
+from framework.types.warnings import MAX_WARNINGS_PER_CODE, WARNINGS, RunWarning, WarningCode
 
 log = logging.getLogger("agentsd.runs")
 
@@ -108,7 +108,7 @@ class RunContext(ABC):
         """
         earlier, current = (
             f"{prefix}{''.join(mark + digest(text) for text in texts)}{end}"
-            for digest in (earlier_digest, content_digest)
+            for digest in (legacy_digest, content_digest)
         )
         return earlier if earlier in self.services.root.decisions else current
 
@@ -148,7 +148,7 @@ class RunContext(ABC):
             message_id: the message whose text is void because its model call failed.
         """
         warnings = self.services.root.warnings
-        if sum(warning.code == code for warning in warnings) < MOST_OF_A_CODE:
+        if sum(warning.code == code for warning in warnings) < MAX_WARNINGS_PER_CODE:
             warnings.append(RunWarning(code=code, message=message, path=self.state.path))
             log.warning("run %s agent=%s: %s: %s", self.state.run_id, self.agent.name, code, WARNINGS[code])
         await self.emit(Warned, code=code, message=message, message_id=message_id)
@@ -170,7 +170,7 @@ class RunContext(ABC):
         state = self.state
         state.finish_reason, state.output = finish_reason, output
         status = getattr(error, "http_status", 500)
-        state.status = outcome(finish_reason, status).status
+        state.status = outcome_for(finish_reason, status).status
         state.error = state.stopped_by = None
         if error is not None:
             ours = isinstance(error, (AgentsdError, PromptError))

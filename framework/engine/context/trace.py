@@ -11,7 +11,7 @@ from framework.llm.client import ModelInfo
 from framework.telemetry import names
 from framework.telemetry.content import TEXT, Content
 from framework.telemetry.span import OpenSpan
-from framework.types.confirmation_kinds import KINDS
+from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.messages import Usage
 from framework.types.state import Confirmation
 
@@ -57,7 +57,7 @@ def record_pending(span: OpenSpan, asked: Sequence[Confirmation]) -> None:
         return
     waiting: dict[str, list[str]] = {}
     for question in asked:
-        named = waiting.setdefault(f"waits for {KINDS[question.kind].wanted}", [])
+        named = waiting.setdefault(f"waits for {CONFIRMATION_KINDS[question.kind].awaits}", [])
         if (tool := question.tool or "plan") not in named:
             named.append(tool)
     text = "; ".join(f"{what}: {', '.join(tools)}" for what, tools in waiting.items())

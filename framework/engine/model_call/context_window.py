@@ -63,7 +63,7 @@ def request_tokens(run: RunContext, request: ModelRequest) -> int:
 
 def tool_tokens(tools: Sequence[ToolDefinition]) -> int:
     """About how many tokens a list of tools has."""
-    return estimate_tokens("".join(tool.told for tool in tools))
+    return estimate_tokens("".join(tool.canonical_json for tool in tools))
 
 
 def record_token_count(run: RunContext, reply: ModelReply) -> None:

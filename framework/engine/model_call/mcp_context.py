@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from framework.engine.context.run_context import RunContext
 from framework.tools.mcp.source import McpSource
 from framework.types.errors import ToolError
-from framework.types.mcp import McpPolicy, PromptRef
+from framework.types.mcp_policy import McpPolicy, PromptRef
 
 MAX_CHARS = 64 * 1024
 """Of all texts together."""

@@ -32,11 +32,12 @@ from framework.engine.plan.trace import approval_span
 from framework.engine.run import Run
 from framework.engine.tool_call.trace import record_decision
 from framework.tools.tool import Tool
+from framework.types.digest import canonical_call
 from framework.types.errors import Paused
 from framework.types.plan import Envelope, Plan, PlanDraft, PlanStep
 from framework.types.preflight import Preflight
 from framework.types.spec import RISKS
-from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, arguments_text
+from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
 
 _REQUIRED_BY_FILE = "the agent's file wants plans approved"
 _NO_STEPS_LEFT = "No steps are left in the plan; nothing was done."
@@ -89,7 +90,7 @@ def _current_question(run: Run, question: Confirmation) -> tuple[Confirmation, D
         if not problems:
             break
         reason = f"your edit cannot be used: {'; '.join(problems)}"
-        again = run.confirmation_id(question.id, [arguments_text("", decision.arguments)])
+        again = run.confirmation_id(question.id, [canonical_call("", decision.arguments)])
         question = question.model_copy(update={"id": again, "reason": reason, "arguments": decision.arguments})
     return question, decision
 

@@ -15,9 +15,10 @@ from framework.engine.plan.trace import failure_span
 from framework.engine.run import Run
 from framework.engine.tool_call.trace import record_decision
 from framework.types.confirmation_kinds import STEP_PREFIX
+from framework.types.digest import call_digest
 from framework.types.errors import Paused, StepFailed
 from framework.types.plan import PlanStep
-from framework.types.state import Confirmation, Decision, Reject, Respond, arguments_hash
+from framework.types.state import Confirmation, Decision, Reject, Respond
 
 RETRY, SKIP, STOP = "retry", "skip", "stop"
 
@@ -97,7 +98,7 @@ def _confirmation(run: Run, step: PlanStep) -> Confirmation:
         tool=step.tool or "",
         description=step.description,
         arguments=step.parameters,
-        hash=arguments_hash(step.tool or "", {"parameters": step.parameters, "result": step.result}),
+        hash=call_digest(step.tool or "", {"parameters": step.parameters, "result": step.result}),
         reason=f"step {step.id} failed: {step.result}",
         rule=f"plan.on_failure ({run.agent.place('plan', 'on_failure')})",
         risk=highest_risk(usable_tools(run, step)),

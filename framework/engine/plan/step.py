@@ -179,4 +179,4 @@ def _restricted_agent(agent: Agent, step: PlanStep) -> Agent:
     """The agent with no more tools than the step may use."""
     if step.tools is None:
         return agent
-    return replace(agent, toolset=agent.toolset.only(step.tools, f"step {step.id} of the plan"))
+    return replace(agent, toolset=agent.toolset.narrowed(step.tools, f"step {step.id} of the plan"))

@@ -12,8 +12,8 @@ from framework.config.generations.catalog import Catalog
 from framework.config.settings import Settings
 from framework.llm.providers import OFFLINE, PROVIDERS
 from framework.tools.builtin import BUILTIN_TOOLS
-from framework.tools.declaration import shown
-from framework.tools.plugins.lifecycle import Lifetimes
+from framework.tools.declaration import short_repr
+from framework.tools.plugins.lifecycle import PluginLifecycle
 from framework.tools.tool import Tool
 from framework.tools.toolset import index_tools
 from framework.types.errors import ConfigError, RequestError
@@ -46,10 +46,10 @@ class Project:
         tools: Iterable[Tool] = (),
         models: Collection[str] = (),
         gate: Gate | None = None,
-        lifetimes: Lifetimes | None = None,
+        lifecycle: PluginLifecycle | None = None,
         connect: bool = False,
     ) -> Project:
-        """Read a project folder, or a single agent file. Without `lifetimes` nothing of it may be run.
+        """Read a project folder, or a single agent file. Without `lifecycle` nothing of it may be run.
 
         Args:
             root: the folder that has `agents.d/`, or one agent file.
@@ -57,7 +57,7 @@ class Project:
             tools: besides those of `plugins/` and the built-in ones; one with a built-in tool's name replaces it.
             models: names that agent files may use besides those of the settings.
             gate: what may keep an edit from going live, if the settings want that.
-            lifetimes: sets plugins up.
+            lifecycle: sets plugins up.
             connect: to the tool servers that its files declare; then it must be closed.
 
         Raises:
@@ -73,7 +73,7 @@ class Project:
             settings=started,
             fixed=settings is not None,
             gate=gate,
-            lifetimes=lifetimes,
+            lifecycle=lifecycle,
             connect=connect,
         )
         try:
@@ -93,7 +93,7 @@ def _with_builtin(tools: Iterable[Tool]) -> list[Tool]:
     own = list(tools)
     given: list[object] = [*own]
     if wrong := [one for one in given if not isinstance(one, Tool)]:
-        raise ConfigError(f"tools=[…] takes functions with @tool above them: {shown(wrong[0])}")
+        raise ConfigError(f"tools=[…] takes functions with @tool above them: {short_repr(wrong[0])}")
     names = {tool.name for tool in own}
     all_tools = [*(tool for tool in BUILTIN_TOOLS if tool.name not in names), *own]
     index_tools(all_tools)

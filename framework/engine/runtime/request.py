@@ -15,7 +15,7 @@ from framework.config.generations.generation import Generation
 from framework.engine.runtime.options import RunOptions, require_type
 from framework.llm.message_formats import Form, imported
 from framework.llm.openai_format import revalidate_call
-from framework.types.confirmation_kinds import KINDS
+from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.errors import RequestError
 from framework.types.messages import Message, ToolCall
 from framework.types.spec import Limits, ModelSettings
@@ -159,7 +159,7 @@ def check_decisions(pending: Sequence[Confirmation], decisions: Mapping[str, Dec
                 raise RequestError(f"{asked.id}: not one of its choices ({', '.join(asked.choices)}): {text!r}")
             case Respond(text=text) if asked.kind == "ask_user" and not text.strip():
                 raise RequestError(f"{asked.id}: the answer is empty")
-            case Approve() | Edit() if not KINDS[asked.kind].may_approve:
+            case Approve() | Edit() if not CONFIRMATION_KINDS[asked.kind].can_approve:
                 raise RequestError(f"{asked.id}: it is a question: respond with an answer, or reject it")
 
 

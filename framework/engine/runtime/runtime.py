@@ -33,7 +33,7 @@ from framework.llm.client import ModelClient
 from framework.store.memory import MemoryStore
 from framework.store.protocol import RunInfo, Store
 from framework.store.url import open_store
-from framework.tools.plugins.lifecycle import Lifetimes
+from framework.tools.plugins.lifecycle import PluginLifecycle
 from framework.tools.tool import Tool
 from framework.types.errors import ApprovalRequired, RequestError
 from framework.types.messages import ToolCall, ToolResult
@@ -106,7 +106,7 @@ class Runtime:
         clients = dict(models or {})
         gate = case_gate(partial(cls.over, project_folder(root), deps))
         project = await Project.read(
-            root, settings, tools=tools, models=clients.keys(), gate=gate, lifetimes=Lifetimes(deps), connect=True
+            root, settings, tools=tools, models=clients.keys(), gate=gate, lifecycle=PluginLifecycle(deps), connect=True
         )
         opened = isinstance(store, str)
         kept = await open_store(store, project.root) if isinstance(store, str) else store or MemoryStore()

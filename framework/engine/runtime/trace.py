@@ -20,7 +20,7 @@ from framework.telemetry.content import Content, mode_of
 from framework.telemetry.span import NO_SPAN, Given
 from framework.telemetry.spans import Spans
 from framework.types.errors import AgentsdError, RunSuspended
-from framework.types.outcome import outcome
+from framework.types.outcome import outcome_for
 from framework.types.state import RunState
 
 _MIN_SECRET_CHARS = 8
@@ -98,7 +98,7 @@ class RunTrace:
 
     def _count(self, state: RunState, seconds: float, error: BaseException | None) -> None:
         assert self._meters
-        reason, error_type = state.finish_reason, outcome(state.finish_reason).span_error
+        reason, error_type = state.finish_reason, outcome_for(state.finish_reason).span_error
         if isinstance(error, AgentsdError):  # it has not ended: it was suspended, or could not be put on record
             reason, error_type = error.code, None if isinstance(error, RunSuspended) else error.code
         self._meters.run_ended(state.agent, reason, seconds, error_type)
@@ -124,7 +124,7 @@ class RunTrace:
         if span.is_recording() and state.output and (content := trace_content(run)):
             span.set_attributes(content.output(state.output))
         record_pending(span, state.pending)
-        if state.status != "running" and (error_type := outcome(state.finish_reason).span_error):
+        if state.status != "running" and (error_type := outcome_for(state.finish_reason).span_error):
             span.fail(error_type)
         span.end()
 

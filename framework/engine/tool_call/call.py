@@ -22,7 +22,7 @@ from framework.tools.locations import canonical_arguments
 from framework.tools.schema.arguments import ArgumentsError
 from framework.tools.tool import Tool
 from framework.tools.toolset import Toolset
-from framework.types.digest import content_digest, is_digest_of
+from framework.types.digest import call_digest, canonical_call, content_digest, matches_digest
 from framework.types.errors import ToolError
 from framework.types.events import ToolRequested
 from framework.types.messages import Message, ToolCall, ToolResult
@@ -36,8 +36,6 @@ from framework.types.state import (
     Reject,
     Respond,
     RunState,
-    arguments_hash,
-    arguments_text,
 )
 from framework.types.text import did_you_mean, fix_surrogates
 
@@ -101,7 +99,7 @@ def reserve_calls(run: RunContext, requested: Sequence[ToolCall], *, is_retry: b
     new = [call for call in requested if call.id not in run.state.calls]
     fitting = 0
     for call in new:
-        repeats = 1 if is_retry else run.budget.spend_repeat(arguments_hash(call.tool, call.arguments))
+        repeats = 1 if is_retry else run.budget.spend_repeat(call_digest(call.tool, call.arguments))
         fits = run.budget.reserve_call()
         fitting += fits
         run.state.calls[call.id] = CallRecord(call=call, repeats=repeats, result=None if fits else _limit_reached())
@@ -184,11 +182,11 @@ def _required_confirmation(
     if verdict.kind != "ask" and not in_doubt:
         return None
     reason, changed = verdict.reason, list[str]()
-    arguments = arguments_text(tool.name, call.arguments)
-    if record.contract and not is_digest_of(record.contract, tool.definition.told):
+    arguments = canonical_call(tool.name, call.arguments)
+    if record.contract and not matches_digest(record.contract, tool.definition.canonical_json):
         reason = "the tool is not what it was when it was asked about"
-        changed.append(tool.definition.told)
-    if record.asked and not is_digest_of(record.asked, arguments):
+        changed.append(tool.definition.canonical_json)
+    if record.asked and not matches_digest(record.asked, arguments):
         reason = "its arguments are not what they were when it was asked about"
         changed.append(arguments)
     doubt = f"~{record.started}" if in_doubt else ""

@@ -21,7 +21,7 @@ from framework.telemetry.redact import places
 from framework.telemetry.span import current
 from framework.tools.builtin.notes import TODO
 from framework.tools.conditions import policy_views
-from framework.tools.plugins.errors import raised_at
+from framework.tools.plugins.errors import place_of_error
 from framework.tools.tool import Tool
 from framework.types.backoff import backoff
 from framework.types.errors import Paused, ToolError
@@ -143,7 +143,7 @@ async def _delegate(
 def _failure_result(run: RunContext, tool: Tool, error: BaseException) -> ToolResult:
     """The result of a tool that raised: its text for the model, its place for the tool's author."""
     kind = type(error).__name__
-    place = raised_at(error, tool.function)
+    place = place_of_error(error, tool.function)
     if log.isEnabledFor(logging.INFO):
         log.info("run %s: the tool %s raised %s", run.state.run_id, tool.name, places(error))
     try:

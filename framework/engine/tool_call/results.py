@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from framework.config.templates.prompts import PromptError
 from framework.engine.context.run_context import RunContext
 from framework.types.events import ToolFinished
-from framework.types.messages import REFUSED, Message, ToolCall, ToolResult
+from framework.types.messages import REFUSED_STATUSES, Message, ToolCall, ToolResult
 from framework.types.redact import redact
 from framework.types.report import Action, ToolStat, TraceEntry
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond, RunState
@@ -119,7 +119,7 @@ def _decision_text(decisions: Mapping[str, Decision], key: str) -> str | None:
 
 def observation(run: RunContext, tool: str, result: ToolResult) -> str:
     """A result as the model sees it: text, or JSON; cut at `max_observation_chars`."""
-    if result.status in REFUSED:
+    if result.status in REFUSED_STATUSES:
         text = f"{result.status.capitalize()}: {result.error}"
     elif result.status != "success":
         text = _error_text(run, tool, result)

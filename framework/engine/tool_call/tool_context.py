@@ -14,11 +14,12 @@ from framework.tools.builtin.questions import ASK_USER
 from framework.tools.session_values import Session
 from framework.tools.tool import ToolContext
 from framework.tools.tool_span import ToolSpan
+from framework.types.digest import call_digest
 from framework.types.errors import Paused, ToolError
 from framework.types.events import ToolStarted
 from framework.types.messages import ToolCall
 from framework.types.redact import redact_data
-from framework.types.state import Approve, Confirmation, Edit, Reject, Respond, arguments_hash
+from framework.types.state import Approve, Confirmation, Edit, Reject, Respond
 
 
 def build_tool_context(run: RunContext, call: ToolCall) -> ToolContext:
@@ -69,7 +70,7 @@ def _question(run: RunContext, call: ToolCall, question: str, choices: Sequence[
         agent=run.agent.name,
         tool=call.tool,
         arguments=call.arguments,
-        hash=arguments_hash(call.tool, {"question": question, **({"choices": list(choices)} if choices else {})}),
+        hash=call_digest(call.tool, {"question": question, **({"choices": list(choices)} if choices else {})}),
         reason=question,
         rule="the model asks" if call.tool == ASK_USER else "the tool asks",
         choices=tuple(choices),

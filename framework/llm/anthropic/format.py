@@ -13,7 +13,7 @@ from typing import Any
 from framework.llm.capabilities import THINKING_TOKENS, Capabilities
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.llm.openai_format import parse_call, to_wire_name, token_count, wire_names
-from framework.types.messages import REFUSED, Message, Reasoning, ToolCall, ToolDefinition, Usage
+from framework.types.messages import REFUSED_STATUSES, Message, Reasoning, ToolCall, ToolDefinition, Usage
 from framework.types.spec import ModelSettings
 from framework.types.text import fix_surrogates
 
@@ -168,7 +168,7 @@ def to_turns(
             blocks = _assistant(message, names, partial(thinks, place))
         elif message.role == "tool":
             result = {"type": "tool_result", "tool_use_id": _call_id(message.tool_call_id or "")}
-            failed = {"is_error": True} if message.status in ("error", *REFUSED) else {}
+            failed = {"is_error": True} if message.status in ("error", *REFUSED_STATUSES) else {}
             blocks = [{**result, "content": message.content, **failed}]
         else:
             blocks = [{"type": "text", "text": message.content if message.content.strip() else _NOTHING}]

@@ -1,15 +1,13 @@
-"""TO WRITE.
+"""MCP servers: their tools, resources and prompts.
 
 In reading order; each module imports only from those below it:
 
-    source          MCP servers as tool sources: their tools are `mcp.<server>.<tool>`.
-    client          What is asked of an MCP server, each answer checked and turned into plain data.
-    connection      A connection to an MCP server that is made again when it is lost: one task owns it, calls run ...
-    process         An MCP server as a child process: JSON lines over its standard streams, and nothing left of it ...
-    trace           Traces of requests to an MCP server outside any run: connecting, and listing its tools.
-    child_launcher  Starts a program that the kernel kills when our process ends, however that ends. Linux only.
-    content         What an MCP server answers, as text and plain data: what a model can read, no more of it than ...
-    errors          Why a connection to an MCP server failed, in words that say what to do and hold no secrets.
-    http            An MCP server over HTTP: the SDK's transport over a client with limits of ours.
-    metrics         Metrics of MCP clients, by the OpenTelemetry conventions for MCP: how long requests and ...
+    source          An MCP server as a tool source: lists its tools and calls them.
+    client          Requests to an MCP server; answers are checked and converted to text and plain data.
+    connection      A connection to an MCP server that reconnects after failures.
+    transports      Transports to MCP servers: child processes (stdio) and streamable HTTP.
+    telemetry       Metrics and failure spans of requests to MCP servers.
+    errors          Exceptions of MCP connections, and their messages without secrets.
+    content         Converts MCP results, resources and prompts to text and plain data.
+    child_launcher  Starts a program that the kernel kills when its parent process ends. Linux only.
 """

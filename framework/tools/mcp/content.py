@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 MAX_RESULT_CHARS = 200_000
 
 
-def result_of(result: types.CallToolResult) -> Any:
+def tool_output(result: types.CallToolResult) -> Any:
     """A tool's result: its structured data, else its text. Raises ToolError if it says that it is an error."""
-    text = cut(text_of(result.content))
+    text = truncate(text_of(result.content))
     if result.is_error:
         raise ToolError(text or "the tool failed and did not say why")
     if result.structured_content is None:
         return text
     told = json.dumps(result.structured_content, ensure_ascii=False)
-    return result.structured_content if len(told) <= MAX_RESULT_CHARS else cut(told)
+    return result.structured_content if len(told) <= MAX_RESULT_CHARS else truncate(told)
 
 
 def text_of(blocks: Iterable[types.ContentBlock]) -> str:
@@ -30,7 +30,7 @@ def text_of(blocks: Iterable[types.ContentBlock]) -> str:
     return "\n".join(map(_block_text, blocks))
 
 
-def contents_text(contents: Iterable[types.TextResourceContents | types.BlobResourceContents]) -> str:
+def resource_text(contents: Iterable[types.TextResourceContents | types.BlobResourceContents]) -> str:
     """The text of a resource."""
     return "\n".join(_contents_text(content) for content in contents)
 
@@ -41,7 +41,7 @@ def prompt_text(messages: Iterable[types.PromptMessage]) -> str:
     return parts[0][1] if len(parts) == 1 else "\n\n".join(f"{role}: {text}" for role, text in parts)
 
 
-def cut(text: str) -> str:
+def truncate(text: str) -> str:
     """At most so much, saying that there was more."""
     more = len(text) - MAX_RESULT_CHARS
     return text if more <= 0 else f"{text[:MAX_RESULT_CHARS]}… ({more} more characters are left out)"

@@ -6,17 +6,38 @@ import httpx2
 from mcp import MCPError
 from pydantic import ValidationError
 
-from framework.types.source import McpServer
+from framework.types.errors import ToolError
 from framework.types.text import one_line
+from framework.types.tool_servers import McpServer
 
-MAX_CHARS = 300
-MIN_SECRET = 6
+_MAX_CHARS = 300
+_MIN_SECRET_CHARS = 6
 """Shorter values are words like `debug`: nobody keeps them secret."""
-UNSAID = {"Server returned an error response", "Not Found"}
+UNINFORMATIVE_MESSAGES = {"Server returned an error response", "Not Found"}
 """The SDK's words for an answer of HTTP that says no more."""
 
 
-def told_of(error: BaseException, server: McpServer, status: int | None = None) -> str:
+class NotConnected(Exception):
+    """There is no connection; says why."""
+
+
+class ConnectionLost(NotConnected):
+    """The connection ended during a call: what came of it is unknown."""
+
+
+class SessionExpired(NotConnected):
+    """The server no longer knows the session: the call was not carried out."""
+
+
+class InputRequested(Exception):
+    """A server wants a human's answer, a model's or a folder: no policy allows that."""
+
+
+class RequestFailed(ToolError):
+    """There was a connection, but no answer that can be used."""
+
+
+def describe_error(error: BaseException, server: McpServer, status: int | None = None) -> str:
     """What to say of an error that ended a connection.
 
     Args:
@@ -24,25 +45,25 @@ def told_of(error: BaseException, server: McpServer, status: int | None = None) 
         server: to whom.
         status: of the last answer over HTTP that said no.
     """
-    return masked(_words(error, server, status), server)
+    return mask_secrets(_description(error, server, status), server)
 
 
-def leaf(error: BaseException) -> BaseException:
+def first_error(error: BaseException) -> BaseException:
     """The first error inside groups of groups: what went wrong first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
-def masked(text: str, server: McpServer) -> str:
+def mask_secrets(text: str, server: McpServer) -> str:
     """A message without the values of a server's variables and headers, in one line of bearable length."""
     for secret in (*server.env.values(), *server.headers.values()):
         for part in {secret.get_secret_value(), *secret.get_secret_value().split()}:
-            text = text.replace(part, "***") if len(part) >= MIN_SECRET else text
-    return one_line(text, MAX_CHARS)
+            text = text.replace(part, "***") if len(part) >= _MIN_SECRET_CHARS else text
+    return one_line(text, _MAX_CHARS)
 
 
-def _words(error: BaseException, server: McpServer, status: int | None) -> str:
+def _description(error: BaseException, server: McpServer, status: int | None) -> str:
     match error:
         case FileNotFoundError() if server.command:
             return f"there is no program {server.command[0]!r}: install it, or correct `command`"
@@ -52,7 +73,7 @@ def _words(error: BaseException, server: McpServer, status: int | None) -> str:
             return f"nothing answers at its `url`: {error}"
         case ValidationError():
             return "its answer is not MCP"
-        case MCPError() if status and error.message in UNSAID:
+        case MCPError() if status and error.message in UNINFORMATIVE_MESSAGES:
             return f"it answers HTTP {status}: check {'`headers`' if status in {401, 403} else '`url`'}"
         case MCPError():
             return error.message

@@ -12,29 +12,29 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from framework.tools.tool import Tool, ToolContext
-from framework.tools.tool_source import Call, Changed, outside_tool
+from framework.tools.tool_source import OnChange, RemoteCall, external_tool
 from framework.types.errors import ConfigError, ToolError
-from framework.types.source import McpServer
 from framework.types.spec import Risk
 from framework.types.text import shorten
+from framework.types.tool_servers import McpServer
 
 if TYPE_CHECKING:
     from mcp import types as wire
     from mcp.shared.dispatcher import ProgressFnT
 
     from framework.tools.mcp.client import McpClient
-    from framework.tools.mcp.connection import Notices
+    from framework.tools.mcp.connection import ConnectionCallbacks
 
 MAX_TOOLS = 1000
 """Of a server's list. What agents are offered of it, their `skill_policy` says."""
-LIST_PAUSE = 0.5
+_LIST_INTERVAL = 0.5
 """Seconds between two looks at a server's tools, however often it says that they changed."""
-PROGRESS_PAUSE = 0.1
+_PROGRESS_INTERVAL = 0.1
 """Seconds between two words about the progress of a call."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class _ListedTool:
     """A tool as the server lists it: its digest, and what was made of it."""
 
     told: str
@@ -45,7 +45,7 @@ class _Listed:
 class McpSource:
     """One MCP server as a source of tools, resources and prompts."""
 
-    def __init__(self, name: str, server: McpServer, changed: Changed) -> None:
+    def __init__(self, name: str, server: McpServer, changed: OnChange) -> None:
         """Connect with `start`.
 
         Args:
@@ -55,7 +55,7 @@ class McpSource:
         """
         self.name = f"mcp.{name}"
         self._server, self._changed = server, changed
-        self._listed: dict[str, _Listed] = {}
+        self._listed: dict[str, _ListedTool] = {}
         self._list_fault = self._connection_fault = ""
         self._client: McpClient | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -75,13 +75,13 @@ class McpSource:
     async def start(self) -> None:
         """Connect. Returns when the tools are known or the connection failed; trying goes on behind it."""
         try:
-            client, notices = await asyncio.to_thread(_import_client)  # more than a second, the first time
+            client_type, callbacks_type = await asyncio.to_thread(_import_client)  # more than a second, the first time
         except ImportError as error:
             self._connection_fault = f"{self.name} needs the MCP SDK ({error}): pip install 'agentsd[mcp]'"
             self._changed()
             return
-        told = notices(tools_changed=self._stale.set, lost=self._lost)
-        self._client = client(self.name, self._server, told)
+        callbacks = callbacks_type(on_tools_changed=self._stale.set, on_disconnect=self._on_disconnect)
+        self._client = client_type(self.name, self._server, callbacks)
         self._looking = asyncio.create_task(self._look(), context=contextvars.Context())  # belongs to no run's trace
         self._client.start()
         await self._settled.wait()
@@ -103,7 +103,7 @@ class McpSource:
         """The text of a prompt of the server: data, never a template. Raises ToolError."""
         return await self._connected().prompt(name, arguments)
 
-    def _lost(self, reason: str) -> None:
+    def _on_disconnect(self, reason: str) -> None:
         fault = f"{self.name} is not connected: {reason}"
         news = fault != self._connection_fault
         self._connection_fault = fault
@@ -124,11 +124,11 @@ class McpSource:
             with suppress(ToolError):  # they are asked for again, on a new connection
                 self._take(await self._connected().tools(MAX_TOOLS))
                 self._settled.set()
-            await asyncio.sleep(LIST_PAUSE)
+            await asyncio.sleep(_LIST_INTERVAL)
 
     def _take(self, listed: list[wire.Tool]) -> None:
         before = self.tools, self.faults
-        fresh: dict[str, _Listed] = {}
+        fresh: dict[str, _ListedTool] = {}
         twice = []
         wanted = [tool for tool in listed[:MAX_TOOLS] if self._wants(tool.name)]
         for tool in wanted:
@@ -147,7 +147,7 @@ class McpSource:
     def _wants(self, tool: str) -> bool:
         return not self._server.tools or any(fnmatchcase(tool, glob) for glob in self._server.tools)
 
-    def _made(self, tool: wire.Tool) -> _Listed:
+    def _made(self, tool: wire.Tool) -> _ListedTool:
         told = json.dumps(tool.model_dump(include={"name", "title", "description", "input_schema", "annotations"}))
         known = self._listed.get(tool.name)
         if known and known.told == told:
@@ -155,23 +155,25 @@ class McpSource:
         hints = tool.annotations
         idempotent = bool(hints and (hints.idempotent_hint or hints.read_only_hint))
         try:
-            made = outside_tool(
+            made = external_tool(
                 f"{self.name}.{tool.name}",
                 tool.description or tool.title or tool.name,
                 tool.input_schema,
                 self._call(tool.name, idempotent),
                 source="mcp",
-                risk=self._server.risk or risk_of(hints),
+                risk=self._server.risk or _risk_from_hints(hints),
                 idempotent=idempotent,
                 timeout=self._server.timeout,
                 paths=_declared(self._server.paths, tool.name),
                 urls=_declared(self._server.urls, tool.name),
             )
         except ConfigError as error:
-            return _Listed(told, None, f"{self.name}: its tool {_shown(tool.name)} cannot be used: {error.message}")
-        return _Listed(told, made)
+            return _ListedTool(
+                told, None, f"{self.name}: its tool {_quoted(tool.name)} cannot be used: {error.message}"
+            )
+        return _ListedTool(told, made)
 
-    def _call(self, tool: str, idempotent: bool) -> Call:
+    def _call(self, tool: str, idempotent: bool) -> RemoteCall:
         async def call(arguments: dict[str, Any], context: ToolContext) -> Any:
             client = self._connected()
             return await client.call(tool, arguments, _progress(context), repeatable=idempotent)
@@ -186,7 +188,7 @@ def _declared(arguments: Mapping[str, Iterable[str]], tool: str) -> Iterator[str
             yield from names
 
 
-def risk_of(hints: wire.ToolAnnotations | None) -> Risk:
+def _risk_from_hints(hints: wire.ToolAnnotations | None) -> Risk:
     """The risk of a tool by what its server says of it."""
     if hints and hints.destructive_hint:
         return "high"
@@ -198,13 +200,13 @@ def _progress(context: ToolContext) -> ProgressFnT | None:
     tell = context.progress
     if tell is None:
         return None
-    last = -PROGRESS_PAUSE
+    last = -_PROGRESS_INTERVAL
 
     async def told(progress: float, total: float | None, message: str | None) -> None:
         nonlocal last
         now = asyncio.get_running_loop().time()
         fraction = min(max(progress / total, 0.0), 1.0) if total and total > 0 else 0.0
-        if now - last >= PROGRESS_PAUSE:
+        if now - last >= _PROGRESS_INTERVAL:
             last = now
             await tell(fraction, (message or "")[:200])
 
@@ -215,17 +217,17 @@ def _list_faults(source: str, count: int, twice: Iterable[str], idle: Iterable[s
     if count > MAX_TOOLS:
         yield f"{source} has more than {MAX_TOOLS} tools: the others are left out"
     if twice:
-        yield f"{source} lists more than once, of which only the first counts: {', '.join(map(_shown, twice))}"
+        yield f"{source} lists more than once, of which only the first counts: {', '.join(map(_quoted, twice))}"
     if idle:
-        yield f"{source} has no tool for {', '.join(map(_shown, idle))} (`tools` of the server)"
+        yield f"{source} has no tool for {', '.join(map(_quoted, idle))} (`tools` of the server)"
 
 
-def _shown(name: str) -> str:
+def _quoted(name: str) -> str:
     return repr(shorten(name, 80))
 
 
-def _import_client() -> tuple[type[McpClient], type[Notices]]:
+def _import_client() -> tuple[type[McpClient], type[ConnectionCallbacks]]:
     from framework.tools.mcp.client import McpClient
-    from framework.tools.mcp.connection import Notices
+    from framework.tools.mcp.connection import ConnectionCallbacks
 
-    return McpClient, Notices
+    return McpClient, ConnectionCallbacks

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-INIT = "__init__.py"
+INIT_FILE = "__init__.py"
 
 
 def is_plugin(path: str) -> bool:
@@ -20,10 +20,10 @@ def is_plugin(path: str) -> bool:
 def is_helper(path: str) -> bool:
     """Is the file there to be imported by plugin files?"""
     *folders, name = PurePosixPath(path).parts
-    return any(folder.startswith("_") for folder in folders) or (name.startswith("_") and name != INIT)
+    return any(folder.startswith("_") for folder in folders) or (name.startswith("_") and name != INIT_FILE)
 
 
-def files_of(path: str, files: Mapping[str, bytes]) -> dict[str, bytes | None]:
+def plugin_files(path: str, files: Mapping[str, bytes]) -> dict[str, bytes | None]:
     """Every file that decides what loading a plugin file does, by path; none for one that is imported but not there.
 
     What is imported inside a function counts as well. A file that cannot be parsed imports nothing.
@@ -58,4 +58,4 @@ def _candidates(folder: PurePosixPath, node: ast.ImportFrom) -> Iterator[str]:
         if module != folder:
             yield f"{module}.py"
         packages = [module, *module.parents]
-        yield from (str(package / INIT) for package in packages[: packages.index(folder)])
+        yield from (str(package / INIT_FILE) for package in packages[: packages.index(folder)])

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from framework.tools.deadline import TookTooLongError, call_within
-from framework.tools.plugins.errors import problems_of
+from framework.tools.deadline import DeadlineExceededError, call_within
+from framework.tools.plugins.errors import plugin_problems
 from framework.tools.plugins.loader import Plugin
 from framework.types.errors import RequestError
 from framework.types.problem import Problem
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-SECONDS = 10.0
+_TIMEOUT_SECONDS = 10.0
 """How long a `setup` or a `teardown` may take."""
 
 
@@ -35,45 +35,45 @@ class PluginContext:
 
 
 @dataclass(slots=True, eq=False)
-class _Life:
+class _PluginState:
     uses: int = 0
     is_up: bool = False
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(slots=True)
-class Use:
+class PluginLease:
     """Some plugins in use, all set up but those that `failed`. It must be ended."""
 
     failed: dict[Plugin, tuple[Problem, ...]] = field(default_factory=dict)
-    lives: list[_Life] = field(default_factory=list)
-    on_end: Callable[[], None] = lambda: None
+    lives: list[_PluginState] = field(default_factory=list)
+    on_release: Callable[[], None] = lambda: None
 
-    def end(self) -> None:
+    def release(self) -> None:
         """Give the use up, once; what nobody uses any more is torn down in the background."""
         lives, self.lives = self.lives, []
         for life in lives:
             life.uses -= 1
         if any(life.uses == 0 for life in lives):
-            self.on_end()
+            self.on_release()
 
 
-class Lifetimes:
+class PluginLifecycle:
     """Sets each plugin up before its first use and tears it down after its last, whoever is cancelled meanwhile."""
 
-    def __init__(self, deps: Any = None, *, seconds: float = SECONDS) -> None:
+    def __init__(self, deps: Any = None, *, seconds: float = _TIMEOUT_SECONDS) -> None:
         self._deps, self._seconds = deps, seconds
-        self._lives: dict[Plugin, _Life] = {}
+        self._lives: dict[Plugin, _PluginState] = {}
         """In the order in which they were set up."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
-    async def use(self, plugins: Iterable[Plugin]) -> Use:
+    async def acquire(self, plugins: Iterable[Plugin]) -> PluginLease:
         """Count a use of these plugins, having set up those that are not. Raises RequestError after `close`."""
         wanted = [plugin for plugin in dict.fromkeys(plugins) if plugin.setup or plugin.teardown]
-        use = Use(on_end=self._tear_down_in_background)
+        use = PluginLease(on_release=self._tear_down_in_background)
         for plugin in wanted:  # all before the first await: nobody tears down what this use relies on
-            life = self._lives.setdefault(plugin, _Life())
+            life = self._lives.setdefault(plugin, _PluginState())
             life.uses += 1
             use.lives.append(life)
         try:
@@ -83,7 +83,7 @@ class Lifetimes:
                 if not life.is_up and (problems := await asyncio.shield(self._spawn(self._set_up(plugin, life)))):
                     use.failed[plugin] = problems
         except BaseException:
-            use.end()
+            use.release()
             raise
         return use
 
@@ -106,23 +106,23 @@ class Lifetimes:
     def _tear_down_in_background(self) -> None:
         self._spawn(self._tear_down_unused())
 
-    async def _set_up(self, plugin: Plugin, life: _Life) -> tuple[Problem, ...]:
+    async def _set_up(self, plugin: Plugin, life: _PluginState) -> tuple[Problem, ...]:
         async with life.changing:
             error = None if life.is_up else await self._call(plugin, plugin.setup)
             life.is_up = error is None
-        return problems_of(plugin.load, error, when="in setup()") if error is not None else ()
+        return plugin_problems(plugin.package, error, when="in setup()") if error is not None else ()
 
     async def _tear_down_unused(self) -> None:
         for plugin, life in reversed(list(self._lives.items())):
             if life.uses <= 0:  # below: a use that ended after `close`
                 await self._tear_down(plugin, life)
 
-    async def _tear_down(self, plugin: Plugin, life: _Life) -> None:
+    async def _tear_down(self, plugin: Plugin, life: _PluginState) -> None:
         async with life.changing:
             if life.is_up and life.uses <= 0:
                 life.is_up = False
                 if (error := await self._call(plugin, plugin.teardown)) is not None:
-                    problems = problems_of(plugin.load, error, when="in teardown()")
+                    problems = plugin_problems(plugin.package, error, when="in teardown()")
                     log.error("%s", "; ".join(map(str, problems)))
         if life.uses <= 0 and self._lives.get(plugin) is life:
             del self._lives[plugin]
@@ -143,7 +143,7 @@ async def _in_the_loop(call: Callable[[], Awaitable[object]], seconds: float) ->
     if (await asyncio.wait([task], timeout=seconds))[0]:
         return task.result()
     inner = getattr(work, "cr_await", None)
-    error = TookTooLongError(seconds, getattr(inner, "cr_frame", None))  # while it is still there
+    error = DeadlineExceededError(seconds, getattr(inner, "cr_frame", None))  # while it is still there
     task.cancel()
     return error
 
@@ -158,6 +158,6 @@ async def _error_of(call: Callable[[], Awaitable[object]]) -> BaseException | No
 
 def _in_a_thread(call: Callable[[], object], seconds: float) -> BaseException | None:
     try:
-        return call_within(seconds, call, excused=lambda _: False, patience=seconds).exception()
-    except TookTooLongError as error:
+        return call_within(seconds, call, is_exempt=lambda _: False, max_seconds=seconds).exception()
+    except DeadlineExceededError as error:
         return error

@@ -12,12 +12,12 @@ from pathlib import PurePosixPath
 from types import FrameType, ModuleType
 from typing import Any
 
-from framework.tools.deadline import TookTooLongError, call_within
+from framework.tools.deadline import DeadlineExceededError, call_within
 from framework.tools.declaration import check_name
 from framework.tools.extension import Extension
-from framework.tools.plugins.errors import problems_of
-from framework.tools.plugins.helper_files import files_of
-from framework.tools.plugins.modules import Finder, Load
+from framework.tools.plugins.errors import plugin_problems
+from framework.tools.plugins.helper_files import plugin_files
+from framework.tools.plugins.modules import PluginFinder, PluginPackage
 from framework.tools.tool import Tool
 from framework.types.errors import ConfigError
 from framework.types.problem import Problem
@@ -46,7 +46,7 @@ class Plugin:
     """A loaded plugin file. While somebody holds it, or a function of it, its modules are in `sys.modules`."""
 
     path: str
-    load: Load = field(repr=False)
+    package: PluginPackage = field(repr=False)
     module: ModuleType
     tools: tuple[Tool, ...]
     extensions: tuple[Extension, ...]
@@ -75,15 +75,15 @@ class PluginLoader:
 
     def __init__(
         self,
-        seconds: float = LOAD_SECONDS,
-        patience: float = IMPORT_SECONDS,
+        load_seconds: float = LOAD_SECONDS,
+        import_seconds: float = IMPORT_SECONDS,
         on_tick: Callable[[], None] = lambda: None,
     ) -> None:
         """Load with these limits; `on_tick` is called again and again while a file is loaded."""
-        self._seconds, self._patience, self._on_tick = seconds, patience, on_tick
+        self._load_seconds, self._import_seconds, self._on_tick = load_seconds, import_seconds, on_tick
         self._numbers = count(1)
-        if Finder not in sys.meta_path:
-            sys.meta_path.append(Finder)
+        if PluginFinder not in sys.meta_path:
+            sys.meta_path.append(PluginFinder)
 
     def load(self, path: str, source: bytes, files: Mapping[str, bytes] | None = None) -> Plugin:
         """Execute a plugin file (`plugins/NAME.py`); its tools are named `NAME.FUNCTION`.
@@ -97,31 +97,35 @@ class PluginLoader:
             PluginError: with the line of the file at fault. It is raised too if the file's own code does not end.
         """
         beside = {**(files or {}), path: source}
-        made_from = files_of(path, beside)
-        load = Load(path, {name: text for name, text in made_from.items() if text is not None}, self._numbers)
+        made_from = plugin_files(path, beside)
+        package = PluginPackage(
+            path, {name: text for name, text in made_from.items() if text is not None}, self._numbers
+        )
         try:
-            make = partial(_plugin, load, made_from)
-            loading = call_within(self._seconds, make, excused=partial(self._excused, load), patience=self._patience)
+            make = partial(_plugin, package, made_from)
+            loading = call_within(
+                self._load_seconds, make, is_exempt=partial(self._is_exempt, package), max_seconds=self._import_seconds
+            )
             failure = loading.exception()
-        except TookTooLongError as error:
-            raise PluginHangsError(*problems_of(load, error, beside)) from None
+        except DeadlineExceededError as error:
+            raise PluginHangsError(*plugin_problems(package, error, beside)) from None
         if isinstance(failure, PluginError):
             raise failure
         if failure is not None:  # its truth value is the plugin's code
-            raise PluginError(*problems_of(load, failure, beside)) from None
+            raise PluginError(*plugin_problems(package, failure, beside)) from None
         return loading.result()
 
-    def _excused(self, load: Load, frame: FrameType | None) -> bool:
+    def _is_exempt(self, package: PluginPackage, frame: FrameType | None) -> bool:
         self._on_tick()
-        return _is_importing(load, frame)
+        return _is_importing(package, frame)
 
 
-def _plugin(load: Load, made_from: Mapping[str, bytes | None]) -> Plugin:
+def _plugin(package: PluginPackage, made_from: Mapping[str, bytes | None]) -> Plugin:
     """Execute the file and look through what it defines, which may execute its code again."""
-    module = load.execute()
-    setup, teardown = (_lifetime_function(load.path, module, name) for name in ("setup", "teardown"))
-    tools, extensions = tuple(_tools(load.path, module)), tuple(_extensions(load.path, module))
-    plugin = Plugin(load.path, load, module, tools, extensions, made_from, setup, teardown)
+    module = package.execute()
+    setup, teardown = (_lifetime_function(package.path, module, name) for name in ("setup", "teardown"))
+    tools, extensions = tuple(_tools(package.path, module)), tuple(_extensions(package.path, module))
+    plugin = Plugin(package.path, package, module, tools, extensions, made_from, setup, teardown)
     module.__dict__["__plugin__"] = plugin
     return plugin
 
@@ -164,9 +168,9 @@ def _lifetime_function(path: str, module: ModuleType, name: str) -> Callable[...
     return function
 
 
-def _is_importing(load: Load, frame: FrameType | None) -> bool:
+def _is_importing(package: PluginPackage, frame: FrameType | None) -> bool:
     """Whether an installed package is being imported, rather than the plugin's own code being run."""
-    while frame is not None and not load.file_of(frame.f_code.co_filename):
+    while frame is not None and not package.file_of(frame.f_code.co_filename):
         if frame.f_code.co_filename.startswith(_IMPORTING):
             return True
         frame = frame.f_back

@@ -19,13 +19,13 @@ from pathlib import PurePosixPath
 from types import CodeType, ModuleType
 from typing import Any
 
-from framework.tools.plugins.helper_files import INIT
+from framework.tools.plugins.helper_files import INIT_FILE
 from framework.types.problem import Problem
 
 PLUGIN_PACKAGE = "_agentsd_plugins"
 
 
-class SourceError(Exception):
+class PluginSourceError(Exception):
     """A file that is not Python; `problem` says where and why."""
 
     def __init__(self, problem: Problem) -> None:
@@ -33,7 +33,7 @@ class SourceError(Exception):
         self.problem = problem
 
 
-class Alias(ModuleType):
+class _ModuleProxy(ModuleType):
     """Stands in `sys.modules` for a module that it does not keep alive, and leaves together with it."""
 
     def __init__(self, module: ModuleType) -> None:
@@ -58,35 +58,35 @@ def _forget(name: str, file: str) -> None:
     linecache.cache.pop(file, None)
 
 
-class Folder(list[str]):
+class _PackagePath(list[str]):
     """The `__path__` of a package. It is empty: no other finder finds anything in it."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, package: PluginPackage) -> None:
         super().__init__()
-        self.load = load
+        self.package = package
 
 
-class Finder:
+class PluginFinder:
     """Stands in `sys.meta_path`; knows only what is imported from a package of a load, and asks that load."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, _: object = None) -> ModuleSpec | None:
         """How to make a module; none if it belongs to no load."""
-        return path.load.spec(name) if isinstance(path, Folder) else None
+        return path.package.spec(name) if isinstance(path, _PackagePath) else None
 
 
-class Load(Loader):
+class PluginPackage(Loader):
     """One load of a plugin file with its helpers. Its modules hold it and it holds them: they live and go together."""
 
     def __init__(self, path: str, files: Mapping[str, bytes], numbers: Iterator[int]) -> None:
         self.path, self.files = path, files
         self.modules: dict[str, ModuleType] = {}
-        self.number, self.package = _reserve(numbers)
-        self._paths: dict[str, str | None] = {self.package: None}
+        self.number, self.name = _reserve(numbers)
+        self._paths: dict[str, str | None] = {self.name: None}
         """The file of each module by its full name; none for a mere folder."""
         for file in files:
             self._add(file)
-        root = self.spec(self.package)
+        root = self.spec(self.name)
         assert root is not None
         self.exec_module(module_from_spec(root))
 
@@ -101,18 +101,18 @@ class Load(Loader):
         if name not in self._paths:
             return None
         file = self._paths[name]
-        is_folder = file is None or file.endswith(INIT)
+        is_folder = file is None or file.endswith(INIT_FILE)
         spec = ModuleSpec(name, self, origin=f"{file}@{self.number}" if file else None, is_package=is_folder)
         spec.has_location = file is not None
         if is_folder:
-            spec.submodule_search_locations = Folder(self)
+            spec.submodule_search_locations = _PackagePath(self)
         return spec
 
     def exec_module(self, module: ModuleType) -> None:
         """Run a module; an alias takes its place in `sys.modules`."""
         self.modules[module.__name__] = module
         # Dataclasses, pydantic and typing look names up in the module of a class, some only when it is first used.
-        sys.modules[module.__name__] = Alias(module)
+        sys.modules[module.__name__] = _ModuleProxy(module)
         if file := self._paths[module.__name__]:
             exec(_compile(file, f"{file}@{self.number}", self.files[file]), module.__dict__)
 
@@ -136,13 +136,13 @@ class Load(Loader):
 
     def _add(self, file: str) -> None:
         *folders, stem = (part.replace(".", "_") for part in PurePosixPath(file).with_suffix("").parts[1:])
-        name = self.package
+        name = self.name
         for folder in folders:
             name = f"{name}.{folder}"
             self._paths.setdefault(name, None)
-        if f"{stem}.py" == INIT:
+        if f"{stem}.py" == INIT_FILE:
             self._paths[name] = file
-        elif not (self._paths.get(f"{name}.{stem}") or "").endswith(INIT):  # a package goes before a module
+        elif not (self._paths.get(f"{name}.{stem}") or "").endswith(INIT_FILE):  # a package goes before a module
             self._paths[f"{name}.{stem}"] = file
 
 
@@ -162,11 +162,11 @@ def _compile(path: str, filename: str, source: bytes) -> CodeType:
     except UnicodeDecodeError as error:
         line = source.count(b"\n", 0, error.start) + 1
         message = f"not UTF-8: byte 0x{source[error.start]:02x}"
-        raise SourceError(Problem(path=path, line=line, message=message)) from None
+        raise PluginSourceError(Problem(path=path, line=line, message=message)) from None
     except SyntaxError as error:
         excerpt = error.text.rstrip("\n") if error.text else None
         problem = Problem(path=path, line=error.lineno, column=error.offset or None, message=error.msg, excerpt=excerpt)
-        raise SourceError(problem) from None
+        raise PluginSourceError(problem) from None
     except (ValueError, RecursionError, MemoryError) as error:
         message = f"cannot be compiled: {str(error) or type(error).__name__}"
-        raise SourceError(Problem(path=path, message=message)) from None
+        raise PluginSourceError(Problem(path=path, message=message)) from None

@@ -25,18 +25,18 @@ from framework.types.problem import Problem
 
 log = logging.getLogger(__name__)
 
-START_SECONDS = 30.0
+_START_SECONDS = 30.0
 """How long the child process may take to begin."""
-MOST_DUMPS = 2
+_MAX_DUMPS = 2
 """Seconds without a line of Python after which the child is ended, unless an installed package is being imported."""
-TICK_SECONDS = 0.2
-HINT = "it would stop the whole process; what takes time belongs into setup(context), or into the tool"
+_TICK_SECONDS = 0.2
+_HINT = "it would stop the whole process; what takes time belongs into setup(context), or into the tool"
 _MODULE = "framework.tools.plugins.trial_process"
 _FRAME = re.compile(r'^  File "([^"]*)", line (\d+) in ', re.MULTILINE)
 _IMPORTING = "<frozen importlib"
 
 
-def hanging(path: str, files: Mapping[str, bytes]) -> tuple[Problem, ...]:
+def trial_load(path: str, files: Mapping[str, bytes]) -> tuple[Problem, ...]:
     """Load a plugin file in a fresh process; returns why it does not end, or nothing.
 
     Whatever it raises is left to the load in this process. Takes about as long as starting Python and loading the file,
@@ -88,20 +88,20 @@ def _child(path: str, files: Mapping[str, bytes]) -> Iterator[tuple[subprocess.P
 
 
 def _outcome(path: str, files: Mapping[str, bytes], child: subprocess.Popen[bytes], report: int) -> Iterator[Problem]:
-    told, began, limit = b"", time.monotonic(), START_SECONDS
+    told, began, limit = b"", time.monotonic(), _START_SECONDS
     with selectors.DefaultSelector() as selector:
         selector.register(report, selectors.EVENT_READ)
         while time.monotonic() - began < limit:
-            if not selector.select(TICK_SECONDS):
+            if not selector.select(_TICK_SECONDS):
                 continue
             chunk = os.read(report, 1 << 16)
             told += chunk
             if not chunk or b"\ndone" in told:
                 break
-            if b"ready\n" in told and limit == START_SECONDS:
+            if b"ready\n" in told and limit == _START_SECONDS:
                 began, limit = time.monotonic(), IMPORT_SECONDS + 2 * LOAD_SECONDS
             dumps = told.rpartition(b"tick\n")[2].decode("utf-8", "replace").split("Timeout (")[1:]
-            if len(dumps) >= MOST_DUMPS and not _is_importing(dumps[-2], files):
+            if len(dumps) >= _MAX_DUMPS and not _is_importing(dumps[-2], files):
                 yield _problem(files, path, dumps[-2], "does not end while it is loaded, and lets no other code run")
                 return
     _, done, problems = told.rpartition(b"\ndone")
@@ -129,10 +129,10 @@ def _innermost(dump: str, files: Mapping[str, bytes]) -> re.Match[str] | None:
 def _problem(files: Mapping[str, bytes], path: str, dump: str, message: str) -> Problem:
     frame = _innermost(dump, files)
     if frame is None:
-        return Problem(path=path, message=message, hint=HINT)
+        return Problem(path=path, message=message, hint=_HINT)
     file, line = frame[1].rpartition("@")[0], int(frame[2])
     lines = files[file].decode("utf-8-sig", "replace").split("\n")
     excerpt = lines[line - 1].strip() if line <= len(lines) else None
     if file == path:
-        return Problem(path=path, line=line, message=message, hint=HINT, excerpt=excerpt)
-    return Problem(path=path, message=f"its helper fails: {file}:{line}: {message}", hint=HINT)
+        return Problem(path=path, line=line, message=message, hint=_HINT, excerpt=excerpt)
+    return Problem(path=path, message=f"its helper fails: {file}:{line}: {message}", hint=_HINT)

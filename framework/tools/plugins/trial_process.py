@@ -18,11 +18,11 @@ import time
 from framework.tools.plugins.loader import LOAD_SECONDS, PluginError, PluginHangsError, PluginLoader
 from framework.types.problem import Problem
 
-CPU_SECONDS = 60
+_CPU_SECONDS = 60
 """Ends this process although nothing may be left that would."""
 
 
-class Watch:
+class _StackDumper:
     """Has the stacks dumped when the main thread cannot run for a while: faulthandler needs no interpreter lock."""
 
     def __init__(self, report: int) -> None:
@@ -37,12 +37,12 @@ class Watch:
         faulthandler.dump_traceback_later(LOAD_SECONDS, repeat=True, file=self._report)
 
 
-def main(report: int) -> None:
+def _main(report: int) -> None:
     """Load the plugin of the request on the standard input."""
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
     request = json.load(sys.stdin)
     files = {path: base64.b64decode(source) for path, source in request["files"].items()}
-    watch, problems = Watch(report), list[Problem]()
+    watch, problems = _StackDumper(report), list[Problem]()
     loader = PluginLoader(on_tick=watch.tick)
     os.write(report, b"ready\n")
     watch.tick()
@@ -58,4 +58,4 @@ def main(report: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    _main(int(sys.argv[1]))

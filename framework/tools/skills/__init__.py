@@ -1,7 +1,7 @@
-"""TO WRITE.
+"""Skills of other services, called over HTTP.
 
 In reading order; each module imports only from those below it:
 
-    source  Skills of a host that speaks HTTP: what `GET /skills` and a project's file say of them becomes tools.
-    format  What is said between us and a host of skills, as typed data.
+    source  A skill host as a tool source: discovers its skills and calls them.
+    format  The JSON of a skill host: its list of skills and the result of a call.
 """

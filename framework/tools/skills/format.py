@@ -15,12 +15,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from framework.tools.http.client import HttpReply
 from framework.tools.http.network import HttpFailed
 from framework.types.errors import ToolError
-from framework.types.source import Skill
 from framework.types.text import shorten
+from framework.types.tool_servers import Skill
 
-MAX_SKILLS = 200
-MAX_DESCRIPTION_CHARS = 500
-MAX_ERROR_CHARS = 500
+_MAX_SKILLS = 200
+_MAX_DESCRIPTION_CHARS = 500
+_MAX_ERROR_CHARS = 500
 
 
 class SkillError(ToolError):
@@ -42,7 +42,7 @@ class SkillResult(BaseModel):
     meta: dict[str, Any] = {}
 
 
-class Offered(BaseModel):
+class ListedSkill(BaseModel):
     """What a host says of one of its skills; the manifest's word goes before that of the code and its documents."""
 
     model_config = ConfigDict(strict=True)
@@ -60,7 +60,7 @@ class Offered(BaseModel):
         texts = (self.manifest.get("description"), self.description, self.docstring, self.document)
         best = next((text.strip() for text in texts if isinstance(text, str) and text.strip()), "")
         paragraph = " ".join(best.split("\n\n")[0].split()).lstrip("# ")
-        return shorten(paragraph, MAX_DESCRIPTION_CHARS)
+        return shorten(paragraph, _MAX_DESCRIPTION_CHARS)
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Offered(BaseModel):
         return own if isinstance(own, dict) and own else self.parameters
 
 
-def read_listing(reply: HttpReply) -> tuple[dict[str, Skill], list[str]]:
+def parse_listing(reply: HttpReply) -> tuple[dict[str, Skill], list[str]]:
     """The skills that a host lists, by id, and what is wrong with others.
 
     Raises:
@@ -83,9 +83,9 @@ def read_listing(reply: HttpReply) -> tuple[dict[str, Skill], list[str]]:
         raise HttpFailed(f'{reply.url} answered without a list of skills: {{"skills": […]}}')
     skills: dict[str, Skill] = {}
     faults: list[str] = []
-    for entry in listed[:MAX_SKILLS]:
+    for entry in listed[:_MAX_SKILLS]:
         try:
-            offered = Offered.model_validate(entry)
+            offered = ListedSkill.model_validate(entry)
             skill = Skill(id=offered.id, description=offered.said or None, parameters=offered.arguments)
         except ValidationError as error:
             name = entry.get("id") if isinstance(entry, dict) else None
@@ -94,12 +94,12 @@ def read_listing(reply: HttpReply) -> tuple[dict[str, Skill], list[str]]:
         if skill.id in skills:
             faults.append(f"the skill {skill.id!r} is listed twice: the first is used")
         skills.setdefault(skill.id, skill)
-    if len(listed) > MAX_SKILLS:
-        faults.append(f"it lists {len(listed)} skills: only the first {MAX_SKILLS} are used")
+    if len(listed) > _MAX_SKILLS:
+        faults.append(f"it lists {len(listed)} skills: only the first {_MAX_SKILLS} are used")
     return skills, faults
 
 
-def read_output(skill_id: str, reply: HttpReply) -> Any:
+def parse_result(skill_id: str, reply: HttpReply) -> Any:
     """What a call brought; raises SkillError."""
     try:
         result = SkillResult.model_validate(_json(reply))
@@ -109,7 +109,7 @@ def read_output(skill_id: str, reply: HttpReply) -> Any:
         raise SkillError(f"the skill {skill_id!r} answered {reply.status} without a result: {why}{advice}") from None
     if result.success and reply.status < 300:
         return result.output
-    told = (result.error or f"it failed without saying why (status {reply.status})")[:MAX_ERROR_CHARS]
+    told = (result.error or f"it failed without saying why (status {reply.status})")[:_MAX_ERROR_CHARS]
     noted = f" (its trace: {result.trace_id[:64]})" if result.trace_id else ""
     raise SkillError(f"{told}{noted}")
 

@@ -19,14 +19,14 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from framework.tools.http.client import HttpClient
 from framework.tools.http.network import HttpFailed
 from framework.tools.http.urls import UrlRefused, WebUrl, parse_url
-from framework.tools.skills.format import read_listing, read_output
+from framework.tools.skills.format import parse_listing, parse_result
 from framework.tools.tool import Tool, ToolContext
-from framework.tools.tool_source import Call, Changed, outside_tool
+from framework.tools.tool_source import OnChange, RemoteCall, external_tool
 from framework.types.errors import ConfigError, ToolError
-from framework.types.source import Skill, SkillHost
+from framework.types.tool_servers import Skill, SkillHost
 
-LOOK_AGAIN = 30.0
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+_POLL_SECONDS = 30.0
+_FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 60.0
 
 
 class SkillSource:
@@ -36,10 +36,10 @@ class SkillSource:
         self,
         name: str,
         host: SkillHost,
-        changed: Changed,
+        changed: OnChange,
         *,
-        look_again: float = LOOK_AGAIN,
-        first_pause: float = FIRST_PAUSE,
+        poll_interval: float = _POLL_SECONDS,
+        first_retry: float = _FIRST_RETRY_SECONDS,
     ) -> None:
         """Take a host.
 
@@ -47,8 +47,8 @@ class SkillSource:
             name: of the host in the project's file.
             host: where it is, and what is declared of it.
             changed: called when its tools or faults are not what they were.
-            look_again: seconds after which a host that answers is asked again for its skills.
-            first_pause: seconds until a host that is away is tried again; it doubles, up to a minute.
+            poll_interval: seconds after which a host that answers is asked again for its skills.
+            first_retry: seconds until a host that is away is tried again; it doubles, up to a minute.
 
         Raises:
             ConfigError: its address cannot be used.
@@ -57,7 +57,7 @@ class SkillSource:
         self.tools: tuple[Tool, ...] = ()
         self.faults: tuple[str, ...] = ()
         self._host, self._changed = host, changed
-        self._look_again, self._first_pause = look_again, first_pause
+        self._poll_interval, self._first_retry = poll_interval, first_retry
         self._made: dict[str, tuple[Skill, Tool]] = {}
         self._known: dict[str, Skill] = {}
         """Of the host's own, since it last answered."""
@@ -81,12 +81,12 @@ class SkillSource:
     # --- which skills there are
 
     async def _watch(self, answered: bool) -> None:
-        pause = self._first_pause
+        pause = self._first_retry
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self._look_again if answered else pause)
+                await asyncio.wait_for(self._wake.wait(), self._poll_interval if answered else pause)
             self._wake.clear()
-            pause = self._first_pause if answered else min(pause * 2, LONGEST_PAUSE)
+            pause = self._first_retry if answered else min(pause * 2, _MAX_RETRY_SECONDS)
             before = (self.tools, self.faults)
             answered = await self._look()
             if (self.tools, self.faults) != before:
@@ -99,7 +99,7 @@ class SkillSource:
         if self._host.discover:
             try:
                 reply = await self._client.request("GET", self._url("skills"), headers=self._headers(), follow=False)
-                self._known, faults = read_listing(reply)
+                self._known, faults = parse_listing(reply)
             except ToolError as error:
                 faults.append(error.message)
                 answered = False
@@ -110,7 +110,7 @@ class SkillSource:
     def _tools(self, faults: list[str]) -> Iterable[Tool]:
         skills = dict(self._known)
         for declared in self._host.skills:
-            skills[declared.id] = _declared_over(declared, skills.get(declared.id))
+            skills[declared.id] = _merge(declared, skills.get(declared.id))
         made = {}
         for skill in skills.values():
             known = self._made.get(skill.id)
@@ -122,8 +122,8 @@ class SkillSource:
         return [tool for _, tool in made.values()]
 
     def _tool(self, skill: Skill) -> Tool:
-        call: Call = partial(self._call, skill.id)
-        return outside_tool(
+        call: RemoteCall = partial(self._call, skill.id)
+        return external_tool(
             f"{self.name}.{skill.id}",
             skill.description or f"The skill {skill.id} of {self.name.removeprefix('skill.')}.",
             skill.parameters,
@@ -155,7 +155,7 @@ class SkillSource:
                 span.fail(str(reply.status))
         if reply.status == 404:
             self._wake.set()
-        return read_output(skill_id, reply)
+        return parse_result(skill_id, reply)
 
     def _url(self, path: str) -> WebUrl:
         return replace(self._base, target=f"{self._base.target.rstrip('/')}/{path}")
@@ -166,7 +166,7 @@ class SkillSource:
         }
 
 
-def _declared_over(declared: Skill, known: Skill | None) -> Skill:
+def _merge(declared: Skill, known: Skill | None) -> Skill:
     """A skill as the project declares it; what it leaves open is as the host says."""
     if known is None:
         return declared

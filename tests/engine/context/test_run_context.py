@@ -16,7 +16,7 @@ from framework.testing import ScriptedModel, calls
 from framework.types.events import Event, Warned
 from framework.types.messages import Message
 from framework.types.state import RunState
-from framework.types.warnings import MOST_OF_A_CODE, WARNINGS, RunWarning, WarningCode
+from framework.types.warnings import MAX_WARNINGS_PER_CODE, WARNINGS, RunWarning, WarningCode
 from tests.cli.test_cli import agentsd
 from tests.support.formats import Format, each_format, each_way, says
 from tests.support.paths import ROOT
@@ -166,7 +166,7 @@ def test_a_flood_of_one_code_hides_no_other_and_fills_no_store(tmp_path: Path) -
             return await runtime.run("go", history=TALK)
 
     codes = [warning.code for warning in asyncio.run(main()).warnings]
-    assert (codes.count("model_retry"), codes[0], codes[-1]) == (MOST_OF_A_CODE, "window", "max_steps")
+    assert (codes.count("model_retry"), codes[0], codes[-1]) == (MAX_WARNINGS_PER_CODE, "window", "max_steps")
 
 
 def test_a_state_written_before_there_were_warnings_opens() -> None:

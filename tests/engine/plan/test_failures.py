@@ -15,7 +15,7 @@ from framework import Approve, ModelError, RunResult, Runtime, tool
 from framework.llm.client import ModelRequest
 from framework.testing import Crash, JsonStore, ScriptedModel, Turn
 from framework.testing import calls as scripted_calls
-from framework.types.outcome import outcome
+from framework.types.outcome import outcome_for
 from framework.types.plan import PlanDraft, StepDraft
 from tests.engine.plan.test_executor import Workshop, draft, graphs, planner, run_plan, step
 from tests.engine.plan.test_step import free, results_of, run
@@ -54,7 +54,7 @@ def test_a_run_fails_with_its_answer_if_nothing_was_planned_in_place_of_a_failed
     assert (result.status, result.finish_reason, result.output) == ("failed", "step_failed", "only a")
     assert result.error is not None
     assert result.error.message.startswith("step b failed, and the new plan has nothing in its place: Error: work")
-    assert outcome(result.finish_reason).exit_code == 1
+    assert outcome_for(result.finish_reason).exit_code == 1
     assert [event["event"] for event in seen[-2:]] == ["error", "done"]
     assert states(result) == {"a": "done", "b": "failed"}
 

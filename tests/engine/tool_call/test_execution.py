@@ -11,7 +11,7 @@ import pytest
 
 from framework import Approve, ConfigError, Reject, Respond, RunResult, Runtime, Tool, ToolContext, ToolError, tool
 from framework.testing import JsonStore, ScriptedModel, calls
-from framework.tools.session_values import MAX_CHARS, Session
+from framework.tools.session_values import MAX_SESSION_CHARS, Session
 from tests.support.projects import agent, write
 
 ALL = '{allow: ["*"]}'
@@ -221,7 +221,7 @@ def test_a_session_keeps_copies_of_json_data_up_to_its_size() -> None:
     session.get("cart").append("plum")
     assert session.get("cart") == ["apple"]
     with pytest.raises(ToolError, match="at most"):
-        session.set("big", "x" * MAX_CHARS)
+        session.set("big", "x" * MAX_SESSION_CHARS)
     for value in (object(), float("nan"), {1, 2}):
         with pytest.raises(ToolError, match="not JSON"):
             session.set("odd", value)

@@ -19,10 +19,10 @@ from aiohttp import web
 from framework.tools.contracts import Contracts
 from framework.tools.mcp import source as mcp
 from framework.tools.mcp.content import MAX_RESULT_CHARS
-from framework.tools.mcp.process import INHERITED
+from framework.tools.mcp.transports import INHERITED_VARIABLES
 from framework.tools.schema.arguments import ArgumentsError
 from framework.types.errors import ToolError
-from framework.types.source import McpServer
+from framework.types.tool_servers import McpServer
 from tests.support.mcp_worlds import MODERN, PATIENCE, World, children, listings, opened, raw, tell
 
 OBJECT = {"type": "object"}
@@ -370,7 +370,7 @@ def test_a_server_gets_its_own_variables_and_no_others(tmp_path: Path, monkeypat
     known = asyncio.run(main())
     assert known["TOKEN"] == "hers"
     assert known["PATH"] == os.environ["PATH"]
-    assert known.keys() <= {*INHERITED, "TOKEN", "__CF_USER_TEXT_ENCODING"}  # the last: macOS adds it
+    assert known.keys() <= {*INHERITED_VARIABLES, "TOKEN", "__CF_USER_TEXT_ENCODING"}  # the last: macOS adds it
 
 
 @pytest.mark.hostile(37)

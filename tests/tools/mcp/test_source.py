@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from framework.tools.schema.arguments import ArgumentsError
 from framework.types.errors import ToolError
-from framework.types.source import McpServer
+from framework.types.tool_servers import McpServer
 from tests.support.editor import MODULES, node
 from tests.support.mcp_worlds import MODERN, World, children, opened, over_http, raw, tell
 

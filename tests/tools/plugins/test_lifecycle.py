@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework import PluginContext, RequestError
-from framework.tools.plugins.lifecycle import Lifetimes, Use
+from framework.tools.plugins.lifecycle import PluginLease, PluginLifecycle
 from framework.tools.plugins.loader import Plugin, PluginLoader
 from framework.types.problem import Problem
 from tests.support.cases import cases
@@ -45,9 +45,9 @@ def problems_of(source: str, *, seconds: float = 10.0) -> tuple[Problem, ...]:
     """Why it cannot be set up."""
 
     async def main() -> tuple[Problem, ...]:
-        failing, lifetimes = plugin(source), Lifetimes([], seconds=seconds)
-        use = await lifetimes.use([failing])
-        await lifetimes.close()
+        failing, lifecycle = plugin(source), PluginLifecycle([], seconds=seconds)
+        use = await lifecycle.acquire([failing])
+        await lifecycle.close()
         return use.failed[failing]
 
     return asyncio.run(main())
@@ -62,20 +62,20 @@ async def turns(number: int = 20) -> None:
 def test_setup_runs_before_the_first_use_and_teardown_after_the_last() -> None:
     async def main() -> None:
         told: list[str] = []
-        lifetimes, a, b = Lifetimes(told), plugin(name="a"), plugin(name="b")
-        first = await lifetimes.use([a, b])
-        second = await lifetimes.use([b])
+        lifecycle, a, b = PluginLifecycle(told), plugin(name="a"), plugin(name="b")
+        first = await lifecycle.acquire([a, b])
+        second = await lifecycle.acquire([b])
         assert told == ["up a", "up b"]
-        first.end()
-        first.end()  # the second time counts for nothing
+        first.release()
+        first.release()  # the second time counts for nothing
         await turns()
         assert told == ["up a", "up b", "down a"]
-        second.end()
+        second.release()
         await turns()
         assert told == ["up a", "up b", "down a", "down b"]
-        await lifetimes.use([a])  # once more
+        await lifecycle.acquire([a])  # once more
         assert told[4:] == ["up a"]
-        await lifetimes.close()
+        await lifecycle.close()
         assert told[4:] == ["up a", "down a"]
 
     asyncio.run(main())
@@ -84,14 +84,14 @@ def test_setup_runs_before_the_first_use_and_teardown_after_the_last() -> None:
 def test_closing_tears_down_everything_the_last_first_and_sets_nothing_up_any_more() -> None:
     async def main() -> None:
         told: list[str] = []
-        lifetimes, a, b, c = Lifetimes(told), plugin(name="a"), plugin(name="b"), plugin(name="c")
-        uses = [await lifetimes.use([b]), await lifetimes.use([a, b, c])]
-        await lifetimes.close()
+        lifecycle, a, b, c = PluginLifecycle(told), plugin(name="a"), plugin(name="b"), plugin(name="c")
+        uses = [await lifecycle.acquire([b]), await lifecycle.acquire([a, b, c])]
+        await lifecycle.close()
         assert told == ["up b", "up a", "up c", "down c", "down a", "down b"]
         with pytest.raises(RequestError, match="closed"):
-            await lifetimes.use([a])
+            await lifecycle.acquire([a])
         for use in uses:
-            use.end()
+            use.release()
         await turns()
         assert len(told) == 6
 
@@ -110,9 +110,9 @@ def test_functions_that_are_no_coroutines_run_in_a_thread() -> None:
 
     async def main() -> list[bool]:
         told: list[bool] = []
-        lifetimes = Lifetimes(told)
-        await lifetimes.use([plugin(source)])
-        await lifetimes.close()
+        lifecycle = PluginLifecycle(told)
+        await lifecycle.acquire([plugin(source)])
+        await lifecycle.close()
         return told
 
     assert asyncio.run(main()) == [False, False]
@@ -121,7 +121,7 @@ def test_functions_that_are_no_coroutines_run_in_a_thread() -> None:
 def test_the_context_names_the_plugin_and_carries_the_programs_own_objects() -> None:
     source = "def setup(context):\n    context.deps.append(context)\n"
     told: list[PluginContext] = []
-    asyncio.run(Lifetimes(told).use([plugin(source, "orders.v2")]))
+    asyncio.run(PluginLifecycle(told).acquire([plugin(source, "orders.v2")]))
     assert [(context.plugin, context.deps is told) for context in told] == [("orders.v2", True)]
 
 
@@ -163,7 +163,7 @@ def test_a_setup_that_fails_in_a_helper_is_told_there_too() -> None:
             "plugins/a.py": b"from . import _db\ndef setup(context):\n    _db.connect()\n",
         }
         failing = PluginLoader().load("plugins/a.py", files["plugins/a.py"], files)
-        return (await Lifetimes().use([failing])).failed[failing]
+        return (await PluginLifecycle().acquire([failing])).failed[failing]
 
     assert [problem.place for problem in asyncio.run(main())] == ["plugins/a.py:3", "plugins/_db.py:2"]
 
@@ -172,15 +172,15 @@ def test_when_one_setup_fails_the_others_are_up_until_the_use_ends_and_its_own_t
     async def main() -> list[str]:
         told: list[str] = []
         failing = dedent(FAILING) + "def teardown(context):\n    context.deps.append('never up')\n"
-        lifetimes, good, bad = Lifetimes(told), plugin(name="good"), plugin(failing, "bad")
-        use = await lifetimes.use([bad, good])
+        lifecycle, good, bad = PluginLifecycle(told), plugin(name="good"), plugin(failing, "bad")
+        use = await lifecycle.acquire([bad, good])
         assert list(use.failed) == [bad]
-        again = await lifetimes.use([good])
-        use.end()
+        again = await lifecycle.acquire([good])
+        use.release()
         await turns()
         assert told == ["up good"]
-        again.end()
-        await lifetimes.close()
+        again.release()
+        await lifecycle.close()
         return told
 
     assert asyncio.run(main()) == ["up good", "down good"]
@@ -193,9 +193,9 @@ def test_a_teardown_that_fails_is_logged_with_its_line_and_the_others_go_on(
     async def main() -> list[str]:
         told: list[str] = []
         bad = plugin(f"{kind} teardown(context):\n    raise SystemExit\n", "bad")
-        lifetimes, good = Lifetimes(told), plugin(name="good")
-        await lifetimes.use([good, bad])
-        await lifetimes.close()
+        lifecycle, good = PluginLifecycle(told), plugin(name="good")
+        await lifecycle.acquire([good, bad])
+        await lifecycle.close()
         return told
 
     assert asyncio.run(main()) == ["up good", "down good"]
@@ -225,13 +225,13 @@ class Gate:
 def test_a_setup_goes_on_when_whoever_waits_is_cancelled_and_what_it_made_is_torn_down(closing: bool) -> None:
     async def main() -> list[str]:
         deps = Gate()
-        lifetimes = Lifetimes(deps)
-        using = asyncio.create_task(lifetimes.use([plugin(GATED)]))
+        lifecycle = PluginLifecycle(deps)
+        using = asyncio.create_task(lifecycle.acquire([plugin(GATED)]))
         await turns()
         using.cancel()
         with pytest.raises(asyncio.CancelledError):
             await using
-        close = asyncio.create_task(lifetimes.close()) if closing else None
+        close = asyncio.create_task(lifecycle.close()) if closing else None
         await turns()
         deps.gate.set()
         await turns()
@@ -245,18 +245,18 @@ def test_a_setup_goes_on_when_whoever_waits_is_cancelled_and_what_it_made_is_tor
 def test_what_a_second_user_waits_for_is_not_torn_down_for_the_first_that_was_cancelled() -> None:
     async def main() -> None:
         deps, gated = Gate(), plugin(GATED)
-        lifetimes = Lifetimes(deps)
-        first = asyncio.create_task(lifetimes.use([gated]))
+        lifecycle = PluginLifecycle(deps)
+        first = asyncio.create_task(lifecycle.acquire([gated]))
         await turns()
         first.cancel()
         await turns()  # the teardown waits for the setup to end
-        second = asyncio.create_task(lifetimes.use([gated]))
+        second = asyncio.create_task(lifecycle.acquire([gated]))
         await turns()
         deps.gate.set()
         await second
         await turns()
         assert deps.told == ["up", "is up"]
-        await lifetimes.close()
+        await lifecycle.close()
 
     asyncio.run(main())
 
@@ -265,18 +265,18 @@ def test_what_is_used_again_while_it_is_torn_down_is_set_up_after_that() -> None
     async def main() -> list[str]:
         deps, gated = Gate(), plugin(GATED)
         deps.gate.set()
-        lifetimes = Lifetimes(deps)
-        use = await lifetimes.use([gated])
+        lifecycle = PluginLifecycle(deps)
+        use = await lifecycle.acquire([gated])
         deps.gate.clear()
-        use.end()
+        use.release()
         await turns()
-        using = asyncio.create_task(lifetimes.use([gated]))
+        using = asyncio.create_task(lifecycle.acquire([gated]))
         await turns()
         assert deps.told[2:] == ["down"]
         deps.gate.set()
         await using
         assert deps.told[2:] == ["down", "is down", "up", "is up"]
-        await lifetimes.close()
+        await lifecycle.close()
         return deps.told[6:]
 
     assert asyncio.run(main()) == ["down", "is down"]
@@ -312,18 +312,18 @@ def test_at_any_time_exactly_what_is_used_is_up(plan: list[Round]) -> None:
 
     async def main() -> None:
         told: list[str] = []
-        lifetimes = Lifetimes(told)
-        uses: list[tuple[frozenset[str], Use]] = []
+        lifecycle = PluginLifecycle(told)
+        uses: list[tuple[frozenset[str], PluginLease]] = []
         for each in plan:
             beginning = [
-                (names, asyncio.create_task(lifetimes.use(PLUGINS[n] for n in names))) for names in each.wanted
+                (names, asyncio.create_task(lifecycle.acquire(PLUGINS[n] for n in names))) for names in each.wanted
             ]
             await turns(each.turns)
             for _, task in beginning[: each.cancelled]:
                 task.cancel()
             for index, (_, use) in enumerate(uses):
                 if index in each.ended:
-                    use.end()
+                    use.release()
             if beginning:
                 await asyncio.wait([task for _, task in beginning])
             uses = [use for index, use in enumerate(uses) if index not in each.ended]
@@ -332,7 +332,7 @@ def test_at_any_time_exactly_what_is_used_is_up(plan: list[Round]) -> None:
             assert used <= up(told)
             await turns(60)
             assert up(told) == used
-        await lifetimes.close()
+        await lifecycle.close()
         assert up(told) == set()
 
     asyncio.run(main())

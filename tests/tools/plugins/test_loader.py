@@ -530,7 +530,7 @@ def test_a_plugin_is_made_of_exactly_what_it_can_reach(data: st.DataObject) -> N
     graph = {name: data.draw(st.lists(st.sampled_from(names), max_size=3, unique=True)) for name in ["p", *names]}
     files = {f"plugins/{name}.py": "".join(f"from . import {to}\n" for to in graph[name]) for name in graph}
     plugin = load_from(files, "plugins/p.py")
-    ran = {module.__name__.rpartition(".")[2] for module in plugin.load.modules.values()} - {plugin.load.package}
+    ran = {module.__name__.rpartition(".")[2] for module in plugin.package.modules.values()} - {plugin.package.name}
     assert {f"plugins/{name}.py" for name in ran} == {
         path for path, source in plugin.files.items() if source is not None
     }
@@ -540,7 +540,7 @@ def test_a_plugin_is_made_of_exactly_what_it_can_reach(data: st.DataObject) -> N
 
 
 def hasty() -> PluginLoader:
-    return PluginLoader(seconds=0.1, patience=1.0)
+    return PluginLoader(load_seconds=0.1, import_seconds=1.0)
 
 
 def threads() -> set[str]:

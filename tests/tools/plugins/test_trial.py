@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from framework import Runtime
-from framework.tools.plugins.trial import hanging
+from framework.tools.plugins.trial import trial_load
 from tests.support.projects import agent, write
 
 GOOD = 'from framework import tool\n\n@tool(risk="low")\ndef f() -> str:\n    """F."""\n    return "good"\n'
@@ -29,14 +29,14 @@ PATH = "plugins/p.py"
     ],
 )
 def test_what_does_not_end_is_a_problem_with_its_line(source: str, line: int | None, message: str) -> None:
-    [problem] = hanging(PATH, {PATH: source.encode()})
+    [problem] = trial_load(PATH, {PATH: source.encode()})
     assert (problem.path, problem.message) == (PATH, message)
     assert problem.line in (line, None if line is None else line - 1)  # of a loop, any of its lines
 
 
 def test_a_helper_that_does_not_end_is_named() -> None:
     files = {PATH: b"from ._slow import x\n", "plugins/_slow.py": CATASTROPHE.encode() + b"x = 1\n"}
-    [problem] = hanging(PATH, files)
+    [problem] = trial_load(PATH, files)
     assert problem.path == PATH
     assert problem.message.startswith("its helper fails: plugins/_slow.py:3: does not end")
 
@@ -46,7 +46,7 @@ def test_a_helper_that_does_not_end_is_named() -> None:
     [GOOD, "raise ValueError", "import sys\nsys.exit(3)", "def (", "print('done')\n", "from ._none import x", ""],
 )
 def test_what_ends_is_left_to_the_load_in_the_serving_process(source: str) -> None:
-    assert hanging(PATH, {PATH: source.encode()}) == ()
+    assert trial_load(PATH, {PATH: source.encode()}) == ()
 
 
 def test_a_plugin_that_stops_all_threads_stops_neither_the_server_nor_other_edits(tmp_path: Path) -> None:

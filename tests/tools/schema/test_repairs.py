@@ -18,7 +18,7 @@ from framework.testing import ScriptedModel, calls
 from framework.tools.schema.arguments import ArgumentsError, SchemaArguments
 from framework.tools.schema.repairs import repair_arguments
 from framework.tools.tool import Tool, ToolContext
-from framework.tools.tool_source import outside_tool
+from framework.tools.tool_source import external_tool
 from framework.types.plan import PlanDraft
 from tests.support.cases import cases
 from tests.support.projects import agent, write
@@ -227,7 +227,7 @@ class Till:
             },
             "required": ["amount"],
         }
-        return [pay, outside_tool("skill.till.pay", "Pay.", schema, call, source="skill", risk="low")]
+        return [pay, external_tool("skill.till.pay", "Pay.", schema, call, source="skill", risk="low")]
 
 
 BOTH = pytest.mark.parametrize("name", ["pay", "skill.till.pay"])

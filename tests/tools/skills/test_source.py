@@ -24,13 +24,13 @@ from framework import Runtime, ToolContext
 from framework.testing import ScriptedModel
 from framework.tools.http.client import HttpReply
 from framework.tools.schema.arguments import ArgumentsError
-from framework.tools.skills.format import read_listing, read_output
+from framework.tools.skills.format import parse_listing, parse_result
 from framework.tools.skills.source import SkillSource
 from framework.tools.tool import Tool
 from framework.tools.tool_source import ToolSource
 from framework.types.errors import ConfigError, ToolError
 from framework.types.messages import ToolCall
-from framework.types.source import Skill, SkillHost
+from framework.types.tool_servers import Skill, SkillHost
 from tests.support.cases import cases
 from tests.support.paths import ROOT
 from tests.support.projects import agent, write
@@ -77,9 +77,9 @@ def host_at(served: Site) -> SkillHost:
 
 @asynccontextmanager
 async def opened(
-    host: SkillHost, changed: Callable[[], None] = nothing, *, look_again: float = 3600.0
+    host: SkillHost, changed: Callable[[], None] = nothing, *, poll_interval: float = 3600.0
 ) -> AsyncIterator[SkillSource]:
-    source = SkillSource("files", host, changed, look_again=look_again, first_pause=0.01)
+    source = SkillSource("files", host, changed, poll_interval=poll_interval, first_retry=0.01)
     await source.start()
     try:
         yield source
@@ -295,7 +295,7 @@ JSON = st.recursive(
 @cases(200)
 def test_asi04_whatever_json_a_host_answers_is_read_or_a_tool_error(data: Any, status: int) -> None:
     reply = HttpReply("http://h/skills", status, {}, json.dumps(data).encode(), False)
-    for read in (read_listing, lambda got: read_output("x", got)):
+    for read in (parse_listing, lambda got: parse_result("x", got)):
         try:
             read(reply)
         except ToolError:
@@ -472,7 +472,7 @@ def test_asi08_a_host_that_goes_away_keeps_its_tools_and_says_so() -> None:
         changes = Changes()
         async with site({"/skills": listing({"id": "echo"})}) as served:
             host = host_at(served)
-            source = SkillSource("files", host, changes, look_again=0.01, first_pause=0.01)
+            source = SkillSource("files", host, changes, poll_interval=0.01, first_retry=0.01)
             await source.start()
             before = source.tools
         await changes.next()
@@ -489,7 +489,7 @@ def test_a_change_of_one_skill_leaves_the_others_the_same_objects() -> None:
         pages = {"/skills": listing({"id": "a"}, {"id": "b"}, {"id": "c"})}
         async with site(pages) as served:
             host = host_at(served)
-            async with opened(host, changes, look_again=0.01) as source:
+            async with opened(host, changes, poll_interval=0.01) as source:
                 a, b, _ = source.tools
                 pages["/skills"] = listing({"id": "a"}, {"id": "b", "description": "New."}, {"id": "d"})
                 await changes.next()

@@ -9,7 +9,7 @@ from typing import Any
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from framework.types.errors import ToolError
-from framework.types.source import McpServer
+from framework.types.tool_servers import McpServer
 from tests.support.mcp_worlds import opened, over_http, raw
 from tests.telemetry.test_metrics import points
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, SecretStr, StringConstraints, model_validator
 
-from framework.types.frozen import Duration, Frozen, known_version
+from framework.types.frozen import Duration, Frozen, check_version
 from framework.types.spec import Risk, SourceName, ToolPattern
 
 SkillId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
@@ -87,7 +87,7 @@ class SkillHost(Frozen):
 class Sources(Frozen):
     """One file of tool sources."""
 
-    version: Annotated[int, Field(ge=1, le=1), BeforeValidator(known_version)]
+    version: Annotated[int, Field(ge=1, le=1), BeforeValidator(check_version)]
     """Version of this file format: 1."""
     mcp_servers: dict[SourceName, McpServer] = {}
     """MCP servers by name."""

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from framework.tools.mcp.process import child_streams
-from framework.types.source import McpServer
+from framework.tools.mcp.transports import stdio_transport
+from framework.types.tool_servers import McpServer
 from tests.support.mcp_worlds import PATIENCE, opened, raw
 from tests.support.paths import ROOT
 from tests.tools.mcp.test_hostile import tool
@@ -29,11 +29,11 @@ while True:
 """Ignores SIGTERM, and the end of its input."""
 HOST = """
 import asyncio, sys
-from framework.tools.mcp.process import child_streams
-from framework.types.source import McpServer
+from framework.tools.mcp.transports import stdio_transport
+from framework.types.tool_servers import McpServer
 
 async def main():
-    async with child_streams(McpServer(command=tuple(sys.argv[1:])), print):
+    async with stdio_transport(McpServer(command=tuple(sys.argv[1:])), print):
         await asyncio.Event().wait()
 
 asyncio.run(main())
@@ -67,7 +67,7 @@ def test_a_server_that_was_killed_is_not_blamed_with_its_last_line() -> None:
             ends.append(why)
             over.set()
 
-        async with child_streams(McpServer(command=("sh", "-c", script)), gone), asyncio.timeout(PATIENCE):
+        async with stdio_transport(McpServer(command=("sh", "-c", script)), gone), asyncio.timeout(PATIENCE):
             await over.wait()
         return ends.pop()
 

@@ -18,30 +18,40 @@ from shutil import which
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
+import httpx2
+from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp.types import jsonrpc_message_adapter
 
 from framework.tools.mcp import child_launcher
-from framework.types.source import McpServer
+from framework.types.bounded_body import BoundedStream
+from framework.types.tool_servers import McpServer
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.client._transport import TransportStreams
 
-MAX_LINE_BYTES = 16 * 1024 * 1024
-MAX_STRAY_LINES = 1000
+_MAX_LINE_BYTES = 16 * 1024 * 1024
+_MAX_STRAY_LINES = 1000
 """Lines that are not MCP: some servers log to their standard output, none does only that."""
-INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
+INHERITED_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 """What a child gets of our environment: what finds programs and folders and sets the language, no secrets."""
-GRACE = 1.0
+_GRACE_SECONDS = 1.0
 """Seconds for a child to go when its input ends, and again when it is asked to."""
-_LAST_WORDS = 2000
+_MAX_ERROR_BYTES = 2000
 
-Gone = Callable[[str], None]
+MAX_RESPONSE_BYTES = 16 * 1024 * 1024
+_MAX_IDLE_SECONDS = 300.0
+"""Idle time on a stream, in seconds, after which the connection counts as lost."""
+
+OnHttpError = Callable[[int], None]
+"""Called with the status of a failed HTTP response."""
+
+OnDisconnect = Callable[[str], None]
 """Called with why a server cannot be spoken to any longer."""
 
 
-class Child:
+class _ServerProcess:
     """A started server."""
 
     def __init__(self, transport: asyncio.SubprocessTransport, process: Process) -> None:
@@ -49,19 +59,21 @@ class Child:
         self._errors = b""
         self._silent = asyncio.Event()
 
-    async def read(self, to_session: MemoryObjectSendStream[SessionMessage | Exception], gone: Gone) -> None:
+    async def read(
+        self, to_session: MemoryObjectSendStream[SessionMessage | Exception], on_disconnect: OnDisconnect
+    ) -> None:
         """Hand over what the server says, until it ends or says too much that is not MCP."""
         output, strays = self._process.stdout, 0
         assert output
         async with to_session:
-            while strays <= MAX_STRAY_LINES:
+            while strays <= _MAX_STRAY_LINES:
                 try:
                     line = await output.readline()
                 except ValueError:
-                    gone(f"it sent a line of more than {MAX_LINE_BYTES // 2**20} MB")
+                    on_disconnect(f"it sent a line of more than {_MAX_LINE_BYTES // 2**20} MB")
                     return
                 if not line:
-                    gone(await self._ended())
+                    on_disconnect(await self._ended())
                     return
                 message = _message(line)
                 if message is None:
@@ -69,7 +81,7 @@ class Child:
                     continue
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # the session ended first
                     await to_session.send(message)
-        gone("it prints what is not MCP to its standard output")
+        on_disconnect("it prints what is not MCP to its standard output")
 
     async def write(self, from_session: MemoryObjectReceiveStream[SessionMessage]) -> None:
         """Pass on what the session says; that the server is gone is noticed by reading."""
@@ -81,32 +93,32 @@ class Child:
                     self._process.stdin.write(line.encode() + b"\n")
                     await self._process.stdin.drain()
 
-    async def overhear(self) -> None:
+    async def collect_errors(self) -> None:
         """Keep the end of what the server writes to its standard error."""
         assert self._process.stderr
         while chunk := await self._process.stderr.read(65536):
-            self._errors = (self._errors + chunk)[-_LAST_WORDS:]
+            self._errors = (self._errors + chunk)[-_MAX_ERROR_BYTES:]
         self._silent.set()
 
-    async def end(self) -> None:
+    async def terminate(self) -> None:
         """Let it go, ask it to go, make it go: with all the processes it started in its group."""
         try:
             with anyio.CancelScope(shield=True):
                 if self._process.stdin:
                     self._process.stdin.close()
-                if not await self._exits_within(GRACE):
+                if not await self._exits_within(_GRACE_SECONDS):
                     self._signal(signal.SIGTERM)
-                    await self._exits_within(GRACE)
+                    await self._exits_within(_GRACE_SECONDS)
         finally:  # also when the task is cancelled natively, which no scope shields from
             self._signal(signal.SIGKILL)
             self._transport.close()
         with anyio.CancelScope(shield=True):
-            await self._exits_within(GRACE)
+            await self._exits_within(_GRACE_SECONDS)
 
     async def _ended(self) -> str:
-        with anyio.move_on_after(GRACE):
+        with anyio.move_on_after(_GRACE_SECONDS):
             await self._silent.wait()
-        code = self._process.returncode if await self._exits_within(GRACE) else None
+        code = self._process.returncode if await self._exits_within(_GRACE_SECONDS) else None
         words = self._errors.decode("utf-8", "replace").strip().splitlines()
         return _how_it_ended(code, words[-1].strip() if words else "")
 
@@ -123,12 +135,12 @@ class Child:
 
 
 @asynccontextmanager
-async def child_streams(server: McpServer, gone: Gone) -> AsyncIterator[TransportStreams]:
+async def stdio_transport(server: McpServer, on_disconnect: OnDisconnect) -> AsyncIterator[TransportStreams]:
     """Start a server; afterwards it is gone. An MCP SDK transport.
 
     Args:
         server: with a command.
-        gone: called when it can no longer be spoken to.
+        on_disconnect: called when it can no longer be spoken to.
 
     Raises:
         OSError: it cannot be started.
@@ -138,8 +150,8 @@ async def child_streams(server: McpServer, gone: Gone) -> AsyncIterator[Transpor
     to_child, from_session = anyio.create_memory_object_stream[SessionMessage](0)
     try:
         async with anyio.create_task_group() as tasks, from_child, to_child:
-            tasks.start_soon(child.overhear)
-            tasks.start_soon(child.read, to_session, gone)
+            tasks.start_soon(child.collect_errors)
+            tasks.start_soon(child.read, to_session, on_disconnect)
             tasks.start_soon(child.write, from_session)
             try:
                 yield from_child, to_child
@@ -148,16 +160,16 @@ async def child_streams(server: McpServer, gone: Gone) -> AsyncIterator[Transpor
     finally:
         to_session.close()
         from_session.close()
-        await child.end()
+        await child.terminate()
 
 
-async def _start(server: McpServer) -> Child:
+async def _start(server: McpServer) -> _ServerProcess:
     loop = asyncio.get_running_loop()
-    kept = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    kept = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
     given = {name: value.get_secret_value() for name, value in server.env.items()}
     env = kept | given
     transport, protocol = await loop.subprocess_exec(
-        lambda: SubprocessStreamProtocol(limit=MAX_LINE_BYTES, loop=loop),
+        lambda: SubprocessStreamProtocol(limit=_MAX_LINE_BYTES, loop=loop),
         *_launched(server.command, env),
         stdin=PIPE,
         stdout=PIPE,
@@ -165,7 +177,7 @@ async def _start(server: McpServer) -> Child:
         env=env,
         start_new_session=True,
     )
-    return Child(transport, Process(transport, protocol, loop))
+    return _ServerProcess(transport, Process(transport, protocol, loop))
 
 
 def _launched(command: Sequence[str], env: Mapping[str, str]) -> Sequence[str]:
@@ -203,3 +215,35 @@ def _message(line: bytes) -> SessionMessage | None:
         return SessionMessage(cast("Any", jsonrpc_message_adapter.validate_json(line, by_name=False)))
     except ValueError:
         return None
+
+
+@asynccontextmanager
+async def http_transport(server: McpServer, on_http_error: OnHttpError) -> AsyncIterator[TransportStreams]:
+    """Connect to a server over streamable HTTP. An MCP SDK transport."""
+    assert server.url
+    async with (
+        _http_client(server, on_http_error) as client,
+        streamable_http_client(server.url, http_client=client, max_sse_event_size=MAX_RESPONSE_BYTES) as streams,
+    ):
+        yield streams
+
+
+def _http_client(server: McpServer, on_http_error: OnHttpError) -> httpx2.AsyncClient:
+    """A client with the server's headers; no answer is compressed, none is larger than allowed."""
+    message = f"it sent an answer of more than {MAX_RESPONSE_BYTES // 2**20} MB"
+
+    async def check(response: httpx2.Response) -> None:
+        if response.status_code >= 400:
+            on_http_error(response.status_code)
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise httpx2.DecodingError("it compresses its answers unasked", request=response.request)
+        if not response.headers.get("content-type", "").startswith("text/event-stream"):
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            response.stream = BoundedStream(response.stream, MAX_RESPONSE_BYTES, message, response.request)
+
+    configured = {name: value.get_secret_value() for name, value in server.headers.items()}
+    idle = max(_MAX_IDLE_SECONDS, server.timeout + 30)
+    timeout = httpx2.Timeout(server.connect_timeout, read=idle)
+    # A compressed body can unfold to any size before its length is seen.
+    headers = {"accept-encoding": "identity"} | configured
+    return httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks={"response": [check]})

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import perf_counter
 from typing import Any
 
 import anyio
 from mcp import MCPError
-from opentelemetry import metrics
+from opentelemetry import metrics, trace
+from opentelemetry.context import Context, attach, detach
+from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
 
 from framework.types.server_address import server_address
-from framework.types.source import McpServer
+from framework.types.tool_servers import McpServer
 
-BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 """Seconds, as the conventions recommend."""
 
 
@@ -24,18 +27,18 @@ class McpMetrics:
 
     def __init__(self, name: str, server: McpServer) -> None:
         meter = metrics.get_meter("agentsd")
-        self._where = where(name, server)
+        self._where = server_attributes(name, server)
         self._requests = meter.create_histogram(
             "mcp.client.operation.duration",
             unit="s",
             description="Duration of a request to an MCP server, as the client observes it.",
-            explicit_bucket_boundaries_advisory=BUCKETS,
+            explicit_bucket_boundaries_advisory=_BUCKETS,
         )
         self._sessions = meter.create_histogram(
             "mcp.client.session.duration",
             unit="s",
             description="Duration of a session with an MCP server, as the client observes it.",
-            explicit_bucket_boundaries_advisory=BUCKETS,
+            explicit_bucket_boundaries_advisory=_BUCKETS,
         )
 
     @contextmanager
@@ -46,32 +49,32 @@ class McpMetrics:
             about |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool}
         if prompt:
             about["gen_ai.prompt.name"] = prompt
-        began = perf_counter()
+        began = time.perf_counter()
         try:
             yield about
         except BaseException as error:
-            about["error.type"] = error_type_of(error)
+            about["error.type"] = request_error_type(error)
             if isinstance(error, MCPError):
                 about["rpc.response.status_code"] = str(error.code)
             raise
         finally:
-            self._requests.record(perf_counter() - began, about)
+            self._requests.record(time.perf_counter() - began, about)
 
     @contextmanager
     def session(self) -> Iterator[None]:
         """Measure a session, from its connection to its end."""
-        about, began = dict(self._where), perf_counter()
+        about, began = dict(self._where), time.perf_counter()
         try:
             yield
         except BaseException as error:
             if not isinstance(error, asyncio.CancelledError):
-                about["error.type"] = error_type_of(error)
+                about["error.type"] = request_error_type(error)
             raise
         finally:
-            self._sessions.record(perf_counter() - began, about)
+            self._sessions.record(time.perf_counter() - began, about)
 
 
-def where(name: str, server: McpServer) -> dict[str, Any]:
+def server_attributes(name: str, server: McpServer) -> dict[str, Any]:
     """Attributes of a server: its name in the file, the transport, and for HTTP its address and port."""
     about: dict[str, Any] = {"agentsd.tool.server": name, "network.transport": "pipe" if server.command else "tcp"}
     host, port = server_address(server.url)
@@ -80,10 +83,10 @@ def where(name: str, server: McpServer) -> dict[str, Any]:
     return about
 
 
-def error_type_of(error: BaseException) -> str:
+def request_error_type(error: BaseException) -> str:
     """`error.type` of a failed request: the JSON-RPC error's code, `timeout`, `cancelled`, or the exception's class."""
     if isinstance(error, BaseExceptionGroup):
-        return error_type_of(error.exceptions[0])
+        return request_error_type(error.exceptions[0])
     if isinstance(error, MCPError):
         return str(error.code)
     if isinstance(error, TimeoutError):
@@ -91,3 +94,35 @@ def error_type_of(error: BaseException) -> str:
     if isinstance(error, asyncio.CancelledError):
         return "timeout" if anyio.current_effective_deadline() <= anyio.current_time() else "cancelled"
     return type(error).__name__
+
+
+@contextmanager
+def trace_failure(span: str, name: str, server: McpServer) -> Iterator[None]:
+    """Keep the SDK's own spans out of traces, and emit a root span if the request fails.
+
+    Args:
+        span: name of that root span.
+        name: the server, as the file names it.
+        server: where it is.
+    """
+    began = time.time_ns()
+    unsampled = SpanContext(random.getrandbits(128), random.getrandbits(64), False, TraceFlags(TraceFlags.DEFAULT))
+    token = attach(trace.set_span_in_context(NonRecordingSpan(unsampled), Context()))
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if (error_type := request_error_type(error)) == "timeout":  # any other cancellation is intended
+            _emit_failure_span(span, name, server, began, error_type)
+        raise
+    except BaseException as error:
+        _emit_failure_span(span, name, server, began, request_error_type(error))
+        raise
+    finally:
+        detach(token)
+
+
+def _emit_failure_span(span: str, name: str, server: McpServer, began: int, error_type: str) -> None:
+    attributes = {"openinference.span.kind": "CHAIN", "error.type": error_type, **server_attributes(name, server)}
+    failed = trace.get_tracer("agentsd").start_span(span, context=Context(), attributes=attributes, start_time=began)
+    failed.set_status(Status(StatusCode.ERROR, error_type))
+    failed.end()
