@@ -31,17 +31,17 @@ from framework.engine.tool_call import call as calls
 from framework.engine.tool_call.trace import ToolTrace
 from framework.store.memory import MemoryStore
 from framework.telemetry.setup import BATCH_SPANS, QUEUE_SPANS
-from framework.telemetry.span import NO_SPAN, OpenSpan
+from framework.telemetry.span import NOOP_SPAN, TraceSpan
 
 STEPS = 10
 PROVIDER = "_TRACER_PROVIDER"
 BY_HAND, BARE = "a loop by hand on the openai SDK", "a run of ours, nothing of traces"
 
 
-class _Nothing(OpenSpan):
+class _Nothing(TraceSpan):
     """Stands for a whole trace."""
 
-    span = NO_SPAN
+    span = NOOP_SPAN
 
     def ended(self) -> None:
         """Nothing."""
@@ -56,7 +56,7 @@ STUBS: Mapping[tuple[Any, str], Any] = {
     (calls, "trace_call"): lambda *_: NO_TOOL,
     (root, "RunTrace"): lambda *_: NOTHING,
     (drive, "AgentTrace"): lambda *_: NOTHING,
-    (run, "open_step_span"): lambda *_: NO_SPAN,
+    (run, "open_step_span"): lambda *_: NOOP_SPAN,
     (run, "record_reply"): lambda *_: None,
 }
 """What makes traces, replaced by what makes none."""

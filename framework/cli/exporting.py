@@ -16,4 +16,4 @@ def exporting(settings: Settings, otlp: str | None = None) -> AbstractContextMan
     """
     told = settings.telemetry
     headers = {name: value.get_secret_value() for name, value in told.otlp_headers.items()}
-    return setup.exporting(otlp or told.otlp_endpoint, headers, told.service_name)
+    return setup.export_traces(otlp or told.otlp_endpoint, headers, told.service_name)

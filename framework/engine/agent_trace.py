@@ -11,7 +11,7 @@ from typing import Any, Self
 from framework.engine.context.run_context import RunContext
 from framework.engine.context.trace import model_attributes, record_pending, trace_content
 from framework.telemetry import names
-from framework.telemetry.span import NO_SPAN, OpenSpan
+from framework.telemetry.span import NOOP_SPAN, TraceSpan
 from framework.types.errors import AgentsdError
 from framework.types.messages import Message
 from framework.types.outcome import outcome_for
@@ -24,7 +24,7 @@ class AgentTrace:
 
     def __init__(self, run: RunContext) -> None:
         self._run, self._meters = run, run.services.meters
-        self._span = NO_SPAN
+        self._span = NOOP_SPAN
 
     def __enter__(self) -> Self:
         run = self._run
@@ -44,12 +44,12 @@ class AgentTrace:
         error_type = outcome_for(state.finish_reason).span_error
         if self._meters:
             calls = {"steps": state.steps - self._steps, "tool_calls": state.tool_calls - self._calls}
-            self._meters.agent(self._run.agent.name, perf_counter() - self._started, error_type, **calls)
-        if self._span is not NO_SPAN:
+            self._meters.record_agent(self._run.agent.name, perf_counter() - self._started, error_type, **calls)
+        if self._span is not NOOP_SPAN:
             self._set_results(error_type)
             self._span.__exit__(kind, error, traceback)
 
-    def set_pending(self, confirmations: Sequence[Confirmation], step: OpenSpan) -> None:
+    def set_pending(self, confirmations: Sequence[Confirmation], step: TraceSpan) -> None:
         """Record, on the agent and on its turn `step`, the confirmations that they wait for."""
         record_pending(step, confirmations)
         record_pending(self._span, confirmations)
@@ -71,15 +71,15 @@ class AgentTrace:
             self._span.fail(error_type)
 
 
-def open_step_span(run: RunContext, index: int) -> OpenSpan:
+def open_step_span(run: RunContext, index: int) -> TraceSpan:
     """Open the span of a model turn and of the calls it requests; it is closed when the next turn begins."""
     spans = run.services.spans
     if not spans.recording:
-        return NO_SPAN
+        return NOOP_SPAN
     return spans.span(f"agent.step {index}", "CHAIN", {names.AGENT: run.agent.name, names.STEP_INDEX: index})
 
 
-def record_reply(run: RunContext, span: OpenSpan, reply: Message) -> None:
+def record_reply(run: RunContext, span: TraceSpan, reply: Message) -> None:
     """Record a reply on the span of its turn; call this before the reply is appended to the state."""
     span.set_attribute(names.STEP_KIND, "action" if reply.tool_calls else "final")
     if span.is_recording() and (content := trace_content(run)):

@@ -29,7 +29,7 @@ from framework.engine.tool_call import call as tool_calls
 from framework.engine.tool_call import results
 from framework.llm.client import ModelReply, ModelRequest
 from framework.llm.json_protocol.client import request_valid_reply
-from framework.telemetry.span import NO_SPAN, OpenSpan
+from framework.telemetry.span import NOOP_SPAN, TraceSpan
 from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall
 from framework.types.state import RunState
@@ -45,7 +45,7 @@ class Run(RunContext):
     ) -> None:
         super().__init__(state, agent, services, parent)
         self._drive = drive
-        self.step_span: OpenSpan = NO_SPAN
+        self.step_span: TraceSpan = NOOP_SPAN
         """The current model turn, with the tool calls that it requested."""
         self._message_id = ""
         """Id of the last model call in this process."""
@@ -65,7 +65,7 @@ class Run(RunContext):
         """
         definitions = self.agent.toolset.definitions if tools else ()
         self._begin_step(len(self.state.replies) + 1)
-        with self.step_span.inside():
+        with self.step_span.activate():
             request = turns.build_turn_request(self, instructions, definitions)
             reply = await request_valid_reply(self._call_model, request)
         record_token_count(self, reply)
@@ -102,7 +102,7 @@ class Run(RunContext):
             Paused: some calls need a person's decision; the other calls have finished.
             LimitExceeded: a limit is reached.
         """
-        if self.step_span is NO_SPAN:
+        if self.step_span is NOOP_SPAN:
             self._begin_step(len(self.state.replies))
         requested = tool_calls.reserve_calls(self, requested)
         gate = asyncio.Semaphore(self.budget.limits.max_parallel_tools)
@@ -111,7 +111,7 @@ class Run(RunContext):
             async with gate:
                 return await tool_calls.run_call(self, call)
 
-        with self.step_span.inside():
+        with self.step_span.activate():
             await gather_calls(run_one(call) for call in requested)
         results.append_tool_messages(self, requested)
 
@@ -208,7 +208,7 @@ class Run(RunContext):
 
     def _end_step(self) -> None:
         self.step_span.end()
-        self.step_span = NO_SPAN
+        self.step_span = NOOP_SPAN
 
 
 Executor = Callable[[Run], Awaitable[str]]

@@ -18,7 +18,7 @@ from starlette.types import Message, Receive
 from framework.server.access import AccessCheck
 from framework.server.errors import BodyTooLarge, Unauthenticated, error_body, status_error_body, validation_error
 from framework.server.schemas import redacted_json
-from framework.telemetry.inbound import inbound
+from framework.telemetry.inbound import apply_inbound
 from framework.telemetry.redact import places
 from framework.types.errors import AgentsdError
 from framework.types.trace import Inbound
@@ -46,7 +46,7 @@ def guarded_route(admit: AccessCheck, trace_context: Callable[[], Inbound]) -> t
             async def handle_admitted(request: Request) -> Response:
                 try:
                     check_access(admit, request)
-                    with inbound(request.headers.getlist("traceparent"), trace_context()):
+                    with apply_inbound(request.headers.getlist("traceparent"), trace_context()):
                         return with_security_headers(await handle(Request(request.scope, _limit_body(request))))
                 except Exception as error:  # noqa: BLE001 - told to the client, and a fault of ours to the log
                     return with_security_headers(error_response(error, request))

@@ -1,16 +1,15 @@
-"""What a run leaves behind for people and their tools: spans and one log record.
+"""Traces, metrics and log redaction.
 
 In reading order; each module imports only from those below it:
 
-    spans         Spans around the work of a run: for the host program's TracerProvider, for the run's own stored ...
-    content       What of prompts, arguments and results may stand in a trace: nothing, unless the operator wants it.
-    metrics       Numbers for dashboards, through the host's global MeterProvider; without one they cost next to ...
-    otlp_json     A stored trace in the JSON form of OTLP, which backends and collectors take as a file.
-    plugin_span   A span as plugins get it: whatever they say of it, backends and stores can take.
-    span          One span: for the host program's provider, for a run's own stored trace, for both, or for nobody.
-    inbound       Trace context of a request that comes in over HTTP: what a run makes of its caller's `traceparent`.
-    names         Names of spans and attributes. `gen_ai.*` follows the OpenTelemetry GenAI conventions 1.41, ...
-    null_context  What a trace tells where nothing is to be told.
-    redact        Keeps content and secrets out of the log: where an exception was raised, not what it said; ...
-    setup         Sends the traces of a program of ours to a backend: the one place that makes providers. ...
+    setup        Configures the OpenTelemetry SDK to export traces and metrics over OTLP.
+    inbound      Applies the trace context of an incoming HTTP request to the runs it starts.
+    spans        Opens the spans of one run.
+    plugin_span  The span that plugins use; its attributes are validated.
+    span         One span: recorded by the host's provider, in the run's stored trace, in both, or a no-op.
+    content      Converts prompts, arguments and results to span attributes, as far as settings allow.
+    metrics      Metrics of runs and reloads, reported to the host's MeterProvider.
+    otlp_json    Converts a stored trace to OTLP JSON.
+    names        Names of spans and attributes.
+    redact       Masks secrets in log records.
 """

@@ -21,20 +21,20 @@ PART_CHARS = 4096
 """Of one text in a message."""
 ATTRIBUTE_CHARS = 32_768
 """Of one attribute: of a longer conversation the middle is left out."""
-MESSAGE_CHARS = ATTRIBUTE_CHARS // 2 - 2
+_MESSAGE_CHARS = ATTRIBUTE_CHARS // 2 - 2
 """Of one message: of more calls than that the first are shown."""
 TEXT, JSON = "text/plain", "application/json"
-ALIAS = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-_ON = frozenset({"true", "1", "span_only", "span_and_event"})
+_CAPTURE_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_CAPTURE_VALUES = frozenset({"true", "1", "span_only", "span_and_event"})
 
-Recorded = dict[str, AttributeValue]
+ContentAttributes = dict[str, AttributeValue]
 
 
-def mode_of(settings: ContentMode | None, environ: Mapping[str, str]) -> ContentMode:
+def content_mode(settings: ContentMode | None, environ: Mapping[str, str]) -> ContentMode:
     """The process's mode: the settings', else that of OpenTelemetry's own variable."""
     if settings is not None:
         return settings
-    return "full" if environ.get(ALIAS, "").lower() in _ON else "none"
+    return "full" if environ.get(_CAPTURE_VARIABLE, "").lower() in _CAPTURE_VALUES else "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class Content:
         """Whether anything may be recorded at all."""
         return self.mode != "none"
 
-    def lowered(self, mode: ContentMode | None) -> Content:
+    def restricted_to(self, mode: ContentMode | None) -> Content:
         """The same, or less."""
         if mode is None or CONTENT_MODES.index(mode) >= CONTENT_MODES.index(self.mode):
             return self
         return Content(mode, self.secrets)
 
-    def request(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> Recorded:
+    def request(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> ContentAttributes:
         """What a model is asked."""
         recorded = self._conversation(names.INPUT_MESSAGES, [self._message(message) for message in messages])
         if tools:
@@ -70,32 +70,32 @@ class Content:
                 recorded[names.TRUNCATED] = True
         return recorded
 
-    def reply(self, message: Message, finish_reason: str) -> Recorded:
+    def reply(self, message: Message, finish_reason: str) -> ContentAttributes:
         """What it answered; Phoenix shows no answer without a finish reason."""
         return self._conversation(names.OUTPUT_MESSAGES, [{**self._message(message), "finish_reason": finish_reason}])
 
-    def arguments(self, arguments: Mapping[str, Any]) -> Recorded:
+    def arguments(self, arguments: Mapping[str, Any]) -> ContentAttributes:
         """Arguments of a tool call."""
         recorded = self.input(dict(arguments))
         return {names.TOOL_ARGUMENTS: recorded[names.INPUT], **recorded}
 
-    def result(self, output: Any) -> Recorded:
+    def result(self, output: Any) -> ContentAttributes:
         """Result of a tool call."""
         recorded = self.output(output)
         text = recorded[names.OUTPUT]
         return {names.TOOL_RESULT: _dumps(text) if isinstance(output, str) else text, **recorded}
 
-    def input(self, value: Any) -> Recorded:
+    def input(self, value: Any) -> ContentAttributes:
         """Input of a span: text, or JSON data."""
         text, kind = (self._text(value), TEXT) if isinstance(value, str) else (self._data(value), JSON)
         return {names.INPUT: text, names.INPUT_TYPE: kind}
 
-    def output(self, value: Any) -> Recorded:
+    def output(self, value: Any) -> ContentAttributes:
         """Output of a span: text, or JSON data."""
         text, kind = (self._text(value), TEXT) if isinstance(value, str) else (self._data(value), JSON)
         return {names.OUTPUT: text, names.OUTPUT_MIME: kind}
 
-    def turn(self, news: Sequence[Message], reply: Message) -> Recorded:
+    def turn(self, news: Sequence[Message], reply: Message) -> ContentAttributes:
         """Input and output of one model turn.
 
         Args:
@@ -112,15 +112,15 @@ class Content:
             names.OUTPUT_MIME: TEXT,
         }
 
-    def text(self, name: str, value: str) -> Recorded:
+    def text(self, name: str, value: str) -> ContentAttributes:
         """Text as an attribute of its own."""
         return {name: self._text(value)}
 
-    def _conversation(self, name: str, messages: Sequence[dict[str, Any]]) -> Recorded:
+    def _conversation(self, name: str, messages: Sequence[dict[str, Any]]) -> ContentAttributes:
         """As JSON: the first and the last messages, as many as there is room for."""
         whole = [_dumps(message) for message in messages]
         texts = [
-            text if len(text) <= MESSAGE_CHARS else _dumps(_fitted(message))
+            text if len(text) <= _MESSAGE_CHARS else _dumps(_fit_message(message))
             for text, message in zip(whole, messages, strict=True)
         ]
         room = ATTRIBUTE_CHARS - sum(map(len, texts[:1]))
@@ -131,7 +131,7 @@ class Content:
                 break
             kept.append(text)
         is_whole = len(kept) == len(texts[1:]) and texts == whole
-        recorded: Recorded = {name: self._safe("[" + ",".join([*texts[:1], *reversed(kept)]) + "]")}
+        recorded: ContentAttributes = {name: self._safe("[" + ",".join([*texts[:1], *reversed(kept)]) + "]")}
         return recorded if is_whole else {**recorded, names.TRUNCATED: True}
 
     def _message(self, message: Message) -> dict[str, Any]:
@@ -168,9 +168,9 @@ class Content:
         return text.encode("utf-8", "replace").decode()
 
 
-def _fitted(message: dict[str, Any]) -> dict[str, Any]:
+def _fit_message(message: dict[str, Any]) -> dict[str, Any]:
     """A message with as many of its parts as there is room for."""
-    room = MESSAGE_CHARS - len(_dumps({**message, "parts": []}))
+    room = _MESSAGE_CHARS - len(_dumps({**message, "parts": []}))
     kept: list[Any] = []
     for part in message["parts"]:
         room -= len(_dumps(part)) + 2

@@ -16,7 +16,7 @@ _linked: ContextVar[str] = ContextVar("agentsd_caller", default="")
 
 
 @contextmanager
-def inbound(headers: Sequence[str], mode: Inbound) -> Iterator[None]:
+def apply_inbound(headers: Sequence[str], mode: Inbound) -> Iterator[None]:
     """Apply a request's trace context to what is started inside.
 
     Args:
@@ -46,6 +46,6 @@ def inbound(headers: Sequence[str], mode: Inbound) -> Iterator[None]:
             _linked.reset(linked)
 
 
-def caller() -> str:
+def linked_caller() -> str:
     """`traceparent` of the request that started this run and is to be linked; empty if there is none."""
     return _linked.get()

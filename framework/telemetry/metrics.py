@@ -83,12 +83,12 @@ class RunMetrics:
         self._replans = meter.create_counter("agentsd.plan.replans", description="Plans made anew.")
         self._repairs = meter.create_counter("agentsd.llm.repairs", description="Calls whose arguments were put right.")
 
-    def recording(self) -> RunMetrics | None:
+    def if_enabled(self) -> RunMetrics | None:
         """Itself, if there is a MeterProvider: those of the API package are stand-ins. One check a run."""
         stand_in = type(metrics.get_meter_provider()).__module__.startswith("opentelemetry.metrics")
         return None if stand_in else self
 
-    def run_began(self) -> None:
+    def run_started(self) -> None:
         """A run begins or goes on."""
         self._active.add(1)
 
@@ -98,21 +98,21 @@ class RunMetrics:
         self._runs.add(1, {"agent": agent, "finish_reason": finish_reason})
         self._run_seconds.record(seconds, _with_error({names.WORKFLOW: agent}, error_type))
 
-    def corrected(self, agent: str, *, replans: int, repairs: int) -> None:
+    def record_corrections(self, agent: str, *, replans: int, repairs: int) -> None:
         """What a run that has ended had to do twice."""
         if replans:
             self._replans.add(replans, {"agent": agent})
         if repairs:
             self._repairs.add(repairs, {"agent": agent})
 
-    def agent(self, name: str, seconds: float, error_type: str | None, *, steps: int, tool_calls: int) -> None:
+    def record_agent(self, name: str, seconds: float, error_type: str | None, *, steps: int, tool_calls: int) -> None:
         """One agent has done its work, as a root or for another one."""
         attributes = {names.AGENT: name}
         self._agent_seconds.record(seconds, _with_error(attributes, error_type))
         self._agent_steps.record(steps, attributes)
         self._agent_calls.record(tool_calls, attributes)
 
-    def model_call(
+    def record_model_call(
         self,
         provider: str,
         model: str,
@@ -126,7 +126,7 @@ class RunMetrics:
         if first_seconds is not None:
             self._first_seconds.record(first_seconds, attributes)
 
-    def model_attempt(self, provider: str, model: str, usage: Usage | None, error_type: str | None) -> None:
+    def record_model_attempt(self, provider: str, model: str, usage: Usage | None, error_type: str | None) -> None:
         """One attempt of a model call has ended; `usage` is what it consumed."""
         attributes = _model(provider, model)
         self._attempts.add(1, _with_error(attributes, error_type))
@@ -137,18 +137,18 @@ class RunMetrics:
         if usage.cost_usd:
             self._cost.add(usage.cost_usd, {"model": f"{provider}/{model}"})
 
-    def tool_call(self, name: str, source: str, seconds: float, error_type: str | None) -> None:
+    def record_tool_call(self, name: str, source: str, seconds: float, error_type: str | None) -> None:
         """One tool call has its result."""
         attributes = {names.TOOL_NAME: name, names.TOOL_SOURCE: source}
         self._tool_seconds.record(seconds, _with_error(attributes, error_type))
         if error_type == "policy_denied":
             self._denied.add(1, {names.TOOL_NAME: name, "reason": error_type})
 
-    def abandoned(self, change: int) -> None:
+    def count_abandoned_threads(self, change: int) -> None:
         """A call that was given up keeps its thread (1), or has ended after all (-1)."""
         self._abandoned.add(change)
 
-    def confirmed(self, decision: str, asked_at: float | None) -> None:
+    def record_confirmation(self, decision: str, asked_at: float | None) -> None:
         """A human has answered; `asked_at` is Unix time."""
         if asked_at is not None:
             self._confirm_seconds.record(max(0.0, time.time() - asked_at), {"decision": decision})
@@ -167,7 +167,7 @@ def _counts(meter: metrics.Meter, name: str, description: str) -> metrics.Histog
 def _model(provider: str, model: str) -> dict[str, str]:
     return {
         names.OPERATION: "chat",
-        names.PROVIDER: names.PROVIDERS.get(provider, provider),
+        names.PROVIDER: names.PROVIDER_NAMES.get(provider, provider),
         names.REQUEST_MODEL: model,
     }
 

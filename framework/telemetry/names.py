@@ -6,15 +6,15 @@ from types import MappingProxyType
 
 TRACER = "agentsd"
 
-PROVIDERS = MappingProxyType({"gemini": "gcp.gemini", "mistral": "mistral_ai"})
+PROVIDER_NAMES = MappingProxyType({"gemini": "gcp.gemini", "mistral": "mistral_ai"})
 """Providers that the conventions call something else than model names do."""
 
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"
 WORKFLOW = "gen_ai.workflow.name"
-CONVERSATION = "gen_ai.conversation.id"
-SESSION = "session.id"
-USER = "user.id"
+CONVERSATION_ID = "gen_ai.conversation.id"
+SESSION_ID = "session.id"
+USER_ID = "user.id"
 AGENT = "gen_ai.agent.name"
 AGENT_DESCRIPTION = "gen_ai.agent.description"
 AGENT_VERSION = "gen_ai.agent.version"
@@ -68,8 +68,8 @@ RELOAD_AGENTS = "agentsd.config.changed.agents"
 RELOAD_CHANGES = "agentsd.config.changes"
 RELOAD_WIDENS = "agentsd.config.widens"
 RELOAD_ERROR = "agentsd.config.error"
-PATH = "agentsd.config.path"
-LINE = "agentsd.config.line"
+CONFIG_PATH = "agentsd.config.path"
+CONFIG_LINE = "agentsd.config.line"
 RUN_ID = "agentsd.run.id"
 RUN_OUTCOME = "agentsd.run.outcome"
 RUN_STEPS = "agentsd.run.steps"

@@ -8,8 +8,8 @@ from typing import Any
 from framework.telemetry import names
 from framework.types.trace import Attributes, AttributeValue, SpanRecord
 
-KINDS = {"internal": 1, "client": 3}
-ERROR = 2
+_SPAN_KINDS = {"internal": 1, "client": 3}
+_STATUS_ERROR = 2
 
 
 def otlp_json(spans: Iterable[SpanRecord], service: str = "agentsd") -> dict[str, Any]:
@@ -25,7 +25,7 @@ def _span(span: SpanRecord) -> dict[str, Any]:
         "spanId": span.span_id,
         **({"parentSpanId": span.parent_id} if span.parent_id else {}),
         "name": span.name,
-        "kind": KINDS[span.kind],
+        "kind": _SPAN_KINDS[span.kind],
         "startTimeUnixNano": str(span.start_ns),
         "endTimeUnixNano": str(span.end_ns),
         "attributes": _attributes(span.attributes),
@@ -37,7 +37,7 @@ def _span(span: SpanRecord) -> dict[str, Any]:
             {"traceId": link.trace_id, "spanId": link.span_id, "attributes": _attributes(link.attributes)}
             for link in span.links
         ],
-        "status": {"code": ERROR, "message": span.error} if span.error else {},
+        "status": {"code": _STATUS_ERROR, "message": span.error} if span.error else {},
     }
 
 

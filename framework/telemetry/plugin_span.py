@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from framework.telemetry.span import OpenSpan
+from framework.telemetry.span import TraceSpan
 from framework.types.trace import AttributeValue
 
-MAX_CHARS = 4096
+MAX_TEXT_CHARS = 4096
 """Of a text."""
-_MOST = 2**63
+_INT_LIMIT = 2**63
 
 
 class PluginSpan:
@@ -20,7 +20,7 @@ class PluginSpan:
 
     __slots__ = ("_span",)
 
-    def __init__(self, span: OpenSpan) -> None:
+    def __init__(self, span: TraceSpan) -> None:
         self._span = span
 
     def __enter__(self) -> Self:
@@ -49,7 +49,7 @@ def attributes(given: Mapping[Any, Any]) -> dict[str, AttributeValue | None]:
 def _attribute(value: Any) -> AttributeValue | None:
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, int) and -_MOST <= value < _MOST:
+    if isinstance(value, int) and -_INT_LIMIT <= value < _INT_LIMIT:
         return int(value)
     if isinstance(value, float) and math.isfinite(value):
         return float(value)
@@ -59,4 +59,4 @@ def _attribute(value: Any) -> AttributeValue | None:
 
 
 def _text(value: object) -> str:
-    return str(value)[:MAX_CHARS].encode("utf-8", "replace").decode()
+    return str(value)[:MAX_TEXT_CHARS].encode("utf-8", "replace").decode()

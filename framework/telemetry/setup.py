@@ -25,15 +25,15 @@ log = logging.getLogger(__name__)
 QUEUE_SPANS = 65_536
 """Spans that may wait to be sent, of some 1 kB each: a thousand runs that end at once lose none."""
 BATCH_SPANS = 1024
-TIMEOUT_SECONDS = 30.0
+_SEND_TIMEOUT_SECONDS = 30.0
 """Of one sending: MLflow takes ten seconds for the first."""
-CONNECT_SECONDS = 3.0
-PATH = "/v1/traces"
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_CONNECT_TIMEOUT_SECONDS = 3.0
+_TRACES_PATH = "/v1/traces"
+_ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 @contextmanager
-def exporting(endpoint: str | None, headers: Mapping[str, str], service: str) -> Iterator[None]:
+def export_traces(endpoint: str | None, headers: Mapping[str, str], service: str) -> Iterator[None]:
     """Send spans while the context is open, and what is left at its end. A provider that is there already stays.
 
     Args:
@@ -45,7 +45,7 @@ def exporting(endpoint: str | None, headers: Mapping[str, str], service: str) ->
     Raises:
         ConfigError: the exporter's package is missing, or the endpoint is none.
     """
-    if not _wanted(endpoint):
+    if not _should_export(endpoint):
         yield
         return
     try:
@@ -59,18 +59,18 @@ def exporting(endpoint: str | None, headers: Mapping[str, str], service: str) ->
     exporter = OTLPSpanExporter(
         endpoint=None if endpoint is None else traces_url(endpoint),
         headers=dict(headers) or None,
-        timeout=None if os.environ.get("OTEL_EXPORTER_OTLP_TIMEOUT") else TIMEOUT_SECONDS,
+        timeout=None if os.environ.get("OTEL_EXPORTER_OTLP_TIMEOUT") else _SEND_TIMEOUT_SECONDS,
     )
     size = None if os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE") else QUEUE_SPANS
     batch = None if os.environ.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") else BATCH_SPANS
     provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=size, max_export_batch_size=batch))
     trace.set_tracer_provider(provider)
-    with _metrics(resource):
+    with _export_metrics(resource):
         try:
             yield
         finally:
-            address = endpoint or next(url for name in ENDPOINTS if (url := os.environ.get(name)))
-            if not _answers(address):
+            address = endpoint or next(url for name in _ENDPOINT_VARIABLES if (url := os.environ.get(name)))
+            if not _is_listening(address):
                 log.warning("traces are not sent: nothing listens at %s", address)
                 logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)  # it would say so many times
                 # else it tries again for half a minute
@@ -78,7 +78,7 @@ def exporting(endpoint: str | None, headers: Mapping[str, str], service: str) ->
             provider.shutdown()
 
 
-def _answers(address: str) -> bool:
+def _is_listening(address: str) -> bool:
     """Whether anything listens there; of what lies behind a proxy that is not known, and taken for granted."""
     parts = urlsplit(address)
     host = parts.hostname or ""
@@ -86,7 +86,7 @@ def _answers(address: str) -> bool:
         return True
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        socket.create_connection((host, port), CONNECT_SECONDS).close()
+        socket.create_connection((host, port), _CONNECT_TIMEOUT_SECONDS).close()
     except (OSError, ValueError):
         return False
     return True
@@ -96,17 +96,19 @@ def traces_url(endpoint: str) -> str:
     """Where spans are sent to; raises ConfigError for what is no address."""
     if not endpoint.startswith(("http://", "https://")):
         raise ConfigError(f"{endpoint!r} is no address for traces: write it like http://127.0.0.1:6006")
-    return endpoint if endpoint.rstrip("/").endswith(PATH) else endpoint.rstrip("/") + PATH
+    return endpoint if endpoint.rstrip("/").endswith(_TRACES_PATH) else endpoint.rstrip("/") + _TRACES_PATH
 
 
-def _wanted(endpoint: str | None) -> bool:
+def _should_export(endpoint: str | None) -> bool:
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
     if not isinstance(trace.get_tracer_provider(), ProxyTracerProvider):
         return False
     if endpoint is not None:
         return True
-    return os.environ.get("OTEL_TRACES_EXPORTER", "otlp") != "none" and any(os.environ.get(name) for name in ENDPOINTS)
+    return os.environ.get("OTEL_TRACES_EXPORTER", "otlp") != "none" and any(
+        os.environ.get(name) for name in _ENDPOINT_VARIABLES
+    )
 
 
 def _resource(service: str) -> Resource:
@@ -122,7 +124,7 @@ def _resource(service: str) -> Resource:
 
 
 @contextmanager
-def _metrics(resource: Resource) -> Iterator[None]:
+def _export_metrics(resource: Resource) -> Iterator[None]:
     """Numbers go the same way, but only where that is asked for: not every backend of traces takes them."""
     if os.environ.get("OTEL_METRICS_EXPORTER") != "otlp":
         yield

@@ -15,14 +15,27 @@ from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TraceFlags
 
 from framework.telemetry import names
-from framework.telemetry.null_context import Untold
 from framework.types.trace import AttributeValue, SpanEvent, SpanLink, SpanRecord, parse_link
 
-Given = Mapping[str, AttributeValue | None]
+OptionalAttributes = Mapping[str, AttributeValue | None]
 """Attributes; those that are None are left out."""
 
 
-class OpenSpan(Untold):
+class NullContext:
+    """A context manager that does nothing, used when nothing is recorded. Exceptions propagate."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        return None
+
+
+class TraceSpan(NullContext):
     """A span that is open, here one that records nothing. Entering makes it the current one; leaving ends it.
 
     Exceptions pass through without a trace: whoever knows what one means calls `fail`.
@@ -30,7 +43,7 @@ class OpenSpan(Untold):
 
     __slots__ = ()
 
-    def inside(self) -> AbstractContextManager[object]:
+    def activate(self) -> AbstractContextManager[object]:
         """Make it the current one for a while, without ending it."""
         return self
 
@@ -41,10 +54,10 @@ class OpenSpan(Untold):
     def set_attribute(self, name: str, value: AttributeValue | None) -> None:
         """Add an attribute."""
 
-    def set_attributes(self, attributes: Given) -> None:
+    def set_attributes(self, attributes: OptionalAttributes) -> None:
         """Add some."""
 
-    def add_event(self, name: str, attributes: Given | None = None) -> None:
+    def add_event(self, name: str, attributes: OptionalAttributes | None = None) -> None:
         """Something happened now."""
 
     def add_link(self, traceparent: str, kind: str) -> None:
@@ -67,10 +80,10 @@ class OpenSpan(Untold):
         return ""
 
 
-NO_SPAN = OpenSpan()
+NOOP_SPAN = TraceSpan()
 
 
-class RecordedSpan(OpenSpan):
+class RecordedSpan(TraceSpan):
     """A span for the host's provider, for a store, or for both."""
 
     __slots__ = (
@@ -104,7 +117,9 @@ class RecordedSpan(OpenSpan):
         self._entered: Token[RecordedSpan | None] | None = None
         self._attached: Token[Context] | None = None
 
-    def begin(self, attributes: dict[str, AttributeValue], kind: Literal["internal", "client"], at: int | None) -> None:
+    def start_record(
+        self, attributes: dict[str, AttributeValue], kind: Literal["internal", "client"], at: int | None
+    ) -> None:
         """Keep what becomes of it, too."""
         self._attributes, self._kind = attributes, kind
         self._started = at or time.time_ns()
@@ -120,10 +135,10 @@ class RecordedSpan(OpenSpan):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.leave(error)
+        self.deactivate(error)
         self.end()
 
-    def leave(self, error: BaseException | None) -> None:
+    def deactivate(self, error: BaseException | None) -> None:
         """It is the current one no more. Who is cancelled cannot tell what it means: that is the same everywhere."""
         if self._attached:
             detach(self._attached)
@@ -133,8 +148,8 @@ class RecordedSpan(OpenSpan):
         if isinstance(error, asyncio.CancelledError):
             self.fail("cancelled")
 
-    def inside(self) -> AbstractContextManager[object]:
-        return _Inside(self)
+    def activate(self) -> AbstractContextManager[object]:
+        return _Activation(self)
 
     def is_recording(self) -> bool:
         return self._log is not None or (self._host is not None and self._host.is_recording())
@@ -142,14 +157,14 @@ class RecordedSpan(OpenSpan):
     def set_attribute(self, name: str, value: AttributeValue | None) -> None:
         self.set_attributes({name: value})
 
-    def set_attributes(self, attributes: Given) -> None:
+    def set_attributes(self, attributes: OptionalAttributes) -> None:
         own = {key: value for key, value in attributes.items() if value is not None}
         if self._host:
             self._host.set_attributes(own)
         if self._log is not None:
             self._attributes.update(own)
 
-    def add_event(self, name: str, attributes: Given | None = None) -> None:
+    def add_event(self, name: str, attributes: OptionalAttributes | None = None) -> None:
         own = {key: value for key, value in (attributes or {}).items() if value is not None}
         if self._host:
             self._host.add_event(name, own)
@@ -207,7 +222,7 @@ class RecordedSpan(OpenSpan):
         )
 
 
-class _Inside:
+class _Activation:
     """Makes a span the current one, and leaves it open."""
 
     __slots__ = ("_span",)
@@ -221,17 +236,17 @@ class _Inside:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._span.leave(error)
+        self._span.deactivate(error)
 
 
 _current: ContextVar[RecordedSpan | None] = ContextVar("agentsd_span", default=None)
 
 
-def innermost() -> RecordedSpan | None:
+def innermost_span() -> RecordedSpan | None:
     """The span of ours that is open around whoever asks."""
     return _current.get()
 
 
-def current() -> OpenSpan:
+def current_span() -> TraceSpan:
     """As `innermost`; one that records nothing where there is none."""
-    return _current.get() or NO_SPAN
+    return _current.get() or NOOP_SPAN

@@ -16,16 +16,16 @@ from opentelemetry.context import Context
 from opentelemetry.trace import ProxyTracerProvider, SpanContext, SpanKind, TraceFlags, Tracer
 
 from framework.telemetry import names
-from framework.telemetry.span import NO_SPAN, Given, OpenSpan, RecordedSpan, innermost
+from framework.telemetry.span import NOOP_SPAN, OptionalAttributes, RecordedSpan, TraceSpan, innermost_span
 from framework.types.trace import SpanRecord
 
-Kind = Literal["LLM", "TOOL", "AGENT", "CHAIN"]
+OpenInferenceKind = Literal["LLM", "TOOL", "AGENT", "CHAIN"]
 
 
 class Spans:
     """The spans of one run: they share the attributes that say which run and generation they belong to."""
 
-    def __init__(self, shared: Given, *, keep: bool = False, traced: bool = True) -> None:
+    def __init__(self, shared: OptionalAttributes, *, keep: bool = False, traced: bool = True) -> None:
         """Look once whether there is a host's provider.
 
         Args:
@@ -39,7 +39,7 @@ class Spans:
             None if isinstance(provider, ProxyTracerProvider) else provider.get_tracer(names.TRACER)
         )
         self._keep = keep
-        self.finished: list[SpanRecord] = []
+        self.finished_spans: list[SpanRecord] = []
         """Finished spans that nobody has taken yet."""
         self.recording = traced and (keep or self._tracer is not None)
         """Whether anything is made of spans at all."""
@@ -47,13 +47,13 @@ class Spans:
     def span(
         self,
         name: str,
-        kind: Kind,
-        attributes: Given | None = None,
+        kind: OpenInferenceKind,
+        attributes: OptionalAttributes | None = None,
         *,
         client: bool = False,
         root: bool = False,
         started_ns: int | None = None,
-    ) -> OpenSpan:
+    ) -> TraceSpan:
         """Open a span; enter it to make it the current one.
 
         Args:
@@ -65,11 +65,11 @@ class Spans:
             started_ns: when it began, if that was earlier; Unix time in nanoseconds.
         """
         if not self.recording:
-            return NO_SPAN
+            return NOOP_SPAN
         given = attributes or {}
         own = {key: value for key, value in given.items() if value is not None}
         merged = {**self._shared, names.OPENINFERENCE_KIND: kind, **own}
-        parent = None if root else innermost()
+        parent = None if root else innermost_span()
         host = None
         if self._tracer:
             host = self._tracer.start_span(
@@ -81,26 +81,26 @@ class Spans:
                 record_exception=False,
                 set_status_on_exception=False,
             )
-        context = host.get_span_context() if host else _context_below(parent, root=root)
-        span = RecordedSpan(name, host, context, parent, self.finished if self._keep else None)
+        context = host.get_span_context() if host else _child_context(parent, root=root)
+        span = RecordedSpan(name, host, context, parent, self.finished_spans if self._keep else None)
         if self._keep:
-            span.begin(merged, "client" if client or kind == "LLM" else "internal", started_ns)
+            span.start_record(merged, "client" if client or kind == "LLM" else "internal", started_ns)
         return span
 
-    def take(self, least: int = 1) -> Sequence[SpanRecord]:
+    def drain(self, least: int = 1) -> Sequence[SpanRecord]:
         """The finished spans that nobody has taken yet; none while there are fewer than `least`."""
-        if len(self.finished) < least:
+        if len(self.finished_spans) < least:
             return ()
-        taken, self.finished[:] = self.finished[:], []
+        taken, self.finished_spans[:] = self.finished_spans[:], []
         return taken
 
 
-def fail(span: OpenSpan, error_type: str) -> None:
+def fail(span: TraceSpan, error_type: str) -> None:
     """Mark a span as failed: a low-cardinality type, never a message."""
     span.fail(error_type)
 
 
-def _context_below(parent: RecordedSpan | None, *, root: bool) -> SpanContext:
+def _child_context(parent: RecordedSpan | None, *, root: bool) -> SpanContext:
     """Ids for a span that only a store gets to see. A trace that the caller has begun goes on."""
     around = parent.context if parent else trace.get_current_span().get_span_context()
     trace_id = around.trace_id if around.is_valid and not root else random.getrandbits(128)

@@ -17,7 +17,7 @@ from typing import Any
 from framework import Approve, ModelError, RunResult, Runtime, tool
 from framework.llm.capabilities import Capabilities, Prices, with_cost
 from framework.llm.client import Delta, ModelInfo, ModelRequest
-from framework.telemetry.setup import exporting
+from framework.telemetry.setup import export_traces
 from framework.testing import ScriptedModel, calls
 from tests.engine.plan.test_executor import draft, step
 from tests.support.projects import agent, write
@@ -107,7 +107,7 @@ def _told(result: RunResult) -> dict[str, Any]:
 
 def main(endpoint: str, content: str, service: str, *headers: str) -> None:
     """Run, send, and tell."""
-    with exporting(endpoint, dict(header.split("=", 1) for header in headers), service):
+    with export_traces(endpoint, dict(header.split("=", 1) for header in headers), service):
         done = asyncio.run(runs(content))
     sys.stdout.write(json.dumps(done))
 

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from framework import ModelError, Runtime, tool
 from framework.llm.capabilities import Capabilities, Prices, with_cost
 from framework.llm.client import Delta, ModelInfo, ModelRequest
-from framework.telemetry.setup import exporting
+from framework.telemetry.setup import export_traces
 from framework.testing import ScriptedModel, Turn, calls
 
 PLAN = {
@@ -88,7 +88,7 @@ async def run(agent: str) -> str:
 
 def main(endpoint: str, service: str, *headers: str) -> None:
     """Run them all, and send their traces."""
-    with exporting(endpoint, dict(header.split("=", 1) for header in headers), service):
+    with export_traces(endpoint, dict(header.split("=", 1) for header in headers), service):
         made = {agent: asyncio.run(run(agent)) for agent in RUNS}
     sys.stdout.write(json.dumps(made))
 

@@ -78,7 +78,7 @@ def test_an_address_always_has_a_port(url: str | None, port: int | None) -> None
 
 
 def test_providers_have_the_names_of_the_conventions() -> None:
-    ours = {names.PROVIDERS.get(provider.name, provider.name) for provider in PROVIDERS}
+    ours = {names.PROVIDER_NAMES.get(provider.name, provider.name) for provider in PROVIDERS}
     assert ours - WELL_KNOWN == UNLISTED
 
 

@@ -19,7 +19,7 @@ from framework import Runtime
 from framework.config.settings import Settings
 from framework.server import router
 from framework.store.memory import MemoryStore
-from framework.telemetry.inbound import caller, inbound
+from framework.telemetry.inbound import apply_inbound, linked_caller
 from framework.testing import ScriptedModel
 from framework.types.trace import Inbound
 from tests.support.cases import cases
@@ -134,14 +134,14 @@ def test_an_invalid_header_counts_as_none(
 @cases(50)
 @given(header=st.text(max_size=80), mode=st.sampled_from(["ignore", "link", "parent"]))
 def test_no_header_breaks_a_request(header: str, mode: Inbound) -> None:
-    with inbound([header], mode):
-        assert len(caller()) <= 80
-    assert caller() == ""
+    with apply_inbound([header], mode):
+        assert len(linked_caller()) <= 80
+    assert linked_caller() == ""
     assert not trace.get_current_span().get_span_context().is_valid
 
 
 def test_a_host_that_reads_the_header_itself_keeps_its_own_span(spans: InMemorySpanExporter) -> None:
-    with trace.get_tracer("host").start_as_current_span("POST /orders") as above, inbound([SAMPLED], "parent"):
+    with trace.get_tracer("host").start_as_current_span("POST /orders") as above, apply_inbound([SAMPLED], "parent"):
         assert trace.get_current_span() is above
 
 

@@ -144,10 +144,10 @@ def test_each_answer_of_a_human_is_counted_once_and_nothing_else_is(
 
 
 def test_cost_is_counted_by_model(reader: InMemoryMetricReader) -> None:
-    meters = RunMetrics().recording()
+    meters = RunMetrics().if_enabled()
     assert meters
-    meters.model_call("openai", "x", 0.1, 0.05, None)
-    meters.model_attempt("openai", "x", Usage(prompt_tokens=1, completion_tokens=1, cost_usd=0.25), None)
+    meters.record_model_call("openai", "x", 0.1, 0.05, None)
+    meters.record_model_attempt("openai", "x", Usage(prompt_tokens=1, completion_tokens=1, cost_usd=0.25), None)
     found = points(reader)
     assert found["agentsd.cost"] == [({"model": "openai/x"}, 0.25)]
     assert len(found["gen_ai.client.operation.time_to_first_chunk"]) == 1
@@ -200,4 +200,4 @@ def test_a_run_that_is_left_and_goes_on_is_counted_for_what_became_of_it(
 
 def test_without_a_meter_provider_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "get_meter_provider", metrics.NoOpMeterProvider)
-    assert RunMetrics().recording() is None
+    assert RunMetrics().if_enabled() is None

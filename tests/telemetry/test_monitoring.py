@@ -75,7 +75,7 @@ def emitted(tmp_path: Path, reader: InMemoryMetricReader) -> dict[str, set[str]]
 
     asyncio.run(main())
     meters = RunMetrics()
-    meters.model_attempt("house", "house-1", Usage(prompt_tokens=1, cost_usd=1), None)
+    meters.record_model_attempt("house", "house-1", Usage(prompt_tokens=1, cost_usd=1), None)
     return prometheus(reader)
 
 

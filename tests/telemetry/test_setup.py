@@ -18,7 +18,7 @@ from tests.support.projects import agent, write
 BURST = """
 import asyncio, logging, sys
 from framework import Runtime
-from framework.telemetry.setup import exporting
+from framework.telemetry.setup import export_traces
 
 async def main(root, runs):
     async with Runtime.open(root, watch=False) as runtime, asyncio.TaskGroup() as group:
@@ -26,7 +26,7 @@ async def main(root, runs):
             group.create_task(runtime.run(f"What is {n} * 7?"))
 
 logging.basicConfig(level=logging.WARNING)
-with exporting(sys.argv[2], {}, "burst"):
+with export_traces(sys.argv[2], {}, "burst"):
     asyncio.run(main(sys.argv[1], int(sys.argv[3])))
 """
 

@@ -9,41 +9,41 @@ from __future__ import annotations
 from framework.config.generations.candidate import Candidate, ReloadOutcome
 from framework.config.generations.history import Trigger
 from framework.telemetry import names
-from framework.telemetry.span import NO_SPAN, OpenSpan
+from framework.telemetry.span import NOOP_SPAN, TraceSpan
 from framework.telemetry.spans import Spans
 
 _MAX_ERRORS = 32
 """Told of one by one."""
 
 
-def open_reload_span(candidate: Candidate, trigger: Trigger) -> OpenSpan:
+def open_reload_span(candidate: Candidate, trigger: Trigger) -> TraceSpan:
     """Open the root span, with the finished build in it; none for a start that has no problem so far."""
     if trigger == "startup" and not (candidate.generation.errors or candidate.generation.rejection):
-        return NO_SPAN
+        return NOOP_SPAN
     return _open_span(candidate, trigger)
 
 
-def record_reload(span: OpenSpan, candidate: Candidate, trigger: Trigger, outcome: ReloadOutcome) -> None:
+def record_reload(span: TraceSpan, candidate: Candidate, trigger: Trigger, outcome: ReloadOutcome) -> None:
     """Record what was built, what it changes, and the place of each problem, without its text."""
-    if trigger == "startup" and span is NO_SPAN and outcome != "applied":  # a case or strict mode refused it
+    if trigger == "startup" and span is NOOP_SPAN and outcome != "applied":  # a case or strict mode refused it
         with _open_span(candidate, trigger) as late:
             _record(late, candidate, outcome)
         return
     _record(span, candidate, outcome)
 
 
-def _open_span(candidate: Candidate, trigger: Trigger) -> OpenSpan:
+def _open_span(candidate: Candidate, trigger: Trigger) -> TraceSpan:
     spans = Spans({names.GENERATION: candidate.generation.number})
     attributes = {names.PREVIOUS_GENERATION: candidate.before.number, names.RELOAD_TRIGGER: trigger}
     began, built = candidate.built or (None, None)
     span = spans.span("config.reload", "CHAIN", attributes, root=True, started_ns=began)
     if built is not None:
-        with span.inside():
+        with span.activate():
             spans.span("config.build", "CHAIN", started_ns=began).end(built)
     return span
 
 
-def _record(span: OpenSpan, candidate: Candidate, outcome: ReloadOutcome) -> None:
+def _record(span: TraceSpan, candidate: Candidate, outcome: ReloadOutcome) -> None:
     if not span.is_recording():
         return
     generation, event = candidate.generation, candidate.event()
@@ -59,6 +59,6 @@ def _record(span: OpenSpan, candidate: Candidate, outcome: ReloadOutcome) -> Non
         }
     )
     for problem in (generation.rejection or generation.errors)[:_MAX_ERRORS]:
-        span.add_event(names.RELOAD_ERROR, {names.PATH: problem.path, names.LINE: problem.line})
+        span.add_event(names.RELOAD_ERROR, {names.CONFIG_PATH: problem.path, names.CONFIG_LINE: problem.line})
     if outcome == "rejected":
         span.fail("rejected")

@@ -18,7 +18,7 @@ from framework.config.settings import Settings, ToolSettings, variable_name
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
 from framework.config.yaml.environment import expand
 from framework.config.yaml.partial import get_dotted, merge_valid
-from framework.telemetry.content import mode_of
+from framework.telemetry.content import content_mode
 from framework.types.http import HttpLimits
 from framework.types.problem import Problem
 from framework.types.spec import CONTENT_MODES
@@ -41,7 +41,7 @@ _NOT_LIVE = "are NOT live: they cannot be read; what is in force stays in force"
 def tighten_settings(live: Settings, saved: Settings) -> Settings:
     """The live settings, but permitting only what the saved ones permit as well."""
     content, inbound = live.telemetry.content, min(live.telemetry.inbound, saved.telemetry.inbound, key=_INBOUND.index)
-    modes = [CONTENT_MODES.index(mode_of(settings.telemetry.content, os.environ)) for settings in (live, saved)]
+    modes = [CONTENT_MODES.index(content_mode(settings.telemetry.content, os.environ)) for settings in (live, saved)]
     if modes[1] < modes[0]:
         content = saved.telemetry.content
     sections = {

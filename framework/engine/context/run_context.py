@@ -21,8 +21,8 @@ from framework.engine.context.policy import Policy
 from framework.engine.context.services import Services
 from framework.llm.request_cache import RequestCache
 from framework.telemetry import names
-from framework.telemetry.span import NO_SPAN, OpenSpan
-from framework.telemetry.spans import Kind
+from framework.telemetry.span import NOOP_SPAN, TraceSpan
+from framework.telemetry.spans import OpenInferenceKind
 from framework.tools.base_folder import BaseFolder
 from framework.tools.extension import Extension
 from framework.types.digest import content_digest, legacy_digest
@@ -126,10 +126,12 @@ class RunContext(ABC):
         preamble = self._rendered.get("preamble")
         return preamble[0].content if preamble else None
 
-    def span(self, name: str, kind: Kind, attributes: Mapping[str, Any], *, client: bool = False) -> OpenSpan:
+    def span(
+        self, name: str, kind: OpenInferenceKind, attributes: Mapping[str, Any], *, client: bool = False
+    ) -> TraceSpan:
         """Open a span around a part of the run's work; `client` marks a call of another service."""
         if not self.services.spans.recording:
-            return NO_SPAN
+            return NOOP_SPAN
         return self.services.spans.span(name, kind, {names.AGENT: self.agent.name, **attributes}, client=client)
 
     async def emit(self, event: type[RunEvent], **payload: Any) -> None:

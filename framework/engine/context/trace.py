@@ -10,7 +10,7 @@ from framework.engine.context.run_context import RunContext
 from framework.llm.client import ModelInfo
 from framework.telemetry import names
 from framework.telemetry.content import TEXT, Content
-from framework.telemetry.span import OpenSpan
+from framework.telemetry.span import TraceSpan
 from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.messages import Usage
 from framework.types.state import Confirmation
@@ -20,7 +20,7 @@ def trace_content(run: RunContext) -> Content:
     """What a run lets stand in traces: a sub-agent's caller has a say, for its words are in there."""
     content, above = run.services.content, run
     while content:
-        content = content.lowered(above.agent.spec.telemetry.content)
+        content = content.restricted_to(above.agent.spec.telemetry.content)
         if above.parent is None:
             break
         above = above.parent
@@ -30,7 +30,7 @@ def trace_content(run: RunContext) -> Content:
 def model_attributes(info: ModelInfo) -> dict[str, Any]:
     """Attributes of a model: its provider as the conventions name it, and where it is."""
     return {
-        names.PROVIDER: names.PROVIDERS.get(info.provider, info.provider),
+        names.PROVIDER: names.PROVIDER_NAMES.get(info.provider, info.provider),
         names.REQUEST_MODEL: info.wire_name,
         names.SERVER_ADDRESS: info.server_address,
         names.SERVER_PORT: info.server_port,
@@ -51,7 +51,7 @@ def usage_attributes(usage: Usage | None) -> dict[str, Any]:
     }
 
 
-def record_pending(span: OpenSpan, asked: Sequence[Confirmation]) -> None:
+def record_pending(span: TraceSpan, asked: Sequence[Confirmation]) -> None:
     """Say on a span which tools wait for a human. These are names, no content, so every mode records them."""
     if not asked or not span.is_recording():
         return

@@ -16,12 +16,11 @@ from framework.engine.context.run_context import RunContext
 from framework.engine.context.trace import model_attributes, trace_content, usage_attributes
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.telemetry import names
-from framework.telemetry.null_context import Untold
-from framework.telemetry.span import NO_SPAN
+from framework.telemetry.span import NOOP_SPAN, NullContext
 from framework.types.messages import Usage
 
 
-class AttemptTrace(Untold):
+class AttemptTrace(NullContext):
     """No-op trace of an attempt."""
 
     __slots__ = ()
@@ -33,7 +32,7 @@ class AttemptTrace(Untold):
         """The attempt failed; `usage` is what it consumed nevertheless."""
 
 
-class ModelTrace(Untold):
+class ModelTrace(NullContext):
     """No-op trace of a model call."""
 
     __slots__ = ()
@@ -61,7 +60,7 @@ class _Call(ModelTrace):
 
     def __init__(self, run: RunContext, request: ModelRequest) -> None:
         self._run, self._request = run, request
-        self._span = NO_SPAN
+        self._span = NOOP_SPAN
         self._info: ModelInfo | None = None
         self._usage: Usage | None = None
         self._first: float | None = None
@@ -78,14 +77,14 @@ class _Call(ModelTrace):
             return
         if isinstance(error, asyncio.CancelledError):
             self._error = "cancelled"
-        if self._span is not NO_SPAN:
+        if self._span is not NOOP_SPAN:
             self._span.set_attributes({names.MODEL_ATTEMPTS: self._attempts, **usage_attributes(self._usage)})
             if self._error:
                 self._span.fail(self._error)
             self._span.__exit__(kind, error, traceback)
         if meters := self._run.services.meters:
             seconds = perf_counter() - self._began
-            meters.model_call(self._info.provider, self._info.wire_name, seconds, self._first, self._error)
+            meters.record_model_call(self._info.provider, self._info.wire_name, seconds, self._first, self._error)
 
     def attempt(self, info: ModelInfo, *, fallback: bool) -> AttemptTrace:
         self._attempts += 1
@@ -99,7 +98,7 @@ class _Call(ModelTrace):
     def replied(self, info: ModelInfo, reply: ModelReply, first: float | None, *, fallback: bool) -> None:
         """An attempt succeeded."""
         self._first = first
-        if self._span is NO_SPAN:
+        if self._span is NOOP_SPAN:
             return
         self._span.set_attributes(
             {
@@ -121,7 +120,7 @@ class _Call(ModelTrace):
         if usage:
             self._usage = self._usage + usage if self._usage else usage
         if meters := self._run.services.meters:
-            meters.model_attempt(attempt.info.provider, attempt.info.wire_name, usage, attempt.error)
+            meters.record_model_attempt(attempt.info.provider, attempt.info.wire_name, usage, attempt.error)
         if self._attempts == 1:
             self._held = attempt
         else:
@@ -139,7 +138,7 @@ class _Call(ModelTrace):
 
     def _emit(self, attempt: _Ended) -> None:
         run = self._run
-        if self._span is NO_SPAN:
+        if self._span is NOOP_SPAN:
             return
         attributes = {
             names.AGENT: run.agent.name,

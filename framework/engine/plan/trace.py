@@ -11,35 +11,35 @@ from typing import Any
 from framework.engine.context.run_context import RunContext
 from framework.engine.context.trace import record_pending, trace_content
 from framework.telemetry import names
-from framework.telemetry.span import OpenSpan
+from framework.telemetry.span import TraceSpan
 from framework.types.plan import PlanDraft, PlanStep, StepDraft, StepStatus
 from framework.types.state import Confirmation, Decision
 
 
-def plan_span(run: RunContext, revision: int, feedback: str) -> OpenSpan:
+def plan_span(run: RunContext, revision: int, feedback: str) -> TraceSpan:
     """A revision of the plan being made; `feedback` is what a human wants changed."""
     attributes = {names.OPERATION: "plan", names.PLAN_REVISION: revision}
     return _span(run, f"plan {run.agent.name}", attributes, feedback or run.state.messages[0].content)
 
 
-def record_draft(run: RunContext, span: OpenSpan, draft: PlanDraft, *, usable: bool) -> None:
+def record_draft(run: RunContext, span: TraceSpan, draft: PlanDraft, *, usable: bool) -> None:
     """Record the model's latest draft of the plan."""
     span.set_attributes({names.PLAN_STEPS: len(draft.steps), names.PLAN_OUTCOME: "ok" if usable else "invalid"})
     _output(run, span, draft.model_dump(exclude_defaults=True, mode="json"))
 
 
-def approval_span(run: RunContext, revision: int, decision: Decision | None) -> OpenSpan:
+def approval_span(run: RunContext, revision: int, decision: Decision | None) -> TraceSpan:
     """A plan's approval; it ends at once, since no span stays open while a human decides."""
     decided = decision.type if decision else "waiting"
     return run.span("plan.approval", "CHAIN", {names.PLAN_REVISION: revision, names.PLAN_DECISION: decided})
 
 
-def failure_span(run: RunContext, decision: Decision) -> OpenSpan:
+def failure_span(run: RunContext, decision: Decision) -> TraceSpan:
     """The user's choice about a failed step."""
     return run.span("plan.step_failure", "CHAIN", {names.PLAN_DECISION: decision.type})
 
 
-def plan_step_span(run: RunContext, step: PlanStep, revision: int) -> OpenSpan:
+def plan_step_span(run: RunContext, step: PlanStep, revision: int) -> TraceSpan:
     """One step of the plan."""
     attributes = {names.PLAN_STEP_ID: step.id, names.PLAN_REVISION: revision}
     span = _span(run, f"plan.step {step.id}", attributes, None)
@@ -52,7 +52,7 @@ def plan_step_span(run: RunContext, step: PlanStep, revision: int) -> OpenSpan:
 
 
 def record_step_end(
-    run: RunContext, span: OpenSpan, pending: tuple[Confirmation, ...], status: StepStatus, result: str | None
+    run: RunContext, span: TraceSpan, pending: tuple[Confirmation, ...], status: StepStatus, result: str | None
 ) -> None:
     """Record how a step ended, or what it waits for."""
     if pending:
@@ -65,23 +65,23 @@ def record_step_end(
         span.fail("step_failed")
 
 
-def summary_span(run: RunContext, revision: int, goal: str) -> OpenSpan:
+def summary_span(run: RunContext, revision: int, goal: str) -> TraceSpan:
     """The answer from the results of the plan's steps."""
     return _span(run, "plan.summary", {names.PLAN_REVISION: revision}, goal)
 
 
-def record_summary(run: RunContext, span: OpenSpan, answer: str) -> None:
+def record_summary(run: RunContext, span: TraceSpan, answer: str) -> None:
     """Record the answer."""
     _output(run, span, answer)
 
 
-def _span(run: RunContext, name: str, attributes: Mapping[str, Any], input_text: str | None) -> OpenSpan:
+def _span(run: RunContext, name: str, attributes: Mapping[str, Any], input_text: str | None) -> TraceSpan:
     span = run.span(name, "CHAIN", attributes)
     if input_text and span.is_recording() and (content := trace_content(run)):
         span.set_attributes(content.input(input_text))
     return span
 
 
-def _output(run: RunContext, span: OpenSpan, value: Any) -> None:
+def _output(run: RunContext, span: TraceSpan, value: Any) -> None:
     if value and span.is_recording() and (content := trace_content(run)):
         span.set_attributes(content.output(value))

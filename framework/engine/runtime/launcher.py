@@ -78,7 +78,7 @@ class Launcher:
         self._rate_limiter = RateLimiter()
         self._tool_tokens = ToolsetCache(tool_tokens)
         self._meters = RunMetrics()
-        self._threads = ToolThreads(self._meters.abandoned)
+        self._threads = ToolThreads(self._meters.count_abandoned_threads)
         self._running: dict[str, _ActiveRun] = {}
         self._reserved = (*store.files, *database_paths(project.settings.store.url.get_secret_value(), project.root))
         self._closing = False
@@ -98,7 +98,7 @@ class Launcher:
         """The same, for a run that goes on whoever listens."""
         run_id, channel = start.state.run_id, Channel()
         spans = self._spans(start)
-        journal = Journal(start.state, start.record, channel, durable=self.store.durable, take_spans=spans.take)
+        journal = Journal(start.state, start.record, channel, durable=self.store.durable, take_spans=spans.drain)
         services = self._services(start, channel, journal, spans, listening=listening)
         run = Run(start.state, start.agent, services, drive)
         if not self.store.durable:
@@ -158,7 +158,7 @@ class Launcher:
             channel=channel,
             spans=spans,
             content=configured_content(settings) if spans.recording else Content(),
-            meters=self._meters.recording(),
+            meters=self._meters.if_enabled(),
             threads=self._threads,
             rate_limiter=self._rate_limiter,
             tool_tokens=self._tool_tokens,

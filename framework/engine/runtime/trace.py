@@ -16,8 +16,8 @@ from framework.engine.context.run_context import RunContext
 from framework.engine.context.trace import model_attributes, record_pending, trace_content, usage_attributes
 from framework.engine.routing.rules import Route
 from framework.telemetry import inbound, names
-from framework.telemetry.content import Content, mode_of
-from framework.telemetry.span import NO_SPAN, Given
+from framework.telemetry.content import Content, content_mode
+from framework.telemetry.span import NOOP_SPAN, OptionalAttributes
 from framework.telemetry.spans import Spans
 from framework.types.errors import AgentsdError, RunSuspended
 from framework.types.outcome import outcome_for
@@ -33,9 +33,9 @@ def run_spans(state: RunState, generation: Generation, *, keep: bool, traced: bo
         {
             names.RUN_ID: state.run_id,
             names.GENERATION: generation.number,
-            names.CONVERSATION: state.conversation_id,
-            names.SESSION: state.conversation_id or state.run_id,
-            names.USER: state.user,
+            names.CONVERSATION_ID: state.conversation_id,
+            names.SESSION_ID: state.conversation_id or state.run_id,
+            names.USER_ID: state.user,
         },
         keep=keep,
         traced=traced,
@@ -44,7 +44,7 @@ def run_spans(state: RunState, generation: Generation, *, keep: bool, traced: bo
 
 def configured_content(settings: Settings) -> Content:
     """What the operator lets stand in traces."""
-    mode = mode_of(settings.telemetry.content, os.environ)
+    mode = content_mode(settings.telemetry.content, os.environ)
     if mode == "none":
         return Content()
     secrets = sorted(
@@ -58,14 +58,14 @@ class RunTrace:
 
     def __init__(self, run: RunContext, chosen: Route | None) -> None:
         self._run, self._chosen = run, chosen
-        self.span = NO_SPAN
+        self.span = NOOP_SPAN
         self._meters = run.services.meters
 
     def __enter__(self) -> Self:
         run, state = self._run, self._run.state
         self._began = perf_counter()
         if self._meters:
-            self._meters.run_began()
+            self._meters.run_started()
         if not run.services.spans.recording:
             return self
         agent = run.agent.name
@@ -79,7 +79,7 @@ class RunTrace:
         self.span = run.services.spans.span(f"invoke_workflow {agent}", "CHAIN", attributes, started_ns=began)
         self.span.__enter__()
         self.span.add_link(run.services.generation.traceparent, "config.reload")
-        self.span.add_link(inbound.caller(), "caller")
+        self.span.add_link(inbound.linked_caller(), "caller")
         if state.traceparent:
             self.span.add_link(state.traceparent, "resume")
             self.span.set_attribute(names.RESUMED, state.traceparent.split("-")[1])
@@ -104,14 +104,14 @@ class RunTrace:
         self._meters.run_ended(state.agent, reason, seconds, error_type)
         if error is None and state.status != "paused":
             repairs = sum(1 for call in state.calls.values() if call.repairs)
-            self._meters.corrected(
+            self._meters.record_corrections(
                 state.agent, replans=max(0, state.plan.revision - 1) if state.plan else 0, repairs=repairs
             )
 
     def finish(self) -> None:
         """The state says how: nothing more is added, so that all of it can be stored."""
         span, state, run = self.span, self._run.state, self._run
-        if span is NO_SPAN:
+        if span is NOOP_SPAN:
             return
         outcomes = {"paused": "waiting_confirmation", "running": "suspended"}
         span.set_attributes(
@@ -143,7 +143,11 @@ class RunTrace:
         with spans.span("agent.route", "CHAIN", attributes, started_ns=asked.began_ns if asked else None):
             if asked is None:
                 return
-            model: Given = {names.OPERATION: "chat", **model_attributes(asked.info), **usage_attributes(asked.usage)}
+            model: OptionalAttributes = {
+                names.OPERATION: "chat",
+                **model_attributes(asked.info),
+                **usage_attributes(asked.usage),
+            }
             name = f"chat {asked.info.wire_name}"
             spans.span(name, "LLM", model, client=True, started_ns=asked.began_ns).end(asked.ended_ns)
 

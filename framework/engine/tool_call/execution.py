@@ -18,7 +18,7 @@ from framework.engine.tool_call.results import describe_unfinished, record_resul
 from framework.engine.tool_call.tool_context import build_tool_context
 from framework.telemetry import names
 from framework.telemetry.redact import places
-from framework.telemetry.span import current
+from framework.telemetry.span import current_span
 from framework.tools.builtin.notes import TODO
 from framework.tools.conditions import policy_views
 from framework.tools.plugins.errors import place_of_error
@@ -84,7 +84,7 @@ async def _call_with_retries(
         if run.policy.evaluate(tool, *policy_views(tool, call.arguments, bound)).kind == "deny":
             break
     if tool.retries:
-        current().set_attribute(names.TOOL_ATTEMPTS, attempt)
+        current_span().set_attribute(names.TOOL_ATTEMPTS, attempt)
     return (), result
 
 

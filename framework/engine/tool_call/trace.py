@@ -10,8 +10,7 @@ from typing import Any, Self
 from framework.engine.context.run_context import RunContext
 from framework.engine.context.trace import record_pending, trace_content
 from framework.telemetry import names
-from framework.telemetry.null_context import Untold
-from framework.telemetry.span import NO_SPAN, current
+from framework.telemetry.span import NOOP_SPAN, NullContext, current_span
 from framework.tools.tool import Tool
 from framework.types.messages import ToolCall, ToolResult
 from framework.types.state import Confirmation, Decision
@@ -20,7 +19,7 @@ _UNKNOWN_TOOL = "unknown"
 """Stands for a tool that is not there: its name is a word of the model's."""
 
 
-class ToolTrace(Untold):
+class ToolTrace(NullContext):
     """No-op trace, used when nothing is recording."""
 
     __slots__ = ()
@@ -46,7 +45,7 @@ class _RecordedToolTrace(ToolTrace):
     def __init__(self, run: RunContext, call: ToolCall, tool: Tool | None) -> None:
         self._run, self._call, self._tool = run, call, tool
         self._name, self._source = (tool.name, tool.source) if tool else (_UNKNOWN_TOOL, _UNKNOWN_TOOL)
-        self._span = NO_SPAN
+        self._span = NOOP_SPAN
         self._pending: tuple[Confirmation, ...] = ()
 
     def __enter__(self) -> Self:
@@ -69,12 +68,12 @@ class _RecordedToolTrace(ToolTrace):
         error_type = None if result is None else call_error_type(result)
         if isinstance(error, asyncio.CancelledError):
             error_type = "cancelled"
-        if self._span is not NO_SPAN:
+        if self._span is not NOOP_SPAN:
             self._set_results(result, error_type)
             self._span.__exit__(kind, error, traceback)
         if (meters := self._run.services.meters) and not self._pending:
             seconds = result.elapsed_ms / 1000 if result else perf_counter() - self._started
-            meters.tool_call(self._name, self._source, seconds, error_type)
+            meters.record_tool_call(self._name, self._source, seconds, error_type)
 
     def _set_results(self, result: ToolResult | None, error_type: str | None) -> None:
         for question in self._pending:
@@ -120,9 +119,9 @@ def record_decision(run: RunContext, confirmation_id: str, decision: Decision) -
         return
     spans, meters = run.services.spans, run.services.meters
     if spans.recording:
-        current().add_event(names.CONFIRM_RESOLVED, {names.CONFIRM_DECISION: decision.type})
+        current_span().add_event(names.CONFIRM_RESOLVED, {names.CONFIRM_DECISION: decision.type})
     if meters:
-        meters.confirmed(decision.type, run.services.root.paused_at)
+        meters.record_confirmation(decision.type, run.services.root.paused_at)
 
 
 def outcome_of(result: ToolResult) -> str:
