@@ -26,7 +26,7 @@ from framework import Runtime
 from framework.engine import drive, run
 from framework.engine.model_call import retry as asking
 from framework.engine.model_call.trace import ModelTrace
-from framework.engine.runtime import root
+from framework.engine.runtime import launcher
 from framework.engine.tool_call import call as calls
 from framework.engine.tool_call.trace import ToolTrace
 from framework.store.memory import MemoryStore
@@ -54,7 +54,7 @@ NOTHING, NO_CALL, NO_TOOL = _Nothing(), ModelTrace(), ToolTrace()
 STUBS: Mapping[tuple[Any, str], Any] = {
     (asking, "model_trace"): lambda *_, **__: NO_CALL,
     (calls, "trace_call"): lambda *_: NO_TOOL,
-    (root, "RunTrace"): lambda *_: NOTHING,
+    (launcher, "RunTrace"): lambda *_: NOTHING,
     (drive, "AgentTrace"): lambda *_: NOTHING,
     (run, "open_step_span"): lambda *_: NOOP_SPAN,
     (run, "record_reply"): lambda *_: None,

@@ -322,7 +322,7 @@ def test_asi09_an_approval_is_for_one_call_and_one_tool_only(tmp_path: Path, cou
             second = await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
             assert second.status == "paused"
             assert counter.taken == [1]
-            with pytest.raises(RequestError, match="x was decided before"):
+            with pytest.raises(RequestError, match="x has already been decided"):
                 await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
             edited = Edit(arguments={"amount": "all of it"})
             result = await runtime.resume(first.run_id, {second.pending[0].id: edited})
@@ -355,7 +355,7 @@ def test_llm10_no_decision_makes_a_run_that_cannot_be_read_any_more(
         async with Runtime.open(root, tools=counter.tools, models=models, store=store, watch=False) as runtime:
             (asked,) = (first := await runtime.run("go")).pending
             if isinstance(decision, Edit):
-                with pytest.raises(RequestError, match="the edit of c1: the arguments"):
+                with pytest.raises(RequestError, match="edit of c1: the arguments"):
                     await runtime.resume(first.run_id, {asked.id: decision})
                 assert (await store.load_run(first.run_id)).pending == [asked]
             sound = Reject() if isinstance(decision, Edit) else decision

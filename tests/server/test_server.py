@@ -396,7 +396,7 @@ def test_files_that_cannot_be_used_in_strict_mode_are_exit_78(tmp_path: Path) ->
     write(tmp_path, {ONE: "name: [", "agentsd.yaml": "reload: {mode: strict}\n"})
     done = agentsd("serve", "--port", "0", cwd=tmp_path)
     assert done.returncode == 78
-    assert "nothing is served until all files can be used" in done.stderr
+    assert "nothing is served until every file is valid" in done.stderr
 
 
 # --- in an app of somebody else

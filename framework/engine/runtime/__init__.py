@@ -1,20 +1,17 @@
-"""TO WRITE.
+"""The life of a run in this process: started, driven to its end, paused, resumed, cancelled.
 
 In reading order; each module imports only from those below it:
 
-    runtime    The embeddable runtime: holds the catalog, starts runs, resumes and cancels them.
-    resume     Runs that are not new: resumed after a pause or a crash, or ended without being resumed.
-    start      How a message becomes a run: its conversation, its agent, its first state, its record.
-    launcher   Starts the tasks in which runs go on, and stops them when the runtime closes.
-    root       A root run from its first event to its last.
-    result     The end of a root run: its record, its conversation, its last events, its one line in the log, its ...
-    todo_list     The to-do list of a conversation, for programs and for listeners.
-    request    What a caller may say about one run, and how it becomes the run's first state.
-    expiry     How long a human may take to decide, and what happens after that.
-    heartbeat  Heartbeat: renews the leases of this process's runs, and notices cancel requests and lost leases.
-    agent_summary  The agents of a generation, each in a few words.
-    opening    A context whose object need not be kept: what it gave holds it.
-    options    The options of a run: which there are, and the check that a caller's are among them and of the ...
-    project    A project's files, read: what a runtime runs, and all that commands need which run nothing.
-    trace      Spans and metrics of a root run and of its routing.
+    runtime        The embeddable runtime: opens a project, and starts, resumes and cancels its runs.
+    resume         Resumes runs after a pause or a crash, and ends runs that are not resumed.
+    start          Turns a message into a run: its conversation, agent, first state and store record.
+    launcher       Starts each root run in its own task, drives it to its end, and stops all runs on close.
+    heartbeat      Renews the leases of this process's runs, and reacts to cancel requests and lost leases.
+    result         Ends a root run: saves the final state, emits the closing events, and builds the result.
+    trace          Spans and metrics of a root run and of its routing.
+    project        Loads a project: its settings, tools and agents.
+    todo_list      Reads and replaces the to-do list of a conversation.
+    request        Validates a caller's request and decisions, and builds the first state of a run.
+    options        The options of a run, and the checks of their names and types.
+    agent_summary  Summaries of the agents in a generation, for lists.
 """

@@ -1,4 +1,4 @@
-"""The agents of a generation, each in a few words."""
+"""Summaries of the agents in a generation, for lists."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from framework.types.frozen import Frozen
 
 
 class AgentSummary(Frozen):
-    """What a list of agents says of one."""
+    """One agent, as shown in lists."""
 
     name: str
     description: str
     path: str
-    """Its file, relative to the project's root."""
+    """The agent file, relative to the project root."""
     model: str
-    """Its own, or that of the settings."""
+    """The agent's model, or the default of the settings."""
     executor: str
     tools: int
-    """How many it is offered."""
+    """Number of tools that the agent is offered."""
     stale: bool
-    """This is its last good version: its file cannot be used now."""
+    """The file has errors; this is its last good version."""
 
 
 def summarize_agents(generation: Generation) -> list[AgentSummary]:
-    """All agents, by name."""
+    """Return a summary of every agent, sorted by name."""
     return [
         AgentSummary(
             name=agent.name,

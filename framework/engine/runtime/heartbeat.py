@@ -1,4 +1,4 @@
-"""Heartbeat: renews the leases of this process's runs, and notices cancel requests and lost leases."""
+"""Renews the leases of this process's runs, and reacts to cancel requests and lost leases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StoppableJournal(Protocol):
     """The part of a run's journal that the heartbeat uses."""
 
     def request_cancel(self) -> None:
-        """Cancel the run: a cancel request was recorded."""
+        """Cancel the run: a cancel request is in the store."""
         ...
 
     def mark_lease_lost(self) -> None:
@@ -34,7 +34,7 @@ class ActiveRun(Protocol):
 
     @property
     def journal(self) -> StoppableJournal:
-        """Its journal."""
+        """The run's journal."""
         ...
 
 
@@ -46,7 +46,7 @@ class LeaseHeartbeat:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start the heartbeat: a run has begun."""
+        """Start the heartbeat if the store has leases and the heartbeat is not running."""
         if self._store.durable and self._task is None:
             self._task = asyncio.get_running_loop().create_task(
                 self._renew_while_active(), context=Context()
@@ -75,7 +75,7 @@ class LeaseHeartbeat:
             return
         for run_id, run in mine.items():
             if self._running.get(run_id) is not run:
-                continue  # it ended meanwhile, and may have been resumed as another object
+                continue  # it has ended since, and may have been resumed as another object
             if run_id not in held:
                 run.journal.mark_lease_lost()
             elif held[run_id]:

@@ -1,10 +1,10 @@
-"""Starts the tasks in which runs go on, and stops them when the runtime closes."""
+"""Starts each root run in its own task, drives it to its end, and stops all runs when the runtime closes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,8 +26,8 @@ from framework.engine.routing.rules import Route
 from framework.engine.run import Run
 from framework.engine.runtime.heartbeat import LeaseHeartbeat
 from framework.engine.runtime.project import Project
-from framework.engine.runtime.root import drive_root
-from framework.engine.runtime.trace import configured_content, run_spans
+from framework.engine.runtime.result import finish_run, suspend_run
+from framework.engine.runtime.trace import RunTrace, configured_content, run_spans
 from framework.llm.client import ModelClient
 from framework.llm.request_cache import ToolsetCache
 from framework.store.database_files import database_paths
@@ -35,45 +35,46 @@ from framework.store.protocol import NullRecord, RunRecord, Store
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
-from framework.types.state import RunResult, RunState
+from framework.types.events import Routed
+from framework.types.state import Confirmation, RunResult, RunState
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """All that a run is started with."""
+    """A root run that is recorded in the store and ready to start."""
 
     state: RunState
     record: RunRecord
     generation: Generation
     agent: Agent
-    chosen: Route | None = None
-    """How its agent was chosen; none for one that goes on."""
+    route: Route | None = None
+    """How the agent was chosen; None for a resumed run."""
     output_type: type[BaseModel] | None = None
-    decided: Collection[str] = ()
-    """What a human has just answered: ids of confirmations."""
+    decided_ids: Collection[str] = ()
+    """Ids of the confirmations that were decided just now."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ActiveRun:
-    """A run that goes on in this process."""
+    """A run in progress in this process."""
 
     stream: RunStream
     journal: Journal
     state: RunState
 
     def cancel(self) -> None:
-        """Stop it."""
+        """Cancel the run's task."""
         self.stream.cancel()
 
 
 class Launcher:
-    """The runs of this process that go on."""
+    """Starts and stops the runs of this process."""
 
     def __init__(self, project: Project, store: Store, models: Mapping[str, ModelClient], deps: Any) -> None:
         self.models = ModelClients(models)
         self.store = store
         self.pinned_generations: dict[str, Generation] = {}
-        """By run, also of those that wait, where the store does not keep what their agents are made of."""
+        """Generation of each active or paused run, by run id. Only for stores that keep no blueprints."""
         self._root, self._catalog, self._deps = project.root, project.catalog, deps
         self._rate_limiter = RateLimiter()
         self._tool_tokens = ToolsetCache(tool_tokens)
@@ -86,25 +87,27 @@ class Launcher:
         self._heartbeat = LeaseHeartbeat(store, self._running)
 
     @asynccontextmanager
-    async def launch(self, start: PreparedRun, *, listening: bool) -> AsyncIterator[RunStream]:
-        """Drive a run in a task of its own; leaving the context before its end was waited for cancels it."""
-        stream = self.drive(start, listening=listening)
+    async def launch(self, prepared: PreparedRun, *, listening: bool) -> AsyncIterator[RunStream]:
+        """Start a run and yield its stream. Leaving the context cancels the run unless its result was awaited."""
+        stream = self.start(prepared, listening=listening)
         try:
             yield stream
         finally:
             await stream.leave()
 
-    def drive(self, start: PreparedRun, *, listening: bool) -> RunStream:
-        """The same, for a run that goes on whoever listens."""
-        run_id, channel = start.state.run_id, Channel()
-        spans = self._spans(start)
-        journal = Journal(start.state, start.record, channel, durable=self.store.durable, take_spans=spans.drain)
-        services = self._services(start, channel, journal, spans, listening=listening)
-        run = Run(start.state, start.agent, services, drive)
+    def start(self, prepared: PreparedRun, *, listening: bool) -> RunStream:
+        """Start a run in its own task and return its stream. The run continues even if nothing reads the stream."""
+        run_id, channel = prepared.state.run_id, Channel()
+        spans = self._spans(prepared)
+        journal = Journal(prepared.state, prepared.record, channel, durable=self.store.durable, take_spans=spans.drain)
+        services = self._services(prepared, channel, journal, spans, listening=listening)
+        run = Run(prepared.state, prepared.agent, services, drive)
         if not self.store.durable:
-            self.pinned_generations[run_id] = start.generation
-        stream = RunStream(run_id, channel, asyncio.create_task(self._drive(run, start.chosen), name=run_id))
-        self._running[run_id] = _ActiveRun(stream, journal, start.state)
+            self.pinned_generations[run_id] = prepared.generation
+        stream = RunStream(
+            run_id, channel, asyncio.create_task(self._run_and_release(run, prepared.route), name=run_id)
+        )
+        self._running[run_id] = _ActiveRun(stream, journal, prepared.state)
         journal.call_on_cancel(stream.cancel)
         if self._closing:
             journal.close()
@@ -114,38 +117,38 @@ class Launcher:
 
     def ephemeral(self, state: RunState, agent: Agent, generation: Generation, *, traced: bool = True) -> Run:
         """A run of which nothing is kept or told, for a call that is part of no run; nor traced, if it is not to be."""
-        start, channel = PreparedRun(state, NullRecord(), generation, agent), Channel()
+        prepared, channel = PreparedRun(state, NullRecord(), generation, agent), Channel()
         channel.close()
-        journal = Journal(state, start.record, channel, durable=False)
-        services = self._services(start, channel, journal, self._spans(start, traced=traced), listening=False)
+        journal = Journal(state, prepared.record, channel, durable=False)
+        services = self._services(prepared, channel, journal, self._spans(prepared, traced=traced), listening=False)
         return Run(state, agent, services, drive)
 
     def call_on_pause(self, callback: Callable[[RunState, bool], object]) -> None:
-        """Set what is called with each run that pauses, and whether it was cancelled meanwhile."""
+        """Set the callback for paused runs. Arguments: the state, and whether a cancel request has arrived."""
         self._on_pause = callback
 
     def is_running(self, run_id: str) -> bool:
-        """Does it go on in this process?"""
+        """Return whether the run is in progress in this process."""
         return run_id in self._running
 
     def cancel(self, run_id: str) -> bool:
-        """Stop a run that is in progress in this process, and held by it; returns whether there is one."""
-        ongoing = self._running.get(run_id)
-        if ongoing is None or ongoing.journal.lease_lost:
+        """Cancel a run that this process is executing. Return False if there is none, or its lease was lost."""
+        active = self._running.get(run_id)
+        if active is None or active.journal.lease_lost:
             return False
-        ongoing.journal.mark_cancelled()
-        ongoing.cancel()
+        active.journal.mark_cancelled()
+        active.cancel()
         return True
 
-    def _spans(self, start: PreparedRun, *, traced: bool = True) -> Spans:
-        keep = self.store.keeps_spans and not isinstance(start.record, NullRecord)
-        return run_spans(start.state, start.generation, keep=keep, traced=traced)
+    def _spans(self, prepared: PreparedRun, *, traced: bool = True) -> Spans:
+        keep = self.store.keeps_spans and not isinstance(prepared.record, NullRecord)
+        return run_spans(prepared.state, prepared.generation, keep=keep, traced=traced)
 
     def _services(
-        self, start: PreparedRun, channel: Channel, journal: Journal, spans: Spans, *, listening: bool
+        self, prepared: PreparedRun, channel: Channel, journal: Journal, spans: Spans, *, listening: bool
     ) -> Services:
-        """What a run and its sub-runs use."""
-        state, generation = start.state, start.generation
+        """Return the services that a run shares with its sub-runs."""
+        state, generation = prepared.state, prepared.generation
         settings = generation.settings
         base_path = Path(state.base_path) if state.base_path else self._root / settings.tools.base_path
         return Services(
@@ -167,14 +170,14 @@ class Launcher:
             tools=lambda: settings.tools.narrowed_by(self._catalog.current.settings.tools),
             deps=self._deps,
             listening=listening,
-            output_type=start.output_type,
-            decided=start.decided,
+            output_type=prepared.output_type,
+            decided=prepared.decided_ids,
         )
 
     def _current_agent(self, pinned: Generation, name: str) -> Agent | None:
-        """The live version of an agent; none if it was deleted.
+        """Return the live version of an agent, or None if it was deleted.
 
-        After a restart, a file that is broken has no last good version here: the run's own version takes its place.
+        If the file is broken and this process has never loaded a good version, return the version the run began with.
         """
         live = self._catalog.current
         if (agent := live.agents.get(name)) or (agent := pinned.agents.get(name)) is None:
@@ -182,20 +185,18 @@ class Launcher:
         return agent if any(problem.path == agent.path for problem in live.errors) else None
 
     async def close(self, grace: float) -> None:
-        """End the runs that go on, or begin meanwhile; those on a durable record are left as they are, to be resumed.
+        """Stop every run, including those that begin during the call. Runs in a durable store can be resumed later.
 
         Args:
-            grace: seconds for tool calls that are under way: one that is cut off may have taken effect.
+            grace: seconds to wait for tool calls in progress; a call that is interrupted may have taken effect.
         """
         self._closing = True
-        for ongoing in self._running.values():
-            ongoing.journal.close()
+        for active in self._running.values():
+            active.journal.close()
         if self.store.durable:
-            await self._stop(
-                [ongoing for ongoing in self._running.values() if not _has_calls_in_progress(ongoing.state)]
-            )
-            if acting := [ongoing.stream.end() for ongoing in self._running.values()]:
-                await asyncio.wait(acting, timeout=grace)
+            await self._stop([active for active in self._running.values() if not _has_calls_in_progress(active.state)])
+            if waiting := [active.stream.end() for active in self._running.values()]:
+                await asyncio.wait(waiting, timeout=grace)
         while self._running:
             await self._stop(list(self._running.values()))
         await self._heartbeat.close()
@@ -203,14 +204,14 @@ class Launcher:
         self._threads.close()
 
     async def _stop(self, runs: Sequence[_ActiveRun]) -> None:
-        for ongoing in runs:
-            ongoing.cancel()
+        for active in runs:
+            active.cancel()
         if runs:
-            await asyncio.wait([ongoing.stream.end() for ongoing in runs])
+            await asyncio.wait([active.stream.end() for active in runs])
 
-    async def _drive(self, run: Run, chosen: Route | None) -> RunResult:
+    async def _run_and_release(self, run: Run, route: Route | None) -> RunResult:
         try:
-            return await drive_root(run, chosen)
+            return await _run_to_end(run, route)
         finally:
             del self._running[run.state.run_id]
             if run.state.status == "paused":
@@ -219,8 +220,36 @@ class Launcher:
                 self.pinned_generations.pop(run.state.run_id, None)
 
 
+async def _run_to_end(run: Run, route: Route | None) -> RunResult:
+    """Run a new or resumed root run until it ends or pauses, and return its result.
+
+    Must be called in a separate task, so that no span or timeout of the caller applies to the run.
+
+    Raises:
+        RunSuspended: the runtime closed, or the lease was lost, while the run was in progress.
+        StoreError: the result could not be saved.
+    """
+    pending: tuple[Confirmation, ...] = ()
+    try:
+        with RunTrace(run, route) as trace:
+            with suppress(asyncio.CancelledError):  # the state has the reason; the run still has to be saved
+                if route is not None:
+                    await _emit_route(run, route)
+                pending = await drive(run)
+            if run.services.journal.is_suspended and run.state.status == "running":
+                await suspend_run(run, trace)
+            return await finish_run(run, pending, trace)
+    finally:
+        run.services.channel.close()
+
+
+async def _emit_route(run: Run, route: Route) -> None:
+    executor = route.executor or None
+    await run.emit(Routed, agent=route.agent.name, reason=route.reason, confidence=route.confidence, executor=executor)
+
+
 def _has_calls_in_progress(state: RunState) -> bool:
-    """Whether a tool is at work; a sub-agent's call is what its own tools do."""
+    """Return whether a tool is executing. A call that delegates to a sub-agent does not count; its tools do."""
     return any(
         record.started and record.result is None and key not in run.children
         for run in state.with_sub_runs()

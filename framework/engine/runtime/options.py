@@ -1,4 +1,4 @@
-"""The options of a run: which there are, and the check that a caller's are among them and of the right type."""
+"""The options of a run, and the checks of their names and types."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _MAX_ID_CHARS = 200
 
 
 class RunOptions(TypedDict, total=False):
-    """The options of a run besides its message. All are optional, and None means not given."""
+    """Options of a run, in addition to its message. All are optional; None means not given."""
 
     agent: str | None
     """Name of the agent. Without it, the router chooses."""
     conversation: str | None
-    """Id of the conversation that this run continues. An unknown id starts a new conversation."""
+    """Id of the conversation that the run continues. An unknown id starts a new conversation."""
     history: Sequence[Message | Mapping[str, Any]] | str | None
-    """Earlier messages: `RunResult.messages`, the same as dicts or JSON text, or messages as OpenAI's chat completions
-    have them. Excludes `conversation`. Without a message, the last entry is the message."""
+    """Earlier messages: `RunResult.messages`, the same as dicts or JSON text, or messages in OpenAI's chat completions
+    format. Excludes `conversation`. Without a message, the last entry is the message."""
     inputs: Mapping[str, Any] | None
     """Values of the variables that the agent declares."""
     model: str | None
@@ -71,7 +71,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 def check_request(message: object, given: Mapping[str, Any]) -> tuple[str, RunOptions]:
-    """Return a caller's message and options, checked; a message that stands last in `history` is taken from there.
+    """Check a caller's message and options, and return them. Without a message, the last entry of `history` is used.
 
     Raises:
         RequestError: an option is unknown or has the wrong type, or there is no message.
@@ -90,7 +90,7 @@ def check_request(message: object, given: Mapping[str, Any]) -> tuple[str, RunOp
         *earlier, last = cast("list[object]", options["history"])
         return _user_text(last), cast(RunOptions, {**options, "history": earlier})
     if message is None:
-        raise RequestError("there is no message: give one, or a history that ends with the user's message")
+        raise RequestError("no message: pass one, or a history that ends with a user message")
     if isinstance(message, list | tuple):
         raise RequestError(f"message: expected str, got {type(message).__name__}; pass messages as history=[…]")
     require_type("message", message, str)
@@ -98,14 +98,14 @@ def check_request(message: object, given: Mapping[str, Any]) -> tuple[str, RunOp
 
 
 def require_type(name: str, value: object, *types: type) -> None:
-    """Raise RequestError unless a value is of one of the types; the error has the value's type, not the value."""
+    """Raise RequestError unless the value has one of the types. The error names the value's type, not the value."""
     if not isinstance(value, types):
         expected = " or ".join(one.__name__ for one in types)
         raise RequestError(f"{name}: expected {expected}, got {type(value).__name__}")
 
 
 def _suggestion(name: str) -> str:
-    """Return what a caller probably meant by an unknown option."""
+    """Return a did-you-mean text for an unknown option, or an empty string."""
     for option, model in (("limits", Limits), ("model_settings", ModelSettings)):
         if name in model.model_fields:
             return f"; did you mean {option}={{{name!r}: …}}?"
@@ -118,19 +118,19 @@ def _check_output_type(output_type: object) -> None:
 
 
 def _check_ids(options: RunOptions) -> None:
-    """Refuse ids that no store could keep."""
+    """Raise RequestError for ids that stores do not accept."""
     given = {"conversation": options.get("conversation"), "user": options.get("user"), "tenant": options.get("tenant")}
     for name, value in given.items():
         if value is not None and not (value.isprintable() and len(value) <= _MAX_ID_CHARS):
-            raise RequestError(f"{name}: at most {_MAX_ID_CHARS} printable characters are expected")
+            raise RequestError(f"{name}: expected at most {_MAX_ID_CHARS} printable characters")
 
 
 def _message_list(history: Sequence[Message | Mapping[str, Any]] | str | None) -> list[Any]:
-    """Return a history as a list of messages, whose form is not checked yet."""
+    """Return a history as a list of messages. Their format is not checked here, except that content must be text."""
     try:
         given = read_json(history) if isinstance(history, str) else list(history or ())
     except ValueError as error:
-        raise RequestError(f"history: not JSON: {error}") from None
+        raise RequestError(f"history: invalid JSON: {error}") from None
     if isinstance(given, Mapping):
         given = given.get("messages")
     if not isinstance(given, list):
@@ -138,7 +138,7 @@ def _message_list(history: Sequence[Message | Mapping[str, Any]] | str | None) -
     for number, message in enumerate(given, 1):
         content = message.get("content") if isinstance(message, Mapping) else None
         if isinstance(content, list) and any(not isinstance(p, Mapping) or p.get("type") != "text" for p in content):
-            raise RequestError(f"history: message {number} has content that is not text, which is not supported")
+            raise RequestError(f"history: message {number} has content other than text, which is not supported")
     return given
 
 
@@ -147,5 +147,5 @@ def _user_text(message: object) -> str:
     if isinstance(message, Message):
         message = {"role": message.role, "content": message.content}
     if not isinstance(message, Mapping) or message.get("role") != "user":
-        raise RequestError("history: the last message must be the user's if there is no other message")
+        raise RequestError("history: without a message, the last entry must be a user message")
     return content_text(message.get("content"))

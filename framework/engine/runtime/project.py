@@ -1,4 +1,4 @@
-"""A project's files, read: what a runtime runs, and all that commands need which run nothing."""
+"""Loads a project: its settings, tools and agents. Commands that run no agent need only this."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from framework.types.errors import ConfigError, RequestError
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A project that was read."""
+    """A loaded project."""
 
     root: Path
-    """Its folder, or the folder of its one file."""
+    """The project folder, or the folder of the single agent file."""
     catalog: Catalog
 
     @property
     def settings(self) -> Settings:
-        """What holds now."""
+        """Settings of the live generation."""
         return self.catalog.current.settings
 
     @property
     def base_path(self) -> Path:
-        """The folder that file tools work below, with links in its own path resolved."""
+        """Base directory of file tools, with symbolic links in its own path resolved."""
         return (self.root / self.settings.tools.base_path).resolve()
 
     @classmethod
@@ -49,19 +49,20 @@ class Project:
         lifecycle: PluginLifecycle | None = None,
         connect: bool = False,
     ) -> Project:
-        """Read a project folder, or a single agent file. Without `lifecycle` nothing of it may be run.
+        """Load a project folder, or a single agent file. Without `lifecycle`, its agents must not be run.
 
         Args:
-            root: the folder that has `agents.d/`, or one agent file.
-            settings: instead of `agentsd.yaml` and the environment.
-            tools: besides those of `plugins/` and the built-in ones; one with a built-in tool's name replaces it.
-            models: names that agent files may use besides those of the settings.
-            gate: what may keep an edit from going live, if the settings want that.
-            lifecycle: sets plugins up.
-            connect: to the tool servers that its files declare; then it must be closed.
+            root: the folder that contains `agents.d/`, or one agent file.
+            settings: used instead of `agentsd.yaml` and the environment.
+            tools: tools in addition to the built-in ones and those in `plugins/`. A tool with the name of a built-in
+                one replaces it.
+            models: names that agent files may use, in addition to those in the settings.
+            gate: check that can reject an edit, if the settings enable it.
+            lifecycle: sets up the plugins.
+            connect: connect to the tool servers that the files declare. The catalog must then be closed.
 
         Raises:
-            ConfigError: the settings or tools cannot be used, or nothing may go live.
+            ConfigError: the settings or tools are invalid, or no generation can be served.
         """
         path, folder = _locate(root)
         started = settings or Settings.load(folder)
@@ -80,7 +81,7 @@ class Project:
             await catalog.reload("startup")
             if not catalog.current.number:
                 strict = started.reload.mode == "strict"
-                needed = "strict mode: nothing is served until all files can be used"
+                needed = "strict mode: nothing is served until every file is valid"
                 raise ConfigError(needed if strict else "nothing is served until every case passes", catalog.problems)
         except BaseException:
             await catalog.close()
@@ -89,11 +90,11 @@ class Project:
 
 
 def _with_builtin(tools: Iterable[Tool]) -> list[Tool]:
-    """A program's own tools, and the built-in ones whose names it does not use itself; raises ConfigError."""
+    """Return the program's tools and the built-in ones that they do not replace; raises ConfigError."""
     own = list(tools)
-    given: list[object] = [*own]
-    if wrong := [one for one in given if not isinstance(one, Tool)]:
-        raise ConfigError(f"tools=[…] takes functions with @tool above them: {short_repr(wrong[0])}")
+    objects: list[object] = [*own]
+    if invalid := [one for one in objects if not isinstance(one, Tool)]:
+        raise ConfigError(f"tools=[…] accepts functions decorated with @tool: {short_repr(invalid[0])}")
     names = {tool.name for tool in own}
     all_tools = [*(tool for tool in BUILTIN_TOOLS if tool.name not in names), *own]
     index_tools(all_tools)
@@ -101,13 +102,13 @@ def _with_builtin(tools: Iterable[Tool]) -> list[Tool]:
 
 
 def project_folder(root: str | Path) -> Path:
-    """The folder of a project, or of one agent file; raises RequestError when nothing is there."""
+    """Return the folder of a project or of a single agent file; raises RequestError if `root` does not exist."""
     return _locate(root)[1]
 
 
 def _locate(root: str | Path) -> tuple[Path, Path]:
-    """What to read, and the folder it stands in."""
-    path = Path(root).absolute()  # not resolved: a link to a folder may lead to another one later
+    """Return the path to load and the project folder."""
+    path = Path(root).absolute()  # not resolved: the target of a link to a folder may change
     if not path.exists():
-        raise RequestError(f"there is no {root}")
+        raise RequestError(f"path does not exist: {root}")
     return (path.resolve(), path.resolve().parent) if path.is_file() else (path, path)

@@ -1,4 +1,4 @@
-"""What a caller may say about one run, and how it becomes the run's first state."""
+"""Validates a caller's request and decisions, and builds the first state of a run."""
 
 from __future__ import annotations
 
@@ -25,46 +25,45 @@ from framework.types.transcript import MAX_MESSAGE_CHARS, is_unicode
 
 T = TypeVar("T", Limits, ModelSettings)
 _MAX_INPUTS_CHARS = 256 * 1024
-"""Of a request's variables, as JSON: more than a rendered prompt may have, for templates also choose from them."""
-
+"""Size limit of a request's inputs as JSON. Larger than a rendered prompt, because templates may use only a part."""
 
 _STORED_OPTIONS = ("inputs", "metadata", "model_settings", "locale")
-"""Options that go on record as they are given."""
+"""Options that are stored unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks for a run, a conversation, or the data stored with it."""
+    """Identity of the caller who requests a run, a conversation or stored data."""
 
     user: str | None = None
     tenant: str | None = None
     single_user: bool = False
-    """The host has one user only: without a user, or tenant, what belongs to any of them may be seen."""
+    """The host serves a single user: a caller without a user or tenant can access the data of any."""
 
     def can_access(self, user: str | None, tenant: str | None) -> bool:
-        """Whether data of this user and tenant may be seen; data without an owner needs an asker without one."""
+        """Return whether the caller can access data of this user and tenant, which must equal the caller's own."""
         return self._matches(self.user, user) and self._matches(self.tenant, tenant)
 
-    def _matches(self, given: str | None, owner: str | None) -> bool:
-        return given == owner or (given is None and self.single_user)
+    def _matches(self, value: str | None, owner: str | None) -> bool:
+        return value == owner or (value is None and self.single_user)
 
 
 RUNTIME_CALLER = Caller(single_user=True)
-"""The runtime itself, when it resumes interrupted runs and those whose questions have expired."""
+"""The runtime itself, when it resumes interrupted runs and runs with expired confirmations."""
 
 
 def initial_state(message: str, agent: Agent, generation: Generation, locale: str, options: RunOptions) -> RunState:
-    """The state a run starts from; raises RequestError for options that do not fit the agent."""
+    """Return the first state of a run; raises RequestError for a message or options that the agent does not accept."""
     if not message.strip():
         raise RequestError("the message is empty")
     if len(message) > MAX_MESSAGE_CHARS:
-        raise RequestError(f"the message has {len(message)} characters; at most {MAX_MESSAGE_CHARS} are taken")
-    for what, given in {"message": message, **{name: options.get(name) for name in _STORED_OPTIONS}}.items():
-        if given and not is_unicode(json.dumps(given, ensure_ascii=False, default=str, skipkeys=True)):
-            raise RequestError(f"the {what} is not Unicode text: it holds half a character")
+        raise RequestError(f"the message has {len(message)} characters; at most {MAX_MESSAGE_CHARS} are allowed")
+    for name, value in {"message": message, **{name: options.get(name) for name in _STORED_OPTIONS}}.items():
+        if value and not is_unicode(json.dumps(value, ensure_ascii=False, default=str, skipkeys=True)):
+            raise RequestError(f"{name} is not valid Unicode text: it contains an unpaired surrogate")
     history = options.get("history")
     if history and options.get("conversation"):
-        raise RequestError("give either history or a conversation, not both")
+        raise RequestError("history and conversation exclude each other: pass one of them")
     base_path, output_type = options.get("base_path"), options.get("output_type")
     return RunState(
         agent=agent.name,
@@ -90,18 +89,18 @@ def initial_state(message: str, agent: Agent, generation: Generation, locale: st
 
 
 def run_limits(policy: Limits, options: RunOptions) -> Limits:
-    """Return the limits of a run: an agent's, with those the caller gives in their place; raises RequestError."""
+    """Return an agent's limits with the caller's overrides applied; raises RequestError for invalid ones."""
     return _override(policy, Limits, options.get("limits") or {}, "limits")
 
 
-def _inputs(agent: Agent, given: Mapping[str, Any]) -> dict[str, Any]:
+def _inputs(agent: Agent, values: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        inputs = agent.inputs.model_validate(dict(given), strict=True)
+        inputs = agent.inputs.model_validate(dict(values), strict=True)
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
         raise RequestError("; ".join(_input_problem(detail, agent) for detail in details)) from None
     if (size := len(inputs.model_dump_json())) > _MAX_INPUTS_CHARS:
-        raise RequestError(f"inputs of {agent.name!r}: {size} characters; at most {_MAX_INPUTS_CHARS} are taken")
+        raise RequestError(f"inputs of {agent.name!r}: {size} characters; at most {_MAX_INPUTS_CHARS} are allowed")
     return inputs.model_dump()
 
 
@@ -110,35 +109,35 @@ def _input_problem(detail: ErrorDetails, agent: Agent) -> str:
     place = f"input {name!r} of agent {agent.name!r}"
     match detail["type"]:
         case "missing":
-            return f"{place} is missing: give inputs={{{name!r}: …}}, or -i {name}=VALUE on the command line"
+            return f"{place} is missing: pass inputs={{{name!r}: …}}, or -i {name}=VALUE on the command line"
         case "extra_forbidden":
             return f"unknown {place}{did_you_mean(name, list(agent.spec.inputs))}"
         case _:
             return f"{place}: {detail['msg']}"
 
 
-def _override(base: T, model: type[T], changes: Mapping[str, Any], what: str) -> T:
+def _override(base: T, model: type[T], changes: Mapping[str, Any], option: str) -> T:
     if not changes:
         return base
-    known = {name: getattr(base, name) for name in model.model_fields}
-    if unknown := [name for name in changes if name not in known]:
-        raise RequestError(f"{what}: there is no {unknown[0]!r}{did_you_mean(unknown[0], list(known))}")
+    values = {name: getattr(base, name) for name in model.model_fields}
+    if unknown := [name for name in changes if name not in values]:
+        raise RequestError(f"{option}: unknown key {unknown[0]!r}{did_you_mean(unknown[0], list(values))}")
     try:
-        return model.model_validate({**known, **changes})
+        return model.model_validate({**values, **changes})
     except ValidationError as error:
-        raise RequestError(f"{what}: {_sentences(error)}") from None
+        raise RequestError(f"{option}: {_error_text(error)}") from None
 
 
 def _history(messages: Sequence[Any], agent: Agent) -> list[Message]:
-    """Read earlier messages, our own or in OpenAI's form; an agent's instructions are never taken from a history."""
-    given = [m.model_dump() if isinstance(m, Message) else m for m in messages]
-    form: Form = "openai" if any(map(_is_openai, given)) else "messages"
-    read = imported(given, form, agent.toolset.definitions, what="history")
+    """Parse earlier messages, in agentsd's format or OpenAI's. System messages are dropped: the agent has its own."""
+    entries = [m.model_dump() if isinstance(m, Message) else m for m in messages]
+    form: Form = "openai" if any(map(_is_openai, entries)) else "messages"
+    read = imported(entries, form, agent.toolset.definitions, what="history")
     return [message for message in read if message.role != "system"]
 
 
 def _is_openai(message: object) -> bool:
-    """Return whether a message has a form that OpenAI's chat completions allow and ours does not."""
+    """Return whether a message uses a form that OpenAI's chat completions allow and agentsd's format does not."""
     if not isinstance(message, Mapping):
         return False
     content, called = message.get("content", ""), message.get("tool_calls")
@@ -146,44 +145,44 @@ def _is_openai(message: object) -> bool:
     return functions or content is None or isinstance(content, list) or message.get("role") == "developer"
 
 
-def _sentences(error: ValidationError) -> str:
+def _error_text(error: ValidationError) -> str:
     details = error.errors(include_url=False, include_input=False)
     return "; ".join(f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}" for detail in details)
 
 
 def check_decisions(pending: Sequence[Confirmation], decisions: Mapping[str, Decision]) -> None:
-    """Refuse decisions that do not answer what is asked; raises RequestError."""
-    for asked in pending:
-        match decisions.get(asked.id):
-            case Respond(text=text) if asked.choices and text not in asked.choices:
-                raise RequestError(f"{asked.id}: not one of its choices ({', '.join(asked.choices)}): {text!r}")
-            case Respond(text=text) if asked.kind == "ask_user" and not text.strip():
-                raise RequestError(f"{asked.id}: the answer is empty")
-            case Approve() | Edit() if not CONFIRMATION_KINDS[asked.kind].can_approve:
-                raise RequestError(f"{asked.id}: it is a question: respond with an answer, or reject it")
+    """Raise RequestError if a decision does not fit the confirmation it is for."""
+    for one in pending:
+        match decisions.get(one.id):
+            case Respond(text=text) if one.choices and text not in one.choices:
+                raise RequestError(f"{one.id}: not one of its choices ({', '.join(one.choices)}): {text!r}")
+            case Respond(text=text) if one.kind == "ask_user" and not text.strip():
+                raise RequestError(f"{one.id}: the answer is empty")
+            case Approve() | Edit() if not CONFIRMATION_KINDS[one.kind].can_approve:
+                raise RequestError(f"{one.id} is a question: respond with an answer, or reject it")
 
 
 def storable_decisions(decisions: Mapping[str, Decision]) -> dict[str, Decision]:
-    """Return decisions as a store can keep them.
+    """Return the decisions with their texts repaired for storage.
 
     Raises:
-        RequestError: one is not a decision, or the arguments of an edit cannot be stored.
+        RequestError: a value is not a decision, or the arguments of an edit cannot be stored.
     """
     require_type("decisions", decisions, Mapping)
-    kept: dict[str, Decision] = {}
+    storable: dict[str, Decision] = {}
     for key, decision in decisions.items():
         match decision:
             case Edit(arguments=arguments):
                 if problem := revalidate_call(ToolCall(id=key, tool="", arguments=arguments)).invalid:
-                    raise RequestError(f"the edit of {key}: {problem}")
-                kept[key] = decision
+                    raise RequestError(f"edit of {key}: {problem}")
+                storable[key] = decision
             case Respond(text=text):
-                kept[key] = Respond(text=fix_surrogates(text))
+                storable[key] = Respond(text=fix_surrogates(text))
             case Reject(reason=reason):
-                kept[key] = Reject(reason=fix_surrogates(reason))
+                storable[key] = Reject(reason=fix_surrogates(reason))
             case Approve():
-                kept[key] = decision
+                storable[key] = decision
             case _:
-                given = type(decision).__name__
-                raise RequestError(f"decision of {key}: expected Approve, Edit, Reject or Respond, got {given}")
-    return kept
+                kind = type(decision).__name__
+                raise RequestError(f"decision of {key}: expected Approve, Edit, Reject or Respond, got {kind}")
+    return storable

@@ -1,15 +1,16 @@
-"""The end of a root run: its record, its conversation, its last events, its one line in the log, its result."""
+"""Ends a root run: saves the final state, emits the closing events, logs one line, and builds the result."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from time import time
 from typing import NoReturn
 
 from framework.engine.context.journal import next_event
+from framework.engine.context.run_context import RunContext
 from framework.engine.run import Run
-from framework.engine.runtime.expiry import with_expiry
 from framework.engine.runtime.trace import RunTrace
 from framework.types.errors import LimitExceeded, RunSuspended
 from framework.types.events import ConfirmationRequested, Event, RunFailed, RunFinished
@@ -21,13 +22,19 @@ log = logging.getLogger("agentsd.runs")
 _CONFIRMATION_FIELDS = tuple(Confirmation.model_fields)
 
 
-async def finish_run(run: Run, asked: tuple[Confirmation, ...], trace: RunTrace) -> RunResult:
-    """Put the end on record, tell how the run ended, and make its result; raises StoreError."""
+async def finish_run(run: Run, pending: tuple[Confirmation, ...], trace: RunTrace) -> RunResult:
+    """Save the final state, emit the closing events, and return the result; raises StoreError.
+
+    Args:
+        run: a root run whose executor has returned.
+        pending: the decisions that the run waits for; empty if it has ended.
+        trace: its open root span.
+    """
     state = run.state
-    state.pending = [with_expiry(run, confirmation) for confirmation in asked]
+    state.pending = [_with_expiry(run, confirmation) for confirmation in pending]
     if state.status == "running":  # cancelled before its executor began
         state.status, state.finish_reason = "cancelled", "cancelled"
-    state.paused_at = time() if asked else None
+    state.paused_at = time() if pending else None
     trace.finish()
     await run.services.journal.end([*closing_events(state, run.message_id)])
     result = build_result(state)
@@ -36,22 +43,39 @@ async def finish_run(run: Run, asked: tuple[Confirmation, ...], trace: RunTrace)
 
 
 async def suspend_run(run: Run, trace: RunTrace) -> NoReturn:
-    """Stop a run that has not ended, so that it can be resumed.
+    """Release a run that has not ended, so that it can be resumed later.
 
     Raises:
-        RunSuspended: always, unless the record cannot be written.
+        RunSuspended: always, unless one of the errors below occurs.
         RunTaken: another process holds the run.
-        StoreError: the record could not be written.
+        StoreError: the store could not be written.
     """
     trace.finish()
     journal, run_id = run.services.journal, run.state.run_id
     await journal.release()
-    why = "its lease was lost" if journal.lease_lost else "the runtime was closed"
-    raise RunSuspended(f"run {run_id} is suspended: {why} while it was in progress; it can be resumed")
+    reason = "its lease was lost" if journal.lease_lost else "the runtime was closed"
+    raise RunSuspended(f"run {run_id} was suspended because {reason}; resume it with: agentsd runs resume {run_id}")
+
+
+def _with_expiry(run: RunContext, confirmation: Confirmation) -> Confirmation:
+    """Return a confirmation with its deadline, counted from when it was first requested.
+
+    If the agent's file was edited during the run, the shorter of the two timeouts applies.
+    """
+    name = confirmation.agent
+    versions = (run.services.generation.agents.get(name), run.services.current_agent(name))
+    policies = [agent.spec.runtime_policy.confirm for agent in versions if agent is not None]
+    timeouts = [(policy.expires, policy.on_expiry) for policy in policies if policy.expires is not None]
+    if not timeouts:
+        return confirmation
+    seconds, on_expiry = min(timeouts)
+    root = run.services.root
+    expires_at = root.expires.setdefault(confirmation.id, datetime.now(UTC) + timedelta(seconds=seconds))
+    return confirmation.model_copy(update={"expires_at": expires_at, "on_expiry": on_expiry})
 
 
 def closing_events(state: RunState, message_id: str | None = None) -> Iterator[Event]:
-    """How a root run ended, or what it waits for."""
+    """Yield the last events of a root run: pending confirmations, the failure if any, and `RunFinished`."""
     for confirmation in state.pending:
         yield next_event(
             state, ConfirmationRequested, **{name: getattr(confirmation, name) for name in _CONFIRMATION_FIELDS}
@@ -72,7 +96,7 @@ def closing_events(state: RunState, message_id: str | None = None) -> Iterator[E
 
 
 def build_result(state: RunState) -> RunResult:
-    """A state as its caller sees it."""
+    """Build the result of a run from its state."""
     return RunResult(
         run_id=state.run_id,
         status=state.status,
@@ -101,7 +125,7 @@ def build_result(state: RunState) -> RunResult:
 
 
 def limit_error(result: RunResult) -> LimitExceeded:
-    """A stopped run as an error that carries its result."""
+    """Convert the result of a stopped run to a LimitExceeded error that carries it."""
     stop = result.stopped_by
     assert stop is not None
     error = LimitExceeded(stop.limit, used=stop.used, allowed=stop.allowed, place=stop.place)
@@ -112,8 +136,8 @@ def limit_error(result: RunResult) -> LimitExceeded:
 def _trace_entries(state: RunState) -> Iterator[TraceEntry]:
     """Yield a run's trace: steps in order, the calls of a step in the order the model made them.
 
-    The entries of a sub-run come before the entry of the call it belongs to; those of a plan step, which belongs to no
-    call, before the first entry that is younger.
+    The entries of a sub-run precede the entry of the call it belongs to. A plan step belongs to no call: its entries
+    precede the first entry with a later timestamp.
     """
     place = {call_id: index for index, call_id in enumerate(state.calls)}
     own = sorted(state.trace, key=lambda entry: (entry.step, place.get(entry.call_id, len(place))))
@@ -156,7 +180,7 @@ def _call_summaries(state: RunState) -> Iterator[CallSummary]:
 
 
 def _log_result(result: RunResult) -> None:
-    """The one INFO record of a run."""
+    """Log the run's single INFO record."""
     if not log.isEnabledFor(logging.INFO):
         return
     fields = {

@@ -1,15 +1,16 @@
-"""The embeddable runtime: holds the catalog, starts runs, resumes and cancels them."""
+"""The embeddable runtime: opens a project, and starts, resumes and cancels its runs."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial, wraps
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from types import TracebackType
+from typing import Any, ParamSpec, Unpack
 from uuid import uuid4
 
 from framework.config.generations.blueprint import Blueprints
@@ -21,7 +22,6 @@ from framework.engine.context.stream import RunStream
 from framework.engine.executors import EXECUTORS
 from framework.engine.runtime import todo_list
 from framework.engine.runtime.launcher import Launcher
-from framework.engine.runtime.opening import held
 from framework.engine.runtime.options import RunOptions, check_request, require_type
 from framework.engine.runtime.project import Project, project_folder
 from framework.engine.runtime.request import Caller, initial_state
@@ -40,20 +40,55 @@ from framework.types.messages import ToolCall, ToolResult
 from framework.types.state import Confirmation, Decision, RunResult
 from framework.types.todo import TodoItem
 
+P = ParamSpec("P")
 _GRACE_SECONDS = 2.0
-"""Seconds."""
+"""How long tool calls in progress may take to end when the runtime closes."""
+
+
+class _OpenRuntime(AbstractAsyncContextManager["Runtime"]):
+    """Context manager whose runtime holds a reference to it."""
+
+    def __init__(self, context: AbstractAsyncContextManager[Runtime]) -> None:
+        self._context = context
+
+    async def __aenter__(self) -> Runtime:
+        runtime = await self._context.__aenter__()
+        runtime.context = self._context
+        return runtime
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._context.__aexit__(kind, error, traceback)
+
+
+def _keep_open(
+    context: Callable[P, AbstractAsyncContextManager[Runtime]],
+) -> Callable[P, AbstractAsyncContextManager[Runtime]]:
+    """Keep the context manager alive as long as its runtime.
+
+    A program that calls `__aenter__` itself may drop the context manager. The garbage collector would then close the
+    generator behind it while the runtime is in use.
+    """
+
+    @wraps(context)
+    def open_runtime(*args: P.args, **options: P.kwargs) -> AbstractAsyncContextManager[Runtime]:
+        return _OpenRuntime(context(*args, **options))
+
+    return open_runtime
 
 
 class Runtime:
-    """Agents that are files, ready to be run. Make one with `Runtime.open`."""
+    """Runs the agents of a project folder. Create one with `Runtime.open`."""
 
     def __init__(
         self, project: Project, store: Store, models: Mapping[str, ModelClient], deps: Any, *, single_user: bool = False
     ) -> None:
         self.root, self.catalog, self.store = project.root, project.catalog, store
         self.watcher: Watcher | None = None
-        """What keeps the catalog at what the files say, if anything does."""
-        self.context: object = None  # what `open` gave this from
+        """Reloads the catalog when files change; None without `watch`."""
+        self.context: object = None
+        """Context manager that yielded this runtime, kept alive by this reference."""
         self._caller = partial(Caller, single_user=single_user)
         blueprints = Blueprints(EXECUTORS)
         self._launcher = Launcher(project, store, models, deps)
@@ -64,11 +99,11 @@ class Runtime:
 
     @property
     def settings(self) -> Settings:
-        """What holds for runs that begin now."""
+        """Settings of the live generation, used by runs that begin now."""
         return self.catalog.current.settings
 
     @classmethod
-    @held
+    @_keep_open
     @asynccontextmanager
     async def open(
         cls,
@@ -86,20 +121,22 @@ class Runtime:
         """Load a project folder, or a single agent file, and watch it while the context is open.
 
         Args:
-            root: the folder that has `agents.d/`, or one agent file.
-            settings: instead of `agentsd.yaml` and the environment.
-            tools: besides those of `plugins/` and the built-in ones; one with a built-in tool's name replaces it.
-            models: clients by the name under which agent files may use them.
-            store: where runs and conversations are kept, or its URL, such as `sqlite:///state.db`; missing: in memory.
+            root: the folder that contains `agents.d/`, or one agent file.
+            settings: used instead of `agentsd.yaml` and the environment.
+            tools: tools in addition to the built-in ones and those in `plugins/`. A tool with the name of a built-in
+                one replaces it.
+            models: model clients by the name that agent files use.
+            store: a store, or its URL, such as `sqlite:///state.db`. Default: a store in memory.
             deps: the program's own objects, passed to tools as `context.deps`.
             watch: reload when files change.
-            grace: seconds that tool calls get to end when the context is left; runs in a durable store are left there
-                as they are then, for `resume`.
-            single_user: calls without `user` and `tenant` may see what belongs to any; otherwise only what has none.
+            grace: seconds that tool calls get to end when the context closes. Runs in a durable store that have not
+                ended by then can be resumed.
+            single_user: let calls without `user` and `tenant` access the data of every user and tenant. By default
+                they access only data that has neither.
 
         Raises:
-            RequestError: an argument has the wrong type, or there is nothing at `root`.
-            ConfigError: the settings cannot be used. Broken agents do not raise: see `catalog.current.problems`.
+            RequestError: an argument has the wrong type, or `root` does not exist.
+            ConfigError: the settings are invalid. Broken agents do not raise: see `catalog.current.problems`.
             StoreError: the store cannot be opened.
         """
         _check_arguments(root, settings, models, store)
@@ -108,9 +145,9 @@ class Runtime:
         project = await Project.read(
             root, settings, tools=tools, models=clients.keys(), gate=gate, lifecycle=PluginLifecycle(deps), connect=True
         )
-        opened = isinstance(store, str)
-        kept = await open_store(store, project.root) if isinstance(store, str) else store or MemoryStore()
-        runtime = cls(project, kept, clients, deps, single_user=single_user)
+        owns_store = isinstance(store, str)
+        store = await open_store(store, project.root) if isinstance(store, str) else store or MemoryStore()
+        runtime = cls(project, store, clients, deps, single_user=single_user)
         try:
             async with (
                 watching(project.catalog, project.settings.reload) if watch else nullcontext() as runtime.watcher
@@ -118,7 +155,7 @@ class Runtime:
                 yield runtime
         finally:
             await runtime._close(grace)
-            if opened:
+            if owns_store:
                 await runtime.store.close()
 
     @classmethod
@@ -126,7 +163,7 @@ class Runtime:
     async def over(
         cls, root: Path, deps: Any, generation: Generation, models: Mapping[str, ModelClient]
     ) -> AsyncIterator[Runtime]:
-        """A runtime on one generation as it is, with a store of its own: no file is read, nothing goes live."""
+        """Open a runtime on one fixed generation with a separate store in memory. Reads and watches no files."""
         catalog = Catalog(root, tools=(), executors=(), models=())
         catalog.set_live(generation)
         runtime = cls(Project(root, catalog), MemoryStore(), models, deps)
@@ -138,16 +175,16 @@ class Runtime:
     async def run(
         self, message: str | None = None, *, raise_on_limit: bool = False, **options: Unpack[RunOptions]
     ) -> RunResult:
-        """Run to the end, to a pause, or to a limit.
+        """Run an agent until it ends, pauses or reaches a limit.
 
         Args:
-            message: what the user says; without it, the last message of `history`.
-            raise_on_limit: raise when a limit stops the run.
+            message: the user's message. Default: the last message of `history`.
+            raise_on_limit: raise LimitExceeded when a limit stops the run.
             options: see `RunOptions`.
 
         Raises:
-            RequestError: an option is unknown or wrong, or the run cannot start (AgentNotFound, ConversationBusy).
-            LimitExceeded: with `raise_on_limit`, instead of a result that says `stopped`; carries that result.
+            RequestError: an option is unknown or invalid, or the run cannot start (AgentNotFound, ConversationBusy).
+            LimitExceeded: a limit stopped the run and `raise_on_limit` is set. The error carries the result.
         """
         async with self._start(message, options, listening=False) as stream:
             result = await stream.result()
@@ -157,14 +194,14 @@ class Runtime:
 
     @asynccontextmanager
     async def stream(self, message: str | None = None, **options: Unpack[RunOptions]) -> AsyncIterator[RunStream]:
-        """Run, and yield the events as they happen; leaving the context early cancels the run. See `run`."""
+        """Start a run and yield a stream of its events. Leaving the context early cancels the run. See `run`."""
         async with self._start(message, options, listening=True) as stream:
             yield stream
 
     @classmethod
     def run_sync(cls, root: str | Path, message: str | None = None, **options: Unpack[RunOptions]) -> RunResult:
-        """Open, run once, close: for programs without an event loop. See `run`."""
-        check_request(message, options)  # before a project is loaded for it
+        """Open a runtime, run once, and close it. For programs without an event loop. See `run`."""
+        check_request(message, options)  # fails before the project is loaded
 
         async def once() -> RunResult:
             async with cls.open(root, watch=False) as runtime:
@@ -175,23 +212,23 @@ class Runtime:
     async def resume(
         self, run_id: str, decisions: Mapping[str, Decision], *, user: str | None = None, tenant: str | None = None
     ) -> RunResult:
-        """Go on with a run that is paused, or that a crash has left. What is not decided pauses it again.
+        """Resume a run that is paused or was interrupted. Confirmations without a decision pause it again.
 
-        Its agent is what its files said when it began, with the plugins that there are now; what was tightened since
-        then holds.
+        The run uses its agent's files as of its start, and the current plugins. Permissions that were tightened since
+        then apply.
 
         Args:
-            run_id: the run.
-            decisions: by the id of the confirmation.
-            user: who decides: the run's own user.
-            tenant: the run's own.
+            run_id: the id of the run.
+            decisions: decisions by confirmation id.
+            user: the user who decides; must be the run's user.
+            tenant: the run's tenant.
 
         Raises:
-            RunNotFound: there is no such run.
-            RequestError: it has ended, or a decision answers nothing that was asked.
-            RunBusy: it is already in progress, here or in another process.
-            DecisionRefused: a decision was made before, or comes after the question has expired.
-            ConfigError: what it began with cannot be set up again.
+            RunNotFound: no such run exists, or it belongs to another user.
+            RequestError: the run has ended, or a decision matches no pending confirmation.
+            RunBusy: the run is already in progress, in this process or another.
+            DecisionRefused: a confirmation was already decided, or has expired.
+            ConfigError: the agent that the run began with cannot be set up again.
         """
         async with self.resume_stream(run_id, decisions, user=user, tenant=tenant) as stream:
             return await stream.result()
@@ -200,20 +237,20 @@ class Runtime:
     async def resume_stream(
         self, run_id: str, decisions: Mapping[str, Decision], *, user: str | None = None, tenant: str | None = None
     ) -> AsyncIterator[RunStream]:
-        """As `resume`, with the events as they happen."""
+        """Resume a run and yield a stream of its events. See `resume`."""
         async with self._resumer.stream(run_id, decisions, self._caller(user, tenant)) as stream:
             yield stream
 
     async def pending(
         self, run_id: str, *, user: str | None = None, tenant: str | None = None
     ) -> tuple[Confirmation, ...]:
-        """What a paused run waits for; raises RunNotFound."""
+        """Return the confirmations that a paused run waits for; raises RunNotFound."""
         return tuple((await self._resumer.load(run_id, self._caller(user, tenant))).pending)
 
     async def todo(
         self, conversation: str, *, user: str | None = None, tenant: str | None = None
     ) -> tuple[TodoItem, ...]:
-        """The to-do list of a conversation; raises RequestError if it is unknown or another user's."""
+        """Return the to-do list of a conversation; raises RequestError if it is unknown or belongs to another user."""
         return await todo_list.load_todo(self.store, conversation, self._caller(user, tenant))
 
     async def update_todo(
@@ -227,78 +264,74 @@ class Runtime:
         """Replace the to-do list of a conversation, and return it with ids and times.
 
         Args:
-            conversation: its id.
-            items: the whole list. An item with the id, or else the task, of an existing one keeps its id and times.
-            user: the conversation's own.
-            tenant: the conversation's own.
+            conversation: the id of the conversation.
+            items: the complete list. An item keeps its id and times if an existing one has the same id, or the same
+                task.
+            user: the conversation's user.
+            tenant: the conversation's tenant.
 
         Raises:
-            RequestError: the conversation is unknown, or an item is not one.
-            ConversationBusy: a run of it is in progress or paused, and will write the list itself.
+            RequestError: the conversation is unknown, or an item is invalid.
+            ConversationBusy: a run of the conversation is in progress or paused, and will write the list itself.
         """
         return await todo_list.replace_todo(self.store, conversation, items, self._caller(user, tenant))
 
     async def cancel(self, run_id: str, *, user: str | None = None, tenant: str | None = None) -> None:
-        """Stop a run that goes on, in whatever process, or that waits; one that has ended stays as it is.
+        """Cancel a run that is in progress in any process, or paused. Does nothing if the run has ended.
 
         Raises:
-            RunNotFound: there is no such run.
+            RunNotFound: no such run exists, or it belongs to another user.
         """
         await self._resumer.cancel(run_id, self._caller(user, tenant))
 
     async def orphans(self) -> Sequence[RunInfo]:
-        """The runs in the store that were under way when their process ended, and that nobody has resumed."""
+        """Return runs that were in progress when their process ended and have not been resumed, oldest first."""
         return await self._resumer.orphans()
 
     async def resume_orphans(self) -> list[str]:
-        """Go on with them, in the background: for processes whose work that is.
+        """Resume interrupted runs in the background, and return their ids.
 
-        A run that has ended several processes in a row, without one more step on record, fails instead (`crashed`).
-
-        Returns:
-            The ids of the runs that go on.
+        A run that was resumed three times in a row without saving another step is failed instead (`crashed`).
         """
         return await self._resumer.resume_orphans()
 
     async def expire(self) -> list[str]:
-        """Go on with all runs in the store whose questions have expired; returns their ids."""
+        """Resume, in the background, the paused runs with expired confirmations, and return their ids."""
         return await self._resumer.expire(time.time())
 
     async def call_tool(self, agent: str, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Call one tool as an agent would, under its policy and without a model.
+        """Call one tool under an agent's policy, without a model.
 
         Raises:
-            AgentNotFound: there is no such agent.
-            ApprovalRequired: the call needs a human's approval.
+            AgentNotFound: no agent has that name.
+            ApprovalRequired: the call needs approval.
         """
         call = ToolCall(id=f"call_{uuid4().hex}", tool=name, arguments=dict(arguments))
         with self.catalog.lease() as generation:
-            chosen = select_agent("", generation, explicit=agent)
-            state = initial_state(f"call {name}", chosen.agent, generation, generation.settings.locale, {})
-            run = self._launcher.ephemeral(state, chosen.agent, generation)
-            asked = await run.call_tool(call)
-        if asked:
-            raise ApprovalRequired(f"{name} needs approval: {asked[0].reason or asked[0].rule}")
+            route = select_agent("", generation, explicit=agent)
+            state = initial_state(f"call {name}", route.agent, generation, generation.settings.locale, {})
+            run = self._launcher.ephemeral(state, route.agent, generation)
+            confirmations = await run.call_tool(call)
+        if confirmations:
+            raise ApprovalRequired(f"{name} needs approval: {confirmations[0].reason or confirmations[0].rule}")
         result = state.calls[call.id].result
         assert result is not None
         return result
 
     async def reload(self) -> Generation:
-        """Read the files now; returns what is live after that."""
+        """Reload the files now, and return the live generation."""
         return await self.catalog.reload()
 
     async def wait_generation(self, number: int) -> Generation:
-        """Wait until a generation of at least this number is live."""
+        """Wait until a generation with at least this number is live, and return it."""
         return await self.catalog.wait_generation(number)
 
-    # --- inside
-
     @asynccontextmanager
-    async def _start(self, message: object, given: Mapping[str, Any], *, listening: bool) -> AsyncIterator[RunStream]:
-        text, options = check_request(message, given)
+    async def _start(self, message: object, options: Mapping[str, Any], *, listening: bool) -> AsyncIterator[RunStream]:
+        text, checked = check_request(message, options)
         with self.catalog.lease() as generation:
-            start = await self._starter.begin(text, options, generation)
-            async with self._launcher.launch(start, listening=listening) as stream:
+            prepared = await self._starter.begin(text, checked, generation)
+            async with self._launcher.launch(prepared, listening=listening) as stream:
                 yield stream
 
     async def _close(self, grace: float) -> None:
@@ -308,7 +341,7 @@ class Runtime:
 
 
 def _check_arguments(root: object, settings: object, models: object, store: object) -> None:
-    """Raise RequestError for an argument of `Runtime.open` that has the wrong type."""
+    """Raise RequestError if an argument of `Runtime.open` has the wrong type."""
     require_type("root", root, str, PathLike)
     for name, value, expected in (("settings", settings, Settings), ("models", models, Mapping)):
         if value is not None:

@@ -109,8 +109,8 @@ class RunStarter:
         conversation = await self._store.conversation(conversation_id)
         caller = self._caller(options.get("user"), options.get("tenant"))
         if conversation.turns and not caller.can_access(conversation.user, conversation.tenant):
-            unknown = f"there is no conversation {conversation_id!r} of this user"
-            raise RequestError(f"{unknown}: give the user and tenant that it began with")
+            unknown = f"this user has no conversation {conversation_id!r}"
+            raise RequestError(f"{unknown}: pass the user and tenant that started it")
         if conversation.open_run:
             raise await self._busy(conversation_id, conversation.open_run)
         return conversation

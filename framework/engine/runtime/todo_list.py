@@ -1,4 +1,4 @@
-"""The to-do list of a conversation, for programs and for listeners."""
+"""Reads and replaces the to-do list of a conversation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from framework.types.todo import TodoItem, merged, read_items
 
 
 async def load_todo(store: Store, conversation_id: str, caller: Caller) -> tuple[TodoItem, ...]:
-    """The list of a conversation, also while a run of it is in progress; raises RequestError."""
+    """Return the to-do list, including changes of a run in progress. Raises RequestError if the id is unknown."""
     conversation = await _conversation(store, conversation_id, caller)
     if conversation.open_run is not None:
         return read_items((await store.load_run(conversation.open_run)).session.get(TODO))
@@ -28,29 +28,31 @@ async def load_todo(store: Store, conversation_id: str, caller: Caller) -> tuple
 async def replace_todo(
     store: Store, conversation_id: str, items: Iterable[TodoItem | Mapping[str, Any]], caller: Caller
 ) -> tuple[TodoItem, ...]:
-    """Replace the list of a conversation without an open run; raises RequestError, ConversationBusy."""
+    """Replace the to-do list and return it; raises RequestError, or ConversationBusy while a run is open."""
     conversation = await _conversation(store, conversation_id, caller)
     if conversation.open_run is not None:
-        raise ConversationBusy(f"conversation {conversation_id!r} is busy: run {conversation.open_run} has its list")
+        raise ConversationBusy(
+            f"conversation {conversation_id!r} is busy: run {conversation.open_run} is using its to-do list"
+        )
     try:
-        given = [item if isinstance(item, TodoItem) else TodoItem.model_validate(item) for item in items]
+        new_items = [item if isinstance(item, TodoItem) else TodoItem.model_validate(item) for item in items]
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)[0]
-        raise RequestError(f"to-do item: {'.'.join(map(str, found['loc']))}: {found['msg']}") from None
-    if len(given) > MAX_TODO_ITEMS:
-        raise RequestError(f"{len(given)} to-do items; at most {MAX_TODO_ITEMS} are kept")
-    changed = merged(read_items(conversation.session.get(TODO)), given, datetime.now(UTC))
+        detail = error.errors(include_url=False, include_input=False)[0]
+        raise RequestError(f"to-do item: {'.'.join(map(str, detail['loc']))}: {detail['msg']}") from None
+    if len(new_items) > MAX_TODO_ITEMS:
+        raise RequestError(f"{len(new_items)} to-do items; at most {MAX_TODO_ITEMS} are allowed")
+    updated = merged(read_items(conversation.session.get(TODO)), new_items, datetime.now(UTC))
     session = Session(dict(conversation.session))
     try:
-        session.set(TODO, [item.model_dump(mode="json") for item in changed])
+        session.set(TODO, [item.model_dump(mode="json") for item in updated])
     except ToolError as error:
         raise RequestError(error.message) from None
     await store.replace_session(replace(conversation, session=session.values))
-    return changed
+    return updated
 
 
 async def _conversation(store: Store, conversation_id: str, caller: Caller) -> Conversation:
     conversation = await store.conversation(conversation_id)
     if not conversation.turns or not caller.can_access(conversation.user, conversation.tenant):
-        raise RequestError(f"there is no conversation {conversation_id!r} of this user")
+        raise RequestError(f"this user has no conversation {conversation_id!r}")
     return conversation

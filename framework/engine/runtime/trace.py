@@ -24,11 +24,11 @@ from framework.types.outcome import outcome_for
 from framework.types.state import RunState
 
 _MIN_SECRET_CHARS = 8
-"""A shorter one is no secret, and taking it out would garble every text."""
+"""Shorter secrets are not redacted: replacing them would garble ordinary text."""
 
 
 def run_spans(state: RunState, generation: Generation, *, keep: bool, traced: bool) -> Spans:
-    """The spans of a root run. Without a conversation it is a session of its own: its parts stand together."""
+    """Return the spans of a root run. Without a conversation, the run id is the session id, which groups its parts."""
     return Spans(
         {
             names.RUN_ID: state.run_id,
@@ -43,7 +43,7 @@ def run_spans(state: RunState, generation: Generation, *, keep: bool, traced: bo
 
 
 def configured_content(settings: Settings) -> Content:
-    """What the operator lets stand in traces."""
+    """Return how much content the settings allow in traces, and the secrets to redact from it."""
     mode = content_mode(settings.telemetry.content, os.environ)
     if mode == "none":
         return Content()
@@ -54,10 +54,10 @@ def configured_content(settings: Settings) -> Content:
 
 
 class RunTrace:
-    """The root span of a run, or of one part of it: from its beginning, or from a resume, to an end or a pause."""
+    """Root span of a run, or of one part of it: from its start or a resume until it ends or pauses."""
 
-    def __init__(self, run: RunContext, chosen: Route | None) -> None:
-        self._run, self._chosen = run, chosen
+    def __init__(self, run: RunContext, route: Route | None) -> None:
+        self._run, self._route = run, route
         self.span = NOOP_SPAN
         self._meters = run.services.meters
 
@@ -75,7 +75,7 @@ class RunTrace:
             names.AGENT: agent,
             names.DIGEST: state.digest,
         }
-        began = self._chosen.model_call.began_ns if self._chosen and self._chosen.model_call else None
+        began = self._route.model_call.began_ns if self._route and self._route.model_call else None
         self.span = run.services.spans.span(f"invoke_workflow {agent}", "CHAIN", attributes, started_ns=began)
         self.span.__enter__()
         self.span.add_link(run.services.generation.traceparent, "config.reload")
@@ -99,7 +99,7 @@ class RunTrace:
     def _count(self, state: RunState, seconds: float, error: BaseException | None) -> None:
         assert self._meters
         reason, error_type = state.finish_reason, outcome_for(state.finish_reason).span_error
-        if isinstance(error, AgentsdError):  # it has not ended: it was suspended, or could not be put on record
+        if isinstance(error, AgentsdError):  # not ended: it was suspended, or could not be saved
             reason, error_type = error.code, None if isinstance(error, RunSuspended) else error.code
         self._meters.run_ended(state.agent, reason, seconds, error_type)
         if error is None and state.status != "paused":
@@ -109,7 +109,7 @@ class RunTrace:
             )
 
     def finish(self) -> None:
-        """The state says how: nothing more is added, so that all of it can be stored."""
+        """Set the outcome from the state and end the span before the last write, so that the store gets all of it."""
         span, state, run = self.span, self._run.state, self._run
         if span is NOOP_SPAN:
             return
@@ -129,31 +129,31 @@ class RunTrace:
         span.end()
 
     def _record_route(self) -> None:
-        chosen = self._chosen
-        if chosen is None:
+        route = self._route
+        if route is None:
             return
         attributes = {
-            names.ROUTE_MODE: chosen.mode,
-            names.ROUTE_AGENT: chosen.agent.name,
-            names.ROUTE_RULE: chosen.reason if chosen.mode == "rule" else None,
+            names.ROUTE_MODE: route.mode,
+            names.ROUTE_AGENT: route.agent.name,
+            names.ROUTE_RULE: route.reason if route.mode == "rule" else None,
             names.ROUTE_CANDIDATES: len(self._run.services.generation.agents),
-            names.ROUTE_SCORE: chosen.confidence,
+            names.ROUTE_SCORE: route.confidence,
         }
-        asked, spans = chosen.model_call, self._run.services.spans
-        with spans.span("agent.route", "CHAIN", attributes, started_ns=asked.began_ns if asked else None):
-            if asked is None:
+        call, spans = route.model_call, self._run.services.spans
+        with spans.span("agent.route", "CHAIN", attributes, started_ns=call.began_ns if call else None):
+            if call is None:
                 return
             model: OptionalAttributes = {
                 names.OPERATION: "chat",
-                **model_attributes(asked.info),
-                **usage_attributes(asked.usage),
+                **model_attributes(call.info),
+                **usage_attributes(call.usage),
             }
-            name = f"chat {asked.info.wire_name}"
-            spans.span(name, "LLM", model, client=True, started_ns=asked.began_ns).end(asked.ended_ns)
+            name = f"chat {call.info.wire_name}"
+            spans.span(name, "LLM", model, client=True, started_ns=call.began_ns).end(call.ended_ns)
 
 
 def _secrets(settings: BaseModel) -> Iterator[str]:
-    """Every secret in the settings, also as it stands in JSON."""
+    """Yield every secret in the settings, also in its JSON form."""
     for name in type(settings).model_fields:
         yield from _secrets_in(getattr(settings, name))
 

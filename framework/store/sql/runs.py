@@ -167,7 +167,7 @@ def take_run(
         try:
             connection.execute(sa.insert(decisions), rows)
         except IntegrityError:
-            raise DecisionRefused(f"{', '.join(sorted(decided))}: decided before") from None
+            raise DecisionRefused(f"already decided: {', '.join(sorted(decided))}") from None
     return int(taken[0]), bool(taken[1])
 
 

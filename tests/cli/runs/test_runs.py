@@ -127,7 +127,7 @@ def test_at_a_terminal_decide_asks(tmp_path: Path) -> None:
 
 WRONG_DECISIONS = {
     "nothing is decided": ([], "say what is decided, such as --approve ID or --approve-all; asked: call_1 (echo)"),
-    "of nothing that is asked": (["--approve", "call_9"], "nothing named call_9 is asked; asked: call_1"),
+    "of nothing that is asked": (["--approve", "call_9"], "no pending decision call_9; pending: call_1"),
     "twice": (["--approve", "call_1", "--reject", "call_1"], "call_1 is decided twice on one command line"),
     "a reason for nothing": (["--approve", "call_1", "--reason", "x"], "--reason belongs to --reject ID"),
     "no JSON": (["--edit", "call_1={text"], "the arguments are not JSON"),
@@ -162,7 +162,7 @@ def test_a_decision_comes_too_late_or_a_second_time(tmp_path: Path) -> None:
     again = agentsd("runs", "decide", run_id, "--approve", "call_1", cwd=tmp_path)
     assert (again.returncode, again.stderr) == (
         2,
-        f"error: the run {run_id} is completed: it waits for no decision\n",
+        f"error: run {run_id} is completed: no decision is pending\n",
     )
 
 

@@ -426,8 +426,8 @@ def test_a_missing_limit_is_the_small_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"max_stesp": 3}, "limits: there is no 'max_stesp'; did you mean max_steps"),
-        ({"risk_level": "critical"}, "limits: there is no 'risk_level'"),
+        ({"max_stesp": 3}, "limits: unknown key 'max_stesp'; did you mean max_steps"),
+        ({"risk_level": "critical"}, "limits: unknown key 'risk_level'"),
         ({"max_steps": 0}, "limits: max_steps: Input should be greater than 0"),
         ({"timeout": "soon"}, "limits: timeout: .*a duration is written like"),
         ({"max_corrections": None}, "limits: max_corrections"),

@@ -150,7 +150,7 @@ def test_what_was_asked_of_a_process_that_died_is_done_by_the_next(tmp_path: Pat
         async with Runtime.open(project(tmp_path), store=store_url, **options(Shop())) as runtime:
             await runtime.cancel(state.run_id)
             await record.release()
-            with pytest.raises(DecisionRefused, match="is cancelled: that was asked for before"):
+            with pytest.raises(DecisionRefused, match="was cancelled: cancellation had already been requested"):
                 await runtime.resume(state.run_id, {})
             await must_be_cancelled(dead, state.run_id)
         await dead.close()

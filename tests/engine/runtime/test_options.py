@@ -177,12 +177,15 @@ def test_a_results_messages_and_one_more_are_a_whole_request(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("history", "problem"),
     [
-        (None, r"^there is no message: give one, or a history that ends with the user's message$"),
-        ([], r"^there is no message"),
-        ([{"role": "assistant", "content": "x"}], r"^history: the last message must be the user's"),
+        (None, r"^no message: pass one, or a history that ends with a user message$"),
+        ([], r"^no message"),
+        (
+            [{"role": "assistant", "content": "x"}],
+            r"^history: without a message, the last entry must be a user",
+        ),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}],
-            r"^history: message 1 has content that is not text, which is not supported$",
+            r"^history: message 1 has content other than text, which is not supported$",
         ),
     ],
 )

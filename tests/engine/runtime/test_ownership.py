@@ -56,7 +56,7 @@ def test_asi03_a_conversation_and_its_session_are_only_continued_by_their_owner(
                 result = await runtime.run("and?", conversation="c", **asker)
                 assert [call.result for call in result.tool_calls] == ["secret"]
             else:
-                with pytest.raises(RequestError, match="there is no conversation 'c' of this user"):
+                with pytest.raises(RequestError, match="this user has no conversation 'c'"):
                     await runtime.run("and?", conversation="c", **asker)
 
     asyncio.run(main())

@@ -185,7 +185,7 @@ def test_a_decision_for_nothing_that_is_asked_and_a_second_answer_are_refused(as
             asking, tools=world.tools(), models={"scripted": world.model()}, watch=False
         ) as runtime:
             first = await runtime.run("0", agent="root")
-            with pytest.raises(RequestError, match=r"nothing named nope is asked; asked: 0-0"):
+            with pytest.raises(RequestError, match=r"no pending decision nope; pending: 0-0"):
                 await runtime.resume(first.run_id, {"nope": Approve()})
             asked = first.pending[0].id
             await runtime.resume(first.run_id, {asked: Approve()})

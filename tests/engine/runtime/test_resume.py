@@ -299,10 +299,10 @@ def test_a_question_that_nobody_answers_expires_also_without_a_process(
             with pytest.raises(DecisionRefused, match="expired at"):
                 await runtime.resume(first.run_id, {asked.id: Approve()})
             assert (await runtime.resume(first.run_id, {})).tool_calls[0].result == (
-                "User cancelled the operation: nobody decided in time"
+                "User cancelled the operation: no decision was made in time"
             )
         else:
-            with pytest.raises(DecisionRefused, match="cancelled: nobody decided in time"):
+            with pytest.raises(DecisionRefused, match="cancelled: no decision was made in time"):
                 await runtime.resume(first.run_id, {asked.id: Approve()})
             assert (await runtime.store.load_run(first.run_id)).status == "cancelled"
         assert (await runtime.store.conversation("c")).open_run is None
@@ -370,7 +370,7 @@ def test_closing_a_runtime_leaves_its_runs_to_be_resumed(tmp_path: Path, store_u
         async def run() -> None:
             async with runtime.stream("hang", conversation="c") as stream:
                 runs.append(stream.run_id)
-                with pytest.raises(RunSuspended, match="can be resumed"):
+                with pytest.raises(RunSuspended, match="because the runtime was closed; resume it with"):
                     await stream.result()
 
         running.append(asyncio.create_task(run()))

@@ -106,13 +106,13 @@ def test_the_next_run_sees_what_the_program_changed(tmp_path: Path) -> None:
 def test_the_list_of_somebody_else_or_of_no_conversation_is_not_there(tmp_path: Path) -> None:
     async def look(runtime: Runtime) -> None:
         for conversation, user in (("c", "bob"), ("nowhere", "ann")):
-            with pytest.raises(RequestError, match=f"there is no conversation '{conversation}' of this user"):
+            with pytest.raises(RequestError, match=f"this user has no conversation '{conversation}'"):
                 await runtime.todo(conversation, user=user)
-            with pytest.raises(RequestError, match="there is no conversation"):
+            with pytest.raises(RequestError, match="this user has no conversation"):
                 await runtime.update_todo(conversation, [], user=user)
         with pytest.raises(RequestError, match="to-do item: status: Input should be"):
             await runtime.update_todo("c", [{"task": "x", "status": "maybe"}], user="ann")
-        with pytest.raises(RequestError, match="at most 50 are kept"):
+        with pytest.raises(RequestError, match="at most 50 are allowed"):
             await runtime.update_todo("c", [{"task": str(n)} for n in range(60)], user="ann")
 
     talk(tmp_path, JsonStore(), keep(LIST), "ok", then=look)

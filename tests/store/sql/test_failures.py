@@ -223,7 +223,7 @@ def test_a_message_of_ten_megabytes_is_refused_and_a_result_of_that_size_is_kept
         models = {"scripted": ScriptedModel(calls(("fill", {"size": 10_000_000})), "done")}
         options = {"tools": [fill], "models": models, "store": store_url, "watch": False}
         async with Runtime.open(project(tmp_path), **options) as runtime:  # type: ignore[arg-type]
-            with pytest.raises(RequestError, match="the message has 10000000 characters; at most 1000000 are taken"):
+            with pytest.raises(RequestError, match="the message has 10000000 characters; at most 1000000 are allowed"):
                 await runtime.run("x" * 10_000_000, conversation="c")
             assert await runtime.store.runs() == []
             result = await runtime.run("go", conversation="c")
