@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from framework.config.yaml.document import Document, DocumentError, read_document
 from framework.config.yaml.environment import expand
-from framework.config.yaml.parse import redact_problems, sort_problems, validation_problems
+from framework.config.yaml.parse import mask_problems, sort_problems, validation_problems
 from framework.llm.base_url import normalize_base_url
 from framework.llm.capabilities import Capabilities
 from framework.tools.base_folder import is_inside, split_path
@@ -268,7 +268,7 @@ class Settings(BaseSettings):
 
 def _raise_config_error(problems: Iterable[Problem], source: bytes) -> NoReturn:
     """Raise ConfigError; where the file holds a secret, its lines are not shown."""
-    found = redact_problems(sort_problems(problems), source)
+    found = mask_problems(sort_problems(problems), source)
     from_file = any(problem.path == SETTINGS_FILE for problem in found)
     raise ConfigError(f"{SETTINGS_FILE} cannot be used" if from_file else "the environment is wrong", found)
 

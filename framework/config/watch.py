@@ -1,4 +1,7 @@
-"""Watches the project's folders. An event is only a hint that something changed: the scan of the files is the truth."""
+"""Watches the project's folders and publishes each valid edit as a new generation.
+
+An event of the operating system only triggers a scan; what changed is decided by comparing the files.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,15 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-STEP_MS, DEBOUNCE_MS = 10, 400
-RETRY_SECONDS, RETRY_MOST_SECONDS = 0.1, 30.0
-"""The pauses after failures: each is twice the one before."""
-FEW = 10
-"""So many files are saved at once; more are in the middle of being written when the first of them are seen."""
-STOP_SECONDS = 0.1
-"""How long a watcher that is stopped waits for its threads; they end by themselves."""
+_STEP_MS, _DEBOUNCE_MS = 10, 400
+RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 30.0
+"""The first and the longest pause after a failure; each pause is twice the previous one."""
+_SMALL_EDIT_FILES = 10
+"""A larger edit is probably still being written when its first files are seen, so it is not built early."""
+_STOP_SECONDS = 0.1
+"""Time that a stopped watcher waits for its threads; later they end on their own."""
 _TICK_SECONDS = 0.2
-"""How often the identity of the watched folders is checked."""
+"""Interval at which the watched folders are checked for replacement."""
 
 _Identity = tuple[str, int, int]
 """Resolved path, device and inode of a folder."""
@@ -39,7 +42,7 @@ _Identity = tuple[str, int, int]
 
 @asynccontextmanager
 async def watching(catalog: Catalog, settings: ReloadSettings) -> AsyncIterator[Watcher]:
-    """Keep a catalog at what its files say, while the context is open."""
+    """Keep a catalog up to date with its files while the context is open."""
     watcher = Watcher(catalog, settings)
     task = asyncio.create_task(watcher.run())
     try:
@@ -50,165 +53,173 @@ async def watching(catalog: Catalog, settings: ReloadSettings) -> AsyncIterator[
 
 
 class Watcher:
-    """Looks at the files whenever the operating system hints at a change, and every `reload.reconcile` without any.
+    """Scans the project's files after each change event, and every `reload.reconcile` seconds.
 
-    No failure ends it.
+    Errors are logged and retried; only cancellation stops it.
     """
 
     def __init__(self, catalog: Catalog, settings: ReloadSettings) -> None:
         self.restarts = 0
-        """How often the operating system's watch failed and was begun again."""
+        """How often the operating system's watch failed and was restarted."""
         self._catalog = catalog
         self._reconcile = settings.reconcile
         self._count_cases = settings.gate != "none"
         self._home = catalog.root.parent if catalog.single else catalog.root
         self._scanner = Scanner(catalog.root, single=catalog.single)
-        graces = GracePeriods(settings.quiet, settings.removal_grace, settings.widening_grace)
-        self._debouncer = Debouncer(graces, catalog.current.digest)
+        periods = GracePeriods(settings.quiet, settings.removal_grace, settings.widening_grace)
+        self._debouncer = Debouncer(periods, catalog.current.digest)
         self._candidate: Candidate | None = None
-        self._hinted = asyncio.Event()
+        self._scan_requested = asyncio.Event()
         self._next_scan = 0.0
-        """No hint leads to one before: half of the time is for others, such as whoever writes the files here."""
+        """Events trigger no scan before this time, so that scanning uses at most half of the time."""
         self._stop = threading.Event()
         self._busy = set[asyncio.Future[Any]]()
-        """What goes on in threads."""
+        """Calls that are running in threads."""
 
     async def run(self) -> None:
-        """Watch until cancelled. Once only."""
-        threads = ThreadPoolExecutor(2, thread_name_prefix="agentsd-watch")  # one listens, one reads
+        """Watch until cancelled. May be called once."""
+        threads = ThreadPoolExecutor(2, thread_name_prefix="agentsd-watch")  # one waits for events, one scans
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._listen(threads))
-                group.create_task(self._look_again_and_again(threads))
+                group.create_task(self._watch_events(threads))
+                group.create_task(self._scan_repeatedly(threads))
         finally:
             self._stop.set()
             threads.shutdown(wait=not self._busy, cancel_futures=True)
 
-    # --- hints
+    # --- events
 
-    async def _listen(self, threads: ThreadPoolExecutor) -> None:
-        """Have the folders watched; again when they are no longer the same, or the watch failed."""
+    async def _watch_events(self, threads: ThreadPoolExecutor) -> None:
+        """Watch the folders; restart when they are replaced or the watch fails."""
         loop, pause = asyncio.get_running_loop(), RETRY_SECONDS
         while True:
             began = loop.time()
             with closing(WatchedFolders(self._folders())) as folders:
                 try:
-                    await self._in_thread(threads, _safe(partial(self._watch, folders, threads, loop)))
-                except Exception as error:  # noqa: BLE001 - what the watch stumbles over may be gone next time
+                    await self._in_thread(
+                        threads, _convert_panics(partial(self._forward_events, folders, threads, loop))
+                    )
+                except Exception as error:  # noqa: BLE001 - any failure of the watch may be temporary
                     if not folders.have_changed():
                         self.restarts += 1
-                        why = str(error) or type(error).__name__
-                        log.warning("the file watcher failed and is started again: %s", why)
-                    self._hinted.set()
-                    pause = min(2 * pause, RETRY_MOST_SECONDS) if loop.time() - began < 2 * pause else RETRY_SECONDS
+                        reason = str(error) or type(error).__name__
+                        log.warning("the file watcher failed; restarting it: %s", reason)
+                    self._scan_requested.set()
+                    pause = min(2 * pause, MAX_RETRY_SECONDS) if loop.time() - began < 2 * pause else RETRY_SECONDS
                     await folders.until_changed(pause)
 
     def _folders(self) -> list[Path]:
         return [self._home] if self._catalog.single else [self._home / name for name in PROJECT_FOLDERS]
 
-    def _watch(self, folders: WatchedFolders, threads: ThreadPoolExecutor, loop: asyncio.AbstractEventLoop) -> None:
-        """Pass on hints until the folders are no longer the same, or the process ends, in a thread."""
-        from watchfiles import watch  # not needed by a process that does not watch
+    def _forward_events(
+        self, folders: WatchedFolders, threads: ThreadPoolExecutor, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """Request a scan for each event until the folders are replaced or the process ends. Runs in a thread."""
+        from watchfiles import watch  # slow to import; only a process that watches needs it
 
         changes = watch(
             *(folders.existing or [self._home]),
-            watch_filter=None,  # the scan decides what counts; a filter here would miss swapped folders
-            step=STEP_MS,
-            debounce=DEBOUNCE_MS,
+            watch_filter=None,  # the scan decides which files matter; a filter would miss replaced folders
+            step=_STEP_MS,
+            debounce=_DEBOUNCE_MS,
             rust_timeout=int(_TICK_SECONDS * 1000),
             yield_on_timeout=True,
             stop_event=self._stop,
-            recursive=bool(folders.existing) and not self._catalog.single,  # what else lies there may be huge
+            recursive=bool(folders.existing) and not self._catalog.single,  # other content of a base folder may be huge
         )
         first = True
         with closing(changes):
             for changed in changes:
-                moved = folders.have_changed()
-                if changed or moved or first:  # a change before the watch began had no event
-                    self._hint(loop)
-                if moved or not _takes_work(threads):
+                replaced = folders.have_changed()
+                if changed or replaced or first:  # a change before the watch began caused no event
+                    self._request_scan(loop)
+                if replaced or not _accepts_work(threads):
                     return
                 first = False
 
-    def _hint(self, loop: asyncio.AbstractEventLoop) -> None:
-        with suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(self._hinted.set)
+    def _request_scan(self, loop: asyncio.AbstractEventLoop) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(self._scan_requested.set)
 
-    # --- looks
+    # --- scans
 
-    async def _look_again_and_again(self, threads: ThreadPoolExecutor) -> None:
+    async def _scan_repeatedly(self, threads: ThreadPoolExecutor) -> None:
         pause = RETRY_SECONDS
         while True:
-            self._hinted.clear()
+            self._scan_requested.clear()
             try:
-                due = await self._look(threads)
+                due = await self._scan_and_publish(threads)
             except (Exception, asyncio.CancelledError) as error:
                 if _is_cancelled(error):
                     raise
-                log.exception("a look at the project's files failed")
+                log.exception("scanning the project's files failed")
                 await asyncio.sleep(min(pause, self._reconcile))
-                pause = min(2 * pause, RETRY_MOST_SECONDS)
+                pause = min(2 * pause, MAX_RETRY_SECONDS)
                 continue
             pause = RETRY_SECONDS
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
-                    await self._hinted.wait()
+                    await self._scan_requested.wait()
                     await asyncio.sleep(self._next_scan - asyncio.get_running_loop().time())
 
-    async def _look(self, threads: ThreadPoolExecutor) -> float:
-        """Read the files, and let go live what may. Returns when to look next, by the loop's clock."""
+    async def _scan_and_publish(self, threads: ThreadPoolExecutor) -> float:
+        """Scan the files and publish those that are ready. Return the loop time of the next scan."""
         now, debouncer = asyncio.get_running_loop().time, self._debouncer
         began = now()
-        seen = await self._in_thread(threads, self._scan)
+        snapshot = await self._in_thread(threads, self._scan)
         was_pending = debouncer.pending
         self._next_scan = now() + (now() - began)
-        debouncer.observe(seen, self._catalog.current.digest, now())
-        if debouncer.pending and not was_pending and self._may_be_built_early(seen):
-            await self._built(seen)  # meanwhile it settles
+        debouncer.observe(snapshot, self._catalog.current.digest, now())
+        if debouncer.pending and not was_pending and self._can_build_early(snapshot):
+            await self._build(snapshot)  # during the quiet period
         while debouncer.pending:
             if wait := debouncer.ready_to_build(began).wait:
                 return began + wait
-            candidate = await self._built(seen)
+            candidate = await self._build(snapshot)
             if candidate is None:
-                debouncer.mark_handled(seen, self._catalog.current.digest, began)
+                debouncer.mark_handled(snapshot, self._catalog.current.digest, began)
                 break
-            verdict = debouncer.ready_to_publish(began, widens=candidate.widens, removes=candidate.removes)
-            if verdict.wait:
-                return began + verdict.wait
-            if verdict.hold:
-                await self._go_live_without(verdict.hold, began)
-            elif await self._goes_live(candidate):
-                debouncer.mark_handled(seen, self._catalog.current.digest, began)
+            readiness = debouncer.ready_to_publish(began, widens=candidate.widens, removes=candidate.removes)
+            if readiness.wait:
+                return began + readiness.wait
+            if readiness.hold:
+                await self._publish_without(readiness.hold, began)
+            elif await self._publish(candidate):
+                debouncer.mark_handled(snapshot, self._catalog.current.digest, began)
         return now() + self._reconcile
 
-    def _may_be_built_early(self, seen: Snapshot) -> bool:
-        """A small edit that runs nothing and asks nobody when it is built; not what is live: that ends a hold."""
+    def _can_build_early(self, snapshot: Snapshot) -> bool:
+        """Return whether building now, before the quiet period ends, is cheap and has no side effects.
+
+        Only small edits of agents and prompts qualify: building plugins runs their code and contacts servers. Files
+        equal to the live generation do not qualify either, because preparing them ends a hold.
+        """
         touched = self._debouncer.touched
-        if touched is None or len(touched) > FEW or seen.digest == self._catalog.current.digest:
+        if touched is None or len(touched) > _SMALL_EDIT_FILES or snapshot.digest == self._catalog.current.digest:
             return False
         return all(path.startswith((AGENTS + "/", PROMPTS + "/")) for path in touched)
 
-    async def _built(self, snapshot: Snapshot) -> Candidate | None:
-        """What a snapshot would make live; built once for as long as it is looked at again and again."""
-        known = self._candidate
-        if known is None or known.digest != snapshot.digest or known.before is not self._catalog.current:
+    async def _build(self, snapshot: Snapshot) -> Candidate | None:
+        """Build a snapshot's candidate, or return the one already built; None if the snapshot changes nothing."""
+        last = self._candidate
+        if last is None or last.digest != snapshot.digest or last.before is not self._catalog.current:
             self._candidate = await self._catalog.prepare(snapshot)
         return self._candidate
 
-    async def _goes_live(self, candidate: Candidate) -> bool:
-        """Publish; false if the catalog still serves something else, for whatever reason."""
+    async def _publish(self, candidate: Candidate) -> bool:
+        """Publish a candidate; return False if the catalog still serves another generation."""
         self._candidate = None
         return (await self._catalog.publish(candidate, trigger="watch")).digest == candidate.digest
 
-    async def _go_live_without(self, hold: frozenset[str], began: float) -> None:
-        held = self._counted(self._debouncer.hold_back(hold))
+    async def _publish_without(self, hold: frozenset[str], began: float) -> None:
+        held = self._with_cases(self._debouncer.hold_back(hold))
         candidate = await self._catalog.prepare(held)
         if candidate is not None:
-            await self._goes_live(candidate)
+            await self._publish(candidate)
         self._debouncer.mark_handled(held, self._catalog.current.digest, began)
 
     async def _in_thread(self, threads: ThreadPoolExecutor, function: Callable[[], T]) -> T:
-        """Call a function in a thread; when cancelled, wait a moment for the thread to end."""
+        """Call a function in a thread. When cancelled, wait up to `_STOP_SECONDS` for the thread to end."""
         future = asyncio.get_running_loop().run_in_executor(threads, function)
         self._busy.add(future)
         future.add_done_callback(self._busy.discard)
@@ -216,49 +227,49 @@ class Watcher:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             self._stop.set()
-            await asyncio.wait([future], timeout=STOP_SECONDS)
+            await asyncio.wait([future], timeout=_STOP_SECONDS)
             raise
 
     def _scan(self) -> Snapshot:
-        return self._counted(self._scanner.scan())
+        return self._with_cases(self._scanner.scan())
 
-    def _counted(self, snapshot: Snapshot) -> Snapshot:
+    def _with_cases(self, snapshot: Snapshot) -> Snapshot:
         return snapshot.with_cases_in_digest() if self._count_cases else snapshot
 
 
 class WatchedFolders:
-    """The folders among some paths, as they are now.
+    """The identities of folders at one moment, to detect when one is replaced by another.
 
-    Holds them open until `close`: a folder that is deleted and made again could have the same inode otherwise.
+    The folders stay open until `close`: otherwise a recreated folder could have the same inode.
     """
 
-    def __init__(self, wanted: Iterable[Path]) -> None:
-        self._wanted = tuple(wanted)
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._paths = tuple(paths)
         self._descriptors: list[int] = []
-        self._identities = [self._open(path) for path in self._wanted]
+        self._identities = [self._open(path) for path in self._paths]
 
     @property
     def existing(self) -> tuple[Path, ...]:
-        """Those of the paths that are folders."""
-        return tuple(path for path, found in zip(self._wanted, self._identities, strict=True) if found)
+        """The paths that are folders."""
+        return tuple(path for path, identity in zip(self._paths, self._identities, strict=True) if identity)
 
     def have_changed(self) -> bool:
-        """Whether another folder, or none, stands where one of these stood, or one where there was none."""
-        now = WatchedFolders(self._wanted)
+        """Return whether a folder was created, deleted or replaced."""
+        now = WatchedFolders(self._paths)
         now.close()
         return now._identities != self._identities
 
     async def until_changed(self, seconds: float) -> None:
-        """Wait until other folders stand there, but no longer than so many seconds."""
+        """Wait until a folder is created, deleted or replaced, at most `seconds`."""
         now = asyncio.get_running_loop().time
         ends = now() + seconds
-        while (left := ends - now()) > 0:
-            await asyncio.sleep(min(left, _TICK_SECONDS))
+        while (remaining := ends - now()) > 0:
+            await asyncio.sleep(min(remaining, _TICK_SECONDS))
             if self.have_changed():
                 return
 
     def close(self) -> None:
-        """Let go of the folders."""
+        """Close the folders."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 
@@ -266,14 +277,17 @@ class WatchedFolders:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             self._descriptors.append(descriptor)
-            status = os.fstat(descriptor)  # fails on network mounts whose folder is gone
+            status = os.fstat(descriptor)  # fails on network mounts whose folder was deleted
         except OSError:
             return None
         return os.path.realpath(path), status.st_dev, status.st_ino
 
 
-def _safe(function: Callable[[], T]) -> Callable[[], T]:
-    """The same, but what it raises is an Exception: a panic of watchfiles' Rust code is none, and would end all."""
+def _convert_panics(function: Callable[[], T]) -> Callable[[], T]:
+    """Return a function that raises RuntimeError instead of a BaseException.
+
+    A panic in watchfiles' Rust code is not an Exception and would stop the watcher.
+    """
 
     def call() -> T:
         try:
@@ -286,8 +300,8 @@ def _safe(function: Callable[[], T]) -> Callable[[], T]:
     return call
 
 
-def _takes_work(threads: ThreadPoolExecutor) -> bool:
-    """False when the process is about to end, and waits for its threads: a runtime may have been left open."""
+def _accepts_work(threads: ThreadPoolExecutor) -> bool:
+    """Return False once the interpreter is shutting down; it waits for threads that a runtime left open."""
     try:
         threads.submit(bool)
     except RuntimeError:
@@ -296,6 +310,6 @@ def _takes_work(threads: ThreadPoolExecutor) -> bool:
 
 
 def _is_cancelled(error: BaseException) -> bool:
-    """Whether it is this task that is to end; what the task calls may raise CancelledError on its own."""
+    """Return whether the current task is cancelled; a function it calls may also raise CancelledError on its own."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

@@ -10,7 +10,7 @@ from typing import Any, Self
 from framework.telemetry.span import TraceSpan
 from framework.types.trace import AttributeValue
 
-MAX_TEXT_CHARS = 4096
+_MAX_TEXT_CHARS = 4096
 """Of a text."""
 _INT_LIMIT = 2**63
 
@@ -59,4 +59,4 @@ def _attribute(value: Any) -> AttributeValue | None:
 
 
 def _text(value: object) -> str:
-    return str(value)[:MAX_TEXT_CHARS].encode("utf-8", "replace").decode()
+    return str(value)[:_MAX_TEXT_CHARS].encode("utf-8", "replace").decode()

@@ -262,7 +262,7 @@ def test_a_name_that_is_not_utf_8_is_told_and_the_watch_begun_again(tmp_path: Pa
             path = os.fsencode(tmp_path) + b"/agents.d/" + name
             await asyncio.to_thread(put, path)
             await seen.until(lambda generation: bool(generation.errors))
-            assert seen.current.errors[0].message == "cannot be read: its name is not UTF-8"
+            assert seen.current.errors[0].message == "cannot be read: the file name is not UTF-8"
             assert seen.runtime.watcher is not None
             assert seen.runtime.watcher.restarts >= 1
             write(tmp_path, {A: one("a", "New.")})

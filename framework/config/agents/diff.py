@@ -14,8 +14,7 @@ from typing import Any, get_args
 
 from pydantic import SecretStr
 
-from framework.config.files.snapshot import SETTINGS
-from framework.config.settings import Settings, common_folders
+from framework.config.settings import SETTINGS_FILE, Settings, common_folders
 from framework.types.change import Change, ChangeEffect
 from framework.types.spec import CONTENT_MODES, RISKS, AgentSpec, HookPlace
 
@@ -43,10 +42,10 @@ def diff_settings(before: Settings, after: Settings) -> Iterator[Change]:
     for path, was, now in _leaves((), before.model_dump(), after.model_dump()):
         key = ".".join(path)
         if key in _SETTINGS_SETS:
-            yield from _set_changes(SETTINGS, key, was or [], now or [], _SETTINGS_SETS[key])
+            yield from _set_changes(SETTINGS_FILE, key, was or [], now or [], _SETTINGS_SETS[key])
         else:
             effect = _SETTINGS_EFFECTS.get(key, _wider if path[0] == "tools" else _neutral)(was, now)
-            yield Change(agent=SETTINGS, key=key, before=_masked(was), after=_masked(now), effect=effect)
+            yield Change(agent=SETTINGS_FILE, key=key, before=_masked(was), after=_masked(now), effect=effect)
 
 
 def diff_agent(before: AgentSpec, after: AgentSpec) -> Iterator[Change]:

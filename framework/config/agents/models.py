@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from framework.config.settings import SETTINGS_FILE, Settings, variable_name
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
 from framework.config.yaml.environment import expand
-from framework.config.yaml.parse import redact_problems
+from framework.config.yaml.parse import mask_problems
 from framework.llm.capabilities import unsupported_settings
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
@@ -42,7 +42,7 @@ def setting_problems(settings: Settings, source: bytes, models: Collection[str])
     for path, name, message in wrong:
         hint = _ALIAS_HINT if path in aliases else _HINT
         if _at(written, path) == name:
-            yield from redact_problems([document.problem(path, message, hint=hint)], source)
+            yield from mask_problems([document.problem(path, message, hint=hint)], source)
         elif os.environ.get(variable_name(path)) == name:
             yield Problem(path=variable_name(path), message=message, hint=hint)
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from framework.config.agents.unexpected_errors import problem_from_exception
 from framework.config.yaml.document import Document, DocumentError, read_document
 from framework.config.yaml.environment import expand
-from framework.config.yaml.parse import ParseError, redact_problems, sort_problems, validation_problems
+from framework.config.yaml.parse import ParseError, mask_problems, sort_problems, validation_problems
 from framework.types.problem import Problem
 from framework.types.tool_servers import McpServer, SkillHost, Sources
 
@@ -82,15 +82,15 @@ def read_sources(path: str, source: bytes, environ: Mapping[str, str]) -> Iterat
     try:
         document = read_document(path, source)
     except DocumentError as error:
-        raise ParseError(redact_problems([error.problem], source)) from None
+        raise ParseError(mask_problems([error.problem], source)) from None
     data, problems = expand(document, environ)
     if problems:
-        raise ParseError(redact_problems(problems, source))
+        raise ParseError(mask_problems(problems, source))
     try:
         found = Sources.model_validate(data)
     except ValidationError as error:
         wrong = validation_problems(error.errors(include_url=False), document, Sources)
-        raise ParseError(redact_problems(sort_problems(wrong), source)) from None
+        raise ParseError(mask_problems(sort_problems(wrong), source)) from None
     for name, server in found.mcp_servers.items():
         yield DeclaredSource(f"mcp.{name}", server, document, ("mcp_servers", name))
     for name, host in found.skill_hosts.items():

@@ -1,6 +1,6 @@
-"""When what lies on disk may go live: not while it is being written, and what gives rights later than what takes them.
+"""Decides when changed files take effect: after a quiet period that depends on the change.
 
-Pure logic: it is told what was seen and when, and looks at no clock and no file.
+Pure logic: the caller passes each snapshot and the time; nothing here reads a clock or a file.
 """
 
 from __future__ import annotations
@@ -14,148 +14,147 @@ _MIN_PATIENCE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class GracePeriods:
-    """How long files must have been the same, in seconds, before they go live."""
+    """How long files must remain unchanged before they take effect, in seconds."""
 
     quiet: float = 0.1
-    """Whatever they say."""
+    """After any change."""
     removal: float = 0.5
-    """When a file or an agent is gone: programs also save by deleting and writing anew."""
+    """When a file or an agent was removed: some programs save a file by deleting and recreating it."""
     widening: float = 1.0
-    """When an agent may do more: the first half of a file can say less about what is forbidden than the whole."""
+    """When an agent gains permissions: a half-written file may lack the restrictions of the whole file."""
 
     @property
     def patience(self) -> float:
-        """After how long files that never stop changing are taken as they are; at least twice the longest grace."""
+        """Seconds after which files that never stop changing take effect; at least twice the longest period."""
         return max(_MIN_PATIENCE_SECONDS, 2 * self.quiet, 2 * self.removal, 2 * self.widening)
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """What to do with what was seen last."""
+    """Whether the observed files may be built or published."""
 
     wait: float = 0.0
-    """Not yet: look again in so many seconds. 0: it may go live."""
+    """Seconds until the next check; 0 if the files are ready."""
     hold: frozenset[str] = field(default=frozenset())
-    """Files that go live only as they were before."""
+    """Files to publish in their earlier version."""
 
 
 class Debouncer:
-    """Follows the files from look to look.
+    """Tracks file changes from one scan to the next.
 
-    A set of files goes live as a whole, once all of it has been the same for as long as its strongest change demands:
-    an edit that both widens and tightens waits as one that widens. Only while files never stop changing, what has been
-    the same for long enough goes live without the rest.
+    All pending changes take effect together, once none of the files has changed for the longest grace period that
+    applies: an edit that both grants and restricts permissions waits as one that grants them. If files never stop
+    changing, those that were unchanged for long enough take effect without the others.
     """
 
-    def __init__(self, graces: GracePeriods, live: str) -> None:
-        """Args: `live`, the digest of what is live."""
-        self._graces = graces
+    def __init__(self, periods: GracePeriods, live: str) -> None:
+        """Begin with `live`, the digest of the published files."""
+        self._periods = periods
         self._live = self._handled_digest = live
         self._handled: Snapshot | None = None
-        """What was dealt with last, once that is known."""
-        self._seen: Snapshot | None = None
-        self._since = self._changed = 0.0
+        """The last published or rejected snapshot, once one is known."""
+        self._observed: Snapshot | None = None
+        self._pending_since = self._changed_at = 0.0
         self._touched: dict[str, float] = {}
-        """When each file was last seen to be another than before, of those that are not settled."""
+        """When each file last changed, for files that differ from the handled snapshot."""
 
     @property
     def pending(self) -> bool:
-        """Something was seen that is neither live nor refused."""
-        return self._seen is not None and self._seen.digest != self._handled_digest
+        """Whether the observed files are neither published nor rejected."""
+        return self._observed is not None and self._observed.digest != self._handled_digest
 
     @property
     def touched(self) -> frozenset[str] | None:
-        """The files that may be others than those that were dealt with last; None while these are not known."""
+        """Files that may differ from the last handled snapshot; None until one is known."""
         return None if self._handled is None else frozenset(self._touched)
 
-    def observe(self, seen: Snapshot, live: str, ended: float) -> None:
-        """Tell what a look at the files showed.
+    def observe(self, snapshot: Snapshot, live: str, ended: float) -> None:
+        """Record the result of a scan.
 
         Args:
-            seen: the files.
-            live: the digest of what is live by now, for other reasons maybe.
-            ended: when the look ended, in seconds.
+            snapshot: the files that were found.
+            live: the digest of the published files, which another caller may have replaced.
+            ended: when the scan ended, in seconds.
         """
         was_pending = self.pending
         if live != self._live:
             self._live = self._handled_digest = live
-        before, self._seen = self._seen, seen
-        if before is None or before.digest != seen.digest:
-            self._changed = ended
-            self._touched |= dict.fromkeys(_differences(before, seen), ended)
-        if seen.digest == live:
-            self._handled, self._touched = seen, {}
+        before, self._observed = self._observed, snapshot
+        if before is None or before.digest != snapshot.digest:
+            self._changed_at = ended
+            self._touched |= dict.fromkeys(_differences(before, snapshot), ended)
+        if snapshot.digest == live:
+            self._handled, self._touched = snapshot, {}
         if not was_pending:
-            self._since = ended
+            self._pending_since = ended
 
     def ready_to_build(self, now: float) -> Readiness:
-        """Whether what was seen may be looked at more closely: built, to see what it would change."""
-        return Readiness(wait=max(0.0, self._capped(self._changed + self._graces.quiet) - now))
+        """Return whether the files may be built, which shows whether they grant or remove anything."""
+        return Readiness(wait=max(0.0, self._within_patience(self._changed_at + self._periods.quiet) - now))
 
     def ready_to_publish(self, now: float, *, widens: bool, removes: bool) -> Readiness:
-        """Whether what was seen may go live.
+        """Return whether the files may take effect.
 
         Args:
-            now: when the last look began, in seconds.
-            widens: some agent may do more than before.
-            removes: some agent is gone.
+            now: when the last scan began, in seconds.
+            widens: some agent gains permissions.
+            removes: some agent is removed.
         """
-        gone = self._gone()
-        grace = self._graces.quiet
-        if removes or gone:
-            grace = max(grace, self._graces.removal)
+        removed = self._removed_files()
+        grace = self._periods.quiet
+        if removes or removed:
+            grace = max(grace, self._periods.removal)
         if widens:
-            grace = max(grace, self._graces.widening)
-        due = self._changed + grace
+            grace = max(grace, self._periods.widening)
+        due = self._changed_at + grace
         if now >= due:
             return Readiness()
-        if self._handled is None:  # nothing is known that files could be held at
+        if self._handled is None:  # there is no earlier version to hold files at
             return Readiness(wait=due - now)
-        if not self._is_endless(now):
-            return Readiness(wait=self._capped(due) - now)
-        return Readiness(
-            hold=frozenset(path for path in self._touched if self._is_young(path, now, gone, widens=widens))
-        )
+        if not self._is_out_of_patience(now):
+            return Readiness(wait=self._within_patience(due) - now)
+        hold = (path for path in self._touched if self._is_in_grace(path, now, removed, widens=widens))
+        return Readiness(hold=frozenset(hold))
 
     def mark_handled(self, snapshot: Snapshot, live: str, now: float) -> None:
-        """Tell that a snapshot was dealt with: it is live, would change nothing, or was refused.
+        """Record that a snapshot was published, rejected, or changed nothing.
 
         Args:
-            snapshot: the one that was seen, or the one with some files held.
-            live: the digest of what is live now.
-            now: when the last look began, in seconds.
+            snapshot: the observed one, or the result of `hold_back`.
+            live: the digest of the files that are published now.
+            now: when the last scan began, in seconds.
         """
         self._handled, self._handled_digest, self._live = snapshot, snapshot.digest, live
-        self._since = now
-        differ = _differences(snapshot, self._seen)
-        self._touched = {path: at for path, at in self._touched.items() if path in differ}
+        self._pending_since = now
+        different = _differences(snapshot, self._observed)
+        self._touched = {path: at for path, at in self._touched.items() if path in different}
 
     def hold_back(self, paths: frozenset[str]) -> Snapshot:
-        """What was seen last, with some files as they were when they were dealt with last."""
-        assert self._seen is not None, "nothing was seen"
-        assert self._handled is not None, "nothing was seen"
-        return self._seen.with_earlier(paths, self._handled)
+        """Return the observed snapshot with some files in their last handled version."""
+        assert self._observed is not None, "nothing was observed"
+        assert self._handled is not None, "nothing was observed"
+        return self._observed.with_earlier(paths, self._handled)
 
-    def _capped(self, due: float) -> float:
-        return min(due, self._since + self._graces.patience)
+    def _within_patience(self, due: float) -> float:
+        return min(due, self._pending_since + self._periods.patience)
 
-    def _is_endless(self, now: float) -> bool:
-        return now >= self._since + self._graces.patience
+    def _is_out_of_patience(self, now: float) -> bool:
+        return now >= self._pending_since + self._periods.patience
 
-    def _gone(self) -> frozenset[str]:
-        if self._seen is None or self._handled is None:
+    def _removed_files(self) -> frozenset[str]:
+        if self._observed is None or self._handled is None:
             return frozenset()
-        return frozenset(self._handled.files.keys() - self._seen.files.keys())
+        return frozenset(self._handled.files.keys() - self._observed.files.keys())
 
-    def _is_young(self, path: str, now: float, gone: frozenset[str], *, widens: bool) -> bool:
-        grace = self._graces.widening if widens else 0.0
-        if path in gone:
-            grace = max(grace, self._graces.removal)
+    def _is_in_grace(self, path: str, now: float, removed: frozenset[str], *, widens: bool) -> bool:
+        grace = self._periods.widening if widens else 0.0
+        if path in removed:
+            grace = max(grace, self._periods.removal)
         return grace > 0 and now - self._touched[path] < grace
 
 
 def _differences(before: Snapshot | None, after: Snapshot | None) -> set[str]:
-    """The files that are not the same."""
+    """Return the paths whose content, or problem, differs."""
     if before is None or after is None:
         return set()
     names = before.files.keys() | after.files.keys()

@@ -1,4 +1,4 @@
-"""Reads a project's folders: which files count, and each of them in one piece, never half of what is being written."""
+"""Finds the relevant files below a folder and reads each one consistently: never a half-written version."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from framework.config.yaml.document import MAX_FILE_BYTES
+from framework.config.yaml.document import MAX_DOCUMENT_BYTES
 
 _MAX_ATTEMPTS, _RETRY_SECONDS = 5, 0.005
-"""How often, and how far apart, a file is read that changes while it is read."""
+"""Attempts to read a file that changes while it is read, and the pause between them."""
 _HIDDEN_FOLDERS, _HIDDEN_FILES = (".", "__"), (".", "_")
 _HELPER_SUFFIXES = (".py", ".j2")
-"""Helpers of plugins and parts of templates have names that begin with `_`: these are not hidden."""
+"""Helper modules of plugins and partial templates may begin with `_`; they are not hidden."""
 FINE_NS, COARSE_NS = 50_000_000, 2_000_000_000
-"""How far apart two changes of a file must be to have different times; coarse where times are whole seconds."""
+"""Resolution of file times, in nanoseconds; the coarse one applies where times are whole seconds."""
 
 Fingerprint = tuple[int, int, int, int, int]
-"""Device, inode, size, mtime and ctime. The ctime, which no program can set, tells an edit that puts the mtime back."""
+"""Device, inode, size, mtime and ctime. No program can set the ctime, so it reveals an edit that restores the mtime."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file that counts, or what stands in the way of it."""
+    """A file that was found, or the error that prevents reading it."""
 
     path: str
     link: bool = False
@@ -35,34 +35,34 @@ class FoundFile:
 
 
 def fingerprint(status: os.stat_result) -> Fingerprint:
-    """What differs once a file was changed, up to changes that follow one another too fast for its times."""
+    """Return a value that changes with the file, except for edits within the resolution of its times."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def was_stable(read: Fingerprint, began_ns: int) -> bool:
-    """Whether a file had been left alone long enough, when reading it began, for its next change to have another time.
+    """Return whether the file's last change was old enough that its next change will have a different time.
 
     Args:
-        read: of the file that was read.
-        began_ns: when reading began, in nanoseconds since 1970.
+        read: the fingerprint of the file that was read.
+        began_ns: when reading began, in Unix nanoseconds.
     """
     changed = read[-1]
     return began_ns - changed > (FINE_NS if changed % 1_000_000_000 else COARSE_NS)
 
 
 def find_files(folder: str, suffixes: tuple[str, ...]) -> Iterator[FoundFile]:
-    """The files of a folder that count, and what could not be looked into; in no order.
+    """Yield the files below a folder, and the folders that cannot be read, in no order.
 
-    Hidden and private names are passed over. A link must not lead out of the folder. One to another folder is followed
-    only into what is hidden, as Kubernetes mounts its files: what it shows is otherwise there already.
+    Hidden and private names are skipped. A symbolic link must not point outside the folder. A link to a folder is
+    followed only if the folder is hidden, as in Kubernetes volume mounts: a visible folder is listed anyway.
     """
-    waiting: list[tuple[str, tuple[Path, ...]]] = [(folder, ())]
-    while waiting:  # no recursion: folders may be nested deeper than calls can be
-        where, followed = waiting.pop()
+    pending: list[tuple[str, tuple[Path, ...]]] = [(folder, ())]
+    while pending:  # not recursive: folders may be nested deeper than the call stack allows
+        current, followed = pending.pop()
         try:
-            entries = _entries(where)
+            entries = _entries(current)
         except OSError as error:
-            yield FoundFile(where, error=error)
+            yield FoundFile(current, error=error)
             continue
         for entry in entries:
             if not _is_folder(entry):
@@ -74,23 +74,23 @@ def find_files(folder: str, suffixes: tuple[str, ...]) -> Iterator[FoundFile]:
                     yield FoundFile(entry.path, link=True, error=error)
                     continue
                 if target is None:
-                    waiting.append((entry.path, followed))
+                    pending.append((entry.path, followed))
                 elif _is_hidden(target) and target not in followed:
-                    waiting.append((entry.path, (*followed, target)))
+                    pending.append((entry.path, (*followed, target)))
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as listed:
-            return list(listed)
+        with os.scandir(folder) as entries:
+            return list(entries)
     except FileNotFoundError:
-        return []  # never made, or deleted just now
+        return []  # never created, or deleted a moment ago
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads to itself
+    except OSError:  # a link to itself
         return False
 
 
@@ -114,44 +114,44 @@ def _file(entry: os.DirEntry[str], folder: str, suffixes: tuple[str, ...]) -> It
 
 
 def _link_target(path: str, folder: str) -> Path:
-    """Where a link leads, relative to the folder; raises OSError if out of it: what is served lies in the folder."""
-    target, inside = Path(os.path.realpath(path, strict=True)), os.path.realpath(folder)
-    if not target.is_relative_to(inside):
-        raise OSError(errno.EXDEV, "it is a link that leads out of the folder")
-    return target.relative_to(inside)
+    """Return the target of a link, relative to the folder; raise OSError if it is outside the folder."""
+    target, base = Path(os.path.realpath(path, strict=True)), os.path.realpath(folder)
+    if not target.is_relative_to(base):
+        raise OSError(errno.EXDEV, "symbolic link points outside its folder")
+    return target.relative_to(base)
 
 
 def read_consistent(path: str) -> tuple[bytes, Fingerprint]:
     """Read a file as it was at one moment.
 
     Raises:
-        OSError: it cannot be read, is no regular file, has more than `MAX_BYTES` bytes, or never stopped changing.
+        OSError: the file cannot be read, is not a regular file, is larger than `MAX_DOCUMENT_BYTES`, or kept changing.
     """
     for attempt in range(_MAX_ATTEMPTS):
         if attempt:
             time.sleep(_RETRY_SECONDS)
-        # without O_NONBLOCK a FIFO of that name would hang the reader
+        # without O_NONBLOCK, opening a FIFO of that name would block
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             before = os.fstat(descriptor)
             if not stat.S_ISREG(before.st_mode):
-                raise OSError(errno.EINVAL, "it is not a regular file")
+                raise OSError(errno.EINVAL, "not a regular file")
             source = _read(descriptor)
             after = os.fstat(descriptor)
         finally:
             os.close(descriptor)
-        if len(source) > MAX_FILE_BYTES:
-            raise OSError(errno.EFBIG, f"it has more than {MAX_FILE_BYTES} bytes")
+        if len(source) > MAX_DOCUMENT_BYTES:
+            raise OSError(errno.EFBIG, f"larger than {MAX_DOCUMENT_BYTES} bytes")
         if fingerprint(before) == fingerprint(after) and len(source) == after.st_size:
             return source, fingerprint(after)
-    raise OSError(errno.EBUSY, "it is being written")
+    raise OSError(errno.EBUSY, "still being written")
 
 
 def _read(descriptor: int) -> bytes:
-    """All of a file, or a byte more than may be."""
+    """Read the whole file, or one byte more than allowed."""
     parts: list[bytes] = []
-    left = MAX_FILE_BYTES + 1
-    while left and (part := os.read(descriptor, left)):
+    remaining = MAX_DOCUMENT_BYTES + 1
+    while remaining and (part := os.read(descriptor, remaining)):
         parts.append(part)
-        left -= len(part)
+        remaining -= len(part)
     return b"".join(parts)

@@ -1,4 +1,4 @@
-"""The project's files as bytes, read in one go: what a generation is built from."""
+"""Takes snapshots of the project's files, from which generations are built."""
 
 from __future__ import annotations
 
@@ -11,58 +11,61 @@ from operator import itemgetter
 from pathlib import Path
 
 from framework.config.files.reading import Fingerprint, FoundFile, find_files, fingerprint, read_consistent, was_stable
+from framework.config.settings import SETTINGS_FILE
 from framework.types.problem import Problem
 
 AGENTS, PROMPTS, PLUGINS = "agents.d", "prompts", "plugins"
-SETTINGS = "agentsd.yaml"
 PROJECT_FOLDERS: Mapping[str, tuple[str, ...]] = {
     AGENTS: (".yaml", ".yml"),
     PROMPTS: (".j2",),
     PLUGINS: (".py", ".yaml", ".yml"),
 }
-"""The watched folders, and the files in them that count."""
+"""The watched folders, and the suffixes of the files that are read in each."""
 TEST_SUFFIXES = (".test.yaml", ".test.yml")
-"""Of the files of cases beside agents. They are kept apart: what is served does not depend on them."""
+"""Suffixes of case files next to agent files. They are kept separately: agents do not depend on them."""
 
 Cases = Mapping[str, bytes | Problem]
-"""Files of cases by path: their bytes, or why they cannot be read."""
+"""Case files by path: the content, or the problem that prevents reading it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Files by their path relative to the root, such as `agents.d/support.yaml`."""
+    """The project's files at one moment, by path relative to the root, such as `agents.d/support.yaml`."""
 
     files: Mapping[str, bytes]
     problems: tuple[Problem, ...]
     digest: str
-    """Equal for equal paths and bytes; of files of cases only where they are counted."""
+    """Equal for equal paths and bytes. Includes case files only after `with_cases_in_digest`."""
     cases: Cases = field(default_factory=dict)
 
     def with_cases_in_digest(self) -> Snapshot:
-        """The same files; here another case is another digest, as it must be where cases decide what goes live."""
+        """Return a copy whose digest covers case files, for projects whose cases gate publication."""
         parts = [part for path, source in sorted(self.cases.items()) for part in (path, _bytes_of(source))]
         return replace(self, digest=source_digest(self.digest, *parts)) if parts else self
 
     def with_earlier(self, paths: Collection[str], earlier: Snapshot) -> Snapshot:
-        """The same, but with some paths as they were in an earlier snapshot."""
+        """Return a copy with some paths in the version of an earlier snapshot."""
         files = {path: source for path, source in self.files.items() if path not in paths}
         files |= {path: source for path, source in earlier.files.items() if path in paths}
         problems = [problem for problem in self.problems if problem.path not in paths]
         problems += [problem for problem in earlier.problems if problem.path in paths]
         return build_snapshot(files, problems, self.cases)
 
-    def below(self, folder: str) -> dict[str, bytes]:
-        """The files of one folder; a file that is a project by itself counts as one of `agents.d`."""
+    def files_in(self, folder: str) -> dict[str, bytes]:
+        """Return the files of one folder; a single-file project counts as a file in `agents.d`."""
         return {path: source for path, source in self.files.items() if _is_in(path, folder)}
 
     def unreadable(self, folder: str, known: Iterable[str]) -> dict[str, Problem]:
-        """What is there in a folder but could not be read; of a folder in it, the files that are known from before."""
-        found: dict[str, Problem] = {}
+        """Return the files in a folder that could not be read.
+
+        For a folder that could not be read, these are the `known` files below it.
+        """
+        unreadable: dict[str, Problem] = {}
         for problem in self.problems:
             if _is_in(problem.path, folder):
                 below = [path for path in known if path.startswith(problem.path + "/")]
-                found.update(dict.fromkeys(below or [problem.path], problem))
-        return found
+                unreadable.update(dict.fromkeys(below or [problem.path], problem))
+        return unreadable
 
 
 def _bytes_of(source: bytes | Problem) -> bytes:
@@ -71,47 +74,47 @@ def _bytes_of(source: bytes | Problem) -> bytes:
 
 def _is_in(path: str, folder: str) -> bool:
     top, below, _ = path.partition("/")
-    return top == folder or (folder == AGENTS and not below and top not in PROJECT_FOLDERS and top != SETTINGS)
+    return top == folder or (folder == AGENTS and not below and top not in PROJECT_FOLDERS and top != SETTINGS_FILE)
 
 
 def source_digest(*parts: bytes | str) -> str:
-    """A short content hash."""
-    hashed = blake2b(digest_size=8)
+    """Return a 64-bit digest of the parts, in hexadecimal."""
+    digest = blake2b(digest_size=8)
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
-        hashed.update(len(data).to_bytes(8, "big") + data)
-    return hashed.hexdigest()
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()
 
 
 def take_snapshot(root: Path) -> Snapshot:
-    """Read every file that counts below the root's folders; what cannot be read is a Problem."""
+    """Read the project's files; a file that cannot be read becomes a Problem."""
     return Scanner(root).scan()
 
 
 def take_single_file_snapshot(path: Path) -> Snapshot:
-    """A project of one agent file, and of its cases if they lie beside it."""
+    """Read a project that is one agent file, with its case files if there are any."""
     return Scanner(path, single=True).scan()
 
 
 class Scanner:
-    """Reads the files again and again; only those that changed since the last time are opened.
+    """Scans the project's files repeatedly, and opens only those that changed since the previous scan.
 
-    One call at a time: it remembers what it read.
+    Not safe for concurrent calls.
     """
 
     def __init__(self, root: Path, *, single: bool = False) -> None:
         self._root, self._single = root, single
-        self._known: dict[str, tuple[Fingerprint, bytes]] = {}
+        self._read: dict[str, tuple[Fingerprint, bytes]] = {}
         self._last: Snapshot | None = None
 
     def scan(self) -> Snapshot:
-        """The files as they are now; the very same object as before if nothing changed."""
+        """Return a snapshot of the current files; the previous object if nothing changed."""
         files: dict[str, bytes] = {}
         problems: list[Problem] = []
         cases: dict[str, bytes | Problem] = {}
-        known: dict[str, tuple[Fingerprint, bytes]] = {}
-        for name, found in sorted(self._found(), key=itemgetter(0)):
-            source = self._source(name, found, known)
+        read: dict[str, tuple[Fingerprint, bytes]] = {}
+        for name, file in sorted(self._find(), key=itemgetter(0)):
+            source = self._source(name, file, read)
             if source is None:
                 continue
             if name.endswith(TEST_SUFFIXES) and _is_in(name, AGENTS):
@@ -120,45 +123,43 @@ class Scanner:
                 problems.append(source)
             else:
                 files[name] = source
-        self._known = known
+        self._read = read
         last = self._last
         if last is None or last.files != files or last.problems != tuple(problems) or last.cases != cases:
             self._last = last = build_snapshot(files, problems, cases)
         return last
 
-    def _found(self) -> Iterator[tuple[str, FoundFile]]:
-        """What counts, by its path relative to the root."""
-        settings = (self._root.parent if self._single else self._root) / SETTINGS
+    def _find(self) -> Iterator[tuple[str, FoundFile]]:
+        """Yield the relevant files with their paths relative to the root."""
+        settings = (self._root.parent if self._single else self._root) / SETTINGS_FILE
         if os.path.lexists(settings):
-            yield SETTINGS, _stat(settings)
+            yield SETTINGS_FILE, _stat(settings)
         if self._single:
-            beside = [self._root.with_name(self._root.stem + suffix) for suffix in TEST_SUFFIXES]
-            yield from ((path.name, _stat(path)) for path in (self._root, *filter(Path.is_file, beside)))
+            cases = [self._root.with_name(self._root.stem + suffix) for suffix in TEST_SUFFIXES]
+            yield from ((path.name, _stat(path)) for path in (self._root, *filter(Path.is_file, cases)))
             return
-        root = os.path.join(self._root, "")  # noqa: PTH118 - a string: a Path for each of many files takes its time
+        root = os.path.join(self._root, "")  # noqa: PTH118 - creating a Path for each of many files is slow
         for folder, suffixes in PROJECT_FOLDERS.items():
-            for found in find_files(root + folder, suffixes):
-                yield found.path.removeprefix(root), found
+            for file in find_files(root + folder, suffixes):
+                yield file.path.removeprefix(root), file
 
-    def _source(
-        self, name: str, found: FoundFile, known: dict[str, tuple[Fingerprint, bytes]]
-    ) -> bytes | Problem | None:
-        """What a file holds, or why it cannot be read; none if it was deleted since the folder was listed."""
+    def _source(self, name: str, file: FoundFile, read: dict[str, tuple[Fingerprint, bytes]]) -> bytes | Problem | None:
+        """Return the content or the problem of a file; None if it was deleted since the folder was listed."""
         try:
             name.encode()
-            if found.status is None:
-                raise found.error or FileNotFoundError
-            entry = self._known.get(name)
-            if entry is None or entry[0] != fingerprint(found.status):
+            if file.status is None:
+                raise file.error or FileNotFoundError
+            entry = self._read.get(name)
+            if entry is None or entry[0] != fingerprint(file.status):
                 began = time.time_ns()
-                source, read = read_consistent(found.path)
-                entry = read, source
-                if not was_stable(read, began):
+                source, version = read_consistent(file.path)
+                entry = version, source
+                if not was_stable(version, began):
                     return source
-            known[name] = entry
+            read[name] = entry
             return entry[1]
         except FileNotFoundError as error:
-            return _unreadable(name, error) if found.link or self._single else None
+            return _unreadable(name, error) if file.link or self._single else None
         except (OSError, UnicodeEncodeError) as error:
             return _unreadable(name, error)
 
@@ -171,7 +172,7 @@ def _stat(path: Path) -> FoundFile:
 
 
 def build_snapshot(files: Mapping[str, bytes], problems: Iterable[Problem], cases: Cases) -> Snapshot:
-    """A snapshot with its digest."""
+    """Create a snapshot and compute its digest."""
     problems = tuple(problems)
     parts = [part for name, source in sorted(files.items()) for part in (name, source)]
     digest = source_digest(*parts, *(str(problem) for problem in problems))
@@ -181,5 +182,5 @@ def build_snapshot(files: Mapping[str, bytes], problems: Iterable[Problem], case
 def _unreadable(name: str, error: OSError | UnicodeEncodeError) -> Problem:
     printable = os.fsencode(name).decode("utf-8", "backslashreplace")
     if isinstance(error, UnicodeEncodeError):
-        return Problem(path=printable, message="cannot be read: its name is not UTF-8")
+        return Problem(path=printable, message="cannot be read: the file name is not UTF-8")
     return Problem(path=printable, message=f"cannot be read: {error.strerror or error}")

@@ -18,10 +18,10 @@ from framework.config.agents.prices import PriceList
 from framework.config.agents.sources import SourceCache, SourceFiles
 from framework.config.agents.toolbox import PluginCache, Toolbox
 from framework.config.agents.unexpected_errors import problem_from_exception
-from framework.config.files.snapshot import AGENTS, PLUGINS, PROMPTS, SETTINGS, Snapshot, source_digest
+from framework.config.files.snapshot import AGENTS, PLUGINS, PROMPTS, Snapshot, source_digest
 from framework.config.generations.generation import Generation
 from framework.config.generations.reload_effects import SettingsFile
-from framework.config.settings import EMPTY_SETTINGS, Settings
+from framework.config.settings import EMPTY_SETTINGS, SETTINGS_FILE, Settings
 from framework.config.templates.prompts import Prompts
 from framework.config.yaml.parse import ParseError, parse_agent, sort_problems
 from framework.tools.plugins.loader import Plugin, plugins_of
@@ -70,7 +70,7 @@ class GenerationBuilder:
     def sources(self, snapshot: Snapshot) -> SourceFiles:
         """Return the tool servers that a snapshot declares."""
         with self._lock:
-            return self._sources.read(snapshot.below(PLUGINS), snapshot.unreadable(PLUGINS, ()))
+            return self._sources.read(snapshot.files_in(PLUGINS), snapshot.unreadable(PLUGINS, ()))
 
     def build(self, snapshot: Snapshot, previous: Generation, external: ExternalTools) -> Generation:
         """Build the generation after `previous`. Its `problems` contain every file that was not usable."""
@@ -104,7 +104,7 @@ class GenerationBuilder:
     def _build_restricted(
         self, snapshot: Snapshot, previous: Generation, external: ExternalTools, reasons: tuple[Problem, ...]
     ) -> Generation:
-        files = snapshot.below(AGENTS)
+        files = snapshot.files_in(AGENTS)
         parsed: dict[str, ParsedAgent | ParseError] = self._parse_all(files)
         unreadable = snapshot.unreadable(AGENTS, [agent.path for agent in previous.agents.values()])
         parsed |= {path: ParseError([problem]) for path, problem in unreadable.items()}
@@ -123,10 +123,10 @@ class GenerationBuilder:
         except ConfigError as error:
             return self._build_restricted(snapshot, previous, external, tuple(error.problems))
         problems = [*snapshot.problems, *self._settings.restart_warnings()]
-        problems += setting_problems(settings, snapshot.files.get(SETTINGS, EMPTY_SETTINGS), self._models)
+        problems += setting_problems(settings, snapshot.files.get(SETTINGS_FILE, EMPTY_SETTINGS), self._models)
         toolbox = self._toolbox(snapshot, previous, external)
-        prompts = self._prompts(snapshot.below(PROMPTS), problems)
-        parsed = self._parse_all(snapshot.below(AGENTS))
+        prompts = self._prompts(snapshot.files_in(PROMPTS), problems)
+        parsed = self._parse_all(snapshot.files_in(AGENTS))
         self._update_link_context(settings, toolbox, prompts)
         valid = {path: result for path, result in parsed.items() if isinstance(result, ParsedAgent)}
         linker = Linker(self._link_context, valid, previous.agents)
@@ -153,7 +153,7 @@ class GenerationBuilder:
 
     def _toolbox(self, snapshot: Snapshot, previous: Generation, external: ExternalTools) -> Toolbox:
         unreadable = snapshot.unreadable(PLUGINS, self._plugins.paths)
-        files, is_serving = snapshot.below(PLUGINS), previous.number > 0
+        files, is_serving = snapshot.files_in(PLUGINS), previous.number > 0
         toolbox = self._plugins.toolbox(files, unreadable, previous.live_plugins, is_serving=is_serving)
         return toolbox.with_external(external)
 

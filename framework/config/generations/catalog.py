@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter, time_ns
 
 from framework.config.agents.external_tools import ExternalTools, discover
-from framework.config.files.snapshot import SETTINGS, Snapshot, take_single_file_snapshot, take_snapshot
+from framework.config.files.snapshot import Snapshot, take_single_file_snapshot, take_snapshot
 from framework.config.generations.admission import Admission, Gate
 from framework.config.generations.builder import GenerationBuilder
 from framework.config.generations.candidate import Candidate, Preview, ReloadOutcome
@@ -20,7 +20,7 @@ from framework.config.generations.history import History, Trigger
 from framework.config.generations.leases import Lease, Leases
 from framework.config.generations.reload_effects import SettingsFile
 from framework.config.generations.reload_trace import open_reload_span, record_reload
-from framework.config.settings import Settings
+from framework.config.settings import SETTINGS_FILE, Settings
 from framework.telemetry.metrics import ReloadMetrics
 from framework.tools.connection_pool import ConnectionPool
 from framework.tools.contracts import Contracts
@@ -275,7 +275,7 @@ class Catalog:
             problems = held.rejection
         elif restricted := candidate.restricts:
             message = f"what this edit restricts is NOT live for {', '.join(restricted)}: cases fail (reload.gate)"
-            problems = (*problems, Problem(path=SETTINGS, message=message, severity="warning"))
+            problems = (*problems, Problem(path=SETTINGS_FILE, message=message, severity="warning"))
         self._reject(candidate, problems)
 
     def _reject(self, candidate: Candidate, problems: tuple[Problem, ...]) -> None:

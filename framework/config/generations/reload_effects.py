@@ -7,14 +7,14 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from framework.config.files.snapshot import SETTINGS, Snapshot
+from framework.config.files.snapshot import Snapshot
 from framework.config.generations.settings_tightening import (
     read_settings,
     settings_warnings,
     tighten_settings,
     unreadable_warning,
 )
-from framework.config.settings import EMPTY_SETTINGS, Settings
+from framework.config.settings import EMPTY_SETTINGS, SETTINGS_FILE, Settings
 from framework.config.yaml.document import read_document
 from framework.types.errors import ConfigError
 from framework.types.problem import Problem
@@ -67,9 +67,9 @@ class SettingsFile:
         """What the file says, as far as it takes effect without a new start; raises ConfigError."""
         if self._fixed:
             return self._started
-        if problems := [problem for problem in snapshot.problems if problem.path == SETTINGS]:
-            raise ConfigError(f"{SETTINGS} cannot be used", problems)
-        source = snapshot.files.get(SETTINGS, EMPTY_SETTINGS)
+        if problems := [problem for problem in snapshot.problems if problem.path == SETTINGS_FILE]:
+            raise ConfigError(f"{SETTINGS_FILE} cannot be used", problems)
+        source = snapshot.files.get(SETTINGS_FILE, EMPTY_SETTINGS)
         if self._read is None or self._read[0] != source:
             self._read = source, Settings.parse(source)
         return self._read[1].model_copy(update={"reload": self._started.reload})
@@ -81,8 +81,8 @@ class SettingsFile:
         """
         if self._fixed:
             return live, []
-        source = snapshot.files.get(SETTINGS, EMPTY_SETTINGS)
-        if any(problem.path == SETTINGS for problem in snapshot.problems):
+        source = snapshot.files.get(SETTINGS_FILE, EMPTY_SETTINGS)
+        if any(problem.path == SETTINGS_FILE for problem in snapshot.problems):
             return live, [unreadable_warning()]
         known = self._read[1] if self._read and self._read[0] == source else None
         saved, problems = (known, []) if known else read_settings(source, live)
@@ -94,7 +94,7 @@ class SettingsFile:
         if self._fixed or self._read is None:
             return
         source, written = self._read
-        document = read_document(SETTINGS, source)
+        document = read_document(SETTINGS_FILE, source)
         now = dict(leaves(written))
         for key, value in leaves(self._started):
             if reload_effect(key) == "restart" and now[key] != value:

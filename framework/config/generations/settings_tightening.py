@@ -13,8 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
-from framework.config.files.snapshot import SETTINGS
-from framework.config.settings import Settings, ToolSettings, variable_name
+from framework.config.settings import SETTINGS_FILE, Settings, ToolSettings, variable_name
 from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document
 from framework.config.yaml.environment import expand
 from framework.config.yaml.partial import get_dotted, merge_valid
@@ -66,7 +65,7 @@ def read_settings(source: bytes, live: Settings) -> tuple[Settings, list[Problem
     A key that is missing has its default; what a variable of the environment sets stays as it is.
     """
     try:
-        document = read_document(SETTINGS, source)
+        document = read_document(SETTINGS_FILE, source)
     except DocumentError:
         return live, [unreadable_warning()]
     data, external = expand(document, os.environ)[0], {name.upper() for name in os.environ}
@@ -92,7 +91,7 @@ def read_settings(source: bytes, live: Settings) -> tuple[Settings, list[Problem
 
 def unreadable_warning() -> Problem:
     """The warning about a file in which no setting can be read."""
-    return Problem(path=SETTINGS, message=f"the restrictions in this file {_NOT_LIVE}", severity="warning")
+    return Problem(path=SETTINGS_FILE, message=f"the restrictions in this file {_NOT_LIVE}", severity="warning")
 
 
 def settings_warnings(live: Settings, saved: Settings, found: Settings, source: bytes) -> Iterator[Problem]:
@@ -105,7 +104,7 @@ def settings_warnings(live: Settings, saved: Settings, found: Settings, source: 
         source: the file.
     """
     try:
-        document = read_document(SETTINGS, source)
+        document = read_document(SETTINGS_FILE, source)
     except DocumentError:
         return
     before, written, after = (settings.model_dump() for settings in (live, saved, found))
@@ -123,7 +122,7 @@ def settings_warnings(live: Settings, saved: Settings, found: Settings, source: 
         yield _warning(document, tuple(key.split(".")), message, hint)
     if live is not found:
         message = "of this file only what restricts is live; otherwise the settings in force stay in force"
-        yield Problem(path=SETTINGS, message=message, severity="warning")
+        yield Problem(path=SETTINGS_FILE, message=message, severity="warning")
 
 
 def _garbled(path: KeyPath, data: Mapping[str, Any]) -> KeyPath | None:

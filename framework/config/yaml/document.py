@@ -29,7 +29,7 @@ from framework.types.redact import redact
 
 DEFAULT_PLACE = "default"
 """In the place of a line, for a key that a file does not have."""
-MAX_FILE_BYTES = 1 << 20
+MAX_DOCUMENT_BYTES = 1 << 20
 _MAX_DEPTH = 32
 _MAX_NODES = 50_000
 _MAX_NUMBER_CHARS = 100
@@ -147,8 +147,8 @@ def problem_at(
 
 def read_document(path: str, source: bytes) -> Document:
     """Parse the bytes of one file; raises DocumentError."""
-    if len(source) > MAX_FILE_BYTES:
-        raise DocumentError(Problem(path=path, message=f"{len(source)} bytes; at most {MAX_FILE_BYTES} are read"))
+    if len(source) > MAX_DOCUMENT_BYTES:
+        raise DocumentError(Problem(path=path, message=f"{len(source)} bytes; at most {MAX_DOCUMENT_BYTES} are read"))
     try:
         text = source.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -76,7 +76,7 @@ def sort_problems(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(dict.fromkeys(problems), key=lambda p: (p.path, p.line or inf, p.column or 0))
 
 
-def redact_problems(problems: Iterable[Problem], source: bytes) -> list[Problem]:
+def mask_problems(problems: Iterable[Problem], source: bytes) -> list[Problem]:
     """Return the problems without the secrets that a file holds itself, instead of the names of their variables.
 
     Lines are left out if a key of the file names a secret; otherwise values that look like keys are masked in them.

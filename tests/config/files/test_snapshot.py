@@ -128,7 +128,7 @@ def test_a_file_that_never_stops_changing_while_it_is_read_is_told(tmp_path: Pat
     disturbed += [letter * length for length in range(1, 50) for letter in "xy"]
     found = take_snapshot(tmp_path)
     assert found.files == {"agents.d/b.yaml": b"b"}
-    assert [str(problem) for problem in found.problems] == [f"{A}: cannot be read: it is being written"]
+    assert [str(problem) for problem in found.problems] == [f"{A}: cannot be read: still being written"]
 
 
 def test_folders_may_be_nested_deeper_than_calls_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ def test_a_linked_folder_that_leads_out_is_told(tmp_path: Path, target: str) -> 
     found = take_snapshot(tmp_path)
     assert list(found.files) == [A]
     assert [str(problem) for problem in found.problems] == [
-        "agents.d/team: cannot be read: it is a link that leads out of the folder"
+        "agents.d/team: cannot be read: symbolic link points outside its folder"
     ]
 
 

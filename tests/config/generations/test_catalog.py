@@ -716,12 +716,12 @@ def _huge(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (_fifo, "it is not a regular file"),
+        (_fifo, "not a regular file"),
         (_dangling, "No such file or directory"),
         (_loop, "Too many levels of symbolic links"),
-        (_device, "it is a link that leads out of the folder"),
-        (_outsider, "it is a link that leads out of the folder"),
-        (_huge, "it has more than 1048576 bytes"),
+        (_device, "symbolic link points outside its folder"),
+        (_outsider, "symbolic link points outside its folder"),
+        (_huge, "larger than 1048576 bytes"),
     ],
 )
 def test_what_cannot_be_read_is_told_and_keeps_the_last_good_version(tmp_path: Path, make: object, reason: str) -> None:
@@ -802,7 +802,7 @@ def test_a_name_that_is_not_utf_8_is_told_and_the_rest_loads(tmp_path: Path, nam
     project = Project(tmp_path, {"agents.d/a.yaml": one("a")})
     assert list(project.live) == ["a"]
     assert project.errors == [
-        f"agents.d/{name.decode(errors='backslashreplace')}: cannot be read: its name is not UTF-8"
+        f"agents.d/{name.decode(errors='backslashreplace')}: cannot be read: the file name is not UTF-8"
     ]
 
 

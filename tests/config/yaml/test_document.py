@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from framework.config.yaml.document import (
-    MAX_FILE_BYTES,
+    MAX_DOCUMENT_BYTES,
     Document,
     DocumentError,
     KeyPath,
@@ -310,7 +310,7 @@ def _entry(item: Any, depth: int) -> str:
     return f" {json.dumps(item, ensure_ascii=False)}\n"
 
 
-MARKS = st.tuples(st.integers(1, MAX_FILE_BYTES), st.integers(1, MAX_FILE_BYTES + 1))
+MARKS = st.tuples(st.integers(1, MAX_DOCUMENT_BYTES), st.integers(1, MAX_DOCUMENT_BYTES + 1))
 
 
 @given(
