@@ -1,4 +1,4 @@
-"""`agentsd agents`: which agents a project has, and what one of them is in effect."""
+"""`agentsd agents`: lists the agents of a project, or shows one with all defaults filled in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from framework.engine.routing.rules import NO_AGENTS
 from framework.engine.runtime.agent_summary import summarize_agents
 
 COLUMNS = ("agent", "executor", "model", "tools", "description")
-NOT_USABLE = "no agent can be used: `agentsd check` says why"
+NO_VALID_AGENT = "no agent is valid: `agentsd check` lists the problems"
 
 
 @click.group("agents")
@@ -27,7 +27,7 @@ def command() -> None:
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def list_agents(project: str, as_json: bool) -> int:
-    """List the agents that can be used, by name."""
+    """List the valid agents, by name."""
     read = asyncio.run(read_project(locate(project)))
     rows = summarize_agents(read.catalog.current)
     if as_json:
@@ -36,7 +36,7 @@ def list_agents(project: str, as_json: bool) -> int:
     if rows:
         show_table(COLUMNS, [(row.name, row.executor, row.model, str(row.tools), row.description) for row in rows])
     else:
-        click.echo(NOT_USABLE if read.catalog.current.errors else NO_AGENTS)
+        click.echo(NO_VALID_AGENT if read.catalog.current.errors else NO_AGENTS)
     return 0
 
 
@@ -45,7 +45,7 @@ def list_agents(project: str, as_json: bool) -> int:
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def show(agent: str, project: str, as_json: bool) -> int:
-    """Show AGENT with all that its file leaves out: every key and the value that is in effect."""
+    """Show AGENT with every key and its value in effect, defaults included."""
     read = asyncio.run(read_project(locate(project)))
     found = find_agent(read.catalog.current, agent)
     spec = found.spec.model_dump(mode="json", by_alias=True)

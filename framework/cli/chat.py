@@ -1,4 +1,4 @@
-"""`agentsd chat`: a conversation, with the files watched meanwhile."""
+"""`agentsd chat`: a conversation in the terminal, while the files are watched."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from framework.types.events import ConfigRejected, ConfigReloaded
 from framework.types.state import RunResult, RunState
 
 SHOWN_TURNS = 10
-"""Of a conversation that is gone on with."""
+"""Turns shown when an existing conversation continues."""
 
 
 @click.command("chat")
 @click.argument("path", default=".")
 @click.option("-a", "--agent", help="Which agent; otherwise the router chooses with the first message.")
-@click.option("-c", "--conversation", help="Go on with this conversation; an unknown id begins one.")
+@click.option("-c", "--conversation", help="Continue this conversation; an unknown id starts one.")
 @click.option("-m", "--model", help="Use this model instead of the agents' own, e.g. openai/gpt-5.4-mini.")
 @click.option("--locale", help="Language of the prompts, e.g. zh.")
 def command(path: str, agent: str | None, conversation: str | None, model: str | None, locale: str | None) -> int:
     """Talk with an agent of the project at PATH (default: this folder), or with one agent file.
 
-    Edits of the project's files go live between messages. End with Ctrl-D or an empty line; the conversation can be
-    gone on with later. `agentsd conversations list` has those that there are.
+    Edits of the project's files take effect between messages. End with Ctrl-D or an empty line; you can continue the
+    conversation later. `agentsd conversations list` lists all of them.
 
-    Exit codes: 0 ended so, 3 a message waits for approval, 130 ended with Ctrl-C.
+    Exit codes: 0 ended normally, 3 a message waits for approval, 130 ended with Ctrl-C.
     """
     location = locate(path)
     with exporting(location.settings()), prints_on_stderr() as output:
@@ -59,21 +59,21 @@ async def _chat(location: Location, options: RunOptions, output: TextIO) -> int:
         if not runtime.catalog.current.agents:
             raise RequestError(NO_AGENTS)
         prompt = _Prompt()
-        runtime.catalog.subscribe(prompt.tell_reload)
+        runtime.catalog.subscribe(prompt.report_reload)
         options["agent"] = options["agent"] or location.agent(runtime.catalog.current)
         click.secho(f"agents: {', '.join(sorted(runtime.catalog.current.agents))}", dim=True, err=True)
         try:
-            await _tell_earlier(runtime, conversation, output)
+            await _show_earlier_turns(runtime, conversation, output)
             return await _talk(runtime, prompt, {**options, "conversation": conversation}, output)
         finally:
             if (await runtime.store.conversation(conversation)).turns:
-                click.secho(f"go on with it: agentsd chat --conversation {quote(conversation)}", dim=True, err=True)
+                click.secho(f"continue it: agentsd chat --conversation {quote(conversation)}", dim=True, err=True)
 
 
 async def _talk(runtime: Runtime, prompt: _Prompt, options: RunOptions, output: TextIO) -> int:
-    """One message after the other, until there is none, or one of them waits to be decided; returns the exit code."""
+    """Answer messages until the input ends or a run waits for a decision; return the exit code."""
     while message := await typed(prompt.read):
-        # An edit saved before this message counts for it, even if the watcher has not come round to it yet.
+        # An edit saved before this message applies to it, even if the watcher has not noticed it yet.
         await runtime.reload()
         try:
             result = await answer(runtime, runtime.stream(message, **options), quiet=False)
@@ -88,8 +88,8 @@ async def _talk(runtime: Runtime, prompt: _Prompt, options: RunOptions, output: 
     return 0
 
 
-async def _tell_earlier(runtime: Runtime, conversation: str, output: TextIO) -> None:
-    """Show what was said, and have decided what the conversation waits for."""
+async def _show_earlier_turns(runtime: Runtime, conversation: str, output: TextIO) -> None:
+    """Show the last turns, and ask for the decisions that the conversation waits for."""
     found = await runtime.store.conversation(conversation)
     turns = await runtime.store.runs(RunQuery(conversation_id=conversation))
     for line in lines(found, turns, SHOWN_TURNS) if found.turns else ():
@@ -98,8 +98,8 @@ async def _tell_earlier(runtime: Runtime, conversation: str, output: TextIO) -> 
         return
     state = await runtime.store.load_run(found.open_run)
     if state.pending and is_terminal():
-        going_on = runtime.resume_stream(state.run_id, await decided(state.pending))
-        result = await answer(runtime, going_on, quiet=False, title=f"● {state.agent} (goes on)")
+        resumed = runtime.resume_stream(state.run_id, await decided(state.pending))
+        result = await answer(runtime, resumed, quiet=False, title=f"● {state.agent} (resumed)")
         _print(result, output)
         if result.status == "paused":
             raise click.Abort
@@ -108,7 +108,7 @@ async def _tell_earlier(runtime: Runtime, conversation: str, output: TextIO) -> 
 
 
 def _open(turns: Sequence[RunInfo], state: RunState) -> str:
-    """What is open in a conversation, and the command that continues it."""
+    """Describe the open run of a conversation, with the command that continues it."""
     run_id = state.run_id
     if state.pending:
         return f"its last run waits for a decision: agentsd runs decide {run_id} --approve ID"
@@ -123,13 +123,13 @@ def _print(result: RunResult, output: TextIO) -> int:
 
 
 class _Prompt:
-    """Where the person types. What an edit did may be told while they do."""
+    """Reads the messages of the user. A reload may be reported while they type."""
 
     def __init__(self) -> None:
         self._waiting = False
 
     def read(self) -> str:
-        """The next line; empty at the end."""
+        """Read the next line; empty at the end of the input."""
         self._show()
         self._waiting = True
         line = sys.stdin.readline()
@@ -138,8 +138,8 @@ class _Prompt:
             click.echo(err=True)  # Ctrl-D leaves the cursor behind the prompt
         return line.strip()
 
-    def tell_reload(self, event: ConfigReloaded | ConfigRejected) -> None:
-        """Say what changed; if the person was being asked, ask again."""
+    def report_reload(self, event: ConfigReloaded | ConfigRejected) -> None:
+        """Report what changed, and print the prompt again if the user was typing."""
         interrupted = self._waiting and sys.stdin.isatty()
         if interrupted:
             click.echo(err=True)
@@ -156,7 +156,7 @@ def _show_change(event: ConfigReloaded | ConfigRejected) -> None:
     for problem in event.problems:
         show_problem(problem)
     if isinstance(event, ConfigRejected):
-        click.secho("(the edit cannot be used; what served before still serves)", fg="yellow", err=True)
+        click.secho("(the edit is invalid; the previous version stays live)", fg="yellow", err=True)
         return
     parts = [
         f"{name}: {', '.join(names)}" for name in ("added", "changed", "removed") if (names := getattr(event, name))

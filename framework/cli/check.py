@@ -1,4 +1,4 @@
-"""`agentsd check`: every problem of a project's files, at once."""
+"""`agentsd check`: reports all problems of a project's files."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ from framework.types.outcome import EXIT_CONFIG
 from framework.types.problem import Problem
 
 ROUNDS = 3
-"""What one fix uncovers, the next may fix."""
+"""Rounds of fixes: one fix can uncover the next problem."""
 
 
 @click.command("check")
 @click.argument("path", default=".")
-@click.option("--fix", "fix", is_flag=True, help="Write what can only have been meant, and show what that changes.")
-@click.option("--connect", is_flag=True, help="Connect to the tool servers, and say which cannot be used.")
+@click.option(
+    "--fix", "fix", is_flag=True, help="Correct mistakes that have only one possible meaning, and show the changes."
+)
+@click.option("--connect", is_flag=True, help="Connect to the tool servers, and report those that fail.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(path: str, fix: bool, connect: bool, as_json: bool) -> int:
     """Check the files of a project (default: this folder) or one agent file.
 
-    Exit codes: 0 all can be used, 78 some cannot.
+    Exit codes: 0 all files are valid, 78 some are not.
     """
     location = locate(path)
     changed = _fix(location, quiet=as_json) if fix else []
@@ -44,12 +46,12 @@ def command(path: str, fix: bool, connect: bool, as_json: bool) -> int:
     else:
         for problem in problems:
             show_problem(problem)
-        _show_sum(generation, errors, len(problems) - errors)
+        _show_summary(generation, errors, len(problems) - errors)
     return EXIT_CONFIG if errors else 0
 
 
 def _fix(location: Location, *, quiet: bool) -> list[str]:
-    """Fix what can be fixed, settings first: nothing else is read as long as these are broken."""
+    """Apply all possible fixes, settings first: nothing else is read while these are invalid."""
     root, changed = location.folder, list[str]()
     for _ in range(ROUNDS):
         try:
@@ -84,7 +86,7 @@ def _as_data(generation: Generation, problems: list[Problem]) -> dict[str, objec
     }
 
 
-def _show_sum(generation: Generation, errors: int, warnings: int) -> None:
+def _show_summary(generation: Generation, errors: int, warnings: int) -> None:
     agents = ", ".join(sorted(generation.agents)) or "none (put one under agents.d/, or run `agentsd init`)"
     click.echo(f"agents: {agents}")
     click.echo(f"tools:  {len(generation.tools)}")
@@ -93,4 +95,4 @@ def _show_sum(generation: Generation, errors: int, warnings: int) -> None:
     if errors:
         click.secho(f"{counted(errors, 'error')}, {counted(warnings, 'warning')}", fg="red")
     else:
-        click.secho("all files can be used" + (f" ({counted(warnings, 'warning')})" if warnings else ""), fg="green")
+        click.secho("all files are valid" + (f" ({counted(warnings, 'warning')})" if warnings else ""), fg="green")

@@ -1,4 +1,4 @@
-"""`agentsd config`: what differs between two versions of a project; what a server has served, and the way back."""
+"""`agentsd config`: compares two versions of a project; shows and rolls back the generations of a server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STYLES = {"widens": "yellow", "tightens": "green", "neutral": None}
 
 @click.group("config")
 def command() -> None:
-    """Compare configurations; see what a server has served, and go back to it."""
+    """Compare configurations; show the generations of a server, and roll back to one."""
 
 
 @command.command("diff")
@@ -36,7 +36,7 @@ def command() -> None:
 def diff(old: str, new: str, as_json: bool) -> int:
     """Show how the project NEW (default: this folder) differs from the project OLD.
 
-    Each change widens, tightens, or is neutral. Exit codes: 0 nothing differs, 1 something does.
+    Each change widens, tightens, or is neutral. Exit codes: 0 no differences, 1 differences.
     """
     before, after = asyncio.run(_load(old)), asyncio.run(_load(new))
     candidate = Candidate.of(after, before)
@@ -46,7 +46,7 @@ def diff(old: str, new: str, as_json: bool) -> int:
         for change in candidate.changes:
             click.secho(str(change), fg=STYLES[change.effect])
         if not candidate.changes:
-            click.echo("no agent's file says anything else")
+            click.echo("no differences")
     return 1 if candidate.changes else 0
 
 
@@ -54,19 +54,27 @@ async def _load(path: str) -> Generation:
     return (await Project.read(locate(path).root)).catalog.current
 
 
-def _of_a_server(function: C) -> C:
-    """The options that say which server is meant."""
+def _server_options(function: C) -> C:
+    """Add the options that select a server."""
     for option in (
-        click.option("-C", "--project", default=".", show_default=True, help="Whose settings say where the server is."),
+        click.option(
+            "-C",
+            "--project",
+            default=".",
+            show_default=True,
+            help="The project whose settings contain the server's address.",
+        ),
         click.option("--key", envvar=API_KEY_VARIABLE, show_envvar=True, help="One of the server's keys."),
-        click.option("--url", help="The server, e.g. http://127.0.0.1:8321; otherwise as server.host and port say."),
+        click.option(
+            "--url", help="URL of the server, e.g. http://127.0.0.1:8321. Default: server.host and server.port."
+        ),
     ):
         function = option(function)
     return function
 
 
 @command.command("history")
-@_of_a_server
+@_server_options
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def history(url: str | None, key: str | None, project: str, as_json: bool) -> int:
     """Show the generations that a running server keeps, the live one (*) first."""
@@ -80,17 +88,18 @@ def history(url: str | None, key: str | None, project: str, as_json: bool) -> in
 
 @command.command("rollback")
 @click.argument("generation", type=click.IntRange(min=1))
-@_of_a_server
-@click.option("--json", "as_json", is_flag=True, help="Print what is live then as JSON.")
+@_server_options
+@click.option("--json", "as_json", is_flag=True, help="Print the new live configuration as JSON.")
 def rollback(generation: int, url: str | None, key: str | None, project: str, as_json: bool) -> int:
-    """Make GENERATION of a running server live again, as a new one. It stays until the files change once more."""
+    """Make GENERATION of a running server live again, as a new one. It stays live until the files change again."""
     live = Remote.of(url, key, project).post("/agent/config/rollback", LiveConfig, {"generation": generation})
     if as_json:
         click.echo(encoded(live))
         return 0
-    click.echo(f"generation {live.generation} is live, as generation {generation} was (digest {visible(live.digest)})")
+    digest = visible(live.digest)
+    click.echo(f"generation {live.generation} is live, with the content of generation {generation} (digest {digest})")
     if live.held:
-        click.echo("the files say something else: they are held back until they change once more")
+        click.echo("the files differ from it: they are not loaded until they change again")
     return 0
 
 
@@ -117,6 +126,6 @@ def _changes(entry: PastConfig) -> Iterator[tuple[str, str | None]]:
     if len(changes) > SHOWN_CHANGES:
         yield f"and {len(changes) - SHOWN_CHANGES} more", None
     if entry.unusable:
-        yield f"last good versions stay live: {', '.join(entry.unusable)} cannot be used", "red"
+        yield f"invalid, last good version stays live: {', '.join(entry.unusable)}", "red"
     elif not changes:
-        yield "nothing that an agent's file says", None
+        yield "no change of an agent file", None

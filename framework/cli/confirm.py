@@ -1,4 +1,4 @@
-"""Asks the person at the terminal what a run wants to know."""
+"""Asks the user for the decisions that a run waits for."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ PROMPT = "[a]pprove, [e]dit, [r]eject, re[s]pond"
 
 
 async def decided(pending: Iterable[Confirmation]) -> dict[str, Decision]:
-    """Ask one question after the other; raises click.Abort at Ctrl-C, and nothing is decided then."""
+    """Ask for each decision in turn; raises click.Abort on Ctrl-C, with nothing decided."""
     return {asked.id: await typed(partial(ask_human, asked)) for asked in pending}
 
 
 def ask_human(asked: Confirmation) -> Decision:
-    """Show one question and read the decision; the end of input means no."""
+    """Show one confirmation and read the decision; the end of the input is a rejection."""
     try:
         if CONFIRMATION_KINDS[asked.kind].asked_by_tool:
             source = "" if asked.kind == "ask_user" else f", for {asked.tool}"
@@ -48,7 +48,7 @@ def ask_human(asked: Confirmation) -> Decision:
 
 
 def _answer(asked: Confirmation) -> str:
-    """The answer as it was typed; where there are choices, one of them, by its number or in words."""
+    """Read an answer; with choices, one of them, by its number or its text."""
     for number, choice in enumerate(asked.choices, 1):
         click.echo(f"  {number}. {visible(choice)}", err=True)
     while True:
@@ -63,7 +63,7 @@ def _answer(asked: Confirmation) -> str:
 
 
 def _after_failure(asked: Confirmation) -> str:
-    """What to do about a failed step of a plan."""
+    """Ask how to continue after a failed step of a plan."""
     click.secho(f"\n{asked.agent}: {visible(asked.reason)}", bold=True, err=True)
     click.echo(f"  {visible(asked.description)}", err=True)
     if asked.tool:
@@ -95,7 +95,7 @@ def _decision(choice: str, asked: Confirmation) -> Decision | None:
 
 
 def edited_arguments(asked: Confirmation) -> Edit | None:
-    """The arguments from the person's editor, if these can be used."""
+    """Open the arguments in the user's editor; return None if they are unchanged or invalid."""
     text = edited(json.dumps(asked.arguments, ensure_ascii=False, indent=2), ".json")
     if not text.strip():
         click.secho("nothing was changed", dim=True, err=True)

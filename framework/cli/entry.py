@@ -1,4 +1,4 @@
-"""Where the `agentsd` command begins: Ctrl-C is quiet even while the rest is being loaded."""
+"""Entry point of the `agentsd` command: Ctrl-C ends it quietly even while modules are imported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib import import_module
 
 
 def main() -> None:
-    """Load the command line, and carry out what the arguments say."""
+    """Import the command line and run the command."""
     try:
         command = import_module("framework.cli.main").main
     except KeyboardInterrupt:

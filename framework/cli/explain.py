@@ -1,4 +1,4 @@
-"""`agentsd explain`: what an agent may do, and which line of which file says so. Nothing is run."""
+"""`agentsd explain`: shows what an agent may do, and which line of which file decides. Nothing is run."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ WORDS: dict[VerdictKind, tuple[str, str]] = {
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help="A variable of the request.")
 @click.option("--locale", help="Language of the prompts, e.g. zh.")
-@click.option("--connect", is_flag=True, help="Connect to the tool servers, to know their tools.")
+@click.option("--connect", is_flag=True, help="Connect to the tool servers, to include their tools.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def command(
     agent: str, tool: str | None, arguments: str | None, project: str, connect: bool, as_json: bool, **given: Any
 ) -> int:
-    """Say what AGENT is offered, what a human is asked about, what is denied, and by which line.
+    """Show which tools AGENT is offered, which need approval and which are denied, and the line that decides.
 
-    With TOOL only of that one; with ARGUMENTS (a JSON object) of that very call.
-    Exit codes: with TOOL, 0 allowed, 3 a human is asked, 1 denied; else 0.
+    With TOOL, show that tool only; with ARGUMENTS (a JSON object), that exact call.
+    Exit codes: with TOOL, 0 allowed, 3 needs approval, 1 denied; else 0.
     """
     read = asyncio.run(read_project(locate(project), connect=connect))
     chosen = find_agent(read.catalog.current, agent)
@@ -65,7 +65,7 @@ def command(
     else:
         _show_tool(judgement, len(tool))
         if wrong:
-            click.secho(f"  but its arguments are refused: {wrong}", fg="red")
+            click.secho(f"  but its arguments are invalid: {wrong}", fg="red")
     return {"allow": 0, "ask": EXIT_APPROVAL, "deny": EXIT_NEGATIVE}[judgement.verdict.kind]
 
 
@@ -111,7 +111,7 @@ def _show_agent(agent: Agent, data: dict[str, Any]) -> None:
     click.secho(f"{agent.name}", bold=True, nl=False)
     click.echo(f" ({agent.path}): model {data['model']}, executor {data['executor']}")
     for problem in data["stale"]:
-        click.secho(f"the last good version, for: {problem}", fg="red")
+        click.secho(f"last good version, because of: {problem}", fg="red")
     found = explain_tools(agent)
     offered = [one for one in found if one.offered]
     width = max((len(one.tool.name) for one in found), default=0)
@@ -119,12 +119,11 @@ def _show_agent(agent: Agent, data: dict[str, Any]) -> None:
     for one in offered:
         _show_tool(one, width)
     if names := data["not_contacted"]:
-        hint = (
-            f"{counted(len(names), 'server')} not contacted, so without tools here: {', '.join(names)}; use --connect"
-        )
+        servers = f"{counted(len(names), 'server')} not contacted: {', '.join(names)}"
+        hint = f"{servers}; use --connect to include their tools"
         click.secho(wrapped(hint), fg="yellow")
     silent = [one.tool.name for one in found if not one.offered and one.verdict.rule == "not in skill_policy.allow"]
-    click.secho("\nnot offered, and denied if asked for", bold=True)
+    click.secho("\nnot offered, and denied if called", bold=True)
     for one in found:
         if not one.offered and one.tool.name not in silent:
             _show_tool(one, width)

@@ -1,4 +1,4 @@
-"""Where a command sends its traces."""
+"""Sends the traces of a command to a backend."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from framework.telemetry import setup
 
 
 def exporting(settings: Settings, otlp: str | None = None) -> AbstractContextManager[None]:
-    """Send traces while the context is open: to `--otlp`, else where the settings say, else where OTEL_* variables say.
+    """Send traces while the context is open: to `--otlp`, else to the settings' endpoint, else to that of OTEL_*.
 
     Raises:
-        ConfigError: the address is none, or the exporter's package is missing.
+        ConfigError: the URL is invalid, or the exporter's package is missing.
     """
-    told = settings.telemetry
-    headers = {name: value.get_secret_value() for name, value in told.otlp_headers.items()}
-    return setup.export_traces(otlp or told.otlp_endpoint, headers, told.service_name)
+    telemetry = settings.telemetry
+    headers = {name: value.get_secret_value() for name, value in telemetry.otlp_headers.items()}
+    return setup.export_traces(otlp or telemetry.otlp_endpoint, headers, telemetry.service_name)

@@ -1,4 +1,4 @@
-"""Writes what findings say is to be written instead, and shows what that changes."""
+"""Applies the fixes of problems to files, and shows the changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def fix_files(root: Path, problems: Iterable[Problem], *, quiet: bool) -> list[str]:
-    """Apply the fixes of problems to their files below a root; returns the paths of those that changed.
+    """Apply the fixes of problems to their files below a root; return the paths of the changed files.
 
     Raises:
         RequestError: a file cannot be written.
@@ -44,5 +44,5 @@ def fix_files(root: Path, problems: Iterable[Problem], *, quiet: bool) -> list[s
 
 def _show(path: str, before: bytes, after: bytes) -> None:
     old, new = (source.decode("utf-8-sig").splitlines() for source in (before, after))
-    for line in unified_diff(old, new, path, path, "as it was", "fixed", n=1, lineterm=""):
+    for line in unified_diff(old, new, path, path, "before", "fixed", n=1, lineterm=""):
         click.secho(visible(line).replace("\\t", "  "), fg=STYLES.get(line[:1]))

@@ -1,4 +1,4 @@
-"""`agentsd init`: a working project to start from."""
+"""`agentsd init`: creates a working project to start from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDERS = ("agents.d", "prompts", "plugins", "data")
 @click.command("init")
 @click.argument("folder", default=".")
 def command(folder: str) -> int:
-    """Put the starter project into FOLDER (default: this folder). Files that are there already stay as they are."""
+    """Create the starter project in FOLDER (default: this folder). Existing files are not changed."""
     target = Path(folder)
     if target.exists() and not target.is_dir():
         raise RequestError(f"{folder} is a file")
@@ -26,7 +26,7 @@ def command(folder: str) -> int:
     for name in written:
         click.echo(f"  {name}")
     if kept:
-        click.echo(f"kept as they are: {', '.join(kept)}")
+        click.echo(f"kept unchanged: {', '.join(kept)}")
     where = "" if folder == "." else f"cd {shlex.quote(folder)} && "
     click.echo("\nTry it, no key needed:")
     click.secho(f'  {where}agentsd run "analyse data/logs/app.log"', bold=True)
@@ -38,7 +38,7 @@ def copy_starter(target: Path) -> tuple[list[str], list[str]]:
     """Copy the starter into a folder.
 
     Returns:
-        The files written, and those that were there already and are kept.
+        The files written, and the existing ones that were kept.
     """
     written, kept = [], []
     for source, name in _starter_files():
@@ -53,7 +53,7 @@ def copy_starter(target: Path) -> tuple[list[str], list[str]]:
 
 
 def _starter_files() -> Iterator[tuple[Path, str]]:
-    """The starter's files: packed into the installed package, or this repository's own folders."""
+    """Yield the starter's files, from the installed package or from this repository's own folders."""
     package = Path(framework.__file__).parent
     packed = package / "starter"
     root = packed if packed.is_dir() else package.parent

@@ -1,4 +1,4 @@
-"""Where a command works: a project folder, one agent file, or one agent file of a project. Nothing is read yet."""
+"""The location a command works on: a project folder, one agent file, or one agent file of a project."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from framework.cli.screen import harmless, say
+from framework.cli.screen import escape_controls, say
 from framework.config.files.snapshot import AGENTS
 from framework.config.settings import ReloadSettings, Settings
 from framework.types.errors import RequestError
 from framework.types.problem import Problem
 
-if TYPE_CHECKING:  # half a second of imports, which commands that only look at the store do without
+if TYPE_CHECKING:  # half a second of imports that commands on the store alone do not need
     from framework.config.generations.generation import Generation
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """What to open, and the one file that is meant, if it is one of a project's."""
+    """The folder or file to open, and the selected file of a project, if any. Nothing is read yet."""
 
     root: Path
     file: str | None = None
@@ -29,30 +29,28 @@ class Location:
 
     @property
     def folder(self) -> Path:
-        """The project's, or that in which one agent file stands by itself."""
+        """The project folder, or the folder of a single agent file."""
         return self.root if self.root.is_dir() else self.root.parent
 
     def settings(self) -> Settings:
-        """Those that hold in the folder; raises ConfigError when they cannot be used."""
+        """Load the settings of the folder; raises ConfigError if they are invalid."""
         return Settings.load(self.folder)
 
     def agent(self, generation: Generation) -> str | None:
-        """The name of the agent that the file holds."""
+        """Return the name of the agent that the selected file defines; raises RequestError if it defines none."""
         if self.file is None:
             return None
         found = next((agent.name for agent in generation.agents.values() if agent.path == self.file), None)
         if found is None:
-            raise RequestError(
-                f"{self.file} holds no agent that can be used: see `agentsd check {self.root / self.file}`"
-            )
+            raise RequestError(f"{self.file} defines no valid agent: see `agentsd check {self.root / self.file}`")
         return found
 
 
 def locate(path: str) -> Location:
-    """Find out what a path on the command line means; raises RequestError when nothing is there."""
+    """Resolve a path of the command line; raises RequestError if it does not exist."""
     given = Path(path)
     if not given.exists():
-        raise RequestError(f"there is no {path}")
+        raise RequestError(f"no such file or folder: {path}")
     if given.is_dir():
         return Location(given)
     absolute = given.resolve()
@@ -63,23 +61,23 @@ def locate(path: str) -> Location:
 
 
 def store_url(location: Location) -> str:
-    """Where a location's runs and conversations are kept; raises ConfigError when the settings cannot be used."""
+    """Return the URL of a location's store; raises ConfigError if the settings are invalid."""
     settings = location.settings()
     return settings.store.url.get_secret_value()
 
 
 def lenient_settings(location: Location) -> Settings:
-    """The settings beside what a location names, but so that its files are loaded whatever is wrong with them.
+    """Load the settings of a location without strict mode and gate, so that its valid files load.
 
     Raises:
-        ConfigError: the settings themselves cannot be used.
+        ConfigError: the settings themselves are invalid.
     """
     settings = location.settings()
     return settings.model_copy(update={"reload": ReloadSettings()})
 
 
 def arguments_of(text: str | None) -> dict[str, Any]:
-    """Arguments of a tool as written on a command line; raises RequestError unless they are a JSON object."""
+    """Parse tool arguments of the command line; raises RequestError unless they are a JSON object."""
     try:
         found = json.loads(text or "{}")
     except json.JSONDecodeError as error:
@@ -90,8 +88,8 @@ def arguments_of(text: str | None) -> dict[str, Any]:
 
 
 def show_problem(problem: Problem) -> None:
-    """Print a problem as people read it."""
+    """Print a problem on standard error."""
     place, _, rest = str(problem).partition(": ")
-    click.secho(harmless(place), bold=True, nl=False, err=True)
+    click.secho(escape_controls(place), bold=True, nl=False, err=True)
     click.secho(": warning: " if problem.severity == "warning" else ": ", fg="yellow", nl=False, err=True)
     say(rest, err=True)

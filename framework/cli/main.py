@@ -1,4 +1,4 @@
-"""`agentsd`: finds the command, loads only its module, and turns errors into one line and an exit code."""
+"""`agentsd`: runs a command, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from framework.types.outcome import EXIT_CANCELLED, EXIT_USAGE, exit_code_of
 from framework.types.redact import redact
 
 COMMANDS = {
-    "init": "Put a working starter project into a folder.",
-    "check": "Check a project's files: every problem with file, line and what to do.",
+    "init": "Create a working starter project in a folder.",
+    "check": "Check a project's files: all problems with file, line and fix.",
     "schema": "Print or write the JSON Schema of the files, for editors.",
-    "test": "Run the cases beside the agents, on their scripts or live on a model.",
+    "test": "Run the test cases of the agents, on their scripts or live on a model.",
     "run": "Send one message to an agent.",
-    "explain": "Say what an agent is offered, asked about and denied, and by which line.",
-    "agents": "List a project's agents, or show one as it is in effect.",
+    "explain": "Show what an agent may do, and which line decides.",
+    "agents": "List a project's agents, or show one with all defaults.",
     "tools": "List a project's tools, or call one under an agent's policy.",
     "serve": "Serve a project over HTTP, with its files watched.",
-    "config": "Compare two versions of a project; the history of a server, and the way back.",
-    "runs": "List runs, show them, decide what they ask, go on with them, replay and export them.",
-    "conversations": "List conversations, show, export, import or delete them.",
-    "chat": "Talk with an agent; edits of its files go live between messages.",
+    "config": "Compare two versions of a project; show and roll back those of a server.",
+    "runs": "List, show, decide, resume, cancel, replay and export stored runs.",
+    "conversations": "List, show, export, import or delete conversations.",
+    "chat": "Talk with an agent; edits of its files take effect between messages.",
 }
 
 STREAMS = (("stdin", "r", "replace"), ("stdout", "w", "backslashreplace"), ("stderr", "w", "backslashreplace"))
 ABANDONED = ("agentsd-tool", THREAD)
-"""How the names of threads begin that the end of the process does not wait for."""
+"""Name prefixes of threads that the process does not wait for when it ends."""
 
 STDERR = 2
 SHOW_CURSOR = b"\x1b[?25h"
-"""For terminals: the tree of a run hides it."""
+"""Shows the cursor of a terminal, which the tree of a run hides."""
 
 
 @click.group(
@@ -55,7 +55,7 @@ SHOW_CURSOR = b"\x1b[?25h"
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="agentsd", message="%(version)s")
-@click.option("-v", "--verbose", is_flag=True, help="Show the log: one line a run, one a reload.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the log: one line per run and per reload.")
 def agentsd(verbose: bool) -> None:
     """Agents are files: run, check and watch them."""
     handler = logging.StreamHandler()
@@ -67,24 +67,24 @@ def agentsd(verbose: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The entry point of the `agentsd` command."""
+    """Run the `agentsd` command with these arguments, by default those of the process."""
     arguments = sys.argv[1:] if arguments is None else arguments
     _open_streams()
     signal.signal(signal.SIGTERM, _terminated)
     code = _invoke(arguments)
-    with suppress(OSError):  # told already, or nobody is left to be told
+    with suppress(OSError):  # reported already, or the reader is gone
         sys.stdout.flush()
     if any(thread.name.startswith(ABANDONED) for thread in threading.enumerate()):
-        # A tool that its run has given up, or somebody who was asked: waiting for them here would hang the shell.
+        # A tool whose run gave up on it, or a prompt that waits for input: waiting here would hang the shell.
         os._exit(code)
     sys.exit(code)
 
 
 def _open_streams() -> None:
-    """Let streams that were closed lead nowhere, and write the number of what an encoding lacks."""
+    """Replace closed streams, and escape characters that the encoding of an output lacks."""
     for name, mode, errors in STREAMS:
         stream = getattr(sys, name)
-        if stream is None:  # the first free descriptor is just the missing one: no database ends up as standard output
+        if stream is None:  # takes the free descriptor, so that no database gets the number of standard output
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - open until the end
         elif isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors=errors)
@@ -93,8 +93,8 @@ def _open_streams() -> None:
 
 
 def _terminated(number: int, frame: object) -> None:  # noqa: ARG001 - as signal handlers are called
-    """Give the terminal its cursor back, and end as a kill ends a process: runs are on record, and can be resumed."""
-    if os.isatty(STDERR):  # what the tree has put in the place of `sys.stderr` says it is none
+    """Show the cursor again, and end like a killed process: runs are stored and can be resumed."""
+    if os.isatty(STDERR):  # `sys.stderr` is replaced while a tree is shown
         os.write(STDERR, SHOW_CURSOR)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
@@ -113,17 +113,17 @@ def _invoke(arguments: list[str]) -> int:
     except AgentsdError as error:
         return report(error, as_json="--json" in arguments)
     except OSError as error:
-        return _unusable(error)
-    except Exception:  # noqa: BLE001 - a fault of ours is shown whole, but never with a secret
+        return _report_os_error(error)
+    except Exception:  # noqa: BLE001 - an internal error is shown with its traceback, secrets masked
         click.echo(redact(format_exc()), err=True, nl=False)
         return 1
 
 
-def _unusable(error: OSError) -> int:
-    """Tell of a file, or of the output, that the operating system refuses; returns the exit code."""
+def _report_os_error(error: OSError) -> int:
+    """Report a file, or the output, that the operating system refuses; return the exit code."""
     if error.filename is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - as what is still held for it is lost
-    if not isinstance(error, BrokenPipeError):  # its reader has seen enough
+    if not isinstance(error, BrokenPipeError):  # the reader closed it on purpose
         place = "the output" if error.filename is None else error.filename
         with suppress(OSError):
             click.secho("error: ", fg="red", nl=False, err=True)
@@ -132,7 +132,7 @@ def _unusable(error: OSError) -> int:
 
 
 def report(error: AgentsdError, *, as_json: bool) -> int:
-    """Print an error; returns its exit code."""
+    """Print an error, and return its exit code."""
     if as_json:
         body: dict[str, Any] = {"code": error.code, "message": redact(error.message)}
         if isinstance(error, ConfigError):

@@ -1,4 +1,4 @@
-"""Asks the person at the terminal about a plan: shows it with what the rules say, and takes their changes."""
+"""Asks the user to approve a plan: shows it with the verdict of each step, and reads changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROMPT = "[a]pprove, [e]dit, [d]rop steps, [s]ay what to change, [r]eject"
 
 
 def ask_about_plan(asked: Confirmation, plan: Plan) -> Decision:
-    """Show a plan and read the decision; raises click.Abort at the end of input."""
+    """Show a plan and read the decision; raises click.Abort at the end of the input."""
     for line in _shown(asked, plan):
         click.echo(line, err=True)
     while True:
@@ -43,7 +43,7 @@ def _decision(choice: str, asked: Confirmation, plan: Plan) -> Decision | None:
 
 
 def _draft(asked: Confirmation, plan: Plan) -> PlanDraft:
-    """What there is to change: the plan, or the edit of it that could not be used."""
+    """Return the draft to change: the plan, or a rejected edit of it."""
     try:
         return PlanDraft.model_validate(asked.arguments) if asked.arguments else plan.draft
     except ValidationError:
@@ -51,7 +51,7 @@ def _draft(asked: Confirmation, plan: Plan) -> PlanDraft:
 
 
 def _edited(draft: PlanDraft, plan: Plan) -> Edit | None:
-    """The plan from the person's editor, opened again until it can be read."""
+    """Open the plan in the user's editor until it can be parsed."""
     text = as_text(draft, plan)
     while True:
         text = edited(text, ".yaml")
@@ -80,13 +80,13 @@ def _dropped(draft: PlanDraft, plan: Plan) -> Edit | None:
         return None
     left = without(draft, names)
     if more := [name for name in known if name not in names and name not in {step.id for step in left.steps}]:
-        click.secho(f"({', '.join(more)} would have needed that, and goes too)", dim=True, err=True)
+        click.secho(f"({', '.join(more)} depends on it and is dropped too)", dim=True, err=True)
     return _edit(left) if _is_meant(left, plan) else None
 
 
 def _is_meant(left: PlanDraft, plan: Plan) -> bool:
-    """Show what is left of a plan, and ask whether to continue with it."""
-    click.echo("what is left:" if left.steps else "no steps are left", err=True)
+    """Show the remaining steps, and ask whether to continue with them."""
+    click.echo("remaining steps:" if left.steps else "no steps are left", err=True)
     for step in left.steps:
         click.echo(f"  {MARKS['open']} {step.id}  {visible(step.description)}", err=True)
     if left.steps:
@@ -103,12 +103,12 @@ def _edit(draft: PlanDraft) -> Edit:
     return Edit(arguments=arguments)
 
 
-# --- showing it
+# --- output
 
 
 def _shown(asked: Confirmation, plan: Plan) -> Iterator[str]:
     revision = f", revision {plan.revision}" if plan.revision > 1 else ""
-    yield click.style(f"\n{asked.agent} asks: may it carry out this plan{revision}?", bold=True)
+    yield click.style(f"\n{asked.agent} asks: may it execute this plan{revision}?", bold=True)
     yield f"  {visible(plan.goal)}"
     checks = {check.id: check for check in asked.preflight.steps} if asked.preflight else {}
     for step in plan.steps:
@@ -135,12 +135,12 @@ def _verdict(check: StepCheck) -> str:
         case "allow", False:
             return f"allowed, risk {check.risk}"
         case "allow", True:
-            return f"judged when {', '.join(check.waits_for)} is done, risk {check.risk}"
+            return f"decided when {', '.join(check.waits_for)} is done, risk {check.risk}"
         case "ask", False:
             return f"approved with the plan: {check.rule}, risk {check.risk}"
         case "ask", True:
-            return f"asked about again when {', '.join(check.waits_for)} is done: {check.rule}, risk {check.risk}"
-    return f"has no tool: each of its calls is judged, risk up to {check.risk}"
+            return f"needs approval again when {', '.join(check.waits_for)} is done: {check.rule}, risk {check.risk}"
+    return f"has no tool: each of its calls is decided on its own, risk up to {check.risk}"
 
 
 def _estimate(preflight: Preflight) -> str:

@@ -1,4 +1,4 @@
-"""A plan as text that people edit, and back."""
+"""Converts plans to text that people edit, and back."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ HEAD = """\
 
 
 def as_text(draft: PlanDraft, plan: Plan, tools: Collection[str] = ()) -> str:
-    """A draft as YAML with a few words of help; what of the plan is done stands in comments, for it stays."""
+    """Return a draft as YAML with help in comments, which also list the finished steps."""
     return "\n".join([*_head(plan, tools), *_lines(draft)]) + "\n"
 
 
 def with_problems(text: str, error: ParseError) -> str:
-    """The same text, with what is wrong above it."""
+    """Return the text with the problems in comments above it."""
     body = "\n".join(line for line in text.splitlines() if not line.startswith("#!")).strip("\n")
-    told = "\n".join(f"#! {line}" for line in str(error).splitlines())
-    return f"{told}\n{body}\n"
+    comments = "\n".join(f"#! {line}" for line in str(error).splitlines())
+    return f"{comments}\n{body}\n"
 
 
 def read_text(text: str) -> PlanDraft:
-    """What the text says; raises ParseError with every mistake at its place."""
+    """Parse an edited plan; raises ParseError with every mistake at its place."""
     draft, _ = parse(FILE, text.encode("utf-8", "replace"), PlanDraft)
     return draft
 
 
 def is_unchanged(text: str | None) -> bool:
-    """Whether somebody closed the editor without leaving a plan in it."""
+    """Return whether the editor was closed without a plan in it."""
     return text is None or not [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
 def without(draft: PlanDraft, names: Collection[str]) -> PlanDraft:
-    """The draft without these steps, and without those that need them."""
+    """Return the draft without these steps and those that depend on them."""
     gone = set(names)
     while more := {step.id for step in draft.steps if step.id not in gone and gone.intersection(step.depends_on)}:
         gone |= more
@@ -55,7 +55,7 @@ def _head(plan: Plan, tools: Collection[str]) -> Iterator[str]:
         yield f"# Tools: {', '.join(sorted(tools))}"
     for step in plan.steps:
         if step.status == "done":
-            yield f"# done, and stays: {step.id}: {visible(step.description)}"
+            yield f"# done: {step.id}: {visible(step.description)}"
 
 
 def _lines(draft: PlanDraft) -> Iterator[str]:
@@ -77,14 +77,14 @@ def _step(step: StepDraft) -> Iterator[str]:
         yield from (f"  {_value(name)}: {_value(value)}" for name, value in step.parameters.items())
     if step.tools is not None:
         yield f"tools: {_value(list(step.tools))}"
-    if step.depends_on or step.id.isdecimal():  # numbered steps run one after the other unless they say otherwise
+    if step.depends_on or step.id.isdecimal():  # numbered steps run in order by default
         yield f"depends_on: [{', '.join(step.depends_on)}]"
     if step.expected:
         yield f"expected: {_value(step.expected)}"
 
 
 def _value(value: Any) -> str:
-    """As JSON, which is YAML, too; plain words without quotation marks."""
+    """Format a value as JSON, which is also YAML; plain words without quotation marks."""
     if isinstance(value, str) and value.replace(" ", "").replace("_", "").isalnum() and _is_a_word(value):
         return value
     text = json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""What a command works on: a project that was read, its agents and its tools."""
+"""Reads the project that a command works on, and finds its agents and tools."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from framework.types.text import did_you_mean
 
 
 async def read_project(location: Location, *, connect: bool = False) -> Project:
-    """What a location names, read as it is, whatever is wrong with it; nothing of it may be run.
+    """Read a project, also one with problems. Nothing of it can be run.
 
     Args:
-        location: what to read.
-        connect: ask the tool servers that it declares for their tools.
+        location: the folder or file.
+        connect: connect to its tool servers to list their tools.
     """
     with prints_on_stderr():
         project = await Project.read(location.root, lenient_settings(location), connect=connect)
@@ -28,14 +28,14 @@ async def read_project(location: Location, *, connect: bool = False) -> Project:
 
 
 def find_agent(generation: Generation, name: str) -> Agent:
-    """An agent by its name; raises AgentNotFound."""
+    """Return an agent by name; raises AgentNotFound."""
     if name not in generation.agents:
         raise AgentNotFound(name, sorted(generation.agents), generation.errors)
     return generation.agents[name]
 
 
 def find_tool(tools: Mapping[str, Tool], name: str) -> Tool:
-    """A tool by its name; raises RequestError."""
+    """Return a tool by name; raises RequestError."""
     if name not in tools:
         raise RequestError(f"there is no tool {name!r}{did_you_mean(name, sorted(tools))}")
     return tools[name]

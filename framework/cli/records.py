@@ -1,4 +1,4 @@
-"""Finding runs and conversations on record, for commands."""
+"""Finds stored runs and conversations for commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from framework.types.text import did_you_mean
 
 LAST = "last"
 RECENT = 200
-"""Among so many runs, the beginning of an id finds one."""
+"""Number of newest runs in which the prefix of an id is looked up."""
 LISTED = 3
 ID_CHARS = 12
 _AGO = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
@@ -26,7 +26,7 @@ _AGO = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 @asynccontextmanager
 async def stored(location: Location) -> AsyncIterator[Store]:
-    """The store of a project, opened for reading what is on record; raises StoreError."""
+    """Open the store of a project; raises StoreError."""
     store = await open_store(store_url(location), location.folder)
     try:
         yield store
@@ -35,7 +35,7 @@ async def stored(location: Location) -> AsyncIterator[Store]:
 
 
 async def find_run(store: Store, given: str) -> RunState:
-    """A run by its id, the beginning of it, or `last`; raises RunNotFound, which names those that may be meant."""
+    """Load a run by its id, a prefix of it, or `last`; raises RunNotFound with the candidates."""
     recent = await store.runs(RunQuery(newest_first=True, limit=RECENT))
     if given == LAST and recent:
         return await store.load_run(recent[0].run_id)
@@ -52,16 +52,16 @@ async def find_run(store: Store, given: str) -> RunState:
 
 
 async def find_whole_run(store: Store, given: str) -> tuple[RunState, Sequence[Mapping[str, Any]]]:
-    """As `find_run`, with what the run told; raises RequestError where its calls are kept no longer."""
+    """Load a run, as `find_run` does, with its events; raises RequestError if its calls were pruned."""
     state = await find_run(store, given)
-    told = await store.events(state.run_id)
-    if not told and state.status not in ("running", "paused"):
-        raise RequestError(f"of the run {state.run_id} only what was said is left: its calls were pruned")
-    return state, told
+    events = await store.events(state.run_id)
+    if not events and state.status not in ("running", "paused"):
+        raise RequestError(f"only the messages of run {state.run_id} are left: its calls were pruned")
+    return state, events
 
 
 def _meant(recent: Sequence[RunInfo]) -> str:
-    return f"the last ones: {_listed(recent)}" if recent else "there are none yet"
+    return f"the latest: {_listed(recent)}" if recent else "no runs are stored"
 
 
 def _listed(runs: Sequence[RunInfo]) -> str:
@@ -69,12 +69,12 @@ def _listed(runs: Sequence[RunInfo]) -> str:
 
 
 def new_conversation() -> str:
-    """An id that people can type."""
+    """Return a new id that is short enough to type."""
     return uuid4().hex[:ID_CHARS]
 
 
 def ago(moment: float) -> str:
-    """How long ago, in one unit."""
+    """Format the time since a moment in one unit, such as `3m ago`."""
     passed = max(0.0, time.time() - moment)
     for seconds, unit in _AGO:
         if passed >= seconds:
@@ -83,23 +83,23 @@ def ago(moment: float) -> str:
 
 
 def moment(seconds: float) -> str:
-    """A time since 1970 as people and programs read it."""
+    """Format seconds since 1970 as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def status_of(info: RunInfo) -> str:
-    """The status, and of runs whose process has ended without them, that."""
+    """Return the status of a run; `orphaned` if its process ended before it."""
     return "orphaned" if info.orphaned else info.status
 
 
 def times_as_text(data: dict[str, Any]) -> dict[str, Any]:
-    """The data of a list's entry without what is not known, its times as ISO 8601."""
+    """Return the data of a list entry without empty values, times as ISO 8601."""
     known = {key: value for key, value in data.items() if value not in (None, "")}
     return {key: moment(value) if key.endswith("_at") else value for key, value in known.items()}
 
 
 async def find_conversation(store: Store, conversation: str) -> Conversation:
-    """A conversation that is on record; raises RequestError, which names those that may be meant."""
+    """Load a stored conversation; raises RequestError with the closest ids."""
     found = await store.conversation(conversation)
     if found.turns:
         return found

@@ -1,4 +1,4 @@
-"""A server that runs, as commands ask it: where it is, the key it wants, and what it says."""
+"""A client of a running agentsd server, for commands."""
 
 from __future__ import annotations
 
@@ -18,55 +18,55 @@ from framework.types.errors import AgentsdError, RequestError
 T = TypeVar("T", bound=BaseModel)
 
 SECONDS = 60.0
-"""How long an answer may take: a rollback sets plugins up."""
+"""Timeout of a request: a rollback sets plugins up."""
 
 
 class NoServer(AgentsdError):
-    """Nothing answers there, or what answers is no server of ours."""
+    """No server answers, or it is not an agentsd server."""
 
     code = "no_server"
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A server by its URL."""
+    """A server, by its URL, and the key for it."""
 
     url: str
     key: SecretStr | None = None
 
     @classmethod
     def of(cls, url: str | None, key: str | None, project: str) -> Remote:
-        """Where the settings of a project say that its server is, unless a URL says where.
+        """Return the server at `url`, by default that of a project's settings.
 
-        A key of the settings is for the server of the settings: no other URL is given it.
+        A key of the settings is sent to the server of the settings only.
         """
         shown = SecretStr(key) if key else None
         if url is not None:
             if not _is_url(url):
-                raise RequestError(f"{url} is no URL of a server; write it like http://127.0.0.1:8321")
+                raise RequestError(f"not the URL of a server: {url}; write it like http://127.0.0.1:8321")
             return cls(url.rstrip("/"), shown)
         server = locate(project).settings().server
         return cls(server_url(server.host, server.port), shown or next(iter(server.api_keys), None))
 
     def get(self, path: str, reply: type[T]) -> T:
-        """Ask for something.
+        """Send a GET request, and validate the response.
 
         Raises:
-            NoServer: nothing answers, or not as our servers do.
-            RequestError: the server refuses.
+            NoServer: no agentsd server answers, or it fails.
+            RequestError: the server rejects the request.
         """
-        return self._ask("GET", path, reply)
+        return self._request("GET", path, reply)
 
     def post(self, path: str, reply: type[T], body: dict[str, Any]) -> T:
-        """Ask for something to be done; raises as `get`."""
-        return self._ask("POST", path, reply, body)
+        """Send a POST request, and validate the response; raises the same errors as `get`."""
+        return self._request("POST", path, reply, body)
 
-    def _ask(self, method: str, path: str, reply: type[T], body: dict[str, Any] | None = None) -> T:
+    def _request(self, method: str, path: str, reply: type[T], body: dict[str, Any] | None = None) -> T:
         import httpx2
 
         headers = {"authorization": f"Bearer {self.key.get_secret_value()}"} if self.key else {}
         try:
-            # No proxy and no .netrc: the key goes to the server that was named, and the answer comes from there.
+            # No proxy and no .netrc: the key must only reach the named server.
             with httpx2.Client(trust_env=False, timeout=SECONDS) as client:
                 response = client.request(method, self.url + path, json=body, headers=headers)
         except httpx2.TimeoutException:
@@ -74,18 +74,18 @@ class Remote:
         except httpx2.ConnectError:
             raise NoServer(f"there is no server at {self.url}: start one with `agentsd serve`") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise NoServer(f"what is at {self.url} is no agentsd: {type(error).__name__}") from None
+            raise NoServer(f"{self.url} is not an agentsd server: {type(error).__name__}") from None
         try:
-            said = response.json()
-            return reply.model_validate(said) if response.is_success else self._refused(response.status_code, said)
+            body = response.json()
+            return reply.model_validate(body) if response.is_success else self._refused(response.status_code, body)
         except (ValidationError, ValueError, KeyError, TypeError, RecursionError):
-            raise NoServer(f"what is at {self.url} is no agentsd: it answered {response.status_code}") from None
+            raise NoServer(f"{self.url} is not an agentsd server: it answered {response.status_code}") from None
 
-    def _refused(self, status: int, said: Any) -> Any:
-        message = str(said["error"]["message"])
+    def _refused(self, status: int, body: Any) -> Any:
+        message = str(body["error"]["message"])
         if status == HTTPStatus.UNAUTHORIZED:
-            what = "the key is wrong" if self.key else "a key is needed"
-            message = f"{what} for the server at {self.url}: give it as --key or {API_KEY_VARIABLE}"
+            what = "wrong key" if self.key else "missing key"
+            message = f"{what} for the server at {self.url}: pass it as --key or {API_KEY_VARIABLE}"
         if status < 500:
             raise RequestError(message)
         raise NoServer(f"the server at {self.url} failed: {message}")
@@ -100,5 +100,5 @@ def _is_url(text: str) -> bool:
 
 
 def encoded(reply: BaseModel) -> str:
-    """A reply as people print it."""
+    """Format a response as indented JSON."""
     return json.dumps(reply.model_dump(mode="json", exclude_none=True), ensure_ascii=False, indent=2)

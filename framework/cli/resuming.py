@@ -1,4 +1,4 @@
-"""Going on with a run from the terminal."""
+"""Resumes a stored run from the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from framework.types.state import Confirmation, Decision, RunResult
 
 @asynccontextmanager
 async def opened(location: Location, *, quiet: bool = True) -> AsyncIterator[Runtime]:
-    """The project's runtime, on the store that its settings name; files that cannot be used are told unless `quiet`."""
+    """Open a project's runtime on its store; print its startup problems unless `quiet`."""
     with exporting(location.settings()):
         async with Runtime.open(location.root, store=store_url(location), watch=False, single_user=True) as runtime:
             for problem in () if quiet else runtime.catalog.current.startup_problems:
@@ -23,7 +23,7 @@ async def opened(location: Location, *, quiet: bool = True) -> AsyncIterator[Run
             yield runtime
 
 
-async def go_on(
+async def resume_run(
     location: Location,
     run: str,
     decide: Callable[[Sequence[Confirmation]], Awaitable[Mapping[str, Decision]]],
@@ -31,21 +31,21 @@ async def go_on(
     user: str | None = None,
     quiet: bool,
 ) -> RunResult:
-    """Go on with a run until it ends or asks again.
+    """Resume a run until it ends or waits again.
 
     Args:
         location: the project.
-        run: a run's id, the beginning of one, or `last`.
-        decide: what is decided of what it asks.
-        user: who decides.
-        quiet: show nothing while it goes on.
+        run: the id of a run, a prefix of one, or `last`.
+        decide: returns the decisions on pending confirmations.
+        user: the user who decides.
+        quiet: show no progress.
 
     Raises:
-        RunNotFound: there is no such run.
-        RequestError: it cannot go on, or not like that.
+        RunNotFound: no such run is stored.
+        RequestError: the run cannot be resumed, or a decision does not match.
     """
     async with opened(location, quiet=quiet) as runtime:
         state = await find_run(runtime.store, run)
         decisions = await decide(state.pending)
-        going_on = runtime.resume_stream(state.run_id, decisions, user=user)
-        return await answer(runtime, going_on, quiet=quiet, title=f"● {state.agent} (goes on)")
+        resumed = runtime.resume_stream(state.run_id, decisions, user=user)
+        return await answer(runtime, resumed, quiet=quiet, title=f"● {state.agent} (resumed)")

@@ -1,4 +1,4 @@
-"""`agentsd run`: one message, one answer."""
+"""`agentsd run`: sends one message to an agent and prints the answer."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from framework.types.state import RunResult
 from framework.types.trace import SpanRecord
 
 Traced = tuple[RunResult, Sequence[SpanRecord]]
-"""A result, and the trace that was kept of it."""
+"""A result and its stored trace."""
 
 
 def pairs(values: tuple[str, ...]) -> dict[str, Any]:
-    """`name=value` options; a value that is JSON is taken as JSON."""
+    """Parse `name=value` options; a value that is valid JSON is decoded."""
     pairs: dict[str, Any] = {}
     for value in values:
         name, equals, text = value.partition("=")
@@ -44,14 +44,16 @@ def pairs(values: tuple[str, ...]) -> dict[str, Any]:
 @click.command("run")
 @click.argument("words", nargs=-1, required=True, metavar="[FILE] MESSAGE")
 @click.option("-a", "--agent", help="Which agent; otherwise the router chooses.")
-@click.option("--conversation", metavar="ID", help="Continue this conversation, or begin it.")
+@click.option("--conversation", metavar="ID", help="Continue this conversation, or start it.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("-m", "--model", help="Use this model instead of the agents' own, e.g. openai/gpt-5.4-mini.")
-@click.option("-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help="A variable of the request.")
-@click.option("-l", "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Another limit, e.g. max_steps=3.")
+@click.option("-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help="An input of the agent.")
+@click.option(
+    "-l", "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Override a limit, e.g. max_steps=3."
+)
 @click.option("--locale", help="Language of the prompts, e.g. zh.")
-@click.option("--trace", is_flag=True, help="Draw what happened when, at the end.")
-@click.option("--otlp", metavar="URL", help="Send the trace there, e.g. http://127.0.0.1:6006 (Phoenix).")
+@click.option("--trace", is_flag=True, help="Draw the trace as a waterfall at the end.")
+@click.option("--otlp", metavar="URL", help="Send the trace to this endpoint, e.g. http://127.0.0.1:6006 (Phoenix).")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
 @click.option("--events", is_flag=True, help="Print each event as it happens, as one line of JSON.")
 def command(words: tuple[str, ...], project: str, as_json: bool, trace: bool, **given: Any) -> int:
@@ -63,7 +65,7 @@ def command(words: tuple[str, ...], project: str, as_json: bool, trace: bool, **
     one_file = len(words) > 1 and words[0].endswith((".yaml", ".yml"))
     path, message = (words[0], " ".join(words[1:])) if one_file else (project, " ".join(words))
     if as_json and given["events"]:
-        raise click.UsageError("give --json or --events, not both")
+        raise click.UsageError("use --json or --events, not both")
     given["events"] = JsonLines(sys.stdout) if given["events"] else None
     with prints_on_stderr():
         result, spans = asyncio.run(_run(path, message, given, quiet=as_json or given["events"] is not None))

@@ -1,4 +1,4 @@
-"""`agentsd schema`: what editors need to complete, explain and check the project's files."""
+"""`agentsd schema`: JSON Schemas with which editors complete, explain and check a project's files."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ KINDS: Mapping[str, Callable[[ProjectNames], EditorSchema]] = {
 
 @click.command("schema")
 @click.argument("path", default=".")
-@click.option("--kind", type=click.Choice(list(KINDS)), default="agent", show_default=True, help="Of which files.")
-@click.option("--write", is_flag=True, help=f"Write all into {DATA_FOLDER}/, where the first line of a file points to.")
+@click.option("--kind", type=click.Choice(list(KINDS)), default="agent", show_default=True, help="Which files.")
+@click.option("--write", is_flag=True, help=f"Write all schemas into {DATA_FOLDER}/, which files refer to.")
 def command(path: str, kind: str, write: bool) -> int:
-    """Print the JSON Schema of a project's files (default: of this folder's), with its tools and agents by name."""
+    """Print the JSON Schema of a project's files (default: this folder), with the names of its tools and agents."""
     location = locate(path)
     if write and not location.root.is_dir():
-        raise RequestError(f"{path} is a file by itself: a schema is written into a project's folder")
+        raise RequestError(f"{path} is a single file: schemas are written into a project folder")
     names = names_of(asyncio.run(Project.read(location.root)))
     if not write:
         click.echo(_text(KINDS[kind](names)), nl=False)
@@ -54,12 +54,12 @@ def command(path: str, kind: str, write: bool) -> int:
         written = write_schemas(location.root, names)
     except OSError as error:
         raise RequestError(f"{error.filename} cannot be written: {error.strerror}") from None
-    click.echo("\n".join(f"wrote {file}" for file in written) or "nothing has changed")
+    click.echo("\n".join(f"wrote {file}" for file in written) or "all schemas are up to date")
     return 0
 
 
 def names_of(project: Project | Runtime) -> ProjectNames:
-    """What the files of a project may refer to."""
+    """Return the names that files of a project can refer to."""
     generation = project.catalog.current
     return ProjectNames(
         tools={name: tool.definition.description for name, tool in generation.tools.items()},
@@ -71,20 +71,20 @@ def names_of(project: Project | Runtime) -> ProjectNames:
 
 
 def _executors(generation: Generation) -> Iterator[str]:
-    """Those of plugins, by name."""
+    """Yield the names of the executors of plugins."""
     extensions = (extension for plugin in generation.live_plugins for extension in plugin.extensions)
     return (extension.name for extension in extensions if extension.kind == "executor")
 
 
 def refresh_schemas(project: Project | Runtime) -> None:
-    """Keep the schemas of a project's folder up to date. A folder that cannot be written is no reason to fail."""
+    """Update the schemas of a project folder; a folder that cannot be written is ignored."""
     if not project.catalog.single and (project.root / AGENTS).is_dir():
         with suppress(OSError):
             write_schemas(project.root, names_of(project))
 
 
 def write_schemas(root: Path, names: ProjectNames) -> list[Path]:
-    """Write what has changed, each file at once; returns the files written. Raises OSError."""
+    """Write the schemas that changed, each atomically; return the files written. Raises OSError."""
     texts = {root / DATA_FOLDER / f"{kind}.schema.json": _text(make(names)) for kind, make in KINDS.items()}
     return [path for path, text in texts.items() if _replace(path, text.encode())]
 

@@ -11,25 +11,25 @@ from typing import TextIO
 
 import click
 
-_HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2028\u2029\u2066-\u2069]")
-"""Controls except newline and tab, and what changes the direction of writing."""
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2028\u2029\u2066-\u2069]")
+"""Control characters except newline and tab, and marks that change the writing direction."""
 _STYLE = re.compile("\x1b\\[(?:0|[12]|3[1-6])m")
-"""What `click.style` writes for the styles used here: bold, dim, a colour, and their end."""
+"""Sequences of `click.style` for the styles used here: bold, dim, a colour, and reset."""
 
 
-def harmless(text: str) -> str:
-    """Text with control characters written out as escapes, so that no terminal acts on them."""
-    return _HARMFUL.sub(_written_out, text.replace("\r\n", "\n"))
+def escape_controls(text: str) -> str:
+    """Replace control characters with visible escapes, so that no terminal acts on them."""
+    return _CONTROLS.sub(_visible_escape, text.replace("\r\n", "\n"))
 
 
 def say(text: str, *, err: bool = False, fg: str | None = None, nl: bool = True) -> None:
-    """Print untrusted text: harmless on a terminal, byte for byte elsewhere."""
+    """Print untrusted text: escaped on a terminal, unchanged elsewhere."""
     stream = sys.stderr if err else sys.stdout
     if stream.isatty():
-        text = harmless(text)
+        text = escape_controls(text)
         click.echo(click.style(text, fg=fg) if fg else text, nl=nl, err=err)
     else:
-        click.echo(text, nl=nl, err=err, color=True)  # otherwise click takes out what looks like a style
+        click.echo(text, nl=nl, err=err, color=True)  # otherwise click removes what looks like a style
 
 
 class Screen(TextIOWrapper):
@@ -42,30 +42,30 @@ class Screen(TextIOWrapper):
         self.covered = covered
 
     def write(self, text: str) -> int:
-        """Write text, made harmless between styles."""
+        """Write text, escaped between styles."""
         styles = _STYLE.findall(text)
-        parts = [harmless(part) for part in _STYLE.split(text)]
+        parts = [escape_controls(part) for part in _STYLE.split(text)]
         super().write("".join(part + style for part, style in zip(parts, [*styles, ""], strict=True)))
         return len(text)
 
 
 def protected(stream: TextIOWrapper) -> TextIOWrapper:
-    """The stream itself, or if it is a terminal, a screen in its place."""
+    """Return a `Screen` for a terminal, any other stream unchanged."""
     return Screen(stream) if stream.isatty() else stream
 
 
 def raw_stderr() -> TextIO:
-    """Standard error for programs that draw on a terminal, and make what they draw harmless themselves."""
+    """Return standard error for code that draws on a terminal and escapes its own output."""
     return sys.stderr.covered if isinstance(sys.stderr, Screen) else sys.stderr
 
 
 @contextmanager
 def prints_on_stderr() -> Iterator[TextIO]:
-    """Let what plugins print appear on standard error; yields standard output, which is for a command's result."""
+    """Redirect prints, e.g. of plugins, to standard error; yield standard output, for a command's result."""
     output = sys.stdout
     with redirect_stdout(sys.stderr):
         yield output
 
 
-def _written_out(found: re.Match[str]) -> str:
+def _visible_escape(found: re.Match[str]) -> str:
     return repr(found[0])[1:-1]

@@ -1,4 +1,4 @@
-"""`agentsd serve`: the project over HTTP, with its files watched."""
+"""`agentsd serve`: serves a project over HTTP, while its files are watched."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from framework.engine.runtime.runtime import Runtime
 from framework.types.errors import ConfigError
 
 MMAP_THRESHOLD = 128 * 1024
-"""Bytes: the default of glibc, before it raises it."""
+"""glibc's initial default, in bytes, before it adapts the value."""
 _M_MMAP_THRESHOLD = -3  # in <malloc.h>
 NEEDED = "`agentsd serve` needs FastAPI and uvicorn: pip install 'agentsd[serve]'"
 
 
 @click.command("serve")
 @click.argument("path", default=".")
-@click.option("--host", help="Listen at this address, instead of server.host.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Listen at this port, instead of server.port; 0: any.")
+@click.option("--host", help="Address to listen at. Default: server.host.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen at; 0: any free one. Default: server.port.")
 def command(path: str, **given: Any) -> int:
-    """Serve the project at PATH (default: this folder) over HTTP. Edits of its files go live meanwhile.
+    """Serve the project at PATH (default: this folder) over HTTP. Edits of its files take effect while it runs.
 
-    Ends with SIGTERM or Ctrl-C, once the requests under way are done.
-    Exit codes: 0 ended so, 1 nothing can listen there, 78 the files or settings cannot be used.
+    SIGTERM or Ctrl-C ends it after the open requests.
+    Exit codes: 0 ended normally, 1 cannot listen at the address, 78 invalid files or settings.
     """
     location = locate(path)
     logging.getLogger("framework.config.generations.catalog").setLevel(logging.INFO)
@@ -47,19 +47,18 @@ def command(path: str, **given: Any) -> int:
         raise
     settings = location.settings()
     listen = settings.server.model_copy(update={name: value for name, value in given.items() if value is not None})
-    settle_memory()
+    tune_memory()
     with exporting(settings):
-        asyncio.run(serve(location.root, settings.model_copy(update={"server": listen}), _tell))
+        asyncio.run(serve(location.root, settings.model_copy(update={"server": listen}), _announce))
     return 0
 
 
-def settle_memory() -> None:
-    """Prepare the process's memory for a long life with many edits.
+def tune_memory() -> None:
+    """Tune memory for a long-running process with many edits.
 
-    What imports leave lives as long as the process, so garbage collections, in which everything waits, skip it. And
-    glibc keeps to its threshold for allocations of their own: otherwise it raises that with the first large block that
-    is freed, and the heap grows by some kilobytes of unusable gaps with every edit. An operator's own
-    MALLOC_MMAP_THRESHOLD_ counts; other C libraries are left as they are.
+    Objects of imported modules live as long as the process, so garbage collections, which stop everything, skip them.
+    glibc's mmap threshold is fixed: otherwise freeing a large block raises it, and each edit leaves some kilobytes of
+    gaps in the heap. The operator's MALLOC_MMAP_THRESHOLD_ has precedence; other C libraries are not changed.
     """
     gc.collect()
     gc.freeze()
@@ -68,7 +67,7 @@ def settle_memory() -> None:
             ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD)
 
 
-def _tell(url: str, runtime: Runtime) -> None:
+def _announce(url: str, runtime: Runtime) -> None:
     refresh_schemas(runtime)
     current = runtime.catalog.current
     agents = counted(len(current.agents), "agent")

@@ -1,4 +1,4 @@
-"""One message from the terminal: shown while it runs, its questions asked, its answer printed."""
+"""Runs one message in the terminal: shows progress, asks for decisions, prints the answer."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from framework.types.outcome import outcome_for
 from framework.types.state import RunResult
 
 _SHOWN_OTHERWISE = (ContentReceived, ConfirmationRequested)
-"""Events that people see as the printed answer and as a question."""
+"""Events that the user sees as the printed answer and as a question."""
 
 
 def view_of_run(title: str = "…") -> View:
-    """A live tree on a terminal, lines elsewhere; the title stands above it until the run names its agent."""
+    """Return a live tree on a terminal, lines elsewhere; the title is shown until the agent is known."""
     if not sys.stderr.isatty():
         return Lines()
-    tree = import_module("framework.cli.tree")  # rich is only loaded for people
+    tree = import_module("framework.cli.tree")  # rich is only imported for terminals
     console = import_module("rich.console").Console(file=raw_stderr())
     view: View = tree.LiveTree(console, title)
     return view
 
 
 class JsonLines:
-    """Every event in its wire form as one line of JSON."""
+    """Prints each event in its wire format as one line of JSON."""
 
     def __init__(self, output: TextIO) -> None:
         self._output = output
@@ -44,7 +44,7 @@ class JsonLines:
         click.echo(json.dumps(wire(event), ensure_ascii=False), file=self._output)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource is open."""
 
 
 async def answer(
@@ -55,14 +55,14 @@ async def answer(
     title: str = "…",
     events: JsonLines | None = None,
 ) -> RunResult:
-    """Show a run until it ends; on a terminal, ask its questions and resume it. Ctrl-C there leaves it waiting.
+    """Show a run until it ends; on a terminal, ask for decisions and resume it. Ctrl-C there leaves it paused.
 
     Args:
-        runtime: where it runs.
+        runtime: the runtime of the run.
         started: the run.
-        quiet: show nothing, and ask nothing.
-        title: stands above the run until it names its agent.
-        events: where all its events go instead.
+        quiet: show nothing, and ask for nothing.
+        title: shown until the agent is known.
+        events: prints all events instead.
     """
     view = events or (None if quiet else view_of_run(title))
     result = await _watch(started, view)
@@ -76,9 +76,9 @@ async def answer(
 
 
 async def _watch(started: AbstractAsyncContextManager[RunStream], view: View | None) -> RunResult:
-    """Show one stretch of a run; Ctrl-C cancels the run, which still ends in order."""
+    """Show a run until it ends or pauses; Ctrl-C cancels it in order."""
     async with started as stream:
-        with prints_on_stderr():  # around the view, which restores what it has found when it closes
+        with prints_on_stderr():  # outside the view, which restores the streams that it found
             await _show(stream, view)
         return await stream.result()
 
@@ -95,7 +95,7 @@ async def _show(stream: RunStream, view: View | None) -> None:
 
 
 def print_result(result: RunResult, *, as_json: bool) -> int:
-    """The answer on standard output, the reason for a missing one on standard error; returns the exit code."""
+    """Print the answer on standard output, or the reason for none on standard error; return the exit code."""
     if as_json:
         click.echo(json.dumps(result.model_dump(mode="json", exclude_none=True), ensure_ascii=False, indent=2))
     else:

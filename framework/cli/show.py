@@ -1,4 +1,4 @@
-"""How one event reads as text; the plain view, one line an event, for pipes and logs."""
+"""Formats events as text; the plain view with one line per event, for pipes and logs."""
 
 from __future__ import annotations
 
@@ -37,34 +37,34 @@ MARKS: Mapping[str, str] = {
 
 
 QUESTIONS = tuple(name for name, kind in CONFIRMATION_KINDS.items() if kind.is_question)
-"""Kinds of confirmations that want an answer, not an approval."""
+"""Kinds of confirmations that need an answer, not an approval."""
 
 
 class View(Protocol):
-    """Shows a run while it goes on."""
+    """Shows a run in progress."""
 
     def show(self, event: Event) -> None:
-        """Take in one event."""
+        """Show one event."""
         ...
 
     def close(self) -> None:
-        """The run is over, or waits."""
+        """Finish the output: the run ended or paused."""
         ...
 
 
 class Lines:
-    """One line an event, on standard error."""
+    """Prints one line per event on standard error."""
 
     def show(self, event: Event) -> None:
         if text := line(event):
             click.echo("  " * len(event.path) + visible(text), err=True)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: every line is complete."""
 
 
 def line(event: Event) -> str | None:
-    """An event as one line; none for those that say nothing new."""
+    """Return an event as one line; None for events that are not shown."""
     match event:
         case events.Routed(agent=agent, reason=reason, generation=generation):
             return f"● {agent} ({reason}; generation {generation})"
@@ -97,46 +97,46 @@ def _question(asked: events.ConfirmationRequested) -> str:
 
 
 def arguments_text(arguments: Mapping[str, Any]) -> str:
-    """Arguments as `name=value`, long values shortened."""
+    """Format arguments as `name=value`, with long values shortened."""
     return " ".join(f"{visible(name)}={shorten(shown(value))}" for name, value in arguments.items())
 
 
 def first_line(text: str) -> str:
-    """The first line, and how many more there are."""
+    """Return the first line, shortened, with the number of further lines."""
     lines = text.strip().splitlines() or [""]
     more = f" (+{len(lines) - 1} lines)" if len(lines) > 1 else ""
     return visible(shorten(lines[0], RESULT_CHARS)) + more
 
 
 def shown(value: Any) -> str:
-    """A value as JSON that hides nothing."""
+    """Format a value as JSON without invisible characters."""
     return visible(json.dumps(value, ensure_ascii=False))
 
 
 def visible(text: str) -> str:
-    """Text with what moves the cursor, turns the writing round or cannot be seen written out: people decide by it."""
+    """Escape every character that is invisible or moves the cursor, because people decide by this text."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def counted(number: int, noun: str) -> str:
-    """Such as `1 run`, `2 runs`."""
+    """Format a count with its noun, e.g. `1 run`, `2 runs`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def shorten(text: str, length: int = VALUE_CHARS) -> str:
-    """At most `length` characters."""
+    """Shorten text to at most `length` characters."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def wrapped(text: str, indent: str = "  ") -> str:
-    """A paragraph, indented; on a terminal it is broken between words."""
+    """Indent a paragraph, and wrap it on a terminal."""
     if not sys.stdout.isatty():
         return indent + text
     return click.wrap_text(text, get_terminal_size().columns, indent, indent) or indent
 
 
 def ending(result: RunResult) -> str | None:
-    """The line that says why a run has no plain answer."""
+    """Return the reason why a run has no final answer; None for a completed run."""
     match result.status:
         case "completed":
             return None
@@ -152,19 +152,19 @@ def ending(result: RunResult) -> str | None:
 
 
 def short_id(key: str) -> str:
-    """The beginning of a question's id, with 12 digits of the digest that it holds: enough for `runs decide`."""
+    """Shorten the digest in a confirmation's id to 12 digits, which `runs decide` accepts."""
     digest = _DIGEST.search(key)
     return key[: digest.start() + DIGEST_CHARS] if digest else key
 
 
 def _waiting(asked: Confirmation) -> str:
-    """What is asked, and why: an edit that cannot be used is asked about again, with what is wrong with it."""
+    """Describe a pending confirmation, with its reason, e.g. why an edit was rejected."""
     why = " ".join(asked.reason.split())
     return f"{asked.tool or asked.kind} ({short_id(asked.id)}){': ' + shorten(why, REASON_CHARS) if why else ''}"
 
 
 def how_to_decide(result: RunResult) -> str:
-    """The command that answers the first of what a run asks, quoted for a shell: models choose ids and choices."""
+    """Return the command that decides the first pending confirmation, quoted for a shell."""
     first = result.pending[0]
     key = short_id(first.id)
     handle = "plan" if [asked.kind for asked in result.pending] == ["plan"] else quote(key)

@@ -1,4 +1,4 @@
-"""Rows of text: a table on a terminal, columns in a pipe."""
+"""Prints rows: a table on a terminal, columns in a pipe."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from framework.cli.show import visible
 GAP = 2
 """Spaces between columns."""
 LEAST_TEXT = 20
-"""So many cells of a line are for the last column, as long as the others can be shortened."""
+"""Minimum width of the last column, while others can be shortened."""
 LEAST = 9
-"""What a column is shortened to, if need be."""
+"""Minimum width of any other column."""
 NOTHING = "-"
-"""In a cell: there is none."""
+"""Content of an empty cell."""
 STATUS_STYLES: Mapping[str, str] = {
     "completed": "green",
     "running": "cyan",
@@ -31,17 +31,17 @@ STATUS_STYLES: Mapping[str, str] = {
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows. On a terminal they have titles and fit into its lines; in a pipe nothing is cut.
+    """Print rows. On a terminal they have titles and fit its width; in a pipe nothing is shortened.
 
     Args:
         columns: titles, printed on a terminal only.
-        rows: as many texts each; cells that name a status are coloured.
+        rows: one text per column; cells with a status are coloured.
     """
     texts = [[visible(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
-        told = [place for place in range(len(columns)) if any(row[place] != NOTHING for row in texts)]
-        texts = [[row[place] for place in told] for row in [columns, *texts]]
-    cells = import_module("rich.cells")  # knows how wide Chinese characters are
+        filled = [place for place in range(len(columns)) if any(row[place] != NOTHING for row in texts)]
+        texts = [[row[place] for place in filled] for row in [columns, *texts]]
+    cells = import_module("rich.cells")  # computes the width of Chinese characters
     widths = [max((cells.cell_len(cell) for cell in column), default=0) for column in zip(*texts, strict=True)]
     if sys.stdout.isatty():
         widths = fitted(widths, get_terminal_size().columns)
@@ -57,10 +57,10 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def fitted(widths: Sequence[int], line: int) -> list[int]:
-    """Widths with which a line has room for the last column; the widest of the others, but for the first, give way."""
+    """Return widths that fit a line: the widest columns shrink, except for the first and the last."""
     *others, last = widths
-    room = line - sum(others) - GAP * len(others)
-    while room < min(last, LEAST_TEXT) and len(others) > 1 and max(others[1:]) > LEAST:
+    remaining = line - sum(others) - GAP * len(others)
+    while remaining < min(last, LEAST_TEXT) and len(others) > 1 and max(others[1:]) > LEAST:
         others[others.index(max(others[1:]), 1)] -= 1
-        room += 1
-    return [*others, min(last, max(room, 2))]
+        remaining += 1
+    return [*others, min(last, max(remaining, 2))]

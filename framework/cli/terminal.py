@@ -1,4 +1,4 @@
-"""The person at the terminal: whether one is there, what they type, and what Ctrl-C does meanwhile."""
+"""Interaction with the user: reads input and editor text, and handles Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import click
 T = TypeVar("T")
 
 THREAD = "agentsd-terminal"
-"""The name of threads that wait for a person. Nothing can end one, so the end of the process does not wait for them."""
+"""Name of threads that wait for input. They cannot be stopped, so the process ends without them."""
 
 
 def is_terminal() -> bool:
-    """Is there a person at both ends?"""
+    """Return whether input and output are a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 @contextmanager
 def on_interrupt(act: Callable[[], object]) -> Iterator[None]:
-    """Have Ctrl-C do this while the context is open, and afterwards what it did before."""
+    """Call `act` on Ctrl-C while the context is open."""
     loop = asyncio.get_running_loop()
     before = signal.getsignal(signal.SIGINT)
     loop.add_signal_handler(signal.SIGINT, act)
@@ -37,33 +37,33 @@ def on_interrupt(act: Callable[[], object]) -> Iterator[None]:
 
 
 def edited(text: str, extension: str) -> str:
-    """What a person makes of a text in their editor; empty when they save nothing, or it fails, which is shown."""
+    """Open text in the user's editor and return the result; empty if nothing is saved or an error was shown."""
     try:
         return click.edit(text, extension=extension) or ""
     except UnicodeDecodeError:
-        click.secho("what was saved is not UTF-8", fg="red", err=True)
+        click.secho("the saved text is not UTF-8", fg="red", err=True)
     except click.ClickException as error:
         click.secho(error.format_message(), fg="red", err=True)
     return ""
 
 
 async def typed(read: Callable[[], T]) -> T:
-    """What a function gets that waits for a person, while everything else goes on.
+    """Run a function that waits for input in a thread, and return its result.
 
     Raises:
-        click.Abort: Ctrl-C. The function still waits, and takes what is typed next: the command should end.
+        click.Abort: Ctrl-C. The function still reads the next input, so the command should end.
     """
     loop = asyncio.get_running_loop()
     found: asyncio.Future[T] = loop.create_future()
 
     def settle(result: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop has ended: nobody waits any more
+        with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(lambda: None if found.done() else result())
 
     def wait() -> None:
         try:
             text = read()
-        except Exception as error:  # noqa: BLE001 - raised where it is waited for
+        except Exception as error:  # noqa: BLE001 - raised again by the caller
             settle(lambda failed=error: found.set_exception(failed))  # type: ignore[misc]  # bound: `error` is unset
         else:
             settle(lambda: found.set_result(text))
@@ -73,5 +73,5 @@ async def typed(read: Callable[[], T]) -> T:
         try:
             return await found
         except click.Abort:
-            click.echo(err=True)  # below what was being typed
+            click.echo(err=True)  # start a new line below the input
             raise

@@ -1,4 +1,4 @@
-"""`agentsd test`: the cases beside the agents, on their scripts or live on a model."""
+"""`agentsd test`: runs the test cases of agents, on their scripts or live on a model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from framework.evals.suite import PlacedCase, Suite, read_suite
 from framework.types.errors import AgentNotFound
 from framework.types.problem import Problem
 
-HOW_TO = """there are no cases yet. Write agents.d/AGENT.test.yaml:
+HOW_TO = """there are no cases yet. Create agents.d/AGENT.test.yaml:
 
 cases:
   - name: it calculates
@@ -38,27 +38,29 @@ cases:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A case and what came of it, each time."""
+    """A case with its attempts."""
 
     placed: PlacedCase
     attempts: tuple[Attempt, ...]
 
     @property
     def passed(self) -> bool:
-        """It passed every time."""
+        """Whether every attempt passed."""
         return all(attempt.passed for attempt in self.attempts)
 
     @property
     def failures(self) -> list[str]:
-        """Everything that did not come, each once."""
+        """Distinct failures of all attempts."""
         return list(dict.fromkeys(text for attempt in self.attempts for text in attempt.failures))
 
 
 @click.command("test")
 @click.argument("path", default=".")
 @click.option("-a", "--agent", help="Only the cases of this agent.")
-@click.option("-m", "--model", help="Ask this model instead of the scripts, e.g. openai/gpt-5.4-mini; prints rates.")
-@click.option("-n", "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Every case so often.")
+@click.option(
+    "-m", "--model", help="Use this model instead of the scripts, e.g. openai/gpt-5.4-mini; prints success rates."
+)
+@click.option("-n", "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Attempts per case.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(path: str, agent: str | None, model: str | None, repeat: int, as_json: bool) -> int:
     """Run the cases of a project (default: this folder), of one agent file, or of one file of cases.
@@ -72,7 +74,7 @@ def command(path: str, agent: str | None, model: str | None, repeat: int, as_jso
 
 
 def _locate(path: str) -> Location:
-    """As everywhere; of a lone file of cases, its agent's file is what can be opened."""
+    """Resolve a path; for a single file of cases, resolve the file of its agent."""
     location = locate(path)
     name = location.root.name
     suffix = next((suffix for suffix in TEST_SUFFIXES if name.endswith(suffix)), None)
@@ -85,7 +87,7 @@ async def _test(
     location: Location, agent: str | None, model: str | None, repeat: int, *, as_json: bool
 ) -> tuple[list[Tried], Suite, list[Problem]]:
     settings = lenient_settings(location)
-    await _refuse_unusable(model, settings)
+    await _check_model(model, settings)
     async with Runtime.open(location.root, settings=settings, watch=False) as runtime:
         generation = runtime.catalog.current
         suite = read_suite(generation)
@@ -103,8 +105,8 @@ async def _test(
     return tried, suite, problems
 
 
-async def _refuse_unusable(model: str | None, settings: Settings) -> None:
-    """Raise ConfigError once, for a model without a key, instead of in every case."""
+async def _check_model(model: str | None, settings: Settings) -> None:
+    """Raise ConfigError for a model without a key, once instead of in every case."""
     if model is not None:
         models = ModelClients({})
         models.get(settings, model)
@@ -123,17 +125,17 @@ def _chosen(suite: Suite, generation: Generation, location: Location, agent: str
 
 
 def _fits(placed: PlacedCase, model: str | None) -> bool:
-    """A real model cannot be made to fail: such a case says nothing about it."""
+    """Return whether a case applies: a scripted failure cannot be repeated with a real model."""
     return model is None or not any(answer.fail for answer in placed.case.model or ())
 
 
 def _show(tried: Tried) -> None:
     attempts = tried.attempts
-    took = sum(attempt.elapsed_ms for attempt in attempts)
+    elapsed = sum(attempt.elapsed_ms for attempt in attempts)
     count = f"  {sum(attempt.passed for attempt in attempts)}/{len(attempts)}" if len(attempts) > 1 else ""
     click.secho("✓" if tried.passed else "✗", fg="green" if tried.passed else "red", nl=False)
     say(f" {tried.placed.agent}: {tried.placed.case.name}{count}", nl=False)
-    click.secho(f"  {took:.0f} ms", dim=True)
+    click.secho(f"  {elapsed:.0f} ms", dim=True)
     for text in tried.failures:
         say(f"    {text}  ({tried.placed.place})")
 
@@ -141,7 +143,7 @@ def _show(tried: Tried) -> None:
 def _report(
     tried: Sequence[Tried], suite: Suite, problems: Sequence[Problem], model: str | None, *, as_json: bool
 ) -> int:
-    """The end of the output; returns the exit code."""
+    """Print the summary, and return the exit code."""
     passed = sum(one.passed for one in tried)
     failed = len(tried) - passed
     found = rates((one.placed.case, attempt) for one in tried for attempt in one.attempts) if model else {}

@@ -1,4 +1,4 @@
-"""`agentsd tools`: which tools a project has, and what one of them answers."""
+"""`agentsd tools`: lists the tools of a project, calls one, and accepts changed ones."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def command() -> None:
 
 @command.command("list")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
-@click.option("--offline", is_flag=True, help="Connect to no tool server.")
+@click.option("--offline", is_flag=True, help="Do not connect to tool servers.")
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON, with their schemas.")
 def list_tools(project: str, offline: bool, as_json: bool) -> int:
-    """List all tools, by name; `agentsd explain AGENT` says who may call them."""
+    """List all tools, by name; `agentsd explain AGENT` shows which of them an agent may call."""
     generation = asyncio.run(read_project(locate(project), connect=not offline)).catalog.current
     tools = [tool for _, tool in sorted(generation.tools.items())]
     for problem in generation.external.problems:
@@ -56,13 +56,13 @@ def _summary(tool: Tool) -> str:
 @command.command("call")
 @click.argument("tool")
 @click.argument("arguments", required=False)
-@click.option("-a", "--agent", required=True, help="Under whose policy.")
+@click.option("-a", "--agent", required=True, help="The agent whose policy applies.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
 def call(tool: str, arguments: str | None, agent: str, project: str, as_json: bool) -> int:
     """Call TOOL with ARGUMENTS (a JSON object) as AGENT would, without a model.
 
-    Exit codes: 0 it succeeded, 1 it failed or was denied, 3 it needs a human's approval.
+    Exit codes: 0 succeeded, 1 failed or denied, 3 needs approval.
     """
     with prints_on_stderr():
         result = asyncio.run(_call(project, agent, tool, arguments_of(arguments)))
@@ -85,7 +85,7 @@ def call(tool: str, arguments: str | None, agent: str, project: str, as_json: bo
 @click.argument("tools", nargs=-1, required=True)
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 def accept(tools: tuple[str, ...], project: str) -> int:
-    """Take TOOLS of MCP servers as they are now, although they say something else of themselves than before."""
+    """Accept the current definitions of TOOLS of MCP servers, which have changed since they were accepted."""
     asyncio.run(_accept(project, tools))
     for tool in tools:
         click.echo(f"accepted {tool}")

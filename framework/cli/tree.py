@@ -1,4 +1,4 @@
-"""The live step tree of a run, for a terminal."""
+"""Shows a run as a live tree on a terminal."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ STYLES: Mapping[str, str] = {
 }
 
 PLAN = "plan"
-"""Names a plan's node below the run's path."""
-GONE = "–"
+"""Key of a plan's node below the path of its run."""
+REMOVED = "–"
 _PLANNED = re.compile(r"plan-\d+-(.+?)(?:~\d+)?")
-"""The id of a call that a step makes."""
+"""Id of a call that a plan step makes."""
 _REVISED = re.compile(r"~\d+$")
-"""What the sub-run of a step from a later revision has behind its name."""
+"""Suffix of the sub-run of a step from a later revision."""
 
 
 class LiveTree:
-    """Shows a run as a tree that fills in: the agent, its plan's steps, its tool calls, those of its sub-agents."""
+    """A tree that grows with the run: agent, plan steps, tool calls, and those of sub-agents."""
 
     def __init__(self, console: Console, title: str = "…") -> None:
         self._root = Tree(Text(title, style="bold"), guide_style="dim")
@@ -46,7 +46,7 @@ class LiveTree:
         self._live: Live | None = None
 
     def show(self, event: Event) -> None:
-        """Take in one event."""
+        """Show one event."""
         match event:
             case events.Routed(path=()):
                 self._root.label = Text(visible(line(event) or ""), style="bold")
@@ -74,19 +74,19 @@ class LiveTree:
         self._live.refresh()
 
     def close(self) -> None:
-        """Leave the tree on the screen as it is; what is shown after that is drawn below, from its beginning."""
+        """Stop updating the tree; later output is drawn below it."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
     def _plan(self, event: events.PlanProposed) -> None:
-        """The plan's steps; of a later revision, what is new and what is gone."""
+        """Show the steps of a plan; for a later revision, new and removed steps."""
         plan = self._nodes.get((*event.path, PLAN)) or self._parent(event.path).add("")
         self._nodes[*event.path, PLAN] = plan
         plan.label = Text(f"plan {event.revision}: {visible(event.goal)}", style="bold")
         for change in event.changes:
             if (old := self._nodes.pop((*event.path, f"step-{change.id}"), None)) is not None:
-                old.label = Text(f"{GONE} {change.id}  {_about(old.label)}", style="dim strike")
+                old.label = Text(f"{REMOVED} {change.id}  {_about(old.label)}", style="dim strike")
         for step in event.steps:
             if (*event.path, f"step-{step.id}") not in self._nodes:
                 self._step_node(event.path, step.id).label = _step(step.status, step.id, step.description)
@@ -105,7 +105,7 @@ class LiveTree:
             node.label.append(f"  {event.progress:.0%} {visible(event.message or '')}", style="dim")
 
     def _add(self, path: tuple[str, ...], call: str) -> Tree:
-        """A node for a call: below its plan step, or its sub-agent's call, or the run itself."""
+        """Add a node for a call: below its plan step, its sub-agent's call, or the run."""
         step = _PLANNED.fullmatch(call)
         parent = (self._nodes.get((*path, f"step-{step[1]}")) if step else None) or self._parent(path)
         self._nodes[*path, call] = parent.add(Text(""))
@@ -123,7 +123,7 @@ def _step(status: str, step: str, description: str) -> Text:
 
 
 def _about(label: object) -> str:
-    """What a step was about, without its mark and name."""
+    """Return the description in a step's label, without mark and id."""
     return str(label).partition("  ")[2]
 
 

@@ -1,4 +1,4 @@
-"""Draws a run's stored trace as a waterfall: what ran inside what, when, for how long, and what came of it."""
+"""Draws a run's stored trace as a waterfall: nesting, start, duration and outcome of each span."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from framework.types.trace import SpanRecord
 BAR_CHARS = 36
 NAME_CHARS = 46
 NOTE_CHARS = 34
-"""Behind them: the duration, and most notes."""
+"""Width of the duration and the notes."""
 LEAST_BAR, LEAST_NAME = 8, 30
 
 Below = Mapping[str | None, Sequence[SpanRecord]]
@@ -22,27 +22,27 @@ Below = Mapping[str | None, Sequence[SpanRecord]]
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """Of the parts of a line, in characters."""
+    """Widths of the parts of a line, in characters."""
 
     name: int = NAME_CHARS
     bar: int = BAR_CHARS
 
     @classmethod
     def within(cls, line: int) -> Widths:
-        """What fits into a line: first the bar gets shorter, then the name."""
+        """Return widths that fit a line: first the bar shrinks, then the name."""
         bar = min(BAR_CHARS, max(line - NOTE_CHARS - NAME_CHARS, LEAST_BAR))
         return cls(min(NAME_CHARS, max(line - NOTE_CHARS - bar, LEAST_NAME)), bar)
 
 
 def widths_of(stream: TextIO) -> Widths:
-    """What fits into the lines of a terminal; elsewhere lines are as long as they like."""
+    """Return widths that fit a terminal; the defaults for any other stream."""
     return Widths.within(get_terminal_size().columns) if stream.isatty() else Widths()
 
 
 def waterfall(spans: Sequence[SpanRecord], widths: Widths | None = None) -> Iterator[str]:
-    """One line a span: its name indented by depth, a bar on its part's time line, its duration, and what is odd.
+    """Yield one line per span: indented name, bar on the time line, duration and notes.
 
-    A run that paused has several parts, each with a time line of its own.
+    A run that paused has several parts, each with its own time line.
     """
     widths = widths or Widths()
     known = {span.span_id for span in spans}
@@ -58,8 +58,8 @@ def waterfall(spans: Sequence[SpanRecord], widths: Widths | None = None) -> Iter
 
 def _lines(span: SpanRecord, depth: int, root: SpanRecord, below: Below, widths: Widths) -> Iterator[str]:
     name = shorten(visible("  " * depth + span.name), widths.name)
-    took = _length(span.end_ns - span.start_ns)
-    yield f"{name:<{widths.name}} {_bar(span, root, widths.bar):<{widths.bar}} {took:>9}  {_notes(span)}".rstrip()
+    duration = _length(span.end_ns - span.start_ns)
+    yield f"{name:<{widths.name}} {_bar(span, root, widths.bar):<{widths.bar}} {duration:>9}  {_notes(span)}".rstrip()
     for child in below.get(span.span_id, ()):
         yield from _lines(child, depth + 1, root, below, widths)
 

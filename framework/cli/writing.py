@@ -1,4 +1,4 @@
-"""What commands write: to a file, or to standard output."""
+"""Writes the output of commands to a file or to standard output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from framework.types.errors import RequestError
 
 
 def write_out(text: str, path: str | None) -> None:
-    """Print a text, or write it into a file that is not there yet; raises RequestError."""
+    """Print text, or write it into a new file; raises RequestError if the file exists."""
     if path is None or path == "-":
         click.echo(text, nl=False)
         return
@@ -22,14 +22,14 @@ def write_out(text: str, path: str | None) -> None:
         with Path(path).open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise RequestError(f"{path} is there already") from None
+        raise RequestError(f"{path} already exists") from None
     except OSError as error:
         raise RequestError(f"{path} cannot be written: {error.strerror}") from None
     click.echo(f"written to {path}", err=True)
 
 
 def replace_file(file: Path, content: bytes) -> None:
-    """Write a file at once: whoever reads it sees the old bytes or the new ones. Raises OSError."""
+    """Replace a file atomically: readers see the old content or the new. Raises OSError."""
     fresh = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         fresh.write_bytes(content)
@@ -41,5 +41,5 @@ def replace_file(file: Path, content: bytes) -> None:
 
 
 def as_json_text(data: Any) -> str:
-    """Data as JSON for people."""
+    """Format data as indented JSON."""
     return json.dumps(data, ensure_ascii=False, indent=2) + "\n"

@@ -53,14 +53,14 @@ def test_init_gives_a_project_that_checks_and_runs(starter: Path) -> None:
     checked = started("check", cwd=starter)
     assert checked.returncode == 0, checked.stderr
     assert "agents: assistant, basic, code-diagnosis, coder, log-analyst, planner, repo-analysis" in checked.stdout
-    assert "all files can be used" in checked.stdout
+    assert "all files are valid" in checked.stdout
     assert "warning" not in checked.stderr
 
 
 def test_init_keeps_what_is_there(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/assistant.yaml": agent("assistant", model="offline")})
     done = agentsd("init", cwd=tmp_path)
-    assert "kept as they are: agents.d/assistant.yaml" in done.stdout
+    assert "kept unchanged: agents.d/assistant.yaml" in done.stdout
     assert "You are assistant." in (tmp_path / "agents.d/assistant.yaml").read_text()
 
 

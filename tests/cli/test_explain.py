@@ -82,7 +82,7 @@ def test_what_people_see_names_the_lines_the_prompt_and_its_cost(project: Path) 
             "read_file",
             '{"path": 7}',
             0,
-            "its arguments are refused: path: it has the wrong type (given: 7); give: string",
+            "its arguments are invalid: path: it has the wrong type (given: 7); give: string",
         ),
         ("calculator", None, 1, "not in skill_policy.allow"),
         ("ecco", None, 2, "there is no tool 'ecco'; did you mean echo"),

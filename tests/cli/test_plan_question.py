@@ -49,11 +49,11 @@ def answer(master: int, until: str, text: bytes) -> str:
 def test_a_plan_is_approved_fails_is_made_anew_and_comes_to_its_end(project: Path) -> None:
     with terminal("run", "-a", "planner", TASK, cwd=project) as (process, master):
         shown = answer(master, "[r]eject", b"a")
-        assert "planner asks: may it carry out this plan?" in shown
+        assert "planner asks: may it execute this plan?" in shown
         assert "○ s1  summarize data/log/app.log" in shown
         assert "allowed, risk low" in shown
         assert 'write_file path="notes.md" content="{{ steps.s1.output }}"' in shown
-        assert "asked about again when s1 is done: confirm from high (default), risk high" in shown
+        assert "needs approval again when s1 is done: confirm from high (default), risk high" in shown
         assert "2 tool calls, 1 model call or more, about" in shown
         shown = answer(master, "re[s]pond", b"a")
         assert "there is no folder 'data/log'; did you mean logs?" in shown
@@ -102,7 +102,7 @@ def test_steps_are_dropped_with_what_needs_them(project: Path) -> None:
         answer(master, "[r]eject", b"d")
         answer(master, "which", b"s5")
         shown = answer(master, "continue with these steps?", b"")
-        assert "what is left:" in shown
+        assert "remaining steps:" in shown
         assert "○ s4  calculate 2 + 3" in shown
         shown = plain(read_until(master, "= 5"))
         assert process.wait(10) == 0
@@ -114,7 +114,7 @@ def test_dropping_all_steps_is_asked_about_and_ends_the_run_without_a_model_call
     with terminal("run", "-a", "planner", TASK, cwd=project) as (process, master):
         answer(master, "[r]eject", b"d")
         shown = answer(master, "which (s1, s2)", b"s1")
-        assert "(s2 would have needed that, and goes too)" in shown + answer(master, "without doing anything?", b"n")
+        assert "(s2 depends on it and is dropped too)" in shown + answer(master, "without doing anything?", b"n")
         answer(master, "[r]eject", b"d")
         answer(master, "which", b"s1, s2")
         assert "no steps are left" in answer(master, "end the run without doing anything?", b"y")
@@ -182,7 +182,7 @@ def test_a_plan_as_text_is_the_same_plan(plan: PlanDraft) -> None:
 def test_what_is_done_stands_in_comments_and_stays() -> None:
     plan = Plan.from_draft(draft(step("a"), step("b", "a"))).with_step("a", "done", "did a")
     text = as_text(plan.draft, plan, ["work"])
-    assert "# done, and stays: a: a\n" in text
+    assert "# done: a: a\n" in text
     assert "# Tools: work\n" in text
     assert [one.id for one in read_text(text).steps] == ["b"]
 

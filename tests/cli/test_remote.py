@@ -73,15 +73,15 @@ def test_event_and_history_agree_about_an_edit_that_cannot_be_used(server: Serve
     assert (event["event"], event["generation"]) == ("config_rejected", 4)
     live = agentsd("config", "history", "--url", server.url, cwd=tmp_path).stdout.splitlines()[0]
     assert live.startswith("* 4 ")
-    assert live.endswith(f"last good versions stay live: {ONE} cannot be used")
+    assert live.endswith(f"invalid, last good version stays live: {ONE}")
 
 
 def test_rollback_makes_an_old_generation_live_and_says_what_holds(server: Served, tmp_path: Path) -> None:
     done = agentsd("config", "rollback", "1", "--url", server.url, cwd=tmp_path)
     assert done.returncode == 0
     first, second = done.stdout.splitlines()
-    assert re.fullmatch(r"generation 4 is live, as generation 1 was \(digest [0-9a-f]{16}\)", first)
-    assert second == "the files say something else: they are held back until they change once more"
+    assert re.fullmatch(r"generation 4 is live, with the content of generation 1 \(digest [0-9a-f]{16}\)", first)
+    assert second == "the files differ from it: they are not loaded until they change again"
     assert server.get("/agent/agents")["agents"][0]["description"] == "v1"
     table = agentsd("config", "history", "--url", server.url, cwd=tmp_path).stdout
     assert table.startswith("* 4  ")
@@ -108,18 +108,18 @@ def test_the_settings_of_the_project_say_where_its_server_is_and_with_which_key(
 
         assert ask(None, None, other) == ask(None, KEY, keyless) == ask(server.url + "/", KEY, "nowhere") == 1
         for url, key, project, message in (
-            (None, None, keyless, "a key is needed"),
-            (None, OTHER, other, "the key is wrong"),
-            (server.url, None, other, "a key is needed"),  # that of the settings is for the server of the settings
+            (None, None, keyless, "missing key"),
+            (None, OTHER, other, "wrong key"),
+            (server.url, None, other, "missing key"),  # that of the settings is for the server of the settings
         ):
             with pytest.raises(RequestError) as caught:
                 ask(url, key, project)
-            where = f"for the server at {server.url}: give it as --key or AGENTSD_API_KEY"
+            where = f"for the server at {server.url}: pass it as --key or AGENTSD_API_KEY"
             assert caught.value.message == f"{message} {where}"
         assert agentsd("config", "history", "-C", "other", cwd=tmp_path).returncode == 0
         assert agentsd("config", "history", "-C", "keyless", cwd=tmp_path, AGENTSD_API_KEY=KEY).returncode == 0
         wrong = agentsd("config", "history", "-C", "keyless", "--key", OTHER, cwd=tmp_path)
-        assert (wrong.returncode, "the key is wrong" in wrong.stderr) == (2, True)
+        assert (wrong.returncode, "wrong key" in wrong.stderr) == (2, True)
 
 
 def test_without_a_server_it_says_how_to_start_one(tmp_path: Path) -> None:
@@ -152,13 +152,13 @@ def test_what_is_no_server_of_ours_is_told(page: bytes) -> None:
     with strangers({"/agent/config/history": page}) as url:
         with pytest.raises(NoServer) as caught:
             Remote.of(url, None, ".").get("/agent/config/history", ConfigHistory)
-        assert str(caught.value).startswith(f"what is at {url} is no agentsd: ")
+        assert str(caught.value).startswith(f"{url} is not an agentsd server: ")
     assert "\x1b" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["localhost:8321", "ftp://localhost", "http://", "http://[", "http://a b"])
-def test_what_is_no_url_is_told(url: str) -> None:
-    with pytest.raises(RequestError, match="is no URL of a server"):
+def test_an_invalid_url_is_an_error(url: str) -> None:
+    with pytest.raises(RequestError, match="not the URL of a server"):
         Remote.of(url, None, ".")
 
 

@@ -126,7 +126,7 @@ def test_a_kill_leaves_the_run_to_be_resumed_and_the_terminal_its_cursor(asking:
         ("printf '' >", "nothing was changed"),
         ("sed -i 's/hello/9/; s/[{}]//g'", "the arguments are not JSON"),
         (r"sed -i -n 's/.*hello.*/[]/p'", "the arguments are not a JSON object"),
-        (r"printf '\377' >", "what was saved is not UTF-8"),
+        (r"printf '\377' >", "the saved text is not UTF-8"),
     ],
 )
 def test_an_editor_that_gives_nothing_to_use_is_told_and_decides_nothing(

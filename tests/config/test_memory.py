@@ -19,7 +19,7 @@ EDITING = """
 import asyncio, ctypes, json, random, sys
 from pathlib import Path
 from framework import Runtime
-from framework.cli.serve import settle_memory
+from framework.cli.serve import tune_memory
 
 root, edits, random = Path(sys.argv[1]), int(sys.argv[2]), random.Random(1)
 
@@ -40,7 +40,7 @@ async def main():
             assert (await runtime.reload()).number == number + 2
         print(json.dumps([before, libc.mallinfo2().fordblks]))
 
-settle_memory()
+tune_memory()
 asyncio.run(main())
 """
 

@@ -493,11 +493,11 @@ def test_schema_prints_what_it_would_write(starter: Path) -> None:
 def test_schema_says_what_it_wrote_and_why_it_could_not(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
     assert "wrote .agentsd/agent.schema.json\n" in agentsd("schema", "--write", cwd=tmp_path).stdout
-    assert agentsd("schema", "--write", cwd=tmp_path).stdout == "nothing has changed\n"
+    assert agentsd("schema", "--write", cwd=tmp_path).stdout == "all schemas are up to date\n"
     write(tmp_path, {"other/two.yaml": agent("two", model="offline"), "other/.agentsd": "in the way"})
     single = agentsd("schema", "other/two.yaml", "--write", cwd=tmp_path)
     assert (single.returncode, single.stdout) == (2, "")
-    assert "other/two.yaml is a file by itself" in single.stderr
+    assert "other/two.yaml is a single file" in single.stderr
     blocked = agentsd("schema", "other", "--write", cwd=tmp_path)
     assert blocked.returncode == 2
     assert ".agentsd cannot be written" in blocked.stderr

@@ -1,4 +1,4 @@
-"""`agentsd conversations delete`: a conversation, and whatever is on record of it."""
+"""`agentsd conversations delete`: deletes a conversation with its runs, events and traces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from framework.cli.show import counted
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was deleted as JSON.")
 def command(conversation: str, project: str, as_json: bool) -> int:
-    """Delete CONVERSATION with all of its runs, their events and traces. There is no way back."""
+    """Delete CONVERSATION with all of its runs, their events and traces. This cannot be undone."""
     runs = asyncio.run(_delete(project, conversation))
     if as_json:
         click.echo(json.dumps({"conversation": conversation, "runs": runs}))

@@ -1,4 +1,4 @@
-"""`agentsd conversations export`: a conversation as data."""
+"""`agentsd conversations export`: writes a conversation as JSON."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from framework.store.protocol import Conversation
 
 @click.command("export")
 @click.argument("conversation")
-@click.option("-f", "--format", "form", type=click.Choice(FORMS), default="messages", show_default=True, help="Which.")
-@click.option("-o", "--output", metavar="FILE", help="Write it there instead of printing it.")
+@click.option("-f", "--format", "form", type=click.Choice(FORMS), default="messages", show_default=True, help="Format.")
+@click.option("-o", "--output", metavar="FILE", help="Write to this file instead of standard output.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 def command(conversation: str, form: Form, output: str | None, project: str) -> int:
-    """Write all messages of CONVERSATION as JSON: in our own form (`messages`), or as a provider's API takes them."""
+    """Write all messages of CONVERSATION as JSON: in our own format (`messages`) or in that of a provider's API."""
     found = asyncio.run(_load(project, conversation))
     write_out(as_json_text(exported(found.messages, form)), output)
     return 0

@@ -1,4 +1,4 @@
-"""`agentsd conversations import`: a conversation out of a file."""
+"""`agentsd conversations import`: reads a conversation from a file."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ MAX_BYTES = 32 * 1024 * 1024
 
 @click.command("import")
 @click.argument("file")
-@click.option("-c", "--conversation", help="Its id; otherwise one is made up and printed.")
-@click.option("-a", "--agent", required=True, help="Who goes on with it.")
-@click.option("-u", "--user", help="Whose it is.")
-@click.option("-f", "--format", "form", type=click.Choice(FORMS), default="messages", show_default=True, help="Which.")
+@click.option("-c", "--conversation", help="Its id. Default: a new one, which is printed.")
+@click.option("-a", "--agent", required=True, help="The agent that continues it.")
+@click.option("-u", "--user", help="The user it belongs to.")
+@click.option("-f", "--format", "form", type=click.Choice(FORMS), default="messages", show_default=True, help="Format.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 def command(file: str, conversation: str | None, agent: str, user: str | None, form: Form, project: str) -> int:
-    """Read a conversation out of FILE, as `export` writes it or a provider's API has it; prints its id.
+    """Read a conversation from FILE, in the format of `export` or of a provider's API, and print its id.
 
-    System messages are left out: instructions are the agent's own.
+    System messages are omitted: the agent has its own instructions.
     """
     made = conversation or new_conversation()
     asyncio.run(_import(locate(project), file, made, agent, user, form))
@@ -42,18 +42,18 @@ async def _import(location: Location, file: str, conversation: str, agent: str, 
     known = find_agent(project.catalog.current, agent)
     messages = [m for m in imported(_read(file), form, known.toolset.definitions, what=file) if m.role != "system"]
     if not messages or messages[0].role != "user":
-        raise RequestError(f"{file}: a conversation begins with what a user says")
-    await _keep(location, conversation, known.name, user, known.spec.conversation.ttl, messages)
+        raise RequestError(f"{file}: a conversation must begin with a user message")
+    await _store(location, conversation, known.name, user, known.spec.conversation.ttl, messages)
 
 
-async def _keep(
+async def _store(
     location: Location, conversation: str, agent: str, user: str | None, ttl: float | None, messages: list[Message]
 ) -> None:
-    """One turn that has ended has all of it: whatever was said before it was imported."""
+    """Store all messages as one completed turn."""
     async with stored(location) as store:
-        kept = await store.conversation(conversation)
-        if kept.turns:
-            raise RequestError(f"there is a conversation {conversation!r} already")
+        existing = await store.conversation(conversation)
+        if existing.turns:
+            raise RequestError(f"conversation {conversation!r} already exists")
         state = RunState(
             agent=agent,
             conversation_id=conversation,
@@ -62,7 +62,7 @@ async def _keep(
             messages=messages,
             metadata={"imported": True},
         )
-        record = await store.begin(state, kept, None)
+        record = await store.begin(state, existing, None)
         state.status, state.finish_reason = "completed", "final"
         await record.write(state, last=True)
 

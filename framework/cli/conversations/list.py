@@ -1,4 +1,4 @@
-"""`agentsd conversations list`: the conversations on record."""
+"""`agentsd conversations list`: lists the stored conversations."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ COLUMNS = ("conversation", "turns", "agent", "last turn", "user", "waits with")
 
 
 @click.command("list")
-@click.option("-a", "--agent", help="Only those that this agent answered last.")
+@click.option("-a", "--agent", help="Only those whose last turn this agent answered.")
 @click.option("-u", "--user", help="Only those of this user.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def command(agent: str | None, user: str | None, limit: int, project: str, as_json: bool) -> int:
-    """List the conversations on record, the one with the latest turn first."""
+    """List the stored conversations, the one with the latest turn first."""
     found = asyncio.run(_conversations(project, ConversationQuery(agent=agent, user=user, limit=limit)))
     if as_json:
         click.echo(json.dumps([times_as_text(asdict(info)) for info in found], ensure_ascii=False, indent=2))
     elif not found:
-        click.echo("no conversation is on record")
+        click.echo("no conversations are stored")
     else:
         show_table(COLUMNS, [_row(info) for info in found])
     return 0

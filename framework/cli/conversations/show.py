@@ -1,4 +1,4 @@
-"""`agentsd conversations show`: what was said, by whom, and under which generation."""
+"""`agentsd conversations show`: shows the messages of a conversation, turn by turn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from framework.store.protocol import Conversation, RunInfo, RunQuery
 from framework.types.messages import Message
 
 GOOD = ("completed", "stopped")
-"""Turns that are part of the conversation; the others are told, but not known to a model."""
+"""Statuses of turns that models see; the others are only shown."""
 
 
 @click.command("show")
@@ -26,7 +26,7 @@ GOOD = ("completed", "stopped")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def command(conversation: str, project: str, as_json: bool) -> int:
-    """Show what was said in CONVERSATION, turn by turn, with the generation that answered each."""
+    """Show the messages of CONVERSATION, turn by turn, with the generation that answered each."""
     found, runs = asyncio.run(_load(project, conversation))
     if as_json:
         data = {
@@ -51,18 +51,18 @@ async def _load(project: str, conversation: str) -> tuple[Conversation, Sequence
 
 
 def lines(conversation: Conversation, runs: Sequence[RunInfo], last: int | None = None) -> Iterator[str]:
-    """A conversation as text.
+    """Yield the lines that show a conversation.
 
     Args:
-        conversation: it.
+        conversation: the conversation.
         runs: all of its runs, in order.
-        last: only so many of them, from the end.
+        last: number of runs to show, from the end; all by default.
     """
-    said = _said_by_run(conversation.messages, [info.run_id for info in runs if info.status in GOOD])
+    turns = _turns_by_run(conversation.messages, [info.run_id for info in runs if info.status in GOOD])
     for info in runs[-last if last else 0 :]:
         head = f"{info.turn}. {ago(info.created_at)}, {info.agent}, generation {info.generation}, {info.run_id}"
         yield click.style(head, dim=True)
-        for turn in said.get(info.run_id, ()):
+        for turn in turns.get(info.run_id, ()):
             yield from _turn(turn)
         if info.status != "completed":
             if info.status not in GOOD:
@@ -70,12 +70,12 @@ def lines(conversation: Conversation, runs: Sequence[RunInfo], last: int | None 
             yield click.style(f"  {_ended(info)}", fg="yellow")
     if conversation.summary:
         upto = conversation.summary.upto
-        yield click.style(f"models are told of the first {upto} messages by this summary:", dim=True)
+        yield click.style(f"models get this summary of the first {upto} messages:", dim=True)
         yield from (click.style(f"  {visible(line)}", dim=True) for line in conversation.summary.text.splitlines())
 
 
 def _ended(info: RunInfo) -> str:
-    """A status that is not `completed`, and what it means for an interrupted run."""
+    """Describe a status other than `completed`, with what to do about an interrupted run."""
     if info.orphaned:
         return f"orphaned: its process ended; resume it: agentsd runs resume {info.run_id}"
     return f"{info.status} ({info.finish_reason})" if info.finish_reason else info.status
@@ -90,8 +90,8 @@ def _turn(messages: Sequence[Message]) -> Iterator[str]:
     yield from (f"  {visible(line)}" for line in answer.splitlines())
 
 
-def _said_by_run(messages: Sequence[Message], good: Sequence[str]) -> dict[str, list[Sequence[Message]]]:
-    """The turns of each run: one, but of a conversation that was read in, whose first run has all that came before."""
+def _turns_by_run(messages: Sequence[Message], good: Sequence[str]) -> dict[str, list[Sequence[Message]]]:
+    """Assign turns to runs: one each; the first run of an imported conversation has all earlier ones."""
     turns = list(turns_of(messages))
     first = len(turns) - len(good) + 1
     if not good:
@@ -100,6 +100,6 @@ def _said_by_run(messages: Sequence[Message], good: Sequence[str]) -> dict[str, 
 
 
 def turns_of(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
-    """Messages by turn: each begins with what the user said."""
+    """Split messages into turns: each begins with a user message."""
     starts = [place for place, message in enumerate(messages) if message.role == "user"]
     yield from (messages[start:end] for start, end in pairwise([*starts, len(messages)]))

@@ -1,15 +1,15 @@
-"""`agentsd runs`: what is on record of runs, and what can be done with them.
+"""`agentsd runs`: stored runs.
 
 In reading order; each module imports only from those below it:
 
-    cancel  `agentsd runs cancel`: ends a run, in whatever process it goes on.
-    decide  `agentsd runs decide`: a human's word on what a run asks.
-    export  `agentsd runs export`: a run's messages as data, or the run as a case.
-    list    `agentsd runs list`: the runs on record.
-    prune   `agentsd runs prune`: deletes what is older than it is to be kept.
-    replay  `agentsd runs replay`: a recorded run once more, and what would be different now.
-    resume  `agentsd runs resume`: goes on with a run that was left behind.
-    show    `agentsd runs show`: what happened in a run, and what it waits for.
+    cancel  Cancels a run, in whichever process it is in progress.
+    decide  Decides the confirmations that a run waits for, and resumes it.
+    export  Writes a run's messages as JSON, or the run as a test case.
+    list    Lists the stored runs.
+    prune   Deletes runs and conversations past their retention.
+    replay  Replays a stored run offline under the current files, and shows the differences.
+    resume  Resumes an interrupted run.
+    show    Shows the steps of a run, and what it waits for.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ import click
 from framework.cli.lazy import LazyGroup
 
 COMMANDS = {
-    "list": "List runs: those that wait, that were left behind, that have ended.",
-    "show": "Show what happened in a run, step by step, and what it waits for.",
-    "decide": "Answer what a run asks, and go on with it.",
-    "resume": "Go on with a run that waits, or that was left behind when its process ended.",
-    "cancel": "End a run that goes on, waits, or was left behind.",
-    "replay": "Carry a run out again, offline, and show what would be different now.",
-    "export": "Write a run's messages in a provider's form, or the run as a case for `agentsd test`.",
-    "prune": "Delete runs and conversations that are older than they are to be kept.",
+    "list": "List stored runs: paused, interrupted and ended.",
+    "show": "Show the steps of a run, and what it waits for.",
+    "decide": "Decide what a run waits for, and resume it.",
+    "resume": "Resume a paused run, or one whose process ended.",
+    "cancel": "Cancel a run that is in progress, paused or interrupted.",
+    "replay": "Replay a run offline, and show what would be different now.",
+    "export": "Write a run's messages as JSON, or the run as a case for `agentsd test`.",
+    "prune": "Delete runs and conversations past their retention.",
 }
 
 
 @click.group("runs", cls=LazyGroup, package="framework.cli.runs", commands_of=COMMANDS)
 def command() -> None:
-    """Look at runs, decide what they ask, go on with them, replay and export them.
+    """List, show, decide, resume, cancel, replay and export stored runs.
 
-    RUN is the id of a run, the beginning of one, or `last`.
+    RUN is the id of a run, a prefix of one, or `last`.
     """

@@ -1,4 +1,4 @@
-"""`agentsd runs cancel`: ends a run, in whatever process it goes on."""
+"""`agentsd runs cancel`: cancels a run, in whichever process it is in progress."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from framework.types.state import RunState
 @click.command("cancel")
 @click.argument("run")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print what came of it as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def command(run: str, project: str, as_json: bool) -> int:
-    """End RUN: one that goes on in another process, that waits, or that was left behind.
+    """Cancel RUN: in progress in another process, paused, or interrupted.
 
-    Exit codes: 0 it is cancelled, or its process was asked to end it; 1 it had ended before.
+    Exit codes: 0 it is cancelled, or its process was asked to cancel it; 1 it had already ended.
     """
     before, after = asyncio.run(_cancel(project, run))
     had_ended = before.status not in ("running", "paused")
     if as_json:
         click.echo(json.dumps({"run_id": after.run_id, "status": after.status, "was": before.status}))
     elif had_ended:
-        click.echo(f"{after.run_id} had ended before: {after.status}")
+        click.echo(f"{after.run_id} had already ended: {after.status}")
     elif after.status == "cancelled":
         click.echo(f"{after.run_id} is cancelled")
     else:
-        click.echo(f"{after.run_id}: the process that runs it was asked to end it")
+        click.echo(f"{after.run_id}: the process that runs it was asked to cancel it")
     return 1 if had_ended else 0
 
 

@@ -1,4 +1,4 @@
-"""`agentsd runs decide`: a human's word on what a run asks."""
+"""`agentsd runs decide`: decides the confirmations that a run waits for, and resumes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from framework.cli.confirm import decided
 from framework.cli.location import arguments_of, locate
-from framework.cli.resuming import go_on
+from framework.cli.resuming import resume_run
 from framework.cli.screen import prints_on_stderr
 from framework.cli.session import print_result
 from framework.cli.show import QUESTIONS, short_id
@@ -22,31 +22,31 @@ from framework.types.state import Approve, Confirmation, Decision, Edit, Reject,
 
 @click.command("decide")
 @click.argument("run")
-@click.option("-y", "--approve", multiple=True, metavar="ID", help="Do it as shown.")
-@click.option("--approve-all", is_flag=True, help="Do everything that is asked, as shown.")
-@click.option("-r", "--reject", multiple=True, metavar="ID", help="Do not do it.")
-@click.option("--reason", default="", help="Why not: the model is told.")
-@click.option("-e", "--edit", multiple=True, metavar="ID=JSON", help="Do it with these arguments instead.")
-@click.option("--respond", multiple=True, metavar="ID=TEXT", help="Do not do it; take this text as its result.")
-@click.option("--answer", metavar="TEXT", help="Answer the question that is open, where there is only one.")
-@click.option("--by", "user", help="Who decides: of a user's run, that user.")
+@click.option("-y", "--approve", multiple=True, metavar="ID", help="Approve it as shown.")
+@click.option("--approve-all", is_flag=True, help="Approve everything as shown.")
+@click.option("-r", "--reject", multiple=True, metavar="ID", help="Reject it.")
+@click.option("--reason", default="", help="Reason of the rejection, which the model reads.")
+@click.option("-e", "--edit", multiple=True, metavar="ID=JSON", help="Approve it with these arguments instead.")
+@click.option("--respond", multiple=True, metavar="ID=TEXT", help="Do not execute it; use this text as its result.")
+@click.option("--answer", metavar="TEXT", help="Answer the only open question.")
+@click.option("--by", "user", help="The user who decides; must be the owner of the run, if it has one.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
 def command(run: str, project: str, as_json: bool, user: str | None, **given: Any) -> int:
-    """Answer what RUN asks (`agentsd runs show RUN` lists it), and go on with it until it ends or asks again.
+    """Decide what RUN waits for (`agentsd runs show RUN` lists it), and resume it until it ends or waits again.
 
-    What is not decided stays open. On a terminal, without any option, each question is asked here.
+    Undecided confirmations stay open. On a terminal, without any option, you are asked for each of them.
     Exit codes are those of `agentsd run`.
     """
     with prints_on_stderr():
         result = asyncio.run(
-            go_on(locate(project), run, lambda asked: _decided(asked, given), user=user, quiet=as_json)
+            resume_run(locate(project), run, lambda asked: _decided(asked, given), user=user, quiet=as_json)
         )
     return print_result(result, as_json=as_json)
 
 
 async def _decided(pending: Iterable[Confirmation], given: dict[str, Any]) -> dict[str, Decision]:
-    """The decisions that the options name; raises RequestError where there is none, or one says two things."""
+    """Return the decisions of the options; raises RequestError if there is none, or two for one confirmation."""
     open_ones = {asked.id: asked for asked in pending}
     to_approve = [asked.id for asked in open_ones.values() if CONFIRMATION_KINDS[asked.kind].can_approve]
     found: dict[str, Decision] = dict.fromkeys(to_approve, Approve()) if given["approve_all"] else {}
@@ -62,19 +62,19 @@ async def _decided(pending: Iterable[Confirmation], given: dict[str, Any]) -> di
     if not found and open_ones:
         if not is_terminal():
             listed = ", ".join(f"{short_id(asked.id)} ({asked.tool or asked.kind})" for asked in open_ones.values())
-            raise RequestError(f"say what is decided, such as --approve ID or --approve-all; asked: {listed}")
+            raise RequestError(f"nothing is decided: use --approve ID, --approve-all or --reject ID; open: {listed}")
         found = await decided(open_ones.values())
     return found
 
 
 def matching(given: str, pending: Iterable[Confirmation]) -> str:
-    """The id of the question that is meant by its id, by what it is about (a tool, `plan`), or by how its id begins.
+    """Return the id of the confirmation named by its id, its subject (a tool, `plan`) or a prefix of its id.
 
-    What matches nothing is returned as it is. A repeated question has the id of the first one, `~` and a suffix. The
-    first one's id does not select it, because what is asked may be different.
+    A name without a match is returned unchanged. A repeated question has the id of the first one, `~` and a suffix; the
+    id of the first one does not select it, because its content can differ.
 
     Raises:
-        RequestError: several questions match. An id takes no precedence over a tool's name: models choose ids.
+        RequestError: several match. An id has no precedence over a tool's name, because models choose ids.
     """
     asked = {one.id: subject_of(one.kind, one.tool) for one in pending}
     found = [key for key, subject in asked.items() if given in (key, subject)] or [
@@ -93,7 +93,7 @@ def _named(given: dict[str, Any]) -> Iterable[tuple[str, Decision]]:
 
 
 def _answered(pending: Iterable[Confirmation], answer: str | None) -> Iterable[tuple[str, Decision]]:
-    """The answer to the one question that is open; raises RequestError where there are several, or none."""
+    """Yield the answer to the only open question; raises RequestError unless there is exactly one."""
     if answer is None:
         return
     asked = [one.id for one in pending if one.kind in QUESTIONS]

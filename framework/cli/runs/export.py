@@ -1,4 +1,4 @@
-"""`agentsd runs export`: a run's messages as data, or the run as a case."""
+"""`agentsd runs export`: writes a run's messages as JSON, or the run as a test case."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ T = TypeVar("T")
 
 @click.command("export")
 @click.argument("run")
-@click.option("-f", "--format", "form", type=click.Choice(FORMS), default="messages", show_default=True, help="Which.")
+@click.option("-f", "--format", "form", type=click.Choice(FORMS), default="messages", show_default=True, help="Format.")
 @click.option("--as-test", is_flag=True, help="Write it as a case for `agentsd test` instead.")
-@click.option("-o", "--output", metavar="FILE", help="Write it there instead of printing it.")
+@click.option("-o", "--output", metavar="FILE", help="Write to this file instead of standard output.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 def command(run: str, form: Form, as_test: bool, output: str | None, project: str) -> int:
-    """Write what was said in RUN and before it as JSON: in our own form, or as a provider's API takes it.
+    """Write the messages of RUN and of earlier turns as JSON: in our own format or in that of a provider's API.
 
-    With --as-test: as a case whose models and tools say what they said, for a file `agents.d/NAME.test.yaml`. If that
-    exists, the case is added to it.
+    With --as-test, write a test case with the recorded responses of models and tools, for a file
+    `agents.d/NAME.test.yaml`. If the file exists, the case is appended.
     """
     if as_test:
-        record, told = asyncio.run(_load(project, run, find_whole_run))
-        case = export_case(record, told)
+        record, events = asyncio.run(_load(project, run, find_whole_run))
+        case = export_case(record, events)
         if output and output != "-" and Path(output).exists():
             append_case(case, Path(output))
         else:

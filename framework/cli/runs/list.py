@@ -1,4 +1,4 @@
-"""`agentsd runs list`: the runs on record."""
+"""`agentsd runs list`: lists the stored runs."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ from framework.cli.table import show_table
 from framework.store.protocol import RunInfo, RunQuery
 from framework.types.status import Status
 
-COLUMNS = ("run", "status", "agent", "begun", "steps", "tokens", "conversation", "message")
+COLUMNS = ("run", "status", "agent", "started", "steps", "tokens", "conversation", "message")
 SHORT_ID = len("run_") + 8
-"""Enough of an id to name the run by."""
+"""Characters of an id that are enough to name the run."""
 STATUSES = (*get_args(Status), "orphaned")
 
 
 @click.command("list")
-@click.option("-s", "--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only runs like this.")
+@click.option(
+    "-s", "--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only runs with this status."
+)
 @click.option("-a", "--agent", help="Only runs of this agent.")
 @click.option("-c", "--conversation", help="Only runs of this conversation.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The newest so many.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def command(
     statuses: tuple[str, ...], agent: str | None, conversation: str | None, limit: int, project: str, as_json: bool
 ) -> int:
-    """List the runs on record, the newest first.
+    """List the stored runs, the newest first.
 
-    A run is `orphaned` when its process has ended without it: see `agentsd runs resume`.
+    A run is `orphaned` if its process ended before it: resume it with `agentsd runs resume`.
     """
     wanted: set[Status] = {status for status in get_args(Status) if status in statuses}
     if "orphaned" in statuses:
@@ -52,7 +54,7 @@ def command(
     if as_json:
         click.echo(json.dumps([as_data(info) for info in found], ensure_ascii=False, indent=2))
     elif not found:
-        click.echo("there are no such runs on record" if statuses or agent or conversation else "nothing is on record")
+        click.echo("no such runs are stored" if statuses or agent or conversation else "no runs are stored")
     else:
         show_table(COLUMNS, [_row(info) for info in found])
     return 0
@@ -64,7 +66,7 @@ async def _runs(project: str, query: RunQuery) -> Sequence[RunInfo]:
 
 
 def as_data(info: RunInfo) -> dict[str, Any]:
-    """A run as JSON data."""
+    """Return a run as JSON data."""
     return {**times_as_text(asdict(info)), "status": status_of(info)}
 
 

@@ -1,4 +1,4 @@
-"""`agentsd runs prune`: deletes what is older than it is to be kept."""
+"""`agentsd runs prune`: deletes runs and conversations past their retention."""
 
 from __future__ import annotations
 
@@ -23,15 +23,20 @@ def _duration(ctx: click.Context, parameter: click.Parameter, value: str | None)
 
 
 @click.command("prune")
-@click.option("--older-than", callback=_duration, metavar="DURATION", help="Instead of `store.retention`, e.g. 7d.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option(
+    "--older-than",
+    callback=_duration,
+    metavar="DURATION",
+    help="Use this retention instead of `store.retention`, e.g. 7d.",
+)
+@click.option("--dry-run", is_flag=True, help="Only count, delete nothing.")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
 def command(older_than: float | None, dry_run: bool, project: str, as_json: bool) -> int:
     """Delete runs that ended longer ago than `store.retention`, and conversations past their `conversation.ttl`.
 
-    Runs in progress and paused runs stay, and so do the turns of conversations that are kept. A SQLite file shrinks by
-    what is free in it; one that an older version has made does so the first time when no run is in progress.
+    Runs in progress, paused runs and the turns of remaining conversations are kept. A SQLite file shrinks by its free
+    pages; a file of an older version shrinks once no run is in progress.
     """
     pruned = asyncio.run(_prune(project, older_than, dry_run=dry_run))
     if as_json:

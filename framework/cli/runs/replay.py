@@ -1,4 +1,4 @@
-"""`agentsd runs replay`: a recorded run once more, and what would be different now."""
+"""`agentsd runs replay`: replays a stored run under the current files, and shows the differences."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ TITLES = {
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
 def command(run: str, project: str, as_json: bool) -> int:
-    """Carry RUN out again under the files of now, and show what would be different.
+    """Replay RUN under the current files, and show what would be different.
 
-    Models and tools say what they said: nothing is called, no network is used. What was decided is decided again; what
-    is only asked now is approved. Exit codes: 0 nothing differs, 1 something does.
+    Models and tools return their recorded responses: nothing is called, no network is used. Earlier decisions apply
+    again; new questions are approved. Exit codes: 0 no differences, 1 differences.
     """
     run_id, found = asyncio.run(_replay(project, run))
     if as_json:
@@ -62,7 +62,7 @@ async def _replay(project: str, run: str) -> tuple[str, Sequence[Difference]]:
 
 
 def lines(one: Difference) -> Iterator[str]:
-    """A difference as text: what it is about, what was, what would be."""
+    """Yield the lines that show a difference: its subject, the record and the replay."""
     yield click.style(f"{TITLES[one.what]} {visible(one.subject)}".rstrip(), bold=True)
     if one.what in ("prompt", "plan", "output"):
         changed = unified_diff(one.before.splitlines(), one.after.splitlines(), lineterm="", n=1)

@@ -1,4 +1,4 @@
-"""`agentsd runs resume`: goes on with a run that was left behind."""
+"""`agentsd runs resume`: resumes an interrupted run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from framework.cli.location import locate
-from framework.cli.resuming import go_on
+from framework.cli.resuming import resume_run
 from framework.cli.screen import prints_on_stderr
 from framework.cli.session import print_result
 from framework.types.state import Confirmation, Decision
@@ -19,14 +19,14 @@ from framework.types.state import Confirmation, Decision
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
 def command(run: str, project: str, as_json: bool) -> int:
-    """Go on with RUN, which was left behind when its process ended; one that waits for decisions asks for them.
+    """Resume RUN, which was interrupted when its process ended; a paused run asks for its decisions.
 
-    What had finished is not done again. Exit codes are those of `agentsd run`.
+    Finished calls are not repeated. Exit codes are those of `agentsd run`.
     """
     with prints_on_stderr():
-        result = asyncio.run(go_on(locate(project), run, _undecided, quiet=as_json))
+        result = asyncio.run(resume_run(locate(project), run, _undecided, quiet=as_json))
     return print_result(result, as_json=as_json)
 
 
-async def _undecided(pending: Sequence[Confirmation]) -> dict[str, Decision]:  # noqa: ARG001 - what is open is asked about again
+async def _undecided(pending: Sequence[Confirmation]) -> dict[str, Decision]:  # noqa: ARG001 - open confirmations are asked for again
     return {}

@@ -1,4 +1,4 @@
-"""`agentsd runs show`: what happened in a run, and what it waits for."""
+"""`agentsd runs show`: shows the steps of a run, and what it waits for."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from framework.types.trace import SpanRecord
 @click.command("show")
 @click.argument("run")
 @click.option("-C", "--project", default=".", show_default=True, help="The project's folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print the whole result, and the spans of its trace, as JSON.")
-@click.option("--otlp-json", is_flag=True, help="Print the trace as JSON of OTLP, which backends and collectors read.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result and the spans of its trace as JSON.")
+@click.option("--otlp-json", is_flag=True, help="Print the trace as OTLP JSON, which backends and collectors read.")
 def command(run: str, project: str, as_json: bool, otlp_json: bool) -> int:
-    """Show what happened in RUN (an id, the beginning of one, or `last`), when, and what it waits for."""
+    """Show the steps of RUN (an id, a prefix of one, or `last`), its trace, and what it waits for."""
     state, spans = asyncio.run(_load(project, run))
     result = build_result(state)
     if otlp_json:
@@ -63,7 +63,7 @@ async def _load(project: str, run: str) -> tuple[RunState, Sequence[SpanRecord]]
 
 
 def lines(state: RunState, result: RunResult) -> Iterator[str]:
-    """A run as text: its head, what happened, its answer, and what it waits for."""
+    """Yield the lines that show a run: its head, its steps, its answer, and what it waits for."""
     reason = f" ({result.finish_reason})" if result.finish_reason not in ("", "final") else ""
     yield click.style(f"{result.run_id}  {result.status}{reason}", bold=True)
     yield click.style(f"  {'  '.join(_facts(state, result))}", dim=True)
@@ -116,14 +116,14 @@ def _entry(entry: TraceEntry, *, several: bool) -> Iterator[str]:
     call = " ".join(filter(None, (entry.action.tool, arguments_text(entry.action.args or {}))))
     yield f"  {entry.step:>2} {who}{mark} {call}  {entry.elapsed_ms:.0f} ms"
     yield click.style(f"       {first_line(entry.observation or '')}", dim=True)
-    yield from (click.style(f"       put right: {repair}", dim=True) for repair in entry.repairs)
+    yield from (click.style(f"       repaired: {repair}", dim=True) for repair in entry.repairs)
 
 
 def _open_calls(state: RunState) -> Iterator[str]:
-    """Calls that have no result: waiting, or under way when the process ended."""
+    """Yield the calls without a result: waiting, or in progress when the process ended."""
     for record in state.calls.values():
         if record.result is None and record.call.id not in state.children:
-            begun = "under way" if record.started else "not made"
+            begun = "in progress" if record.started else "not started"
             yield f"{record.call.tool} {arguments_text(record.call.arguments)} ({begun})"
     for child in state.children.values():
         yield from _open_calls(child)

@@ -126,7 +126,10 @@ def test_at_a_terminal_decide_asks(tmp_path: Path) -> None:
 
 
 WRONG_DECISIONS = {
-    "nothing is decided": ([], "say what is decided, such as --approve ID or --approve-all; asked: call_1 (echo)"),
+    "nothing is decided": (
+        [],
+        "nothing is decided: use --approve ID, --approve-all or --reject ID; open: call_1 (echo)",
+    ),
     "of nothing that is asked": (["--approve", "call_9"], "no pending decision call_9; pending: call_1"),
     "twice": (["--approve", "call_1", "--reject", "call_1"], "call_1 is decided twice on one command line"),
     "a reason for nothing": (["--approve", "call_1", "--reason", "x"], "--reason belongs to --reject ID"),
@@ -170,12 +173,12 @@ def test_an_unknown_run_is_told_with_the_last_ones(tmp_path: Path) -> None:
     asking(tmp_path)
     for command in (["show"], ["decide"], ["resume"], ["cancel"], ["replay"], ["export"]):
         none = agentsd("runs", *command, "run_zzz", cwd=tmp_path)
-        assert (none.returncode, none.stderr) == (2, "error: there is no run 'run_zzz'; there are none yet\n")
+        assert (none.returncode, none.stderr) == (2, "error: there is no run 'run_zzz'; no runs are stored\n")
     run_id = paused(tmp_path)
     some = agentsd("runs", "show", "run_zzz", "--json", cwd=tmp_path)
     error = json.loads(some.stdout)["error"]
     assert (some.returncode, error["code"]) == (2, "run_not_found")
-    assert f"the last ones: {run_id} (one, " in error["message"]
+    assert f"the latest: {run_id} (one, " in error["message"]
     assert agentsd("runs", "show", run_id[:10], cwd=tmp_path).stdout.startswith(run_id)
     paused(tmp_path)
     assert "runs begin with 'run_'" in agentsd("runs", "show", "run_", cwd=tmp_path).stderr
@@ -216,7 +219,7 @@ def test_a_run_that_was_killed_in_a_call_is_listed_and_resumed(tmp_path: Path) -
         process.kill()
         process.wait()
     (left,) = listed(tmp_path, "--status", "orphaned")
-    assert 'slow.wait name="flag" (under way)' in agentsd("runs", "show", left["run_id"], cwd=tmp_path).stdout
+    assert 'slow.wait name="flag" (in progress)' in agentsd("runs", "show", left["run_id"], cwd=tmp_path).stdout
     write(tmp_path, {"flag": ""})
     done = real_agentsd("runs", "resume", left["run_id"], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "it came\n"), done.stderr
@@ -226,10 +229,10 @@ def test_a_run_is_cancelled_from_another_process(tmp_path: Path) -> None:
     with slow(tmp_path) as process:
         asked = agentsd("runs", "cancel", "last", cwd=tmp_path)
         assert asked.returncode == 0
-        assert "was asked to end it" in asked.stdout
+        assert "was asked to cancel it" in asked.stdout
         assert process.wait(20) == 130
     again = agentsd("runs", "cancel", "last", cwd=tmp_path)
-    assert (again.returncode, again.stdout.endswith("had ended before: cancelled\n")) == (1, True)
+    assert (again.returncode, again.stdout.endswith("had already ended: cancelled\n")) == (1, True)
 
 
 def test_a_run_that_waits_is_cancelled(tmp_path: Path) -> None:
@@ -243,7 +246,7 @@ def test_a_run_that_waits_is_cancelled(tmp_path: Path) -> None:
 
 def test_lists_are_filtered_and_tidy_in_a_pipe(tmp_path: Path) -> None:
     asking(tmp_path)
-    assert agentsd("runs", "list", cwd=tmp_path).stdout == "nothing is on record\n"
+    assert agentsd("runs", "list", cwd=tmp_path).stdout == "no runs are stored\n"
     first = paused(tmp_path)
     agentsd("runs", "decide", first, "--approve-all", cwd=tmp_path)
     second = paused(tmp_path, "echo 'a\nb'")
@@ -289,7 +292,7 @@ def test_a_chat_goes_on_in_another_process_and_shows_what_was_said(tmp_path: Pat
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
     first = agentsd("chat", "--conversation", "c1", cwd=tmp_path, stdin="echo hello\n")
     assert (first.returncode, first.stdout) == (0, "hello\n")
-    assert "go on with it: agentsd chat --conversation c1" in first.stderr
+    assert "continue it: agentsd chat --conversation c1" in first.stderr
     second = agentsd("chat", "--conversation", "c1", cwd=tmp_path, stdin="echo again\n")
     assert "you: echo hello" in second.stderr
     assert "answered last in this conversation" in second.stderr
@@ -341,7 +344,7 @@ BROKEN = {
         '[{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [{"id": "1", "tool": "echo"}]}]',
         "x.json: the call '1' of echo is not answered by message 2",
     ),
-    "nothing of a user": ('[{"role": "assistant", "content": "x"}]', "a conversation begins with what a user says"),
+    "nothing of a user": ('[{"role": "assistant", "content": "x"}]', "a conversation must begin with a user message"),
     "a message of 10 MB": (
         json.dumps([{"role": "user", "content": "x" * 10_000_000}]),
         "x.json: message 1 has 10000000 characters; at most 1000000 are taken",
@@ -432,7 +435,7 @@ def test_of_a_turn_that_was_pruned_what_was_said_is_left_and_nothing_is_made_of_
     for command in (["replay", "last"], ["export", "last", "--as-test"]):
         refused = agentsd("runs", *command, cwd=tmp_path)
         assert (refused.returncode, refused.stdout) == (2, "")
-        assert "only what was said is left: its calls were pruned" in refused.stderr
+        assert "are left: its calls were pruned" in refused.stderr
     (said, *_) = json.loads(agentsd("runs", "export", "last", cwd=tmp_path).stdout)
     assert said["content"] == "echo one"
 

@@ -415,7 +415,7 @@ def test_a_skill_hosts_skills_are_tools_too(tmp_path: Path) -> None:
 def test_check_and_explain_connect_to_nothing_and_list_does(tmp_path: Path) -> None:
     root = project(tmp_path, model="offline", skill_policy="{allow: [mcp.docs.echo, echo]}")
     checked = agentsd("check", cwd=root)
-    assert (checked.returncode, "all files can be used" in checked.stdout) == (0, True), checked.stderr
+    assert (checked.returncode, "all files are valid" in checked.stdout) == (0, True), checked.stderr
     assert "mcp.docs." not in agentsd("explain", "a", cwd=root).stdout
     assert not (root / "told.log").exists(), "nobody has asked the server for anything"
     connected = agentsd("explain", "a", "--connect", cwd=root).stdout
