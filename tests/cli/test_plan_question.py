@@ -85,7 +85,7 @@ def test_a_plan_is_edited_in_ones_editor_until_it_can_be_used(project: Path, mon
         assert "unknown key 'toool'" in shown
         assert "did you mean 'tool'?" in shown
         shown = answer(master, "[r]eject", b"e")
-        assert "your edit cannot be used: step s2: there is no tool 'write_fiel'; did you mean write_file" in shown
+        assert "your edit is invalid: step s2: there is no tool 'write_fiel'; did you mean write_file" in shown
         answer(master, "re[s]pond", b"a")
         read_until(master, "wrote 'notes.md'", "✓ s2")
         assert process.wait(10) == 0
@@ -134,7 +134,7 @@ def test_a_failed_step_is_retried_skipped_or_stopped_at_the_terminal(project: Pa
         assert "planner: step s1 failed: Error: read_file failed: there is no file 'nowhere.md'" in shown
         assert 'read_file path="nowhere.md"' in shown
         answer(master, "s[t]op the run", b"s")
-        assert "s1 was not done" in read_until(master, "without some steps: s1 failed, s2 skipped")
+        assert "s1 was not done" in read_until(master, "without these steps: s1 failed, s2 skipped")
         assert process.wait(10) == 0
     with terminal("run", "-a", "planner", task, cwd=project) as (process, master):
         answer(master, "s[t]op the run", b"t")

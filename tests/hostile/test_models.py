@@ -150,9 +150,9 @@ def step(name: str, *after: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("steps", "finding"),
     [
-        ([step("a", "b"), step("b", "a")], "in a circle: a -> b -> a"),
+        ([step("a", "b"), step("b", "a")], "in a cycle: a -> b -> a"),
         ([step("a", "a")], "step a depends on itself"),
-        ([step("a"), step("b", "nowhere")], "step b depends on 'nowhere': there is no such step"),
+        ([step("a"), step("b", "nowhere")], "step b depends on 'nowhere', which does not exist"),
         ([step("a"), step("a")], "two steps have the id"),
         ([step(f"s{n}") for n in range(1000)], "1000 steps; at most 12 are allowed"),
         ([step("a", tool="pay")], "the policy forbids it: deny pay"),
@@ -256,7 +256,7 @@ def test_llm10_a_plan_of_more_calls_than_are_left_is_sent_back_before_any_is_mad
     plans = plan(step("a"), step("b", "a"), step("c", "b")), plan(step("a"), step("b", "a"))
     policy = "{max_tool_calls: 2}"
     seen = victim(tmp_path, *plans, GOES_ON, tools=[work], executor="plan", runtime_policy=policy)
-    assert "3 tool calls; 2 are left of max_tool_calls" in seen.requests[1].messages[-1].content
+    assert "it needs 3 tool calls; max_tool_calls allows 2 more" in seen.requests[1].messages[-1].content
     assert seen.result.output == GOES_ON
     assert len(made) == 2
 

@@ -1,14 +1,14 @@
-"""Having a plan approved: what is asked, when, and what each answer does.
+"""Approval of a plan: decides whether to ask, asks, and applies the answer.
 
-| answer                            | what it does                                                              |
-|-----------------------------------|---------------------------------------------------------------------------|
-| approve                           | exactly this revision, by its hash, is worked off                         |
-| edit                              | the human's own plan is checked; if it can be used, it is worked off       |
-| an edit that cannot be used       | the same plan is asked about again, with what is wrong with the edit      |
-| respond                           | the model makes another plan, which must be approved whatever is in it    |
-| reject, or anything else          | nothing is done                                                           |
+| answer                  | effect                                                                          |
+|-------------------------|---------------------------------------------------------------------------------|
+| approve                 | exactly this revision, identified by its hash, is executed                      |
+| edit                    | the edited plan is checked, and executed if it is valid                         |
+| an invalid edit         | approval is requested again, with the problems of the edit                      |
+| respond                 | the model makes another plan, which needs approval whatever it contains         |
+| reject                  | no step is executed                                                             |
 
-An approval covers later revisions that stay within it: no other tool, no higher risk, no more steps.
+An approval covers later revisions within its scope: no other tool, no higher risk, no more steps.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from framework.types.preflight import Preflight
 from framework.types.spec import RISKS
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
 
-_REQUIRED_BY_FILE = "the agent's file wants plans approved"
+_REQUIRED_BY_FILE = "plan.approval requires it"
 _NO_STEPS_LEFT = "No steps are left in the plan; nothing was done."
-"""The answer if a human has removed all steps before any was executed."""
-_REPLACEMENT_REQUESTED = "you asked for another plan"
+"""Answer if a person removed all steps before any was executed."""
+_REPLACEMENT_REQUESTED = "you requested another plan"
 _BEYOND_SCOPE = "it goes beyond the plan that was approved"
 
 
 async def request_approval(run: Run) -> str | None:
-    """Ask a human where the agent's file says so.
+    """Request approval of the current plan if the agent's file requires it.
 
     Returns:
-        Why nothing is done, if the plan was rejected or emptied; None if it may be executed.
+        The answer of the run, if the plan was rejected or emptied; None if it may be executed.
 
     Raises:
-        Paused: a human is asked.
-        LimitExceeded, ModelError: of making another plan.
+        Paused: a person must decide.
+        LimitExceeded, ModelError: no new plan could be made.
     """
     while reason := _approval_reason(run, current_plan(run)):
         question, decision = _current_question(run, _question(run, current_plan(run), reason))
@@ -84,19 +84,19 @@ async def request_approval(run: Run) -> str | None:
 
 
 def _current_question(run: Run, question: Confirmation) -> tuple[Confirmation, Decision | None]:
-    """The question as it stands, after edits that could not be used, and its decision."""
+    """Return the question to ask now, after invalid edits, and the decision on it, if any."""
     while isinstance(decision := run.decision(question.id), Edit):
         _, _, problems = _edited(run, decision.arguments)
         if not problems:
             break
-        reason = f"your edit cannot be used: {'; '.join(problems)}"
+        reason = f"your edit is invalid: {'; '.join(problems)}"
         again = run.confirmation_id(question.id, [canonical_call("", decision.arguments)])
         question = question.model_copy(update={"id": again, "reason": reason, "arguments": decision.arguments})
     return question, decision
 
 
 def _approval_reason(run: Run, plan: Plan) -> str:
-    """Why a human must be asked about this revision; empty if it may be worked off."""
+    """Return why this revision needs approval, or an empty string if it may be executed."""
     if plan.envelope is not None and plan.envelope.revision == plan.revision:
         return ""
     approval = plan_settings(run).approval
@@ -114,7 +114,7 @@ def _approval_reason(run: Run, plan: Plan) -> str:
 
 
 def _tools_to_consider(run: Run, step: PlanStep) -> list[Tool]:
-    """The tools that count: the one a step names, and those a step may choose that nobody would be asked about."""
+    """Return the tools whose risk counts: the one a step names, or those that a goal may call without approval."""
     tools = usable_tools(run, step)
     if step.tool is not None:
         return tools
@@ -122,7 +122,7 @@ def _tools_to_consider(run: Run, step: PlanStep) -> list[Tool]:
 
 
 def _scope_violations(run: Run, plan: Plan, envelope: Envelope) -> Iterator[str]:
-    """How a revision leaves what was approved."""
+    """Yield how a revision exceeds the approved scope."""
     remaining, now = _remaining_steps(plan), _scope_of(run, plan)
     if new := sorted(set(now.tools) - set(envelope.tools)):
         yield f"it may use {', '.join(new)}"
@@ -130,7 +130,7 @@ def _scope_violations(run: Run, plan: Plan, envelope: Envelope) -> Iterator[str]
         yield f"its risk is {now.risk}"
     allowed = envelope.steps - (now.done - envelope.done)
     if len(remaining) > allowed:
-        yield f"it has {len(remaining)} steps to do instead of {max(0, allowed)}"
+        yield f"it has {len(remaining)} remaining steps instead of {max(0, allowed)}"
     if now.free > envelope.free:
         yield f"{now.free} of its steps have no tool instead of {envelope.free}"
 
@@ -153,12 +153,12 @@ def _remaining_steps(plan: Plan) -> list[PlanStep]:
 
 
 def _approved(run: Run, plan: Plan, contracts_seen: Mapping[str | None, str]) -> Plan:
-    """The plan as one of which a human approved just this; the decision itself is on record.
+    """Return the plan, marked as approved in exactly this form.
 
     Args:
-        run: whose plan.
-        plan: what was approved.
-        contracts_seen: by tool, its contract as the human saw it, where that may be another one than the step has now.
+        run: the run with the plan.
+        plan: the approved plan.
+        contracts_seen: digests of tool definitions that the person saw, by tool, where a step may have another one now.
     """
     steps = tuple(
         step.model_copy(
@@ -173,7 +173,7 @@ def _approved(run: Run, plan: Plan, contracts_seen: Mapping[str | None, str]) ->
 
 
 def _question(run: Run, plan: Plan, reason: str) -> Confirmation:
-    """Bound to the plan's revision and content: another plan is another question."""
+    """Return the question about a plan. Its id contains the plan's revision and digest, so an answer fits one plan."""
     risk = highest_risk([tool for step in _remaining_steps(plan) for tool in usable_tools(run, step)])
     return Confirmation(
         id=run.confirmation_id("/".join((*run.state.path, f"plan-{plan.revision}-")), [plan.approval_text], mark=""),
@@ -189,7 +189,7 @@ def _question(run: Run, plan: Plan, reason: str) -> Confirmation:
 
 
 def _edited(run: Run, arguments: dict[str, Any]) -> tuple[Plan | None, Preflight | None, list[str]]:
-    """A human's own plan as the next revision, its check, and what keeps it from being used."""
+    """Return an edited plan as the next revision, its preflight, and the problems that make it invalid."""
     try:
         draft = PlanDraft.model_validate(arguments)
     except ValidationError as error:

@@ -1,7 +1,7 @@
-"""The Plan executor: make a plan, have it approved, work it off, answer from its results.
+"""The plan executor: request a plan, get it approved, execute its steps, answer from their results.
 
-A step that names its tool runs without asking the model; a step without one is a goal for a ReAct sub-run. The plan is
-part of the run's state, so that a pause or a crash anywhere repeats no finished step.
+A step that names its tool runs without a model call; a step without one is a goal for a ReAct sub-run. The plan is part
+of the run's state, so no finished step is repeated after a pause or a crash.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from framework.types.plan import PlanStep
 
 
 async def plan(run: Run) -> str:
-    """Plan, then do the steps in the order of their dependencies, independent ones side by side, then answer."""
+    """Plan, execute the steps in the order of their dependencies, independent ones concurrently, then answer."""
     try:
         if run.state.plan is None:
             await propose_plan(run)
@@ -42,17 +42,17 @@ async def plan(run: Run) -> str:
     return await _answer(run)
 
 
-# --- working it off
+# --- executing the steps
 
 
 async def _run_steps(run: Run) -> None:
-    """Do what can be done: each step as soon as what it depends on is done, and there is room for it.
+    """Execute each step as soon as its dependencies are done, at most `plan.max_parallel` at a time.
 
     Raises:
-        Paused: some steps need a human; all that can go on without them has ended.
-        LimitExceeded: a limit is used up.
+        Paused: some steps need a person's decision; all steps that do not depend on them have ended.
+        LimitExceeded: a limit is reached.
     """
-    await _skip_failed(run)  # a crash may have kept it from being recorded
+    await _skip_failed(run)  # a crash may have prevented this
     started: set[str] = set()
 
     def next_job() -> Job | None:
@@ -66,7 +66,7 @@ async def _run_steps(run: Run) -> None:
 
 
 def _startable_steps(run: Run) -> Iterator[PlanStep]:
-    """Steps that can be done now; after a failure that must be reacted to, only those that are under way."""
+    """Return the steps that can run now; after a failure that needs handling, only those already in progress."""
     is_blocked = has_blocking_failure(run)
     return (step for step in current_plan(run).ready() if step.status == "running" or not is_blocked)
 
@@ -83,7 +83,7 @@ async def _skip_failed(run: Run) -> None:
 
 
 async def _skip_remaining(run: Run, why: str) -> None:
-    """Say of every step that will not be done why that is."""
+    """Mark each remaining step as skipped, with the reason."""
     for step in run.state.plan.steps if run.state.plan else ():
         if step.status in ("open", "running"):
             await set_status(run, step, "skipped", why)
@@ -93,25 +93,25 @@ async def _skip_remaining(run: Run, why: str) -> None:
 
 
 async def _answer(run: Run) -> str:
-    """The answer from the results of the steps.
+    """Return the answer from the results of the steps.
 
     Raises:
-        StepFailed: a step failed and nothing replaced it. The run's output is the answer nevertheless.
+        StepFailed: a step failed and no step replaced it. The answer is still the run's output.
     """
     final_plan = current_plan(run)
     if final_plan.undone and not final_plan.abandoned and run.state.last_reply is None:
         unfinished = ", ".join(f"{step.id} {step.status}" for step in final_plan.undone)
-        await run.warn("steps_not_done", f"the plan was completed without some steps: {unfinished}")
+        await run.warn("steps_not_done", f"the plan completed without these steps: {unfinished}")
     answer = await _summarize(run)
     if final_plan.abandoned:
         failed = final_plan.abandoned[0]
-        raise StepFailed(f"step {failed.id} failed, and the new plan has nothing in its place: {failed.result}")
+        raise StepFailed(f"step {failed.id} failed, and the new plan does not replace it: {failed.result}")
     return answer
 
 
 async def _summarize(run: Run) -> str:
     final_plan = current_plan(run)
-    if reply := run.state.last_reply:  # left over from a pause or a crash
+    if reply := run.state.last_reply:  # from before a pause or a crash
         return reply.content
     if len(run.state.messages) == 1:  # not yet recorded before a crash
         run.record(progress_messages(run, final_plan.steps, final_plan.goal))

@@ -1,7 +1,7 @@
-"""What follows a failed step of a plan: a new plan, skipping, the end of the run, or what the user chooses.
+"""Applies `plan.on_failure` to failed steps: a new plan, skipping, ending the run, or a question to the user.
 
-With `plan.on_failure: ask` the run pauses with a question for each failed step: retry it, skip it with all that
-depends on it, or stop the run. A retried step is a new revision of the plan, so its earlier attempts remain recorded.
+With `plan.on_failure: ask` the run pauses with a question for each failed step: retry it, skip it with all steps that
+depend on it, or stop the run. A retried step is a new revision of the plan, so its earlier attempts remain recorded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RETRY, SKIP, STOP = "retry", "skip", "stop"
 
 
 def has_blocking_failure(run: Run) -> bool:
-    """Whether a failed step keeps new steps from starting."""
+    """Return whether a failed step prevents new steps from starting."""
     return plan_settings(run).on_failure != "skip" and bool(current_plan(run).failures())
 
 
@@ -33,8 +33,8 @@ async def handle_failures(run: Run) -> None:
 
     Raises:
         StepFailed: the setting, or the user, ends the run.
-        Paused: the user is asked.
-        LimitExceeded, ModelError: another plan could not be made.
+        Paused: the user must decide.
+        LimitExceeded, ModelError: no new plan could be made.
     """
     match plan_settings(run).on_failure:
         case "fail":
@@ -47,7 +47,7 @@ async def handle_failures(run: Run) -> None:
 
 
 async def skip_failed(run: Run, failed: Collection[str]) -> None:
-    """Leave failed steps as they are, and skip the steps that can never run without them, each with the reason."""
+    """Accept that these steps failed, and skip the steps that depend on them, each with the reason."""
     run.state.plan = current_plan(run).with_settled(failed)
     while blocked := current_plan(run).blocked():
         for step, waits_for in blocked:
@@ -67,7 +67,7 @@ async def _ask_user(run: Run, failed: Sequence[PlanStep]) -> None:
 
 
 def _user_choice(run: Run, question: Confirmation) -> str:
-    """What the user chose; empty while nothing was chosen."""
+    """Return the user's choice, or an empty string while there is none."""
     decision: Decision | None = run.decision(question.id)
     if decision is None:
         return ""

@@ -1,4 +1,4 @@
-"""What a plan's steps did, in the form that any model reads: calls and their results, goals and their answers."""
+"""Renders executed steps as messages that any model can read: calls with results, goals with answers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from framework.types.state import CallRecord, RunState
 
 
 def step_call_id(step: PlanStep) -> str:
-    """The id of a step's call; further attempts have `~2`, `~3` behind it."""
+    """Return the id of a step's first call; further attempts append `~2`, `~3`."""
     return f"plan-{step.revision}-{step.id}"
 
 
 def sub_run_key(step: PlanStep) -> str:
-    """The key of the sub-run that works off a step without a tool."""
+    """Return the key of the sub-run that executes a step without a tool."""
     return f"step-{step.id}" if step.revision == 1 else f"step-{step.id}~{step.revision}"
 
 
 def last_attempt(run: RunContext, step: PlanStep) -> tuple[int, CallRecord | None]:
-    """The number of the last attempt at a step's call, from 1, and its record if it was begun."""
+    """Return the number of the last attempt at a step's call, counted from 1, and its record if it was started."""
     number, first = 1, step_call_id(step)
     while f"{first}~{number + 1}" in run.state.calls:
         number += 1
@@ -30,19 +30,19 @@ def last_attempt(run: RunContext, step: PlanStep) -> tuple[int, CallRecord | Non
 
 
 def attempt_id(step: PlanStep, number: int) -> str:
-    """The id of one attempt at a step's call."""
+    """Return the id of one attempt at a step's call."""
     return step_call_id(step) if number == 1 else f"{step_call_id(step)}~{number}"
 
 
 def goal_outcome(child: RunState) -> tuple[StepStatus, str]:
-    """How the sub-run of a step ended, and what it gave, or why it gave nothing."""
+    """Return a step's status after its sub-run, with the output, or the reason that there is none."""
     if child.status == "completed":
         return "done", child.output
     return "failed", describe_unfinished(child)
 
 
 def earlier_attempts(run: RunContext, steps: Sequence[PlanStep]) -> Iterator[PlanStep]:
-    """Steps as earlier revisions of the plan had them, which failed and were made anew under the same id."""
+    """Yield failed steps of earlier revisions that a later revision replaced under the same id."""
     for step in steps:
         for revision in range(1, step.revision):
             earlier = step.model_copy(update={"revision": revision, "status": "failed"})
@@ -53,7 +53,7 @@ def earlier_attempts(run: RunContext, steps: Sequence[PlanStep]) -> Iterator[Pla
 
 
 def call_messages(run: RunContext, steps: Iterable[PlanStep], content: str) -> Iterator[Message]:
-    """The calls of steps that were carried out, as one turn of a model, and their results."""
+    """Yield the calls of executed steps as one assistant message, then their results."""
     records = [last_attempt(run, step)[1] for step in steps if step.tool and step.status in ("done", "failed")]
     completed = [record for record in records if record is not None and record.result is not None]
     if completed:
@@ -65,7 +65,7 @@ def call_messages(run: RunContext, steps: Iterable[PlanStep], content: str) -> I
 
 
 def progress_messages(run: RunContext, steps: Sequence[PlanStep], content: str) -> Iterator[Message]:
-    """Steps that have ended, those that were skipped too."""
+    """Yield messages for all steps that have ended, skipped ones included."""
     yield from call_messages(run, steps, content)
     for step in steps:
         if step.status in ("done", "failed", "skipped") and not (step.tool and last_attempt(run, step)[1]):

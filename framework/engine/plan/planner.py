@@ -1,4 +1,4 @@
-"""Making a plan, and making it anew: the model is asked until its plan passes the check, then the plan is adopted."""
+"""Requests plans from the model until one passes preflight, and adopts it as the run's plan."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from framework.types.text import one_line
 
 _SHOWN_FINDINGS = 20
 _GOAL_CHARS = 200
-"""Length of the goal, in characters, where the request is taken for it."""
+"""Maximum length of the goal, in characters, if it is taken from the user's message."""
 
 
 def plan_settings(run: Run) -> PlanSettings:
-    """The settings in force: those of the version the run is pinned to, made stricter by the one that is live."""
+    """Return the plan settings: those of the pinned version of the agent, tightened by the live version."""
     pinned = run.agent.spec.plan
     live = run.services.current_agent(run.agent.name)
     if live is None or live is run.agent or live.spec.plan == pinned:
@@ -44,24 +44,24 @@ def plan_settings(run: Run) -> PlanSettings:
 
 
 def _leniency(approval: str | ApprovalFrom) -> int:
-    """How much may happen unasked."""
+    """Return a rank of the approval setting: the higher, the more happens without approval."""
     if isinstance(approval, str):
         return -1 if approval == "always" else len(RISKS)
     return RISKS.index(approval.from_)
 
 
 def current_plan(run: Run) -> Plan:
-    """The run's plan, which there is."""
+    """Return the run's plan, which must exist."""
     assert run.state.plan is not None
     return run.state.plan
 
 
 async def propose_plan(run: Run, *, feedback: str = "") -> None:
-    """Ask for a plan, or for another one after what a human said of it.
+    """Request a plan from the model, or another one after a person's feedback, and adopt it.
 
     Raises:
-        LimitExceeded: too many plans in a row could not be used.
-        ModelError: the model gave no plan at all.
+        LimitExceeded: too many consecutive plans were invalid.
+        ModelError: the model returned no plan.
     """
     before = run.state.plan
     if before is not None:
@@ -70,7 +70,7 @@ async def propose_plan(run: Run, *, feedback: str = "") -> None:
 
 
 async def replan(run: Run) -> None:
-    """Have the rest of the plan made anew after a failure: what is done stays. Raises as `propose`."""
+    """Request a new plan for the remaining work after a failure; finished steps stay. Raises like `propose_plan`."""
     before = current_plan(run)
     allowed = plan_settings(run).max_replans
     if before.replans >= allowed:
@@ -81,7 +81,7 @@ async def replan(run: Run) -> None:
 
 
 async def adopt_plan(run: Run, plan: Plan, check: Preflight) -> None:
-    """Make a checked plan the run's own, and tell it."""
+    """Set a checked plan as the run's plan, emit it, and save."""
     before = run.state.plan
     run.state.plan = plan = with_current_contracts(run, plan)
     await run.emit(
@@ -97,18 +97,18 @@ async def adopt_plan(run: Run, plan: Plan, check: Preflight) -> None:
 
 
 def with_current_contracts(run: Run, plan: Plan) -> Plan:
-    """The plan with its tools as they are now."""
+    """Return the plan with the digests of its tools' current definitions."""
     return plan.model_copy(update={"steps": tuple(_with_current_contract(run, step) for step in plan.steps)})
 
 
 def has_contract(step: PlanStep, contract: str, run: Run) -> bool:
-    """Whether a recorded contract is that of the step's tool as it is now."""
+    """Return whether `contract` is the digest of the current definition of the step's tool."""
     tool = run.agent.toolset.tools.get(step.tool or "")
     return matches_digest(contract, tool.definition.canonical_json) if tool else not contract
 
 
 def _with_current_contract(run: Run, step: PlanStep) -> PlanStep:
-    """The step with its tool as it is now; what was approved of another one is not approved of this."""
+    """Return the step with its tool's current digest; an approval of another definition no longer counts."""
     if step.status != "open":
         return step
     tool = run.agent.toolset.tools.get(step.tool or "")
@@ -117,7 +117,7 @@ def _with_current_contract(run: Run, step: PlanStep) -> PlanStep:
 
 
 async def _request_plan(run: Run, before: Plan | None, feedback: str) -> tuple[Plan, Preflight]:
-    """The model's plan, once it passes the check."""
+    """Request plans from the model until one passes preflight; return it with its preflight."""
     revision = before.revision + 1 if before else 1
     findings: Sequence[str] = ()
     rejected: PlanDraft | None = before.draft if before and feedback else None
@@ -140,9 +140,10 @@ async def _request_plan(run: Run, before: Plan | None, feedback: str) -> tuple[P
 def _plan_messages(
     run: Run, before: Plan | None, rejected: PlanDraft | None, findings: Sequence[str], feedback: str
 ) -> Iterator[Message]:
-    """What is put behind the conversation: what was done, the plan that could not be used, and what is wanted.
+    """Yield the messages appended to the conversation: the executed steps, an invalid plan, and the instructions.
 
-    Results come as those of tools, the model's own plan as its own words: in a system message they would be obeyed.
+    Results are tool messages, and the model's own plan an assistant message: in a system message, text in them would be
+    taken as instructions.
     """
     progress = before.steps if before and any(step.status != "open" for step in before.steps) else ()
     yield from progress_messages(run, (*earlier_attempts(run, progress), *progress), "")
@@ -160,12 +161,12 @@ def _plan_messages(
 
 
 def _default_goal(run: Run) -> str:
-    """The user's message in one line: the goal of a plan that names none."""
+    """Return the user's message as one line: the goal of a plan that has none."""
     return one_line(run.state.messages[0].content, _GOAL_CHARS)
 
 
 def _draft_text(draft: PlanDraft) -> str:
-    """A plan as the model wrote it, of a size that fits into a request."""
+    """Return the model's plan as JSON, truncated to fit into a request."""
     steps = [step.model_dump(exclude_defaults=True, mode="json") for step in draft.steps[:_SHOWN_FINDINGS]]
     return json.dumps({"goal": draft.goal, "steps": steps}, ensure_ascii=False)[:16_000]
 

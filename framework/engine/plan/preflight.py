@@ -1,4 +1,4 @@
-"""The check of a plan before anything of it is done: its size, graph, tools, arguments, policy and budget."""
+"""Validates a plan before any step runs (size, dependencies, tools, arguments, policy, budget); estimates its cost."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from framework.types.spec import RISKS, PlanSettings, Risk
 from framework.types.text import did_you_mean
 
 _MAX_PLAN_CHARS = 64 * 1024
-"""Of a whole plan, as JSON."""
+"""Maximum size of a plan as JSON, in characters."""
 _MAX_TEXT_CHARS = 4000
-"""Characters of a goal or a description."""
+"""Maximum length of a goal or a description."""
 _RESULT_TOKENS = 200
-"""What a step's result takes in the request for the answer."""
+"""Estimated size of a step's result in the request for the answer."""
 _ANSWER_TOKENS = 200
-"""What a model writes in a turn."""
+"""Estimated size of a model's reply."""
 
 
 def preflight(run: RunContext, plan: Plan, settings: PlanSettings) -> Preflight:
-    """Check what of a plan is still to be done. Nothing is called, nobody is asked."""
+    """Check the remaining steps of a plan, without calling tools or asking anyone."""
     remaining = [step for step in plan.steps if step.status == "open"]
-    if findings := tuple(_size_findings(plan, remaining, settings)):  # its steps are not even looked at
+    if findings := tuple(_size_findings(plan, remaining, settings)):  # too large to check its steps
         return Preflight(findings=findings, estimate=Estimate(tool_calls=0, model_calls=0, tokens=0))
     expected = _estimate(run, plan)
     findings = (*_graph_findings(plan, remaining), *_budget_findings(run, expected))
@@ -41,7 +41,7 @@ def preflight(run: RunContext, plan: Plan, settings: PlanSettings) -> Preflight:
 
 
 def usable_tools(run: RunContext, step: PlanStep) -> list[Tool]:
-    """The tools that a step may call: the one it names, those it is free to use, or all that are offered."""
+    """Return the tools that a step may call: the one it names, those it lists, or all offered tools."""
     toolset = run.agent.toolset
     names = [step.tool] if step.tool is not None else step.tools
     if names is None:
@@ -50,7 +50,7 @@ def usable_tools(run: RunContext, step: PlanStep) -> list[Tool]:
 
 
 def highest_risk(tools: list[Tool]) -> Risk:
-    """The highest risk among tools; of none, the lowest there is."""
+    """Return the highest risk among the tools, or the lowest possible risk if there are none."""
     return max((tool.risk for tool in tools), key=RISKS.index, default=RISKS[0])
 
 
@@ -58,9 +58,9 @@ def _size_findings(plan: Plan, remaining: list[PlanStep], settings: PlanSettings
     if not remaining and plan.revision == 1:
         yield "it has no steps"
     if len(remaining) > settings.max_plan_steps:
-        yield f"{len(remaining)} steps; at most {settings.max_plan_steps} are allowed"
+        yield f"it has {len(remaining)} steps; at most {settings.max_plan_steps} are allowed"
     if (size := sum(len(step.model_dump_json()) for step in remaining)) > _MAX_PLAN_CHARS:
-        yield f"it has {size} characters; at most {_MAX_PLAN_CHARS} are taken"
+        yield f"it has {size} characters; at most {_MAX_PLAN_CHARS} are allowed"
     texts = {"the goal": plan.goal, **{f"the description of step {step.id}": step.description for step in remaining}}
     for what, text in texts.items():
         if not text.strip() or len(text) > _MAX_TEXT_CHARS:
@@ -73,7 +73,7 @@ def _graph_findings(plan: Plan, remaining: list[PlanStep]) -> Iterator[str]:
         if count > 1:
             done = next((step for step in plan.steps if step.id == name and step.status == "done"), None)
             yield (
-                f"step {name} is done already: give what is new another id"
+                f"step {name} is already done: use another id for a new step"
                 if done
                 else f"two steps have the id {name!r}"
             )
@@ -82,15 +82,15 @@ def _graph_findings(plan: Plan, remaining: list[PlanStep]) -> Iterator[str]:
             if other == step.id:
                 yield f"step {step.id} depends on itself"
             elif other not in known:
-                yield f"step {step.id} depends on {other!r}: there is no such step{did_you_mean(other, sorted(known))}"
+                yield f"step {step.id} depends on {other!r}, which does not exist{did_you_mean(other, sorted(known))}"
             elif known[other].status in ("failed", "skipped"):
                 yield f"step {step.id} depends on {other}, which was not done"
     if cycle := _find_cycle(remaining):
-        yield f"steps depend on each other in a circle: {' -> '.join(cycle)}"
+        yield f"steps depend on each other in a cycle: {' -> '.join(cycle)}"
 
 
 def _find_cycle(steps: list[PlanStep]) -> list[str]:
-    """Steps that wait for each other, if there are any; the first is named again at the end."""
+    """Return the ids of a dependency cycle, with the first repeated at the end, or an empty list."""
     waiting_for = {step.id: [other for other in step.depends_on if other != step.id] for step in steps}
     while free := [name for name, others in waiting_for.items() if not any(other in waiting_for for other in others)]:
         for name in free:
@@ -104,13 +104,15 @@ def _find_cycle(steps: list[PlanStep]) -> list[str]:
 
 
 def _budget_findings(run: RunContext, expected: Estimate) -> Iterator[str]:
-    """Only what is certain: a plan that needs more than is left although everything goes well."""
+    """Yield limits that the plan exceeds even if every step succeeds."""
     limits, state = run.budget.limits, run.state
     if limits.max_tool_calls is not None and expected.tool_calls > limits.max_tool_calls - state.tool_calls:
-        yield f"{expected.tool_calls} tool calls; {limits.max_tool_calls - state.tool_calls} are left of max_tool_calls"
-    free = expected.model_calls - 1
-    if free and limits.max_steps is not None and expected.model_calls > limits.max_steps - state.steps:
-        yield f"{free} steps without a tool; {max(0, limits.max_steps - state.steps)} model calls are left of max_steps"
+        remaining = limits.max_tool_calls - state.tool_calls
+        yield f"it needs {expected.tool_calls} tool calls; max_tool_calls allows {remaining} more"
+    goals = expected.model_calls - 1
+    if goals and limits.max_steps is not None and expected.model_calls > limits.max_steps - state.steps:
+        remaining = max(0, limits.max_steps - state.steps)
+        yield f"it has {goals} steps without a tool; max_steps allows {remaining} more model calls"
 
 
 def _check(run: RunContext, plan: Plan, step: PlanStep) -> StepCheck:
@@ -125,10 +127,10 @@ def _check(run: RunContext, plan: Plan, step: PlanStep) -> StepCheck:
         findings.append(f"there is no tool {step.tool!r}{did_you_mean(step.tool, sorted(run.agent.toolset.offered))}")
         return StepCheck(id=step.id, verdict="deny", findings=tuple(findings))
     if step.tools is not None:
-        findings.append("it names a tool and the tools it is free to use: give one of the two")
+        findings.append("it has both `tool` and `tools`: use one of them")
     if invalid := revalidate_call(ToolCall(id=step.id, tool=tool.name, arguments=step.parameters)).invalid:
         return StepCheck(id=step.id, verdict="deny", risk=tool.risk, findings=(f"{tool.name}: {invalid}",))
-    # What a reference will stand for is not known: only rules that hold whatever it is count now.
+    # Values of references are not known yet: only rules that apply to any value count now.
     known = {name: value for name, value in step.parameters.items() if name not in referring_parameters(step)}
     verdict = run.policy.evaluate(
         tool, {k: v for k, v in tool.with_defaults(known).items() if k not in referring_parameters(step)}
@@ -148,7 +150,7 @@ def _check(run: RunContext, plan: Plan, step: PlanStep) -> StepCheck:
 
 
 def _type_risks(tool: Tool, step: PlanStep) -> Iterator[str]:
-    """Parameters that take the result of another step and cannot take text: any result can be written as text."""
+    """Yield parameters that refer to another step's result and do not accept text, into which any result converts."""
     for place, other, types in expected_types(step.parameters, tool.definition.parameters):
         if types and "string" not in types:
             yield f"{place}: the step fails unless the result of {other} is {' or '.join(sorted(types))}"
@@ -160,7 +162,7 @@ def _reference_findings(plan: Plan, step: PlanStep) -> Iterator[str]:
     known = {other.id for other in plan.steps}
     for name in dict.fromkeys(reference.step for reference in references(step.parameters)):
         if name not in known:
-            yield f"its parameters refer to the step {name!r}, which there is not{did_you_mean(name, sorted(known))}"
+            yield f"its parameters refer to step {name!r}, which does not exist{did_you_mean(name, sorted(known))}"
         elif name not in needed:
             yield f"its parameters refer to step {name}: add {name} to its depends_on"
 
@@ -168,14 +170,14 @@ def _reference_findings(plan: Plan, step: PlanStep) -> Iterator[str]:
 def _goal_findings(run: RunContext, step: PlanStep) -> Iterator[str]:
     offered = run.agent.toolset.offered
     if step.parameters:
-        yield "it has parameters, but no tool"
+        yield "it has parameters but no tool"
     for name in step.tools or ():
         if name not in offered:
             yield f"there is no tool {name!r} for it{did_you_mean(name, sorted(offered))}"
 
 
 def _argument_findings(tool: Tool, step: PlanStep) -> Iterator[str]:
-    """What is wrong with arguments whose values are known."""
+    """Yield problems of arguments whose values are known."""
     try:
         tool.bind(step.parameters)
     except ArgumentsError as error:
@@ -187,7 +189,7 @@ def _argument_findings(tool: Tool, step: PlanStep) -> Iterator[str]:
 
 
 def _estimate(run: RunContext, plan: Plan) -> Estimate:
-    """Of what is still to be done, if every step succeeds and every goal is reached in one turn."""
+    """Estimate the cost of the remaining steps, if each succeeds and each goal takes one turn."""
     remaining = [step for step in plan.steps if step.status in ("open", "running")]
     goals = sum(step.tool is None for step in remaining)
     preamble = preamble_messages(run)

@@ -1,7 +1,8 @@
 """References in a step's parameters to the results of earlier steps: `{{ steps.find.output }}`.
 
-They are data: found by one pattern, inserted as values, and never scanned again. A text that is only a reference
-becomes the value itself, in the type that the parameter's schema asks for; inside a longer text it becomes text.
+References are found by one pattern and replaced by values, which are never scanned again. A text that is only a
+reference becomes the value itself, in the type that the parameter's schema requires; inside a longer text, a reference
+becomes text.
 """
 
 from __future__ import annotations
@@ -25,51 +26,51 @@ _SYNTAX = "write {{ steps.ID.output }}, or {{ steps.ID.output.FIELD }} for a par
 
 @dataclass(frozen=True, slots=True)
 class StepReference:
-    """The result of a step, or a part of it."""
+    """A reference to a step's result, or to a part of it."""
 
     step: str
     path: tuple[str, ...] = ()
-    """Keys and indices into a result that is data."""
+    """Keys and indices into a structured result."""
 
 
 def references(value: Any) -> Iterator[StepReference]:
-    """All references in a value, wherever they stand."""
+    """Yield all references in a value, at any depth."""
     for text in _texts(value):
         yield from (_read(match) for match in _REFERENCE.finditer(text))
 
 
 def invalid_references(value: Any) -> Iterator[str]:
-    """Double braces that are no reference."""
+    """Yield a finding for each text with `{{` that is not a reference."""
     for text in _texts(value):
         rest = _REFERENCE.sub("", text)
         if "{{" in rest:
             invalid = rest[rest.index("{{") :]
-            yield f"{shorten(invalid, _SHOWN_CHARS)!r} refers to nothing: {_SYNTAX}"
+            yield f"{shorten(invalid, _SHOWN_CHARS)!r} is not a valid reference: {_SYNTAX}"
 
 
 def resolve_references(value: Any, output_of: Callable[[str], Any], schema: Mapping[str, Any] | None = None) -> Any:
-    """The value with every reference replaced by a result, in the type that its place in the schema asks for.
+    """Return the value with each reference replaced by a result, in the type that the schema requires there.
 
     Args:
         value: a step's parameters.
-        output_of: the result of a step, by id.
+        output_of: returns the result of a step by its id.
         schema: JSON Schema of the parameters; without one, results keep their type.
 
     Raises:
-        ToolError: a result has no such part.
+        ToolError: a result does not contain the referenced part.
     """
     root_schema = JsonSchema(schema or {})
     return _resolved_in(root_schema, root_schema.root, value, output_of)
 
 
 def expected_types(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[str, str, frozenset[str]]]:
-    """For each text that is only a reference: its place, the step, and the JSON types that may stand there."""
+    """Yield, for each text that is only a reference, its path, the step's id, and the JSON types allowed there."""
     root_schema = JsonSchema(schema)
     yield from _expected(root_schema, root_schema.root, value, ())
 
 
 def referring_parameters(step: PlanStep) -> frozenset[str]:
-    """The names of the parameters in which references stand: their values are not known yet."""
+    """Return the names of parameters that contain references: their values are not known yet."""
     return frozenset(name for name, value in step.parameters.items() if next(references(value), None))
 
 
@@ -94,9 +95,9 @@ def _resolved(text: str, output_of: Callable[[str], Any], types: set[str]) -> An
 
 
 def _rendered(value: Any, types: set[str]) -> Any:
-    """A result in one of these types, if its value is clear; otherwise, and where any type may stand, as it is.
+    """Convert a result to one of these types if that is unambiguous; otherwise, or if any type is allowed, return it.
 
-    `null` is never written out as text: a missing value must not become the word.
+    None is not converted to text: a missing value must not become the word "null".
     """
     if not types or value is None or is_of_type(value, types):
         return value
@@ -150,7 +151,7 @@ def _as_text(value: Any) -> str:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in a value; also the keys of objects, in which nothing is ever put in."""
+    """Yield every text in a value. Keys of objects are not scanned."""
     match value:
         case str():
             yield value

@@ -1,4 +1,4 @@
-"""One step of a plan: carried out in its time, recorded once, with what earlier steps found put into its parameters."""
+"""Executes one step of a plan: a tool call with results of earlier steps in its parameters, or a sub-run for a goal."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from framework.types.plan import PlanStep, StepStatus
 from framework.types.state import Approve, CallRecord
 
 _MAX_RESOLVED_CHARS = 256 * 1024
-"""Of a step's parameters, as JSON, with the results that they refer to."""
+"""Maximum size of a step's parameters as JSON, with references replaced by results."""
 
 
 async def run_step(run: Run, step: PlanStep) -> Confirmations:
-    """Bring a step to its end, or to a question.
+    """Execute a step, or continue it after a pause.
 
     Returns:
-        What a human must confirm first; nothing when the step is done or has failed.
+        The confirmations that are needed first; empty once the step is done or has failed.
     """
     if step.status == "open":
         await set_status(run, step, "running")
@@ -51,7 +51,7 @@ async def run_step(run: Run, step: PlanStep) -> Confirmations:
 
 
 async def set_status(run: Run, step: PlanStep, status: StepStatus, result: str | None = None) -> None:
-    """Tell a step's state; it is put on record with that, and can always be told from its calls again."""
+    """Set and emit a step's status. It is persisted with the event; after a crash it follows from the step's calls."""
     run.state.plan = current_plan(run).with_step(step.id, status, result)
     await run.emit(PlanStepChanged, id=step.id, description=step.description, status=status, result=result)
 
@@ -82,7 +82,7 @@ async def _call(run: Run, step: PlanStep) -> tuple[Confirmations, StepStatus, st
 async def _attempt_call(run: Run, step: PlanStep, call: ToolCall) -> Confirmations:
     contract = step.contract if step.approved and not referring_parameters(step) else ""
     if contract:
-        # The human saw this tool with these very parameters when approving the plan.
+        # A person saw this tool with these exact parameters when approving the plan.
         run.services.root.decisions.setdefault("/".join((*run.state.path, call.id)), Approve())
     limit = plan_settings(run).step_timeout
     try:
@@ -95,17 +95,17 @@ async def _attempt_call(run: Run, step: PlanStep, call: ToolCall) -> Confirmatio
         if not deadline.expired():
             raise
     record = run.state.calls[call.id]
-    if record.result is not None:  # it had ended in time: only the record of that takes long
+    if record.result is not None:  # the call finished in time; only saving it did not
         await run.save()
         return ()
     is_idempotent = not record.started or run.agent.toolset.tools[call.tool].idempotent
     doubt = "" if is_idempotent else "; whether it took effect is unknown"
-    message = f"it did not finish within plan.step_timeout ({limit:g}s){doubt}"
+    message = f"timed out after plan.step_timeout ({limit:g}s){doubt}"
     return await record_result(run, call, ToolResult(status="error", error=message, metadata={"error_type": "timeout"}))
 
 
 def _arguments(run: Run, step: PlanStep) -> dict[str, Any]:
-    """The step's parameters with results in the place of references; raises ToolError."""
+    """Return the step's parameters with references replaced by results; raise ToolError if one does not resolve."""
     if not referring_parameters(step):
         return step.parameters
     tool = run.agent.toolset.tools.get(step.tool or "")
@@ -114,12 +114,12 @@ def _arguments(run: Run, step: PlanStep) -> dict[str, Any]:
         step.parameters, lambda name: _step_output(run, current_plan(run).step(name)), schema
     )
     if (size := len(json.dumps(resolved, ensure_ascii=False))) > _MAX_RESOLVED_CHARS:
-        raise ToolError(f"with the results that they refer to, its parameters have {size} characters")
+        raise ToolError(f"its parameters have {size} characters after references are replaced by results")
     return resolved
 
 
 def _step_output(run: Run, step: PlanStep) -> Any:
-    """What a step gave, uncut: JSON data or text."""
+    """Return a step's complete output, as JSON data or text."""
     if step.tool is None:
         return run.state.children[sub_run_key(step)].output
     _, record = last_attempt(run, step)
@@ -127,14 +127,17 @@ def _step_output(run: Run, step: PlanStep) -> Any:
 
 
 def _should_retry(run: Run, record: CallRecord) -> bool:
-    """Whether a failed call may and should be made again: its tool broke, and tries nothing again by itself."""
+    """Return whether to retry a failed call: the tool broke, is idempotent, and declares no retries of its own."""
     tool = run.agent.toolset.tools.get(record.call.tool)
     is_retry = record.result is not None and RETRYABLE in record.result.metadata
     return is_retry and tool is not None and tool.idempotent and not tool.retries
 
 
 def _may_have_run(run: Run, call: ToolCall) -> bool:
-    """Whether the very same call was begun before and may have taken effect: to be made again only with a yes."""
+    """Return whether an identical, non-idempotent call timed out earlier and may have taken effect.
+
+    Repeating it needs approval.
+    """
     tool = run.agent.toolset.tools.get(call.tool)
     if tool is None or tool.idempotent:
         return False
@@ -153,7 +156,10 @@ def _may_have_run(run: Run, call: ToolCall) -> bool:
 
 
 async def _run_goal(run: Run, step: PlanStep) -> tuple[Confirmations, StepStatus, str]:
-    """Let a sub-run reach the goal. What tools said before, it gets as theirs: in a user's words it would be obeyed."""
+    """Run a sub-run towards the step's goal.
+
+    Earlier results are passed as tool messages, not as user messages, so that their text is not read as instructions.
+    """
     child = _child(run, step)
     if pending := await child.drive(react):
         return pending, "running", ""
@@ -167,7 +173,7 @@ def _child(run: Run, step: PlanStep) -> Run:
     parts += [f"Expected result: {step.expected}"] if step.expected else []
     parts += [f"Known so far:\n{results}"] if results else []
     child = run.child(sub_run_key(step), _restricted_agent(run.agent, step), "\n\n".join(parts), run.state.inputs)
-    if len(child.state.messages) == 1:  # not yet told before a pause or a crash
+    if len(child.state.messages) == 1:  # not done before a pause or a crash
         child.record(call_messages(run, dependencies, ""))
         child.state.output_schema = None
     limits = [limit for limit in (child.state.limits.timeout, plan_settings(run).step_timeout) if limit is not None]
@@ -176,7 +182,7 @@ def _child(run: Run, step: PlanStep) -> Run:
 
 
 def _restricted_agent(agent: Agent, step: PlanStep) -> Agent:
-    """The agent with no more tools than the step may use."""
+    """Return the agent, restricted to the tools that the step may use."""
     if step.tools is None:
         return agent
     return replace(agent, toolset=agent.toolset.narrowed(step.tools, f"step {step.id} of the plan"))

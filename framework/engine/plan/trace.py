@@ -1,6 +1,6 @@
-"""Spans of a plan: making it, approving it, its steps, and the answer from their results.
+"""Spans of a plan: planning, approval, steps, and the answer from their results.
 
-The goal, the steps and their results are content: they are recorded only where `telemetry.content` allows it.
+The goal, the steps and their results are content: they are recorded only if `telemetry.content` allows it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from framework.types.state import Confirmation, Decision
 
 
 def plan_span(run: RunContext, revision: int, feedback: str) -> TraceSpan:
-    """A revision of the plan being made; `feedback` is what a human wants changed."""
+    """Open the span of planning one revision; `feedback` is a person's request for changes."""
     attributes = {names.OPERATION: "plan", names.PLAN_REVISION: revision}
     return _span(run, f"plan {run.agent.name}", attributes, feedback or run.state.messages[0].content)
 
@@ -29,18 +29,18 @@ def record_draft(run: RunContext, span: TraceSpan, draft: PlanDraft, *, usable: 
 
 
 def approval_span(run: RunContext, revision: int, decision: Decision | None) -> TraceSpan:
-    """A plan's approval; it ends at once, since no span stays open while a human decides."""
+    """Open the span of a plan's approval. It ends immediately: no span stays open while a person decides."""
     decided = decision.type if decision else "waiting"
     return run.span("plan.approval", "CHAIN", {names.PLAN_REVISION: revision, names.PLAN_DECISION: decided})
 
 
 def failure_span(run: RunContext, decision: Decision) -> TraceSpan:
-    """The user's choice about a failed step."""
+    """Open the span of the user's choice about a failed step."""
     return run.span("plan.step_failure", "CHAIN", {names.PLAN_DECISION: decision.type})
 
 
 def plan_step_span(run: RunContext, step: PlanStep, revision: int) -> TraceSpan:
-    """One step of the plan."""
+    """Open the span of one step."""
     attributes = {names.PLAN_STEP_ID: step.id, names.PLAN_REVISION: revision}
     span = _span(run, f"plan.step {step.id}", attributes, None)
     if span.is_recording() and (content := trace_content(run)):
@@ -54,7 +54,7 @@ def plan_step_span(run: RunContext, step: PlanStep, revision: int) -> TraceSpan:
 def record_step_end(
     run: RunContext, span: TraceSpan, pending: tuple[Confirmation, ...], status: StepStatus, result: str | None
 ) -> None:
-    """Record how a step ended, or what it waits for."""
+    """Record how a step ended, or the confirmations it waits for."""
     if pending:
         span.set_attribute(names.PLAN_STEP_OUTCOME, "waiting")
         record_pending(span, pending)
@@ -66,7 +66,7 @@ def record_step_end(
 
 
 def summary_span(run: RunContext, revision: int, goal: str) -> TraceSpan:
-    """The answer from the results of the plan's steps."""
+    """Open the span of the answer from the steps' results."""
     return _span(run, "plan.summary", {names.PLAN_REVISION: revision}, goal)
 
 

@@ -103,7 +103,7 @@ def test_an_edit_that_cannot_be_used_says_why(project: Path) -> None:
     steps = {"goal": "g", "steps": [{"id": "s1", "description": "d", "tool": "no_such_tool"}]}
     done = agentsd("runs", "decide", "last", "--edit", f"plan={json.dumps(steps)}", cwd=project)
     assert done.returncode == 3
-    assert "your edit cannot be used: " in done.stderr
+    assert "your edit is invalid: " in done.stderr
     assert "no_such_tool" in done.stderr
 
 

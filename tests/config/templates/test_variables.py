@@ -107,7 +107,7 @@ def test_the_model_is_told_what_its_http_requests_may_reach_and_only_if_it_may_m
     policy = '{allow: ["*"]}'
     root = project(tmp_path, {}, "Hello.", skill_policy=policy, runtime_policy="{risk_level: high}")
     (told,) = systems(root, ["hi"])
-    assert "http_request may only use GET, POST on api.example.com, 5 s a request." in told
+    assert "http_request may only use GET, POST on api.example.com, 5 s per request." in told
     project(tmp_path, {}, "Hello.", skill_policy=policy, runtime_policy="{risk_level: high}", model="offline")
     assert "on api.example.com" in agentsd("explain", "one", cwd=root).stdout
     (told,) = systems(project(tmp_path, {}, "Hello.", skill_policy="{allow: [echo]}"), ["hi"])

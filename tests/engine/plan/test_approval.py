@@ -137,8 +137,8 @@ def test_a_plan_that_is_asked_for_anew_must_be_approved_whatever_is_in_it(tmp_pa
     turns: list[Turn] = [draft(step("a", tool="drill")), draft(step("b"), goal="harmless"), "done"]
     result, requests, asked = decided(root, shop, turns, [Respond(text="do not drill")])
     assert result.status == "paused", "its steps alone would need no approval"
-    assert result.pending[0].reason == "you asked for another plan"
-    assert asked == [("plan", "the agent's file wants plans approved")]
+    assert result.pending[0].reason == "you requested another plan"
+    assert asked == [("plan", "plan.approval requires it")]
     assert "The user saw your last plan and wants another one: do not drill" in requests[1].messages[-1].content
     assert '"drill"' in requests[1].messages[-2].content, "it sees the plan it made"
     assert shop.log == []
@@ -167,11 +167,9 @@ def test_an_edit_that_cannot_be_used_is_asked_about_again_and_costs_no_model_cal
     assert result.status == "completed"
     assert shop.log == ["+b", "-b"], "the edited plan's calls were written by a human: nobody is asked again"
     assert len(requests) == 2
-    assert asked[0][1] == "the agent's file wants plans approved"
-    assert asked[1][1] == "your edit cannot be used: step b: there is no tool 'wrok'; did you mean work?"
-    assert asked[2][1].startswith(
-        "your edit cannot be used: goal: Input should be a valid string; steps: Field required"
-    )
+    assert asked[0][1] == "plan.approval requires it"
+    assert asked[1][1] == "your edit is invalid: step b: there is no tool 'wrok'; did you mean work?"
+    assert asked[2][1].startswith("your edit is invalid: goal: Input should be a valid string; steps: Field required")
 
 
 @pytest.mark.parametrize("writes", range(6))
@@ -215,7 +213,7 @@ def test_an_edit_cannot_take_back_what_is_done_nor_do_it_again(tmp_path: Path) -
     fine = {"goal": "rest", "steps": [{"id": "d", "description": "d", "tool": "work", "parameters": {"n": "d"}}]}
     answers: Answers = [Approve(), Edit(arguments=again), Edit(arguments=fine)]
     result, _, asked = decided(root, shop, turns, answers)
-    assert asked[2][1] == "your edit cannot be used: step a is done already: give what is new another id"
+    assert asked[2][1] == "your edit is invalid: step a is already done: use another id for a new step"
     assert result.status == "completed"
     assert [entry for entry in shop.log if entry.startswith("+")] == ["+a", "+b", "+d"]
 
@@ -232,7 +230,7 @@ def test_an_edit_cannot_take_back_what_is_done_nor_do_it_again(tmp_path: Path) -
         ([step("b2", tool="drill")], "it may use drill; its risk is high"),
         (
             [step(f"b{n}", parameters={"n": f"b{n}"}) for n in range(3)],
-            "it has 3 steps to do instead of 2",
+            "it has 3 remaining steps instead of 2",
         ),
         ([{"id": "think", "description": "think", "tools": ["work"]}], "1 of its steps have no tool instead of 0"),
         (

@@ -88,7 +88,7 @@ def test_what_depends_on_a_failed_step_is_skipped_and_says_why(tmp_path: Path) -
     result, seen = run_plan(planner(tmp_path, plan="{on_failure: skip}"), shop, plan, "half done")
     assert result.status == "completed"
     (warning,) = (e for e in seen if e["event"] == "warning")
-    told = "the plan was completed without some steps: a failed, b skipped, c skipped"
+    told = "the plan completed without these steps: a failed, b skipped, c skipped"
     assert (warning["code"], warning["message"]) == ("steps_not_done", told)
     assert "+b" not in shop.log
     assert "+d" in shop.log

@@ -80,7 +80,7 @@ def test_skip_leaves_out_what_depends_on_the_step(tmp_path: Path) -> None:
     assert (result.status, result.output) == ("completed", "done")
     assert states(result) == {"a": "done", "b": "failed", "c": "skipped", "d": "done"}
     assert [w["message"] for w in seen if w["event"] == "warning"] == [
-        "the plan was completed without some steps: b failed, c skipped"
+        "the plan completed without these steps: b failed, c skipped"
     ]
 
 

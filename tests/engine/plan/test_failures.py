@@ -53,7 +53,7 @@ def test_a_run_fails_with_its_answer_if_nothing_was_planned_in_place_of_a_failed
     result, seen = run_plan(planner(tmp_path), Workshop("b"), draft(step("a"), step("b", "a")), draft(), "only a")
     assert (result.status, result.finish_reason, result.output) == ("failed", "step_failed", "only a")
     assert result.error is not None
-    assert result.error.message.startswith("step b failed, and the new plan has nothing in its place: Error: work")
+    assert result.error.message.startswith("step b failed, and the new plan does not replace it: Error: work")
     assert outcome_for(result.finish_reason).exit_code == 1
     assert [event["event"] for event in seen[-2:]] == ["error", "done"]
     assert states(result) == {"a": "done", "b": "failed"}
@@ -67,7 +67,7 @@ def test_steps_that_went_on_are_no_remedy_and_a_new_step_is_one(tmp_path: Path) 
     result, seen = run_plan(planner(tmp_path / "new"), Workshop("b"), *other)
     assert (result.status, result.output) == ("completed", "c and d")
     (warning,) = (event for event in seen if event["event"] == "warning" and event["code"] == "steps_not_done")
-    assert warning["message"] == "the plan was completed without some steps: b failed"
+    assert warning["message"] == "the plan completed without these steps: b failed"
 
 
 def test_what_goes_on_is_brought_to_its_end_and_nothing_new_begins_before_the_new_plan(tmp_path: Path) -> None:
@@ -248,8 +248,8 @@ def test_a_thousand_steps_are_not_even_looked_at_one_by_one(tmp_path: Path) -> N
     long = draft(*(step(f"s{n}", tool="nowhere") for n in range(1000)))
     result, requests, _ = run(planner(tmp_path), [], long, long, long)
     assert (result.status, result.finish_reason) == ("stopped", "max_corrections")
-    findings = requests[1].messages[-1].content.partition("cannot be used:")[2]
-    assert findings.strip().splitlines()[0] == "- 1000 steps; at most 12 are allowed"
+    findings = requests[1].messages[-1].content.partition("is invalid:")[2]
+    assert findings.strip().splitlines()[0] == "- it has 1000 steps; at most 12 are allowed"
     assert len(findings.strip().splitlines()) == 2, "the other is about its size"
     assert sum(len(message.content) for message in requests[1].messages) < 20_000
 

@@ -90,22 +90,22 @@ def step(name: str, *after: str, **keys: Any) -> dict[str, Any]:
         ([step("a", tool="launch", parameters={})], "step a: the policy forbids it: risk_level medium"),
         ([step("a", tool="pay", parameters={"amount": 51})], "step a: the policy forbids it: deny pay"),
         ([step("a", "a")], "step a depends on itself"),
-        ([step("a", "b")], "step a depends on 'b': there is no such step"),
+        ([step("a", "b")], "step a depends on 'b', which does not exist"),
         ([step("a"), step("a")], "two steps have the id 'a'"),
-        ([step("c", "b"), step("a", "c"), step("b", "a")], "in a circle: c -> b -> a -> c"),
+        ([step("c", "b"), step("a", "c"), step("b", "a")], "in a cycle: c -> b -> a -> c"),
         ([step("a", parameters={"m": 1})], "step a: work: n: it is missing; add it: integer; m: there is no such"),
         ([step("a", parameters={"n": "x"})], "step a: work: n: it has the wrong type"),
-        ([step("a", tools=["work"])], "step a: it names a tool and the tools it is free to use"),
-        ([step("a", tool=None)], "step a: it has parameters, but no tool"),
+        ([step("a", tools=["work"])], "step a: it has both `tool` and `tools`"),
+        ([step("a", tool=None)], "step a: it has parameters but no tool"),
         ([step("a", tool=None, parameters={}, tools=["wipe"])], "step a: there is no tool 'wipe' for it"),
         ([step("a", description=" ")], "the description of step a is empty"),
         ([step("a", description="x" * 4001)], "the description of step a is longer than 4000 characters"),
-        ([step("a", parameters={"n": 1, "note": "x" * 70_000})], "characters; at most 65536 are taken"),
+        ([step("a", parameters={"n": 1, "note": "x" * 70_000})], "characters; at most 65536 are allowed"),
         ([step(f"s{n}") for n in range(6)], "6 steps; at most 5 are allowed"),
         ([step("a"), step("b", parameters={"n": "{{ steps.a.output }}"})], "refer to step a: add a to its depends_on"),
-        ([step("a", parameters={"n": "{{ steps.z.output }}"})], "refer to the step 'z', which there is not"),
-        ([step("a", parameters={"n": "{{ z }}"})], "'{{ z }}' refers to nothing: write {{ steps.ID.output }}"),
-        ([step("a", parameters={"n": 1, "note": ["{{ a.output"]})], "'{{ a.output' refers to nothing"),
+        ([step("a", parameters={"n": "{{ steps.z.output }}"})], "refer to step 'z', which does not exist"),
+        ([step("a", parameters={"n": "{{ z }}"})], "'{{ z }}' is not a valid reference: write {{ steps.ID.output }}"),
+        ([step("a", parameters={"n": 1, "note": ["{{ a.output"]})], "'{{ a.output' is not a valid reference"),
         (
             [step("a"), step("b", "a", parameters={"n": "{{ steps.a.output }}", "m": 1})],
             "step b: work: m: there is no such argument",
@@ -174,8 +174,8 @@ def test_a_budget_that_cannot_be_enough_sends_the_plan_back(tmp_path: Path) -> N
     free = [step(f"s{n}", tool=None, parameters={}) for n in range(4)]
     named = [step(f"s{n}") for n in range(3)]
     _, requests, _ = run(root, drafted(free), drafted(named), drafted([step("a")]), "done")
-    assert "4 steps without a tool; 3 model calls are left of max_steps" in requests[1].messages[-1].content
-    assert "3 tool calls; 2 are left of max_tool_calls" in requests[2].messages[-1].content
+    assert "it has 4 steps without a tool; max_steps allows 3 more model calls" in requests[1].messages[-1].content
+    assert "it needs 3 tool calls; max_tool_calls allows 2 more" in requests[2].messages[-1].content
 
 
 # --- generated plans

@@ -274,7 +274,7 @@ def test_a_step_that_takes_too_long_fails_and_says_whether_it_may_have_happened(
     status, told = results_of(seen)["a"]
     assert status == "failed"
     assert told is not None
-    assert "within plan.step_timeout (0.01s)" in told
+    assert "timed out after plan.step_timeout (0.01s)" in told
     assert ("whether it took effect is unknown" in told) is not idempotent
     assert result.output == "done"
     assert results_of(seen)["b"] == ("skipped", "a was not done")
