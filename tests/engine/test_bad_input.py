@@ -460,7 +460,7 @@ def test_a_tool_that_takes_too_long_is_told_to_the_model(tmp_path: Path) -> None
     model = ScriptedModel(calls(("stuck", {})), "too bad")
     result = asyncio.run(run(project(tmp_path), model=model, tools=[stuck]))
 
-    assert "did not finish within 0.05s" in observation(model)
+    assert "timed out after 0.05s" in observation(model)
     assert [call.status for call in result.tool_calls] == ["error"]
 
 

@@ -301,7 +301,7 @@ async def _all(stream: RunStream) -> list[Event]:
 
 @pytest.mark.parametrize(
     ("said", "told"),
-    [("fine", "fine"), ("darn", "****"), ("secret", "it was stopped by refused; what it has so far: that stays here")],
+    [("fine", "fine"), ("darn", "****"), ("secret", "stopped by refused; partial output: that stays here")],
 )
 def test_a_sub_run_that_has_ended_is_not_carried_out_again(tmp_path: Path, said: str, told: str) -> None:
     """The process ends while a hook looks at what the call of the sub-agent gave."""

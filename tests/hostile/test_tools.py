@@ -303,7 +303,7 @@ def test_asi09_arguments_that_changed_after_a_human_saw_them_are_asked_about_aga
                 (asked,) = again.pending
                 assert asked.arguments == {"value": value}
                 assert asked.hash != first.pending[0].hash
-                assert asked.reason == "its arguments are not what they were when it was asked about"
+                assert asked.reason == "its arguments have changed since approval was requested"
             result = await runtime.resume(first.run_id, {asked.id: Approve()})
         assert result.output == GOES_ON
         assert counter.taken == [value]

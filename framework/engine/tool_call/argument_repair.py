@@ -1,4 +1,4 @@
-"""What is put right in a model's arguments before anybody judges them, and how it is told what it must put right."""
+"""Normalizes and repairs a model's arguments before the policy is evaluated, and reports what it must correct."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from framework.types.strict_json import has_more_values
 T = TypeVar("T")
 
 MAX_VALUES_IN_LOOP = 5_000
-"""Values in arguments that are repaired in the event loop: about 15 ms."""
+"""Number of values up to which arguments are repaired in the event loop; this takes about 15 ms."""
 
 
 async def repair_call(run: RunContext, call: ToolCall, tool: Tool) -> ToolCall:
-    """The call as it is judged, shown and made; told once, also where it is looked at again after a pause."""
+    """Return the call with repaired arguments; the repairs are reported once, also if the run resumes in between."""
     repaired = await _normalize(run, tool, call.arguments)
     if not (notes := repaired.notes):
         return call
@@ -38,7 +38,7 @@ async def repair_call(run: RunContext, call: ToolCall, tool: Tool) -> ToolCall:
 
 
 async def repair_plan(run: RunContext, draft: PlanDraft) -> PlanDraft:
-    """A plan as it is checked, shown and worked off."""
+    """Return the plan with the parameters of its steps repaired."""
     steps = []
     for step in draft.steps:
         tool = run.agent.toolset.tools.get(step.tool or "")
@@ -50,20 +50,20 @@ async def repair_plan(run: RunContext, draft: PlanDraft) -> PlanDraft:
 
 
 def findings_as_data(error: ArgumentsError) -> list[dict[str, Any]]:
-    """What `error.j2` gets as `findings`: plain data, one entry a field."""
+    """Return the value of `findings` in `error.j2`: one dict per invalid field."""
     return [{**asdict(finding), "fix": finding.fix} for finding in error.findings]
 
 
 def normalize_arguments(
     tool: Tool, arguments: Mapping[str, Any], base: Path, *agents: Agent | None
 ) -> RepairedArguments:
-    """Write paths and URLs in their canonical form, and repair the rest unless one of the agents is strict.
+    """Convert paths and URLs to their canonical form, and repair other values unless an agent is strict.
 
     Args:
-        tool: the tool to be called.
-        arguments: as the model, or a human, gave them.
-        base: the folder that paths are relative to.
-        *agents: those whose file may say `strict_arguments`.
+        tool: the tool to call.
+        arguments: the arguments from the model or a person.
+        base: the base directory of relative paths.
+        *agents: agents whose `strict_arguments` setting applies.
     """
     if any(agent is not None and agent.spec.runtime_policy.strict_arguments for agent in agents):
         repaired = RepairedArguments(dict(arguments))
@@ -76,11 +76,11 @@ def normalize_arguments(
 
 
 def bind_arguments(tool: Tool, arguments: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    """The arguments as the tool gets them; relative paths are below the folder `base`.
+    """Return the arguments as passed to the tool; relative paths are below the directory `base`.
 
     Raises:
-        ArgumentsError: they do not fit its schema.
-        ToolError: a path or URL among them has no canonical form, such as one with `..`.
+        ArgumentsError: the arguments do not fit the tool's schema.
+        ToolError: a path or URL has no canonical form, such as one with `..`.
     """
     bound = tool.bind(arguments)
     require_canonical(tool, bound, base)
@@ -88,12 +88,12 @@ def bind_arguments(tool: Tool, arguments: Mapping[str, Any], base: Path) -> dict
 
 
 async def call_off_loop(value: Any, function: Callable[[], T]) -> T:
-    """Call a function of a value in a worker thread if the value is large, so that other runs continue meanwhile."""
+    """Call `function` in a worker thread if `value`, which it works on, is large, so as not to block other runs."""
     return await asyncio.to_thread(function) if has_more_values(value, MAX_VALUES_IN_LOOP) else function()
 
 
 async def _normalize(run: RunContext, tool: Tool, arguments: Mapping[str, Any]) -> RepairedArguments:
-    """By the version that the run is pinned to and the one that is live: strictness holds at once."""
+    """Normalize by the pinned and the live version of the agent: a stricter live version applies immediately."""
     agents = (run.agent, run.services.current_agent(run.agent.name))
     return await call_off_loop(
         arguments, partial(normalize_arguments, tool, arguments, run.services.base_path, *agents)
@@ -101,5 +101,5 @@ async def _normalize(run: RunContext, tool: Tool, arguments: Mapping[str, Any]) 
 
 
 async def _warn_of_repairs(run: RunContext, tool: Tool, notes: Sequence[str]) -> None:
-    message = f"the arguments of {tool.name} were put right: {'; '.join(notes)}"
+    message = f"the arguments of {tool.name} were repaired: {'; '.join(notes)}"
     await run.warn("arguments_repaired", message)

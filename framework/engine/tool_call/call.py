@@ -1,7 +1,7 @@
-"""One tool call, from the model's wish to its answer: admitted, judged, confirmed, done, recorded.
+"""The lifecycle of one tool call: check limits, evaluate the policy, ask for approval, execute, record.
 
-Every step is put down in `state.calls`, so that after a pause or a crash a finished call is never made again, and one
-that was in flight is repeated only if its tool is idempotent; otherwise a human is asked what came of it.
+Each stage is recorded in `state.calls`. After a pause or a crash, a finished call is not executed again, and a call
+that was in progress is repeated only if its tool is idempotent; otherwise a person is asked first.
 """
 
 from __future__ import annotations
@@ -40,17 +40,16 @@ from framework.types.state import (
 from framework.types.text import did_you_mean, fix_surrogates
 
 _REJECTED = "User cancelled the operation"
-"""The error of a call that a human rejects."""
+"""Error of a call that a person rejects."""
 _ESCAPED_MARKS = str.maketrans("/~?", "___")
-"""What the ids of confirmations are made with, of a path and a call's own id."""
+"""Separators in confirmation ids, which must not occur in a call's own id."""
 
 
 def normalize_message(message: Message, state: RunState, toolset: Toolset) -> Message:
-    """A model's message as it may be kept: text that can be stored, arguments that are JSON, ids of their own.
+    """Return a model's message in the form that is stored: valid text, arguments as JSON, unique call ids.
 
-    A call that is given twice counts once. Tools that are named as providers name them get their own names. Calls
-    without an id, or with one that was used before in this run, get another; so do those with one that could stand for
-    what is asked of another call.
+    Duplicate calls are removed, and tool names in a provider's spelling replaced by the tools' own names. A call gets a
+    new id if its own is empty, was used before in this run, or contains a separator of confirmation ids.
     """
     used = {*state.calls, *(call.id for earlier in state.messages for call in earlier.tool_calls)}
     unique = []
@@ -70,7 +69,7 @@ def normalize_message(message: Message, state: RunState, toolset: Toolset) -> Me
 
 
 def _with_tool_name(call: ToolCall, toolset: Toolset) -> ToolCall:
-    """The call under its tool's own name: a denied tool is denied also by the name that providers use (`a__b`)."""
+    """Return the call under its tool's own name, so that rules also match the providers' spelling (`a__b`)."""
     if call.tool in toolset.tools:
         return call
     tool = toolset.by_wire_name(call.tool)
@@ -78,20 +77,20 @@ def _with_tool_name(call: ToolCall, toolset: Toolset) -> ToolCall:
 
 
 def reserve_calls(run: RunContext, requested: Sequence[ToolCall], *, is_retry: bool = False) -> list[ToolCall]:
-    """Count calls against the limits, before any of them is made. Calls that do not fit are answered so.
+    """Count calls against the limits before any of them is executed. Calls beyond a limit get an error as their result.
 
     Args:
-        run: whose calls.
-        requested: those of one turn.
+        run: the run that makes the calls.
+        requested: the calls of one turn.
         is_retry: the calls are further attempts, which do not count as repeats.
 
     Returns:
-        The calls as they are to be performed: those whose arguments cannot be kept are invalid.
+        The calls to pass to `run_call`; those whose arguments are not valid JSON are marked as invalid.
 
     Raises:
-        LimitExceeded: none of them fits, or one was made too often.
+        LimitExceeded: no call is within the limits, or one was repeated too often.
     """
-    open_calls = run.state.open_calls()  # these were read when their message came in
+    open_calls = run.state.open_calls()  # parsed when their message arrived
     requested = [
         call if any(call is open_call for open_call in open_calls) else revalidate_call(call) for call in requested
     ]
@@ -109,10 +108,10 @@ def reserve_calls(run: RunContext, requested: Sequence[ToolCall], *, is_retry: b
 
 
 async def run_call(run: RunContext, call: ToolCall) -> Confirmations:
-    """Make an admitted call, unless it has its result already.
+    """Execute a reserved call, unless it already has a result.
 
     Returns:
-        What a human must confirm first; nothing when the call has its result.
+        The confirmations that are needed first; empty once the call has a result.
     """
     record = run.state.calls[call.id]
     if record.result is not None:
@@ -162,7 +161,15 @@ async def _authorize(run: RunContext, call: ToolCall, tool: Tool, record: CallRe
 async def _execute_rate_limited(
     run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any], *, is_approved: bool
 ) -> Confirmations:
-    """Make a call once its tool's rate allows it, if the rules of then do, too; `asked`: a human has approved it."""
+    """Execute a call once its tool's rate limit allows it. After a wait, the policy is evaluated again.
+
+    Args:
+        run: the run that makes the call.
+        call: the call.
+        tool: its tool.
+        bound: its arguments, as passed to the tool.
+        is_approved: a person has approved the call, so no confirmation is requested after the wait.
+    """
     run.keep_time()
     if await run.services.rate_limiter.wait(tool):
         verdict = run.policy.evaluate(tool, *policy_views(tool, call.arguments, bound))
@@ -177,21 +184,21 @@ async def _execute_rate_limited(
 def _required_confirmation(
     run: RunContext, call: ToolCall, tool: Tool, verdict: Verdict, record: CallRecord
 ) -> Confirmation | None:
-    """What a human must be asked before the call is made, if anything."""
+    """Return the confirmation that is required before the call is executed, or None."""
     in_doubt = record.started > 0 and not tool.idempotent
     if verdict.kind != "ask" and not in_doubt:
         return None
     reason, changed = verdict.reason, list[str]()
     arguments = canonical_call(tool.name, call.arguments)
     if record.contract and not matches_digest(record.contract, tool.definition.canonical_json):
-        reason = "the tool is not what it was when it was asked about"
+        reason = "the tool's definition has changed since approval was requested"
         changed.append(tool.definition.canonical_json)
     if record.asked and not matches_digest(record.asked, arguments):
-        reason = "its arguments are not what they were when it was asked about"
+        reason = "its arguments have changed since approval was requested"
         changed.append(arguments)
     doubt = f"~{record.started}" if in_doubt else ""
     if in_doubt:
-        reason = "it was under way when the process ended: its outcome is unknown"
+        reason = "the process ended during this call: whether it took effect is unknown"
     key = "/".join((*run.state.path, call.id))
     return Confirmation(
         id=run.confirmation_id(key, changed, end=doubt),
@@ -216,7 +223,7 @@ async def _apply_decision(
     match decision:
         case None:
             record = run.state.calls[call.id]
-            if not record.contract:  # what was asked about first keeps the plain id: its approval is for that alone
+            if not record.contract:  # the first question keeps the plain id; its approval covers these contents only
                 about = {"contract": tool.contract, "asked": question.hash}
                 run.state.calls[call.id] = record.model_copy(update=about)
             await run.emit(ToolRequested, id=call.id, tool=call.tool, arguments=redact_data(call.arguments))
@@ -237,7 +244,7 @@ async def _apply_decision(
 
 
 async def _execute_edited(run: RunContext, call: ToolCall, tool: Tool, arguments: dict[str, Any]) -> Confirmations:
-    """A human's arguments instead of the model's: judged as any other call, but not asked about again."""
+    """Execute the call with arguments edited by a person. The policy can still deny it; no approval is requested."""
     canonical = canonical_arguments(tool, arguments, run.services.base_path).arguments
     edited = revalidate_call(call.model_copy(update={"arguments": canonical}))
     seen = policy_views(tool, edited.arguments)
@@ -250,14 +257,14 @@ async def _execute_edited(run: RunContext, call: ToolCall, tool: Tool, arguments
     if verdict.kind == "deny":
         return await record_result(run, call, _denied(verdict))
     if problem:
-        return await record_result(run, call, ToolResult(status="error", error=f"edited by a human: {problem}"))
+        return await record_result(run, call, ToolResult(status="error", error=f"invalid edit by a human: {problem}"))
     if refused := await hooks.before_tool(run, edited):
         return await record_result(run, call, refused)
     return await _execute_rate_limited(run, edited, tool, bound, is_approved=True)
 
 
 def _limit_reached() -> ToolResult:
-    return ToolResult(status="error", error="not called: this run's limit of tool calls is reached; answer now")
+    return ToolResult(status="error", error="not called: max_tool_calls is reached; answer now with what you have")
 
 
 def _invalid_call(message: str, **more: Any) -> ToolResult:

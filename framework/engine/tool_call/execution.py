@@ -1,4 +1,4 @@
-"""Making one call that was admitted and may be made: in its time, tried again where that is harmless, recorded."""
+"""Executes one authorized call: within its timeout, with retries if the tool is idempotent, then records the result."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from framework.types.todo import read_items
 log = logging.getLogger(__name__)
 
 RAISED_AT = "raised_at"
-"""In a result's metadata: `file:line` in the tool's own code, for its author. No model sees it."""
+"""Key in a result's metadata: `file:line` in the tool's code, for its author. It is not sent to the model."""
 RETRYABLE = "retryable"
-"""In a result's metadata: the tool did not say why it failed, so trying again may help."""
+"""Key in a result's metadata: the tool broke or timed out, so a retry may help."""
 
 
 async def execute(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any]) -> Confirmations:
-    """Make the call, and put down its result; its tool's rate allows it.
+    """Execute the call and record its result. The caller has waited for the tool's rate limit.
 
     Returns:
-        What the tool, or a sub-agent, has to ask a human first; nothing when the call has its result.
+        The confirmations that the tool, or a sub-agent, requests first; empty once the call has a result.
     """
     run.keep_time()
     run.services.journal.check()
@@ -69,11 +69,11 @@ async def execute(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, 
 async def _call_with_retries(
     run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any]
 ) -> tuple[Confirmations, ToolResult]:
-    """Call the tool, again if it may be and that may help."""
+    """Call the tool, and retry it as often as it declares, for failures that may be temporary."""
     for attempt in count(1):
         try:
             result = await _invoke(run, call, tool, bound)
-        except Paused as paused:  # it asks before it acts: to be begun anew, not to be doubted
+        except Paused as paused:  # a tool asks before it acts, so this attempt had no effect
             record = run.state.calls[call.id]
             run.state.calls[call.id] = record.model_copy(update={"started": record.started - 1})
             return paused.confirmations, ToolResult(status="cancelled")
@@ -107,9 +107,9 @@ async def _invoke(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, 
         if not deadline.expired():
             return _failure_result(run, tool, error)
         doubt = "" if tool.idempotent else "; whether it took effect is unknown"
-        message = f"it did not finish within {min(limits):g}s{doubt}"
+        message = f"timed out after {min(limits):g}s{doubt}"
         return ToolResult(status="error", error=message, metadata={"error_type": "timeout", RETRYABLE: True})
-    except BaseException as error:  # a tool may raise anything; the model is told, and the run goes on
+    except BaseException as error:  # a tool may raise anything; the model gets the error, and the run continues
         if pending := [*confirmations_in(error)]:
             raise Paused(pending) from None
         if not is_plugin_failure(error):
@@ -119,18 +119,18 @@ async def _invoke(run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, 
 
 
 def _thread(run: RunContext, tool: Tool) -> AbstractAsyncContextManager[Executor | None]:
-    """A thread of the run's quota if the tool blocks; none for a coroutine."""
+    """Return a thread from the run's quota for a blocking tool; None for a coroutine."""
     return run.services.threads.turn(run.services.root.run_id, tool.name) if tool.needs_thread else nullcontext()
 
 
 async def _delegate(
     run: RunContext, call: ToolCall, tool: Tool, bound: dict[str, Any]
 ) -> tuple[Confirmations, ToolResult]:
-    """Run a sub-agent: the call's arguments are its message and inputs, its answer is the result."""
+    """Run a sub-agent: the call's arguments become its message and inputs, its output the result."""
     name = tool.name.removeprefix("agent.")
     agent = run.services.generation.agents.get(name)
     if agent is None:
-        return (), ToolResult(status="error", error=f"the agent {name!r} is not there any more")
+        return (), ToolResult(status="error", error=f"agent {name!r} no longer exists")
     inputs = {key: value for key, value in bound.items() if key != "message"}
     pending, state = await run.delegate(call.id, agent, bound["message"], inputs)
     if pending or state.status == "completed":
@@ -141,21 +141,21 @@ async def _delegate(
 
 
 def _failure_result(run: RunContext, tool: Tool, error: BaseException) -> ToolResult:
-    """The result of a tool that raised: its text for the model, its place for the tool's author."""
+    """Return the result of a tool that raised: the message for the model, the code location for the tool's author."""
     kind = type(error).__name__
     place = place_of_error(error, tool.function)
     if log.isEnabledFor(logging.INFO):
-        log.info("run %s: the tool %s raised %s", run.state.run_id, tool.name, places(error))
+        log.info("run %s: tool %s raised %s", run.state.run_id, tool.name, places(error))
     try:
         text = f"{kind}: {error}"
-    except BaseException:  # noqa: BLE001 - an exception that cannot even say what it is; __str__ may raise anything
+    except BaseException:  # noqa: BLE001 - __str__ of a tool's exception may raise anything
         text = kind
     metadata = {"error_type": kind, RETRYABLE: True, **({RAISED_AT: place} if place else {})}
     return ToolResult(status="error", error=text, metadata=metadata)
 
 
 async def _report_todo_changes(run: RunContext, before: Any) -> None:
-    """Emit the list if it differs from `before`, the session's value before the call."""
+    """Emit the to-do list if it differs from `before`, the session's value before the call."""
     after = run.services.root.session.get(TODO)
     if after != before:
         await run.emit(TodoChanged, items=read_items(after))

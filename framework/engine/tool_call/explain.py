@@ -1,4 +1,4 @@
-"""Why an agent may or may not do something, without running anything: the same judgement as at a call."""
+"""Explains what an agent may do: evaluates the policy as for a real call, without executing anything."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from framework.types.http import HttpLimits
 
 @dataclass(frozen=True, slots=True)
 class ToolExplanation:
-    """What the rules say of a tool."""
+    """The policy's verdict on a tool."""
 
     tool: Tool
     offered: bool
-    """The model is told of it."""
+    """Whether the model is offered the tool."""
     verdict: Verdict
-    """Of a call for which no condition holds, or of the call that was asked about."""
+    """The verdict on a call that meets no condition, or on the explained call."""
     conditions: tuple[tuple[VerdictKind, str], ...] = ()
-    """What arguments change that, and to what."""
+    """Verdicts for calls that meet a condition, with a description of that condition."""
 
     @property
     def tokens(self) -> int:
-        """About how many tokens each request spends on telling the model of it."""
+        """Estimated tokens of the tool's definition in each request."""
         return estimate_tokens(json.dumps(self.tool.definition.model_dump(), ensure_ascii=False)) if self.offered else 0
 
 
 def explain_tools(agent: Agent) -> list[ToolExplanation]:
-    """All tools there are, by name."""
+    """Explain every tool, sorted by name."""
     return [explain_tool(agent, tool) for _, tool in sorted(agent.toolset.tools.items())]
 
 
 def explain_tool(agent: Agent, tool: Tool) -> ToolExplanation:
-    """One tool, whatever it is called with."""
+    """Explain one tool, for any arguments."""
     verdict = evaluate(agent, tool, {})
     conditions = tuple(_conditions(agent, tool)) if verdict.kind != "deny" else ()
     return ToolExplanation(tool, tool.name in agent.toolset.offered, verdict, conditions)
@@ -54,13 +54,13 @@ def explain_tool(agent: Agent, tool: Tool) -> ToolExplanation:
 def explain_call(
     agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: Path
 ) -> tuple[ToolExplanation, str | None]:
-    """One call, and what is wrong with its arguments, if anything is.
+    """Explain one call; also return the error in its arguments, or None if they are valid.
 
     Args:
-        agent: whose policy.
-        tool: the tool to be called.
-        arguments: as a model would give them.
-        base: the folder that file tools work below.
+        agent: the agent whose policy applies.
+        tool: the tool to call.
+        arguments: the arguments as a model would pass them.
+        base: the base directory of file tools.
     """
     policy = Policy(agent, lambda _: agent, base=BaseFolder(base))
     repaired = normalize_arguments(tool, arguments, base, agent).arguments
@@ -74,7 +74,7 @@ def explain_call(
 
 
 def system_prompt(agent: Agent, locale: str, inputs: Mapping[str, Any], http: HttpLimits) -> str:
-    """The first message of a new conversation; the message and inputs that are missing stand as their names.
+    """Return the first message of a new conversation, with placeholders for the user's message and missing inputs.
 
     Raises:
         PromptError: a template cannot be rendered.

@@ -1,6 +1,6 @@
-"""The functions of plugins that look on before and after a run and each of its calls, and may refuse.
+"""Runs plugin hooks before and after a run and each of its tool calls, and classifies what plugins raise.
 
-What a hook raises is a refusal, whatever it is: a guard that is broken lets nothing through.
+Any exception in a hook is a refusal: a hook that fails lets nothing through.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 async def before_run(run: RunContext) -> None:
-    """Once for each run, before its executor begins; raises Refused."""
+    """Call the `before_run` hooks once per run, before its executor starts; raise Refused if one refuses."""
     if run.state.admitted:
         return
     for hook in run.hooks("before_run"):
@@ -40,7 +40,7 @@ async def before_run(run: RunContext) -> None:
 
 
 async def after_run(run: RunContext, output: str) -> str:
-    """What the caller gets to see of an output; raises Refused."""
+    """Return the output as changed by the `after_run` hooks; raise Refused if one refuses."""
     for hook in run.hooks("after_run"):
         changed = await _call(run, hook, _NO_CALL, output)
         output = output if changed is None else fix_surrogates(str(changed))
@@ -48,7 +48,7 @@ async def after_run(run: RunContext, output: str) -> str:
 
 
 async def before_tool(run: RunContext, call: ToolCall) -> ToolResult | None:
-    """The answer to a call that a hook refuses."""
+    """Return the result of a call that a `before_tool` hook refuses, or None if all hooks allow it."""
     for hook in run.hooks("before_tool"):
         try:
             await _call(run, hook, call, call)
@@ -59,27 +59,27 @@ async def before_tool(run: RunContext, call: ToolCall) -> ToolResult | None:
 
 
 async def after_tool(run: RunContext, call: ToolCall, result: ToolResult) -> ToolResult:
-    """What is recorded, and told to the model, of a call that was made."""
+    """Return the result of a call as changed by the `after_tool` hooks; it is recorded and sent to the model."""
     for hook in run.hooks("after_tool"):
         try:
             result = _replacement(hook, result, await _call(run, hook, call, call, result))
         except Refused as refusal:
-            error = f"it was carried out, but its result is withheld: {refusal.message}"
+            error = f"the call was executed, but its result is withheld: {refusal.message}"
             return ToolResult(status="error", error=error, metadata={"error_type": "withheld", "hook": hook.name})
     return result
 
 
 def _replacement(hook: Extension, result: ToolResult, returned: Any) -> ToolResult:
-    """What is taken for a result, in a form that can be kept; raises Refused if it is none."""
+    """Return the result that a hook returned, with its output as JSON data; raise Refused for any other type."""
     if returned is None:
         return result
     if not isinstance(returned, ToolResult):
-        raise Refused(f"the hook {hook.name} gave {type(returned).__name__} instead of a ToolResult")
+        raise Refused(f"hook {hook.name} returned {type(returned).__name__}; expected ToolResult or None")
     return returned.model_copy(update={"output": to_json(returned.output)})
 
 
 async def _call(run: RunContext, hook: Extension, call: ToolCall, *arguments: Any) -> Any:
-    """Call a hook in its time; raises Refused, for whatever reason."""
+    """Call a hook within its timeout; raise Refused if it fails for any reason."""
     context = replace(build_tool_context(run, call), ask_human=_reject_question)
     try:
         if inspect.iscoroutinefunction(hook.function):
@@ -93,22 +93,22 @@ async def _call(run: RunContext, hook: Extension, call: ToolCall, *arguments: An
             return await loop.run_in_executor(thread, hook.function, context, *arguments)
     except Refused:
         raise
-    except BaseException as error:  # whatever it is, it is a refusal
+    except BaseException as error:  # any failure of a hook is a refusal
         if not is_plugin_failure(error):
             raise
-        log.error("run %s: the hook %s failed: %s", run.state.run_id, hook.name, places(error))
-        raise Refused(f"the hook {hook.name} failed: {type(error).__name__}") from None
+        log.error("run %s: hook %s failed: %s", run.state.run_id, hook.name, places(error))
+        raise Refused(f"hook {hook.name} failed: {type(error).__name__}") from None
 
 
 async def _reject_question(question: str, choices: Sequence[str] = ()) -> str:  # noqa: ARG001 - the signature is AskHuman's
-    raise Refused("a hook cannot ask a human: a rule can, or the tool itself")
+    raise Refused("hooks cannot ask a human: use an `ask` rule, or ask in the tool")
 
 
 def is_plugin_failure(error: BaseException) -> bool:
-    """Whether it is the plugin's own failure, and neither the run's end nor the process's.
+    """Return whether the plugin itself failed, as opposed to the run or the process ending.
 
-    `sys.exit` ends no process that other runs are in, nor does the panic of a library in another language. And a
-    cancellation is none where nobody cancels this task: it came out of something that the plugin had waited for.
+    SystemExit and the panic of a native library count as failures: they must not end a process that has other runs. A
+    CancelledError counts if this task is not being cancelled: it came from something that the plugin awaited.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
@@ -119,10 +119,10 @@ def is_plugin_failure(error: BaseException) -> bool:
 
 
 def _is_raised_by_statement(error: BaseException) -> bool:
-    """Whether a `raise` of the plugin's is where it comes from.
+    """Return whether a `raise` statement of the plugin raised the error.
 
-    A user's Ctrl-C and the closing of a coroutine appear between any two instructions, or inside asyncio, which raises
-    KeyboardInterrupt at the second Ctrl-C: both must end what they are meant to end.
+    A real Ctrl-C and the closing of a coroutine can occur between any two instructions, or inside asyncio, which raises
+    KeyboardInterrupt at the second Ctrl-C. Both must propagate.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -133,7 +133,7 @@ def _is_raised_by_statement(error: BaseException) -> bool:
 
 
 def confirmations_in(error: BaseException) -> Iterator[Confirmation]:
-    """What a plugin asks a human, also from tasks of its own."""
+    """Yield the confirmations that a plugin requests, also from tasks that it started in a task group."""
     if isinstance(error, Paused):
         yield from error.confirmations
     elif isinstance(error, BaseExceptionGroup):

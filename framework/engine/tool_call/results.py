@@ -1,4 +1,4 @@
-"""What comes of tool calls: recorded once, told to whoever listens, put into the conversation in the calls' order."""
+"""Results of tool calls: recorded once, emitted as events, and appended to the conversation in the calls' order."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from framework.types.text import fix_surrogates
 
 _MAX_OUTPUT_DEPTH = MAX_JSON_DEPTH
 INVALID_CALL = "wrong_call"
-"""In a result's metadata: the model named a tool that is not there, or gave arguments that do not fit."""
+"""Key in a result's metadata: the model named a tool that does not exist, or passed invalid arguments."""
 
 
 async def record_result(run: RunContext, call: ToolCall, result: ToolResult) -> tuple[Confirmation, ...]:
-    """Record a call's result: from here on it is never made again."""
+    """Record and emit a call's result. A call with a recorded result is not executed again."""
     state = run.state
     record = state.calls[call.id]
     if result.error:
         result = result.model_copy(update={"error": fix_surrogates(redact(result.error))})
     state.calls[call.id] = record.model_copy(update={"result": result})
-    if call.tool in run.agent.toolset.tools:  # else it is a word of the model's, and the log lists these names
+    if call.tool in run.agent.toolset.tools:  # a name that the model made up must not reach the log
         stat = state.tool_stats.get(call.tool) or ToolStat()
         state.tool_stats[call.tool] = ToolStat(count=stat.count + 1, total_ms=stat.total_ms + result.elapsed_ms)
     text = observation(run, call.tool, result)
@@ -46,10 +46,10 @@ async def record_result(run: RunContext, call: ToolCall, result: ToolResult) -> 
 
 
 def append_tool_messages(run: RunContext, requested: Sequence[ToolCall]) -> None:
-    """Put the results of a turn into the conversation, in the order they were asked for.
+    """Append the results of a turn to the conversation, in the order of the calls.
 
     Raises:
-        LimitExceeded: too many turns in a row had a wrong call.
+        LimitExceeded: too many consecutive turns contained an invalid call.
     """
     state = run.state
     records = [state.calls[call.id] for call in requested]
@@ -57,7 +57,7 @@ def append_tool_messages(run: RunContext, requested: Sequence[ToolCall]) -> None
         assert record.result is not None
         text = observation(run, call.tool, record.result)
         if record.repeats == run.budget.limits.max_repeated_calls:
-            text += f"\n(You made this very call {record.repeats} times. Do not repeat it; use what you have.)"
+            text += f"\n(You made this exact call {record.repeats} times. Do not repeat it; use what you have.)"
         state.messages.append(tool_message(run, call, record.result, text))
     if any(record.result and INVALID_CALL in record.result.metadata for record in records):
         run.budget.spend_correction()
@@ -66,7 +66,7 @@ def append_tool_messages(run: RunContext, requested: Sequence[ToolCall]) -> None
 
 
 def partial_output(state: RunState) -> str:
-    """What a run that could not finish has to show: its answer, done plan steps, or the model's last words."""
+    """Return the output of a run that did not finish: its answer, results of plan steps, or the model's last text."""
     if state.plan is not None:
         if (answer := state.last_reply) and not answer.tool_calls:
             return answer.content
@@ -76,35 +76,35 @@ def partial_output(state: RunState) -> str:
 
 
 def describe_unfinished(state: RunState) -> str:
-    """Why a sub-run did not complete, and what it has so far."""
-    why = state.error.message if state.error else f"it was stopped by {state.finish_reason}"
-    return f"{why}; what it has so far: {state.output}" if state.output else why
+    """Describe why a sub-run did not complete, with its partial output."""
+    why = state.error.message if state.error else f"stopped by {state.finish_reason}"
+    return f"{why}; partial output: {state.output}" if state.output else why
 
 
 def answer_open_calls(run: RunContext) -> None:
-    """Answer what the last turn asked for before its run ended, for providers refuse a call without an answer.
+    """Append a result for each call that the run's end left open: providers reject a conversation without them.
 
-    The steps of a plan get their end, too.
+    Unfinished steps of a plan are closed as well.
     """
     for call in run.state.open_calls():
         record = run.state.calls.get(call.id)
         result = (record and record.result) or ToolResult(
-            status="error", error=f"not finished: the run was ended by {run.state.finish_reason}"
+            status="error", error=f"not finished: the run ended with {run.state.finish_reason}"
         )
         run.state.messages.append(tool_message(run, call, result, observation(run, call.tool, result)))
     if run.state.plan is not None:
-        run.state.plan = run.state.plan.ended(f"not finished: the run was ended by {run.state.finish_reason}")
+        run.state.plan = run.state.plan.ended(f"not finished: the run ended with {run.state.finish_reason}")
 
 
 def tool_message(run: RunContext, call: ToolCall, result: ToolResult, text: str) -> Message:
-    """The answer to a call as the conversation keeps it: with how the call ended, and what a human said about it."""
+    """Return the message with a call's result, its status, and a person's decision on it."""
     key = "/".join((*run.state.path, call.id))
     decision = _decision_text(run.services.root.decisions, key)
     return Message(role="tool", tool_call_id=call.id, content=text, status=result.status, decision=decision)
 
 
 def _decision_text(decisions: Mapping[str, Decision], key: str) -> str | None:
-    """What a human said about a call, in words; the last word, if they were asked again."""
+    """Return a person's decision on a call as text, the last one if they were asked again; None if not asked."""
     about = [found for asked, found in decisions.items() if asked == key or asked.startswith((f"{key}~", f"{key}?"))]
     match about[-1] if about else None:
         case None:
@@ -118,7 +118,7 @@ def _decision_text(decisions: Mapping[str, Decision], key: str) -> str | None:
 
 
 def observation(run: RunContext, tool: str, result: ToolResult) -> str:
-    """A result as the model sees it: text, or JSON; cut at `max_observation_chars`."""
+    """Return a result as the model sees it: text or JSON, truncated to `max_observation_chars`."""
     if result.status in REFUSED_STATUSES:
         text = f"{result.status.capitalize()}: {result.error}"
     elif result.status != "success":
@@ -132,16 +132,21 @@ def observation(run: RunContext, tool: str, result: ToolResult) -> str:
 
 
 def _error_text(run: RunContext, tool: str, result: ToolResult) -> str:
-    message, told = result.error or "", result.metadata
-    variables = {"tool": tool, "message": message, "hint": told.get("hint"), "findings": told.get("findings", [])}
+    message, metadata = result.error or "", result.metadata
+    variables = {
+        "tool": tool,
+        "message": message,
+        "hint": metadata.get("hint"),
+        "findings": metadata.get("findings", []),
+    }
     try:
         return run.agent.prompts.render("error.j2", run.state.locale, variables)
-    except PromptError:  # a project's own error.j2 must not turn a tool's failure into the run's
+    except PromptError:  # a broken error.j2 of the project must not fail the run
         return f"Error: {tool} failed: {message}"
 
 
 def record_final_answer(run: RunContext, message: Message) -> None:
-    """The trace's line for a turn that called no tool."""
+    """Append the trace entry of a turn without tool calls."""
     run.state.trace.append(
         TraceEntry(
             step=run.state.steps,
@@ -154,7 +159,7 @@ def record_final_answer(run: RunContext, message: Message) -> None:
 
 
 def replace_answer(run: RunContext, text: str) -> None:
-    """Put what a hook made of the answer in its place: nobody sees what was there, not in later turns either."""
+    """Replace the last answer with the text that hooks returned, so that later turns do not see the original."""
     messages, trace = run.state.messages, run.state.trace
     if messages[-1].role == "assistant" and not messages[-1].tool_calls:
         messages[-1] = messages[-1].model_copy(update={"content": text, "reasoning": None})
@@ -180,11 +185,11 @@ def _trace_entry(run: RunContext, call: ToolCall, result: ToolResult, text: str)
 
 
 def to_json(output: Any) -> Any:
-    """A tool's return value as JSON data; what JSON cannot hold, or a store cannot nest, becomes text."""
+    """Return a tool's return value as JSON data; values that JSON or the store cannot represent become text."""
     if isinstance(output, BaseModel):
         return output.model_dump(mode="json")
     if isinstance(output, str):
-        return output.encode("utf-8", "replace").decode()  # a lone surrogate cannot be stored or sent
+        return output.encode("utf-8", "replace").decode()  # lone surrogates cannot be stored or sent
     text = json.dumps("" if output is None else output, default=str, ensure_ascii=False).encode("utf-8", "replace")
     data = json.loads(text)
     return data if nesting_depth(data) <= _MAX_OUTPUT_DEPTH else text.decode()

@@ -1,4 +1,4 @@
-"""What tools and hooks may know of their run, and how they ask a human."""
+"""Builds the context that tools and hooks receive: facts about the run, progress, spans, and questions to a person."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from framework.types.state import Approve, Confirmation, Edit, Reject, Respond
 
 
 def build_tool_context(run: RunContext, call: ToolCall) -> ToolContext:
-    """What a tool may know of its run, and do in it; a hook gets the same."""
+    """Return the context object for one call; hooks receive the same."""
 
     async def progress(fraction: float, message: str) -> None:
         head = {"id": call.id, "tool": call.tool, "arguments": redact_data(call.arguments)}
@@ -78,7 +78,7 @@ def _question(run: RunContext, call: ToolCall, question: str, choices: Sequence[
 
 
 def _human_answer(run: RunContext, question: Confirmation) -> str:
-    """What a human said; raises Paused while nothing was said, ToolError if nothing will be."""
+    """Return a person's answer; raise Paused while there is none, ToolError if they declined."""
     match run.decision(question.id):
         case None:
             raise Paused([question])

@@ -89,7 +89,7 @@ def test_calls_past_max_tool_calls_are_answered_instead_of_made_and_the_model_ma
     assert (result.status, result.output) == ("completed", "enough")
     assert [call.status for call in result.tool_calls] == ["success", "success", "error", "error"]
     assert observations(model)[:2] == ["did 1", "did 2"]
-    assert all("limit of tool calls is reached" in text for text in observations(model)[2:])
+    assert all("not called: max_tool_calls is reached" in text for text in observations(model)[2:])
 
 
 def test_a_run_whose_turn_asks_for_more_calls_when_none_is_left_is_stopped(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_tool_timeout_is_told_to_the_model_and_the_run_goes_on(tmp_path: Path) -
     assert result.output == "so be it"
     late, done = observations(model)
     assert "stuck" in late
-    assert "did not finish within 0.05s; whether it took effect is unknown" in late
+    assert "timed out after 0.05s; whether it took effect is unknown" in late
     assert done == "did 1"
 
 
@@ -186,7 +186,7 @@ def test_a_tool_that_may_be_repeated_leaves_no_doubt_when_it_times_out(tmp_path:
     model = ScriptedModel(calls(("looking", {})), "so be it")
     asyncio.run(run(project(tmp_path, "{tool_timeout: 50ms}"), model=model, tools=[looking]))
 
-    assert "it did not finish within 0.05s" in observations(model)[0]
+    assert "timed out after 0.05s" in observations(model)[0]
     assert "unknown" not in observations(model)[0]
 
 
@@ -203,7 +203,7 @@ def test_of_a_tools_own_timeout_and_the_agents_the_shorter_one_counts(
     model = ScriptedModel(calls(("slow", {})), "done")
     asyncio.run(run(project(tmp_path, f"{{tool_timeout: {agents}}}"), model=model, tools=[slow]))
 
-    assert f"within {expected}" in observations(model)[0]
+    assert f"timed out after {expected}" in observations(model)[0]
 
 
 def test_a_timeout_that_a_tool_raises_by_itself_is_its_failure_not_a_limit(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_the_same_call_is_warned_of_the_third_time_and_ends_the_run_the_fourth(t
 
     assert (result.status, result.finish_reason, result.steps) == ("stopped", "max_repeated_calls", 4)
     assert [call.result for call in result.tool_calls] == ["did 7"] * 3
-    assert [text.startswith("did 7\n(You made this very call 3 times.") for text in observations(model)] == [
+    assert [text.startswith("did 7\n(You made this exact call 3 times.") for text in observations(model)] == [
         False,
         False,
         True,
@@ -472,7 +472,7 @@ def test_a_sub_agents_own_limit_ends_only_the_sub_agent(tmp_path: Path) -> None:
     result = asyncio.run(run(family(tmp_path, "{}", "{max_steps: 1}"), model=model, agent="boss"))
 
     assert (result.status, result.output) == ("completed", "the worker had to stop")
-    assert "it was stopped by max_steps" in observations(model)[0]
+    assert "stopped by max_steps" in observations(model)[0]
     assert result.steps == 3
 
 

@@ -186,7 +186,7 @@ def test_a_thread_that_goes_on_is_in_the_metrics(tmp_path: Path, monkeypatch: py
     async def main() -> None:
         model = ScriptedModel(calls("hang", 1), "ok")
         async with opened(project(tmp_path, "hang"), model, hang) as runtime:
-            assert "did not finish within 0.05s" in str((await runtime.run("go")).tool_calls)
+            assert "timed out after 0.05s" in str((await runtime.run("go")).tool_calls)
             data = reader.get_metrics_data()
             assert data is not None
             assert "agentsd.tool.threads.abandoned" in data.to_json()

@@ -107,7 +107,7 @@ def test_a_goal_that_was_pursued_in_vain_is_told_for_every_new_plan(tmp_path: Pa
     turns = plans[0], calls_forever(), calls_forever(), plans[1], plans[2], "done"
     result, requests, _ = run(root, Workshop("b").tools(), *turns)
     assert result.output == "done"
-    assert "think about think: it was stopped by max_repeated_calls" in [m.content for m in requests[4].messages]
+    assert "think about think: stopped by max_repeated_calls" in [m.content for m in requests[4].messages]
 
 
 def test_nothing_can_depend_on_what_failed(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_run_whose_time_is_up_says_what_was_under_way_and_what_was_not_begun(t
     assert (result.status, result.finish_reason, result.output) == ("stopped", "timeout", "did a")
     assert states(result) == {"a": "done", "b": "failed", "c": "skipped"}
     assert result.plan is not None
-    assert result.plan.step("c").result == "not finished: the run was ended by timeout"
+    assert result.plan.step("c").result == "not finished: the run ended with timeout"
 
 
 def test_a_planning_model_that_there_is_not_is_a_problem_of_the_file(tmp_path: Path) -> None:

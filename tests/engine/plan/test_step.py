@@ -289,7 +289,7 @@ def test_a_step_without_a_tool_has_its_time_too(tmp_path: Path) -> None:
 
     root = planner(tmp_path, plan="{step_timeout: 10ms, on_failure: skip}")
     _, _, seen = run(root, [forever], draft(free("a")), calls(("forever", {})), "done")
-    assert results_of(seen)["a"] == ("failed", "it was stopped by timeout")
+    assert results_of(seen)["a"] == ("failed", "stopped by timeout")
 
 
 @pytest.mark.parametrize(("idempotent", "attempts"), [(True, 2), (False, 1)])

@@ -78,7 +78,7 @@ def seen(
         (("shut", {}), None, "denied", "the policy forbids this call: deny shut (agents.d/one.yaml:6)"),
         (("pay", {"amount": 5}), Reject(), "cancelled", "User cancelled the operation"),
         (("pay", {"amount": 5}), Reject(reason="dear"), "cancelled", "User cancelled the operation: dear"),
-        (("pay", {"amount": 5}), Edit(arguments={"amount": "x"}), "error", "edited by a human: amount: it has"),
+        (("pay", {"amount": 5}), Edit(arguments={"amount": "x"}), "error", "invalid edit by a human: amount: it has"),
         (("pay", {"amount": 5}), Approve(), "success", None),
     ],
 )

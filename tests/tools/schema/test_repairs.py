@@ -260,7 +260,7 @@ def test_repaired_arguments_are_used_and_it_is_told(tmp_path: Path, name: str) -
     (warning,) = [event for event in seen if isinstance(event, events.Warned)]
     assert warning.code == "arguments_repaired"
     notes = ("amount: text taken as integer", "tags: a single value taken as a list of one")
-    assert warning.message == f"the arguments of {name} were put right: {'; '.join(notes)}"
+    assert warning.message == f"the arguments of {name} were repaired: {'; '.join(notes)}"
     (started,) = [event for event in seen if isinstance(event, events.ToolStarted)]
     assert started.arguments == {"amount": 50, "tags": ["a"]}
     assert result.trace[0].repairs == notes
