@@ -139,7 +139,7 @@ def test_llm10_a_hundred_calls_at_once_are_made_up_to_the_limit_and_the_run_goes
     assert seen.result.output == GOES_ON
     assert sorted(made) == list(range(20))
     assert [event.status for event in seen.finished].count("success") == 20
-    assert sum("limit of tool calls" in told for told in seen.told) == 80
+    assert sum("not called: max_tool_calls is reached" in told for told in seen.told) == 80
 
 
 def step(name: str, *after: str, **more: Any) -> dict[str, Any]:

@@ -358,7 +358,7 @@ def test_a_call_that_may_have_taken_effect_is_not_made_again_by_a_new_plan_witho
     assert result.status == "paused"
     (asked,) = result.pending
     assert (asked.kind, asked.tool) == ("tool", "pay")
-    assert "its outcome is unknown" in asked.reason
+    assert "whether it took effect is unknown" in asked.reason
     assert made == [1]
 
     made.clear()
