@@ -92,7 +92,7 @@ def test_rollback_makes_an_old_generation_live_and_says_what_holds(server: Serve
 
 def test_an_unknown_generation_is_told_with_the_known_ones(server: Served, tmp_path: Path) -> None:
     done = agentsd("config", "rollback", "9", "--url", server.url, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "error: generation 9 is not kept; kept: 1, 2, 3\n")
+    assert (done.returncode, done.stderr) == (2, "error: generation 9 is not in the history; available: 1, 2, 3\n")
     assert agentsd("config", "rollback", "0", "--url", server.url, cwd=tmp_path).returncode == 2
 
 

@@ -198,7 +198,7 @@ PROBLEMS = [
     ("models: {a: {model: openai/m}, b: {model: a}}\n", "agentsd.yaml:1:43: unknown model 'a'; there are: anthropic,"),
     (
         "model: openai\n",
-        "agentsd.yaml:1:8: unknown model 'openai': openai is a provider, and which of its models is not",
+        "agentsd.yaml:1:8: unknown model 'openai': openai is a provider; add the name of one of its",
     ),
     ("model: '${M:-opnai/m}'\n", "agentsd.yaml:1:8: unknown model 'opnai/m'; did you mean openai?"),
 ]

@@ -269,7 +269,7 @@ def test_a_rollback_stays_through_looks_at_the_same_files_until_an_edit(tmp_path
         write(root, {ONE: one(instructions="v5")})
         await runtime.reload()
         assert text_of(runtime, "one") == "v5"
-        with pytest.raises(RequestError, match="generation 99 is not kept; kept: 1, 2, 3, 4, 5, 6"):
+        with pytest.raises(RequestError, match="generation 99 is not in the history; available: 1, 2, 3, 4, 5, 6"):
             await runtime.catalog.rollback(99)
 
     live(root, body)

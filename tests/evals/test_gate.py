@@ -55,7 +55,7 @@ def test_an_edit_whose_case_fails_is_refused_by_name_and_the_old_generation_serv
         assert isinstance(rejected, ConfigRejected)
         assert rejected.generation == before.number == 1
         problem, warning = rejected.problems
-        assert "what this edit restricts is NOT live for one" in warning.message
+        assert "the restrictions of this edit are NOT in effect for one" in warning.message
         assert problem.place == f"{CASES}:2:5"
         assert problem.message.startswith(
             "the case 'it says hello' fails: expected called [echo], got []; expected output"

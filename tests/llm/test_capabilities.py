@@ -279,7 +279,7 @@ def test_a_setting_that_a_provider_has_not_is_refused_not_dropped(tmp_path: Path
         async with Runtime.open(write(tmp_path, files), watch=False) as runtime:
             assert list(runtime.catalog.current.agents) == ["alias", "other"]
             (problem,) = runtime.catalog.problems
-            assert (problem.line, problem.message) == (7, "anthropic knows no seed")
+            assert (problem.line, problem.message) == (7, "anthropic does not support seed")
             result = await runtime.run("hi", agent="alias")
             assert result.error is not None
             assert (result.status, result.error.code) == ("failed", "config_invalid")

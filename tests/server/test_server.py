@@ -133,7 +133,7 @@ def test_a_generation_that_is_not_kept_is_404_with_those_that_are(still: Served)
     response = still.ask("POST", "/agent/config/rollback", json={"generation": 9})
     assert response.status_code == 404
     assert response.json() == {
-        "error": {"code": "generation_not_found", "message": "generation 9 is not kept; kept: 1"}
+        "error": {"code": "generation_not_found", "message": "generation 9 is not in the history; available: 1"}
     }
 
 

@@ -234,7 +234,7 @@ def problems(root: Path, files: dict[str, str]) -> list[str]:
     ("keys", "message"),
     [
         ({"hooks": "{before_tool: [guard.cal]}"}, "there is no hook 'guard.cal'; did you mean guard.call"),
-        ({"hooks": "{before_run: [guard.result]}"}, "guard.result does not take what before_run gives"),
+        ({"hooks": "{before_run: [guard.result]}"}, "guard.result does not accept the arguments of before_run"),
         ({"executor": "way.twic"}, "there is no executor 'way.twic'; did you mean way.twice"),
         ({"executor": "guard.call"}, "there is no executor 'guard.call'"),
         ({"hooks": "{before_tool: [way.twice]}"}, "there is no hook 'way.twice'"),

@@ -1,4 +1,4 @@
-"""From a parsed agent file to an Agent that is ready to run: every reference is resolved, or is a Problem."""
+"""Compiles a parsed agent file into an `Agent`, or reports each reference that does not resolve."""
 
 from __future__ import annotations
 
@@ -38,76 +38,76 @@ _MAX_GUIDANCE_TEXTS = 32
 
 @dataclass(frozen=True, slots=True)
 class CompileContext:
-    """What an agent's references may point at."""
+    """The scope in which the references of an agent file are resolved."""
 
     toolbox: Toolbox
     prompts: Prompts
     specs: Mapping[str, AgentSpec]
     executors: Collection[str]
-    """Those of the runtime itself."""
+    """Names of the executors that do not come from plugins."""
     models: Collection[str]
-    """Model aliases and providers."""
+    """Model aliases, names of clients, and providers as `provider/`."""
 
     def with_only(self, names: Iterable[str]) -> CompileContext:
-        """The same, with no other agents than these."""
+        """Return a copy that contains no other agents than `names`."""
         return replace(self, specs={name: self.specs[name] for name in names if name in self.specs})
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """An agent ready to run: its spec, tools and templates belong together and never change."""
+    """An agent that is ready to run. Immutable: its spec, tools and templates belong together."""
 
     spec: AgentSpec
     document: Document
     digest: str
     toolset: Toolset
     context: CompileContext
-    """What it was compiled in."""
+    """The scope in which its references were resolved."""
     inputs: type[BaseModel]
-    """Checks the variables of a request."""
+    """Validates the inputs of a request."""
     hooks: Mapping[HookPlace, tuple[Extension, ...]] = field(default_factory=dict)
     executor: Extension | None = None
-    """How it works, if that is a plugin's."""
+    """The executor, if a plugin defines it; None for a built-in one."""
     warnings: tuple[Problem, ...] = ()
-    """What is odd about the file, but does not keep it from being used."""
+    """Lint warnings about the file."""
     stale: tuple[Problem, ...] = ()
-    """Why the file as it is now could not be used; this is the last version that could."""
+    """The errors in the current file, if this is its last good version; empty if the file is valid."""
     original: Agent | None = field(default=None, compare=False, repr=False)
-    """The last good version, where this one permits less: its file restricts it, although it cannot be used."""
+    """The unrestricted last good version, if this one is restricted by its invalid file; otherwise None."""
     _guidance: dict[tuple[str, Limits, HttpLimits | None], str] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
     @property
     def name(self) -> str:
-        """The agent's identity."""
+        """The unique name of the agent."""
         return self.spec.name
 
     @property
     def last_good(self) -> Agent:
-        """The version of the last file that could be used as a whole."""
+        """The version compiled from the last valid file, without restrictions from an invalid one."""
         return self.original or self
 
     @property
     def prompts(self) -> Prompts:
-        """The templates it is rendered with."""
+        """The templates that its prompts are rendered with."""
         return self.context.prompts
 
     @property
     def path(self) -> str:
-        """The file it comes from, relative to the root."""
+        """The path of its file, relative to the project's folder."""
         return self.document.path
 
     def place(self, *path: str | int) -> str:
-        """`file:line` of a key of the agent's file."""
+        """Return `file:line` of a key in the agent's file."""
         return self.document.place(path)
 
     @property
     def variables(self) -> Mapping[str, Any]:
-        """What every template may use besides `vars` and `inputs`; made when asked for: few agents need it."""
+        """The variables of all templates, in addition to `vars` and `inputs`. Built on access."""
         return {
             "agent": {"name": self.spec.name, "description": self.spec.description},
-            "tools": [  # the very data: no template can change it
+            "tools": [  # not a copy: templates cannot change data
                 {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
                 for tool in self.toolset.definitions
             ],
@@ -121,24 +121,27 @@ class Agent:
         return replace(self, spec=spec)
 
     def functions(self) -> Iterator[Callable[..., Any]]:
-        """Whatever of plugins it may call."""
+        """Yield the functions of the tools, hooks and executor that the agent may call."""
         yield from (tool.function for tool in self.toolset.offered.values())
         yield from (hook.function for hooks in self.hooks.values() for hook in hooks)
         if self.executor:
             yield self.executor.function
 
     def render(self, template: str, locale: str, **variables: Any) -> str:
-        """Render one of the runtime's own templates for this agent; raises PromptError."""
+        """Render one of the runtime's templates for this agent. Raises PromptError."""
         return self.prompts.render(template, locale, {**self.variables, "locale": locale, **variables})
 
     def guidance(self, locale: str, limits: Limits, run: RunVariables = NO_RUN) -> str:
-        """How to work, within these limits; rendered once for runs that have the same. Raises PromptError."""
+        """Render `react.j2`, the instructions on how to work within `limits`.
+
+        The text is cached by locale, limits and HTTP limits. Raises PromptError.
+        """
         if self.prompts.project_names and not CONVERSATION_VARIABLES.isdisjoint(
             self.prompts.variables_for("react.j2", locale)
         ):
             return self.render("react.j2", locale, **run.data(), limits=limits.model_dump())
         key = (locale, limits, run.http)
-        if (text := self._guidance.get(key)) is None:  # one look-up: the hash of limits takes long
+        if (text := self._guidance.get(key)) is None:  # a single lookup: hashing limits is slow
             while len(self._guidance) >= _MAX_GUIDANCE_TEXTS:
                 del self._guidance[next(iter(self._guidance))]
             text = self.render("react.j2", locale, **run.limits(), limits=limits.model_dump())
@@ -146,7 +149,7 @@ class Agent:
         return text
 
     def instructions(self, locale: str, inputs: Mapping[str, Any], user: str | None, run: RunVariables = NO_RUN) -> str:
-        """The system prompt: the file's text as it is, or its template rendered; raises PromptError."""
+        """Return the system prompt: the text from the file, or its rendered template. Raises PromptError."""
         source = self.spec.instructions
         if isinstance(source, str):
             return source
@@ -157,49 +160,49 @@ class Agent:
 def compile_agent(
     spec: AgentSpec, document: Document, digest: str, context: CompileContext
 ) -> tuple[Agent, tuple[Problem, ...]]:
-    """Resolve an agent's references, and render its templates once.
+    """Resolve the references of an agent and render its templates once with sample values.
 
     Returns:
-        The agent, and the warnings about it, which it keeps.
+        The agent and its warnings; the agent holds them as well.
 
     Raises:
-        ParseError: with every reference that leads nowhere, or every template that cannot be rendered.
+        ParseError: with every reference that does not resolve, or every template that fails to render.
     """
-    if found := unresolved_references(spec, document, context):
-        raise ParseError(found)
+    if problems := unresolved_references(spec, document, context):
+        raise ParseError(problems)
     agent = assemble(spec, document, digest, context)
     if problems := list(prompt_problems(agent)):
         raise ParseError(problems)
-    odd = lint(spec, document, agent.toolset, context.prompts, context.toolbox.external.unavailable)
-    warnings = tuple(sort_problems(odd))
+    findings = lint(spec, document, agent.toolset, context.prompts, context.toolbox.external.unavailable)
+    warnings = tuple(sort_problems(findings))
     return replace(agent, warnings=warnings), warnings
 
 
 def unresolved_references(spec: AgentSpec, document: Document, context: CompileContext) -> list[Problem]:
-    """What an agent's file refers to that is not there, or does not fit; of very many, the first."""
-    found = chain(
+    """Return the references in an agent file that do not resolve or do not fit, at most `MAX_FILE_PROBLEMS`."""
+    problems = chain(
         input_problems(spec, document),
         output_problems(spec, document),
         _reference_problems(spec, document, context),
         extension_problems(spec, document, context.toolbox.extensions, context.executors),
     )
-    return list(islice(found, MAX_FILE_PROBLEMS))
+    return list(islice(problems, MAX_FILE_PROBLEMS))
 
 
 def remaining_problems(path: str, source: bytes, context: CompileContext) -> list[Problem]:
-    """What a file that cannot be parsed refers to in its valid parts: all its problems show at once."""
+    """Check the references in the valid parts of an invalid file, so that all its problems are reported together."""
     try:
         document = read_document(path, source)
     except DocumentError:
         return []
     empty = AgentSpec(version=1, name="x", description="x", instructions="x").model_dump(mode="json", by_alias=True)
-    known = {key: value for key, value in document.data.items() if key in AgentSpec.model_fields}
-    data, _ = merge_valid(AgentSpec, empty, known)
+    fields = {key: value for key, value in document.data.items() if key in AgentSpec.model_fields}
+    data, _ = merge_valid(AgentSpec, empty, fields)
     return unresolved_references(AgentSpec.model_validate(data), document, context)
 
 
 def assemble(spec: AgentSpec, document: Document, digest: str, context: CompileContext) -> Agent:
-    """Put an agent together whose references all lead somewhere; tools that are not there are not offered."""
+    """Build an agent whose references have been checked. Missing tools are not offered."""
     agents = [agent_tool(context.specs[name]) for name in spec.sub_agents]
     tools = context.toolbox.tools
     toolset = Toolset(
@@ -222,13 +225,13 @@ def assemble(spec: AgentSpec, document: Document, digest: str, context: CompileC
 
 
 def templates_of(spec: AgentSpec) -> list[str]:
-    """The templates an agent is rendered with."""
+    """Return the names of the templates that an agent is rendered with."""
     instructions = [spec.instructions.template] if isinstance(spec.instructions, TemplateRef) else []
     return [*instructions, *dict.fromkeys(name for name, _ in runtime_templates(spec, {}))]
 
 
 def agent_tool(spec: AgentSpec) -> Tool:
-    """A sub-agent as its parent's model sees it: a tool that takes a message and the agent's inputs."""
+    """Return the tool that represents a sub-agent to its parent: it accepts a message and the agent's inputs."""
     message = (str, Field(description="The task, complete in itself: the agent sees nothing else."))
     model: type[BaseModel] = create_model(
         spec.name, __config__=ConfigDict(extra="forbid"), message=message, **input_fields(spec.inputs)
@@ -240,7 +243,7 @@ def agent_tool(spec: AgentSpec) -> Tool:
 
 
 async def _delegate(**arguments: Any) -> str:
-    raise ToolError(f"a sub-agent is run by the engine, not called: {sorted(arguments)}")
+    raise ToolError(f"a sub-agent is run by the engine and cannot be called: {sorted(arguments)}")
 
 
 def _reference_problems(spec: AgentSpec, document: Document, context: CompileContext) -> Iterator[Problem]:
@@ -255,9 +258,9 @@ def _reference_problems(spec: AgentSpec, document: Document, context: CompileCon
         if name not in context.specs:
             yield unknown(("sub_agents", index), "usable agent", name, context.specs)
     servers = {name.removeprefix("mcp.") for name in context.toolbox.external.declared if name.startswith("mcp.")}
-    declare = None if servers else "declare it in a file plugins/NAME.yaml, under mcp_servers"
+    hint = None if servers else "declare it in a file plugins/NAME.yaml, under mcp_servers"
     for name in spec.mcp_policy.keys() - servers:
-        yield unknown(("mcp_policy", name), "MCP server", name, servers, declare)
+        yield unknown(("mcp_policy", name), "MCP server", name, servers, hint)
     tools = context.toolbox.tools.keys() | {f"agent.{name}" for name in spec.sub_agents}
     for index, pattern in enumerate(spec.skill_policy.allow):
         unavailable = source_of(pattern) in context.toolbox.external.unavailable
@@ -266,20 +269,20 @@ def _reference_problems(spec: AgentSpec, document: Document, context: CompileCon
 
 
 def _is_pinned(spec: AgentSpec, tool: str) -> bool:
-    """Whether an agent refuses a tool of an MCP server that says something else of itself than before."""
+    """Return whether the agent refuses MCP tools whose definition has changed since they were accepted."""
     policy = spec.mcp_policy.get(tool.split(".")[1])
     return policy is None or policy.pin == "block"
 
 
 def cycle_problems(spec: AgentSpec, document: Document, specs: Mapping[str, AgentSpec]) -> Iterator[Problem]:
-    """Sub-agents that lead back to the agent itself."""
+    """Yield a problem for each sub-agent that leads back to the agent itself."""
     for index, name in enumerate(spec.sub_agents):
-        if circle := _find_cycle(spec.name, name, specs):
-            yield document.problem(("sub_agents", index), f"sub-agents in a circle: {' -> '.join(circle)}")
+        if cycle := _find_cycle(spec.name, name, specs):
+            yield document.problem(("sub_agents", index), f"sub_agents form a cycle: {' -> '.join(cycle)}")
 
 
 def _find_cycle(start: str, name: str, specs: Mapping[str, AgentSpec]) -> tuple[str, ...] | None:
-    """The way from `name` back to `start`, if there is one."""
+    """Return the path from `start` over `name` back to `start`, or None."""
     trails: list[tuple[str, ...]] = [(start, name)]
     seen = {name}
     while trails:

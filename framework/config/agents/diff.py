@@ -1,7 +1,7 @@
-"""What changed between two generations, and in which direction: each change widens, tightens, or is neutral.
+"""Compares two generations; each change widens, tightens, or is neutral.
 
-Widening is whatever lets an agent do or use up more than before; what is not known to tighten counts as widening only
-where permissions, limits or confirmation are concerned, and as neutral elsewhere.
+A change widens if it lets an agent do or consume more than before. A change that is not known to tighten counts as
+widening if it concerns permissions, limits or confirmation, and as neutral otherwise.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from framework.types.spec import CONTENT_MODES, RISKS, AgentSpec, HookPlace
 _NUMBER = re.compile(r"(>=|<=|>|<)\s*(\S+)\s*")
 _NEVER = len(RISKS)
 _MAX_PAIRED_RULES = 100
-"""Rules that are compared one by one with each other."""
+"""Limit of removed and of added rules that are compared pairwise."""
 
 
 def diff_agents(before: Mapping[str, AgentSpec], after: Mapping[str, AgentSpec]) -> Iterator[Change]:
-    """The changes of all agents, by name and then by key."""
+    """Yield the changes of all agents, sorted by name; those of one agent in the order of its keys."""
     for name in sorted(before.keys() | after.keys()):
         if name not in before:
             yield Change(agent=name, key="", after=name, effect="widens")
@@ -36,91 +36,94 @@ def diff_agents(before: Mapping[str, AgentSpec], after: Mapping[str, AgentSpec])
 
 
 def diff_settings(before: Settings, after: Settings) -> Iterator[Change]:
-    """The changes of `agentsd.yaml`; secrets are told apart, but never shown."""
+    """Yield the changes of `agentsd.yaml`. Secrets are compared, but masked in the result."""
     if before == after:
         return
-    for path, was, now in _leaves((), before.model_dump(), after.model_dump()):
+    for path, old, new in _leaves((), before.model_dump(), after.model_dump()):
         key = ".".join(path)
         if key in _SETTINGS_SETS:
-            yield from _set_changes(SETTINGS_FILE, key, was or [], now or [], _SETTINGS_SETS[key])
+            yield from _set_changes(SETTINGS_FILE, key, old or [], new or [], _SETTINGS_SETS[key])
         else:
-            effect = _SETTINGS_EFFECTS.get(key, _wider if path[0] == "tools" else _neutral)(was, now)
-            yield Change(agent=SETTINGS_FILE, key=key, before=_masked(was), after=_masked(now), effect=effect)
+            effect = _SETTINGS_EFFECTS.get(key, _wider if path[0] == "tools" else _neutral)(old, new)
+            yield Change(agent=SETTINGS_FILE, key=key, before=_masked(old), after=_masked(new), effect=effect)
 
 
 def diff_agent(before: AgentSpec, after: AgentSpec) -> Iterator[Change]:
-    """The changes of one agent."""
+    """Yield the changes of one agent."""
     if before is after or before == after:
         return
-    old, new = before.model_dump(mode="json", by_alias=True), after.model_dump(mode="json", by_alias=True)
-    for path, was, now in _leaves((), old, new):
+    old_data, new_data = (spec.model_dump(mode="json", by_alias=True) for spec in (before, after))
+    for path, old, new in _leaves((), old_data, new_data):
         key = ".".join(path)
         if key in LIST_EFFECTS:
-            yield from _set_changes(before.name, key, was or [], now or [], LIST_EFFECTS[key])
+            yield from _set_changes(before.name, key, old or [], new or [], LIST_EFFECTS[key])
         else:
-            effect = VALUE_EFFECTS.get(key, _neutral)(was, now)
-            yield Change(agent=before.name, key=key, before=was, after=now, effect=effect)
+            effect = VALUE_EFFECTS.get(key, _neutral)(old, new)
+            yield Change(agent=before.name, key=key, before=old, after=new, effect=effect)
 
 
-def _leaves(path: tuple[str, ...], was: Any, now: Any) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """The keys whose values differ, as deep as both sides are mappings."""
-    if was == now:
+def _leaves(path: tuple[str, ...], old: Any, new: Any) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """Yield the keys whose values differ, descending as long as both values are mappings."""
+    if old == new:
         return
-    if isinstance(was, dict) and isinstance(now, dict) and ".".join(path) not in VALUE_EFFECTS:
-        for key in [*was, *(key for key in now if key not in was)]:
-            yield from _leaves((*path, key), was.get(key), now.get(key))
+    if isinstance(old, dict) and isinstance(new, dict) and ".".join(path) not in VALUE_EFFECTS:
+        for key in [*old, *(key for key in new if key not in old)]:
+            yield from _leaves((*path, key), old.get(key), new.get(key))
     else:
-        yield path, was, now
+        yield path, old, new
 
 
 def _set_changes(
-    agent: str, key: str, was: list[Any], now: list[Any], effects: tuple[ChangeEffect, ChangeEffect]
+    agent: str, key: str, old: list[Any], new: list[Any], effects: tuple[ChangeEffect, ChangeEffect]
 ) -> Iterator[Change]:
-    """Lists of rules and names: what went and what came, without regard to order."""
+    """Yield the items that were removed from and added to a list of rules or names. Their order is ignored."""
     adding, removing = effects
-    old, new = ({json.dumps(item, sort_keys=True): item for item in items} for items in (was, now))
-    gone, come = ([items[text] for text in items if text not in others] for items, others in ((old, new), (new, old)))
-    for before, after in _rewritten(gone, come) if key in _RULES else ():
-        gone.remove(before)
-        come.remove(after)
+    old_items, new_items = ({json.dumps(item, sort_keys=True): item for item in items} for items in (old, new))
+    removed = [item for text, item in old_items.items() if text not in new_items]
+    added = [item for text, item in new_items.items() if text not in old_items]
+    for before, after in _rewritten(removed, added) if key in _RULES else ():
+        removed.remove(before)
+        added.remove(after)
         wider, narrower = covers(after, before), covers(before, after)
         effect: ChangeEffect = "neutral" if wider and narrower else adding if wider else removing
         yield Change(agent=agent, key=key, before=before, after=after, effect=effect)
-    for item in gone:
+    for item in removed:
         yield Change(agent=agent, key=key, before=item, effect=removing)
-    for item in come:
+    for item in added:
         yield Change(agent=agent, key=key, after=item, effect=adding)
 
 
-def _rewritten(gone: list[Any], come: list[Any]) -> list[tuple[Any, Any]]:
-    """Rules that were replaced by one for more calls, or for fewer: each a single change."""
+def _rewritten(removed: list[Any], added: list[Any]) -> list[tuple[Any, Any]]:
+    """Return pairs of rules where the new one applies to more calls than the old one, or to fewer."""
     pairs: list[tuple[Any, Any]] = []
-    left = list(come)
-    for before in gone[:_MAX_PAIRED_RULES]:
-        after = next((rule for rule in left[:_MAX_PAIRED_RULES] if covers(rule, before) or covers(before, rule)), None)
+    remaining = list(added)
+    for before in removed[:_MAX_PAIRED_RULES]:
+        after = next(
+            (rule for rule in remaining[:_MAX_PAIRED_RULES] if covers(rule, before) or covers(before, rule)), None
+        )
         if after is not None:
-            left.remove(after)
+            remaining.remove(after)
             pairs.append((before, after))
     return pairs
 
 
-def _neutral(was: Any, now: Any) -> ChangeEffect:  # noqa: ARG001 - one signature for all
+def _neutral(old: Any, new: Any) -> ChangeEffect:  # noqa: ARG001 - all effect functions share a signature
     return "neutral"
 
 
-def _wider(was: Any, now: Any) -> ChangeEffect:  # noqa: ARG001 - one signature for all
+def _wider(old: Any, new: Any) -> ChangeEffect:  # noqa: ARG001 - all effect functions share a signature
     return "widens"
 
 
-def _keys(was: tuple[SecretStr, ...], now: tuple[SecretStr, ...]) -> ChangeEffect:
-    """Without any key, whoever is on this machine may ask."""
-    return "widens" if not now or (was and {*now} - {*was}) else "tightens"
+def _keys(old: tuple[SecretStr, ...], new: tuple[SecretStr, ...]) -> ChangeEffect:
+    """Return `widens` for a new key, and for no keys: then every program on this machine may send requests."""
+    return "widens" if not new or (old and {*new} - {*old}) else "tightens"
 
 
-def _folders(was: tuple[str, ...] | None, now: tuple[str, ...] | None) -> ChangeEffect:
-    """Another folder to write in widens, and so does no selection at all."""
-    common = common_folders(was, now)
-    return "tightens" if now is not None and common is not None and {*common} == {*now} else "widens"
+def _folders(old: tuple[str, ...] | None, new: tuple[str, ...] | None) -> ChangeEffect:
+    """Return `widens` for another writable folder, and for no restriction (None)."""
+    common = common_folders(old, new)
+    return "tightens" if new is not None and common is not None and {*common} == {*new} else "widens"
 
 
 def _masked(value: Any) -> Any:
@@ -131,37 +134,39 @@ def _masked(value: Any) -> Any:
     return [_masked(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
-def _limit(was: float | None, now: float | None) -> ChangeEffect:
-    """More, or no limit, widens."""
-    return "widens" if (float("inf") if now is None else now) > (float("inf") if was is None else was) else "tightens"
+def _limit(old: float | None, new: float | None) -> ChangeEffect:
+    """Return `widens` for a higher limit or for none."""
+    return "widens" if (float("inf") if new is None else new) > (float("inf") if old is None else old) else "tightens"
 
 
-def _risk(was: str, now: str) -> ChangeEffect:
-    """A higher level widens; for confirmation, `never` is the highest."""
-    return "widens" if _rank(now) > _rank(was) else "tightens"
+def _risk(old: str, new: str) -> ChangeEffect:
+    """Return `widens` for a higher level. For confirmation, `never` is the highest."""
+    return "widens" if _rank(new) > _rank(old) else "tightens"
 
 
-def _approval(was: Any, now: Any) -> ChangeEffect:
-    return "widens" if _approval_rank(now) > _approval_rank(was) else "tightens"
+def _approval(old: Any, new: Any) -> ChangeEffect:
+    return "widens" if _approval_rank(new) > _approval_rank(old) else "tightens"
 
 
-def _strictness(was: bool, now: bool) -> ChangeEffect:  # noqa: ARG001 - one signature for all
-    return "tightens" if now else "widens"
+def _strictness(old: bool, new: bool) -> ChangeEffect:  # noqa: ARG001 - all effect functions share a signature
+    return "tightens" if new else "widens"
 
 
-def _content(was: str | None, now: str | None) -> ChangeEffect:
-    """More of what is said in more hands widens; an agent that sets nothing lowers nothing."""
-    before, after = ((mode or CONTENT_MODES[-1]) for mode in (was, now))
+def _content(old: str | None, new: str | None) -> ChangeEffect:
+    """Return `widens` for more content in traces. None counts as the highest mode: it lowers nothing."""
+    before, after = ((mode or CONTENT_MODES[-1]) for mode in (old, new))
     return "widens" if CONTENT_MODES.index(after) > CONTENT_MODES.index(before) else "tightens"
 
 
-def _servers(was: dict[str, Any], now: dict[str, Any]) -> ChangeEffect:
-    """More context is no right; a server whose changed tools are no longer refused widens."""
-    loose = [name for name, policy in now.items() if policy["pin"] == "warn"]
-    if any(was.get(name, {}).get("pin", "block") == "block" for name in loose):
+def _servers(old: dict[str, Any], new: dict[str, Any]) -> ChangeEffect:
+    """Return `widens` if changed tools of a server are no longer refused. Context from a server is neutral."""
+    unpinned = [name for name, policy in new.items() if policy["pin"] == "warn"]
+    if any(old.get(name, {}).get("pin", "block") == "block" for name in unpinned):
         return "widens"
     return (
-        "tightens" if any(policy["pin"] == "warn" and name not in loose for name, policy in was.items()) else "neutral"
+        "tightens"
+        if any(policy["pin"] == "warn" and name not in unpinned for name, policy in old.items())
+        else "neutral"
     )
 
 
@@ -183,7 +188,7 @@ LIST_EFFECTS: Mapping[str, tuple[ChangeEffect, ChangeEffect]] = {
     "sub_agents": ("widens", "tightens"),
     **{f"hooks.{place}": ("tightens", "widens") for place in get_args(HookPlace)},
 }
-"""Lists: what adding to them and removing from them means."""
+"""Keys of lists: the effect of adding an item, and of removing one."""
 _RULES = frozenset(("skill_policy.deny", "skill_policy.ask"))
 _SETTINGS_SETS: Mapping[str, tuple[ChangeEffect, ChangeEffect]] = dict.fromkeys(
     ("tools.unprotected", "tools.http.domains", "tools.http.methods", "tools.http.private_networks"),
@@ -193,8 +198,8 @@ _SETTINGS_EFFECTS: Mapping[str, Callable[[Any, Any], ChangeEffect]] = {
     "tools.http.max_redirects": _limit,
     "tools.http.max_bytes": _limit,
     "tools.http.timeout": _limit,
-    "tools.write_below": lambda was, now: _folders(was, now),
-    "telemetry.content": lambda was, now: _content(was or "none", now or "none"),
+    "tools.write_below": lambda old, new: _folders(old, new),
+    "telemetry.content": lambda old, new: _content(old or "none", new or "none"),
     "server.api_keys": _keys,
 }
 _LIMITS = (
@@ -215,7 +220,7 @@ VALUE_EFFECTS: Mapping[str, Callable[[Any, Any], ChangeEffect]] = {
     "runtime_policy.risk_level": _risk,
     "runtime_policy.confirm.from": _risk,
     "runtime_policy.confirm.expires": _limit,
-    "runtime_policy.confirm.on_expiry": lambda _, now: "tightens" if now == "cancel" else "widens",
+    "runtime_policy.confirm.on_expiry": lambda _, new: "tightens" if new == "cancel" else "widens",
     "runtime_policy.strict_arguments": _strictness,
     "plan.approval": _approval,
     **{f"plan.{limit}": _limit for limit in ("max_plan_steps", "max_replans", "step_timeout", "step_retries")},
@@ -225,18 +230,18 @@ VALUE_EFFECTS: Mapping[str, Callable[[Any, Any], ChangeEffect]] = {
 
 
 def covers(wide: Mapping[str, Any], narrow: Mapping[str, Any]) -> bool:
-    """Whether a rule, as data, applies to all calls of another one; False where that is not certain.
+    """Return whether a rule applies to every call that another one applies to; False if that is not certain.
 
-    The patterns must be equal: an ask rule also offers the tools it matches.
+    The tool patterns must be equal, because an ask rule also offers the tools it matches.
     """
     return wide["tool"] == narrow["tool"] and all(
-        name in narrow["when"] and _holds_too(condition, narrow["when"][name])
+        name in narrow["when"] and _condition_covers(condition, narrow["when"][name])
         for name, condition in wide["when"].items()
     )
 
 
-def _holds_too(wide: Any, narrow: Any) -> bool:
-    """Whether a condition holds for all values that another one holds for."""
+def _condition_covers(wide: Any, narrow: Any) -> bool:
+    """Return whether a condition is true for every value for which another one is true."""
     if type(wide) is type(narrow) and wide == narrow:
         return True
     bounds = _bound(wide), _bound(narrow)

@@ -1,4 +1,4 @@
-"""The executors and hooks that an agent names: each must be there, and fit the place where it is named."""
+"""Checks the executors and hooks that agents name: each must exist and accept the arguments of its place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from framework.types.spec import AgentSpec, HookPlace
 from framework.types.text import did_you_mean
 
 BUILTIN_EXECUTORS = ("react", "plan", "auto")
-"""Names of the executors that come with the runtime."""
+"""Names of the executors of the runtime."""
 HOOK_ARGUMENTS: Mapping[HookPlace, tuple[str, ...]] = {
     "before_run": ("context", "message"),
     "before_tool": ("context", "call"),
@@ -22,32 +22,32 @@ HOOK_ARGUMENTS: Mapping[HookPlace, tuple[str, ...]] = {
 
 
 def hooks_of(spec: AgentSpec) -> Iterator[tuple[HookPlace, tuple[str, ...]]]:
-    """The names of an agent's hooks, by the place where they are called."""
+    """Return the hook names of an agent with the place where they are called."""
     places: tuple[HookPlace, ...] = get_args(HookPlace)
     return ((place, getattr(spec.hooks, place)) for place in places)
 
 
 def extensions_of(spec: AgentSpec) -> list[str]:
-    """All names of executors and hooks in an agent's file."""
+    """Return the name of the executor and the names of all hooks of an agent."""
     return [spec.executor, *(name for _, names in hooks_of(spec) for name in names)]
 
 
 def extension_problems(
     spec: AgentSpec, document: Document, extensions: Mapping[str, Extension], own_executors: Collection[str]
 ) -> Iterator[Problem]:
-    """What is wrong with the names of executors and hooks."""
-    executors = {*own_executors, *(name for name, found in extensions.items() if found.kind == "executor")}
+    """Yield a problem for each executor or hook that is missing or does not fit its place."""
+    executors = {*own_executors, *(name for name, one in extensions.items() if one.kind == "executor")}
     if spec.executor not in executors:
         yield _unknown(document, ("executor",), "executor", spec.executor, executors)
-    hooks = {name: found for name, found in extensions.items() if found.kind == "hook"}
+    hooks = {name: one for name, one in extensions.items() if one.kind == "hook"}
     for place, names in hooks_of(spec):
         for index, name in enumerate(names):
             path: KeyPath = ("hooks", place, index)
             if name not in hooks:
                 yield _unknown(document, path, "hook", name, hooks)
             elif not hooks[name].accepts(len(HOOK_ARGUMENTS[place])):
-                given = ", ".join(HOOK_ARGUMENTS[place])
-                yield document.problem(path, f"{name} does not take what {place} gives: ({given})")
+                arguments = ", ".join(HOOK_ARGUMENTS[place])
+                yield document.problem(path, f"{name} does not accept the arguments of {place}: ({arguments})")
 
 
 def _unknown(document: Document, path: KeyPath, what: str, name: str, known: Collection[str]) -> Problem:

@@ -1,4 +1,4 @@
-"""What tool servers give a generation: the tools they have now, and what is wrong with them."""
+"""Discovers the tools of MCP servers and skill hosts, and reports those that are unavailable."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from framework.types.tool_servers import McpServer
 
 _MCP_PREFIX = "mcp."
 _CHANGE_TEXTS: Mapping[ContractChange, str] = {
-    "changed": "has another description or schema than when it was accepted",
-    "new": "appeared after its server was accepted",
-    "lower risk": "claims a lower risk, or to be repeatable, since it was accepted; what was accepted applies",
+    "changed": "has a different description or schema than the accepted one",
+    "new": "was added after its server was accepted",
+    "lower risk": "claims a lower risk, or to be idempotent, since it was accepted; the accepted values apply",
 }
 _EDIT_WAIT_SECONDS = 3.0
-"""How long an edit waits for servers that it brings, after the first two seconds; their tools may come later."""
+"""Seconds that an edit waits for the servers it adds, after the first two seconds. Their tools may be added later."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalTools:
-    """Seen at one moment: a generation keeps it, whatever the servers say later."""
+    """The state of the tool servers at one moment. Immutable: later changes belong to a later generation."""
 
     declared: frozenset[str] = frozenset()
-    """All sources by name, such as `mcp.docs`."""
+    """The names of all declared sources, such as `mcp.docs`."""
     sources: Mapping[str, PooledSource] = field(default_factory=dict)
-    """Those that were started."""
+    """The sources that were started, by name."""
     tools: tuple[Tool, ...] = ()
     digests: Mapping[str, str] = field(default_factory=dict)
-    """By tool: whose it is and what it says of itself."""
+    """For each tool, its connection and its definition as text."""
     unavailable: frozenset[str] = frozenset()
-    """Sources that cannot say which tools they have."""
+    """Sources whose tools are not known."""
     drifted: frozenset[str] = frozenset()
-    """Tools that describe themselves differently than when they were accepted, or appeared later."""
+    """Tools whose definition has changed since it was accepted, or that were added later."""
     problems: tuple[Problem, ...] = ()
     not_contacted: frozenset[str] = frozenset()
-    """Sources that were left alone, as nothing was to be connected to."""
+    """Sources that were not contacted because connecting is turned off."""
 
     @property
     def digest(self) -> str:
-        """Equal as long as agents are given the same; a connection that comes and goes is no other generation."""
+        """Equal as long as agents are offered the same tools. A reconnection alone does not change it."""
         tools = (part for name, digest in sorted(self.digests.items()) for part in (name, digest))
         return source_digest(*tools, *sorted(self.unavailable), *sorted(self.drifted))
 
@@ -54,67 +54,73 @@ class ExternalTools:
 async def discover(
     files: SourceFiles, pool: ConnectionPool | None, contracts: Contracts, *, starting: bool
 ) -> ExternalTools:
-    """Connect to what is declared, and see what is there. Without a pool nothing is connected to.
+    """Connect to the declared sources and return their tools. Without a pool, no source is contacted.
 
-    When the process is `starting`, nobody is kept waiting by waiting for all; an edit waits a few seconds at most.
+    Args:
+        files: the declarations.
+        pool: the connections; None to contact no source.
+        contracts: the accepted tool definitions.
+        starting: wait until each source is connected or has failed. Otherwise wait a few seconds at most.
     """
     declared = frozenset(files.declared)
     if pool is None:
         problems = (*files.problems, *_without_sdk(files.declared))
         return ExternalTools(declared, not_contacted=declared, unavailable=declared, problems=problems)
-    wanted = {name: source.config for name, source in files.declared.items()}
-    opened = await pool.open(wanted, None if starting else _EDIT_WAIT_SECONDS)
+    configs = {name: source.config for name, source in files.declared.items()}
+    opened = await pool.open(configs, None if starting else _EDIT_WAIT_SECONDS)
     tools = [tool for one in opened for tool in one.source.tools]
     rated = [one.name for one in opened if isinstance(one.config, McpServer) and one.config.risk]
     compared = contracts.compare([tool for tool in tools if tool.name.startswith(_MCP_PREFIX)], rated) if tools else []
-    held = {tool.name: tool for tool, _ in compared}
-    tools = [held.get(tool.name, tool) for tool in tools]
-    waiting = {tool.name: change for tool, change in compared if change}
+    accepted = {tool.name: tool for tool, _ in compared}
+    tools = [accepted.get(tool.name, tool) for tool in tools]
+    changes = {tool.name: change for tool, change in compared if change}
     faulty = {one.name for one in opened if one.source.faults and not one.source.tools}
     return ExternalTools(
         declared,
         {one.name: one for one in opened},
         tuple(tools),
-        _digests(opened, held),
-        frozenset({*pool.rejected, *faulty, *(one.name for one in opened if not _has_said(one))}),
-        frozenset(name for name, change in waiting.items() if change != "lower risk"),
-        (*files.problems, *_problems(files.declared, opened, pool.rejected, waiting)),
+        _digests(opened, accepted),
+        frozenset({*pool.rejected, *faulty, *(one.name for one in opened if not _is_known(one))}),
+        frozenset(name for name, change in changes.items() if change != "lower risk"),
+        (*files.problems, *_problems(files.declared, opened, pool.rejected, changes)),
     )
 
 
 def _without_sdk(declared: Mapping[str, DeclaredSource]) -> Iterator[Problem]:
-    """What connecting would say first of each MCP server where the extra is missing."""
+    """Yield a warning for each MCP server if the MCP SDK is not installed."""
     servers = [name for name in declared if name.startswith(_MCP_PREFIX)]
     if servers and find_spec("mcp") is None:
         for name in servers:
             yield declared[name].problem(f"{name} needs the MCP SDK: pip install 'agentsd[mcp]'")
 
 
-def _has_said(one: PooledSource) -> bool:
+def _is_known(one: PooledSource) -> bool:
     return bool(one.source.tools or one.source.faults or one.is_started)
 
 
-def _digests(opened: Iterable[PooledSource], held: Mapping[str, Tool]) -> Mapping[str, str]:
-    found = {}
+def _digests(opened: Iterable[PooledSource], accepted: Mapping[str, Tool]) -> Mapping[str, str]:
+    digests = {}
     for one in opened:
-        for tool in (held.get(tool.name, tool) for tool in one.source.tools):
-            found[tool.name] = f"{one.number} {tool.contract} {tool.risk} {tool.idempotent} {tool.timeout}"
-    return found
+        for tool in (accepted.get(tool.name, tool) for tool in one.source.tools):
+            digests[tool.name] = f"{one.number} {tool.contract} {tool.risk} {tool.idempotent} {tool.timeout}"
+    return digests
 
 
 def _problems(
     declared: Mapping[str, DeclaredSource],
     opened: Iterable[PooledSource],
     refused: Mapping[str, str],
-    waiting: Mapping[str, ContractChange],
+    changes: Mapping[str, ContractChange],
 ) -> Iterator[Problem]:
-    for name, why in refused.items():
-        yield declared[name].problem(f"{name} cannot be used: {why}")
+    for name, reason in refused.items():
+        yield declared[name].problem(f"{name} is unavailable: {reason}")
     for one in opened:
         for fault in one.source.faults:
             yield declared[one.name].problem(fault)
-        if not _has_said(one):
-            yield declared[one.name].problem(f"{one.name} has not answered yet: its tools come when it does")
-    for name, change in waiting.items():
+        if not _is_known(one):
+            yield declared[one.name].problem(
+                f"{one.name} has not responded yet: its tools become available when it does"
+            )
+    for name, change in changes.items():
         message = f"{name} {_CHANGE_TEXTS[change]}; review it, then run: agentsd tools accept {name}"
         yield declared[source_of(name)].problem(message)

@@ -1,4 +1,4 @@
-"""What an agent takes and gives as data: the variables of a request, the type of its answer."""
+"""Pydantic models for the inputs of an agent, and checks of its input and output schemas."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _TYPES: Mapping[str, Any] = {
 
 
 class NoInputs(BaseModel):
-    """What agents without inputs share: a class of its own for each would be most of what an agent takes up."""
+    """The model of all agents without inputs. One class per agent would take most of an agent's memory."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 def inputs_model(spec: AgentSpec) -> type[BaseModel]:
-    """What checks an agent's inputs."""
+    """Return the model that validates an agent's inputs."""
     if not spec.inputs:
         return NoInputs
     model: type[BaseModel] = create_model("inputs", __config__=ConfigDict(extra="forbid"), **input_fields(spec.inputs))
@@ -38,7 +38,7 @@ def inputs_model(spec: AgentSpec) -> type[BaseModel]:
 
 
 def input_fields(inputs: Mapping[str, InputSpec]) -> dict[str, Any]:
-    """The inputs as fields of a Pydantic model."""
+    """Return the inputs as field definitions for `create_model`."""
     return {
         name: (
             _TYPES[field.type] if field.required else _TYPES[field.type] | None,
@@ -49,23 +49,21 @@ def input_fields(inputs: Mapping[str, InputSpec]) -> dict[str, Any]:
 
 
 def input_problems(spec: AgentSpec, document: Document) -> Iterator[Problem]:
-    """Names that cannot be used, and defaults that do not fit."""
+    """Yield a problem for each invalid name and each default of the wrong type."""
     for name, field in spec.inputs.items():
         path: KeyPath = ("inputs", name)
         if name == "message":
-            message = "`message` is the request itself: an input needs another name"
+            message = "an input cannot be named `message`: that is the request itself; choose another name"
             yield document.problem(path, message, at_key=True)
         elif not name.isidentifier() or name.startswith("_") or hasattr(BaseModel, name):
-            message = (
-                f"{name!r} cannot be the name of an input: letters, digits and '_', and no name that Pydantic uses"
-            )
+            message = f"invalid input name {name!r}: use letters, digits and '_', and no name that Pydantic reserves"
             yield document.problem(path, message, at_key=True)
         elif field.default is not None and not _default_matches(field):
             yield document.problem((*path, "default"), f"the default is not of type {field.type}")
 
 
 def output_problems(spec: AgentSpec, document: Document) -> Iterator[Problem]:
-    """An `output_schema` that cannot be used."""
+    """Yield a problem if `output_schema` is not a valid schema."""
     if spec.output_schema is not None:
         try:
             SchemaArguments(spec.output_schema)

@@ -1,4 +1,4 @@
-"""What is odd about an agent, though it keeps nothing from running: rules and variables that nothing uses."""
+"""Warnings about valid agents: rules without effect, unused variables, too many tools."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from framework.types.spec import AgentSpec, TemplateRef
 from framework.types.text import did_you_mean
 
 _MAX_OFFERED_TOOLS = 128
-"""Offered to a model: the limit of OpenAI and of servers that follow it."""
-_TEMPLATE_HINT = "only a template can say it: instructions: {template: …}"
+"""The limit of OpenAI, and of servers that are compatible with it."""
+_TEMPLATE_HINT = "insert it with a template: instructions: {template: …}"
 _LOCATION_ARGUMENTS = frozenset(
     ("path", "file", "filename", "file_path", "filepath", "folder", "directory", "dir", "root_dir", "url", "uri")
 )
 """Names of arguments that are probably paths or URLs."""
 _LISTING_TOOL = "list_dir"
-"""Shows names, not what is in files."""
+"""Returns names, not the contents of files."""
 
 
 def lint(
     spec: AgentSpec, document: Document, toolset: Toolset, prompts: Prompts, unavailable: Collection[str] = ()
 ) -> Iterator[Problem]:
-    """Warnings about an agent that can be used as it is; nothing is said about tools of `silent` sources."""
+    """Yield warnings about a valid agent. Rules for tools of `unavailable` sources are not checked."""
     yield from _empty_allow(spec, document)
     yield from _many_tools(toolset, document)
     yield from _rule_warnings(spec, toolset, unavailable)
@@ -36,20 +36,20 @@ def lint(
 
 
 def _empty_allow(spec: AgentSpec, document: Document) -> Iterator[Problem]:
-    """Some read an empty allow beside a deny as "all but these"."""
+    """Warn about an empty allow list next to deny rules, which is easily read as "all tools but these"."""
     policy = spec.skill_policy
     if policy.deny and not policy.allow and not policy.ask and not spec.sub_agents:
-        message = "`allow` is empty, so no tool is offered: deny rules take away, they allow nothing"
-        hint = 'for all tools but the denied ones write `allow: ["*"]`'
+        message = "`allow` is empty, so no tool is offered: deny rules only remove tools"
+        hint = 'to allow all tools except the denied ones, write `allow: ["*"]`'
         problem = document.problem(("skill_policy", "allow"), message, hint=hint, at_key=True)
         yield problem.model_copy(update={"severity": "warning"})
 
 
 def _many_tools(toolset: Toolset, document: Document) -> Iterator[Problem]:
-    """What counts is what a model is offered, not what a server lists."""
+    """Warn about more tools than providers accept. Only tools that the model is offered count."""
     if (count := len(toolset.offered)) > _MAX_OFFERED_TOOLS:
         message = f"the model is offered {count} tools, and several providers accept at most {_MAX_OFFERED_TOOLS}"
-        hint = "allow fewer, or leave tools of a server out with `tools: [GLOB]` at its entry"
+        hint = "allow fewer tools, or select the tools of a server with `tools: [GLOB]` in its entry"
         problem = document.problem(("skill_policy", "allow"), message, hint=hint, at_key=True)
         yield problem.model_copy(update={"severity": "warning"})
 
@@ -73,20 +73,20 @@ def _unused_variables(spec: AgentSpec, document: Document, prompts: Prompts) -> 
 
 
 def _rule_warnings(spec: AgentSpec, toolset: Toolset, unavailable: Collection[str]) -> Iterator[Problem]:
-    """One warning for each rule that changes nothing, at its line; none for tools of sources that are silent now."""
+    """Yield a warning for each rule that has no effect, or less than it seems to have."""
     seen: dict[tuple[str, ...], PlacedRule] = {}
     denied = {tool.name: _denied_paths(toolset, tool) for tool in toolset.offered.values() if tool.paths}
     for rule, names in toolset.matches():
         tools = [toolset.tools[name] for name in names]
         first = seen.get(same := (rule.kind, rule.rule.tool, repr(sorted(rule.rule.when.items()))))
         if first is not None:
-            yield _warning(rule, f"says what line {first.place.rpartition(':')[2]} says already")
+            yield _warning(rule, f"duplicates line {first.place.rpartition(':')[2]}")
         elif not tools and source_of(rule.rule.tool) in unavailable:
             continue
         elif not tools:
-            yield _warning(rule, "matches no tool there is")
-        elif why := _reason_never_matching(spec, toolset, rule, tools):
-            yield _warning(rule, f"never fires: {why}")
+            yield _warning(rule, "matches no tool")
+        elif reason := _reason_never_matching(spec, toolset, rule, tools):
+            yield _warning(rule, f"never applies: {reason}")
         else:
             yield from (_warning(rule, text) for text in _loose_conditions(rule, tools))
             yield from (_warning(rule, text) for text in _uncovered_tools(spec, toolset, rule, tools, denied))
@@ -94,27 +94,29 @@ def _rule_warnings(spec: AgentSpec, toolset: Toolset, unavailable: Collection[st
 
 
 def _loose_conditions(rule: PlacedRule, tools: list[Tool]) -> Iterator[str]:
-    """Conditions that cannot be evaluated, or that another spelling of the same place steps over."""
+    """Yield conditions that cannot be evaluated, or that another spelling of the same path or URL bypasses."""
     for name in rule.rule.when:
         objects = [tool for tool in tools if types_at(tool.definition.parameters, name) == {"object"}]
         if objects:
-            yield f"applies whatever {name!r} is: it is an object; name a part of it, such as '{name}.id'"
+            yield f"always applies: {name!r} is an object and cannot be compared; name a field, such as '{name}.id'"
         if name.rpartition(".")[2] not in _LOCATION_ARGUMENTS:
             continue
-        open_ones = [tool for tool in tools if _has_argument(tool, name) and location_kind(tool, name) is None]
-        if open_ones:
-            tool = open_ones[0]
-            how = f"paths: {{'*': [{name}]}} at its server" if tool.is_external else f"@tool(paths={name!r})"
+        plain_text = [tool for tool in tools if _has_argument(tool, name) and location_kind(tool, name) is None]
+        if plain_text:
+            tool = plain_text[0]
+            declaration = (
+                f"paths: {{'*': [{name}]}} in the entry of its server" if tool.is_external else f"@tool(paths={name!r})"
+            )
             yield (
-                f"takes {name!r} of {tool.name} as plain text, so other spellings of the same place step over it; "
-                f"declare it as a path or URL: {how}"
+                f"compares {name!r} of {tool.name} as plain text, so another spelling of the same place bypasses it; "
+                f"declare it as a path or URL: {declaration}"
             )
 
 
 def _uncovered_tools(
     spec: AgentSpec, toolset: Toolset, rule: PlacedRule, tools: list[Tool], denied: Mapping[str, Set[object]]
 ) -> Iterator[str]:
-    """Which other tools reach the files that a deny rule keeps from the tools it names."""
+    """Yield the other tools that can access the files which a deny rule protects from the tools it matches."""
     if rule.kind != "deny":
         return
     named = {tool.name for tool in tools}
@@ -129,45 +131,45 @@ def _uncovered_tools(
             if condition not in denied[tool.name]
         ]
         if others:
-            advice = "give them the same condition"
+            advice = "add the same condition for them"
             if writers == {False} and not condition.startswith("!="):
                 advice = f"deny the files for all tools: files: {{deny: [{condition!r}]}}"
-            yield f"leaves the same files to {', '.join(sorted(others))}; {advice}"
+            yield f"leaves the same files accessible to {', '.join(sorted(others))}; {advice}"
 
 
 def _denied_paths(toolset: Toolset, tool: Tool) -> Set[object]:
-    """The conditions on paths under which calls of a tool are denied."""
+    """Return the path conditions under which calls of a tool are denied."""
     rules = toolset.rules_for(tool.name).deny
     return {rule.rule.when[name] for rule in rules for name in tool.paths if name in rule.rule.when}
 
 
 def _reason_never_matching(spec: AgentSpec, toolset: Toolset, rule: PlacedRule, tools: list[Tool]) -> str | None:
-    if rule.kind != "deny" and (why := _reason_denied(spec, toolset, tools)):
-        return why
+    if rule.kind != "deny" and (reason := _reason_denied(spec, toolset, tools)):
+        return reason
     if any(all(_has_argument(tool, name) for name in rule.rule.when) for tool in tools):
         return None
     known = sorted({name for tool in tools for name in tool.definition.parameters.get("properties", {})})
     missing = next((name for name in rule.rule.when if not any(_has_argument(tool, name) for tool in tools)), None)
     if missing is None:
-        return "no tool that it matches has all the arguments it looks at"
-    which = tools[0].name if len(tools) == 1 else "no tool that it matches"
+        return "no matching tool has all arguments of its conditions"
+    which = tools[0].name if len(tools) == 1 else "no matching tool"
     return f"{which} has {'no' if len(tools) == 1 else 'an'} argument {missing!r}{did_you_mean(missing, known)}"
 
 
 def _reason_denied(spec: AgentSpec, toolset: Toolset, tools: list[Tool]) -> str | None:
-    """Why no call of any of these tools gets as far as an ask or allow rule."""
+    """Return why every call of these tools is denied before ask and allow rules apply, or None."""
     if any(tool.name in toolset.offered or tool.name in toolset.blocked for tool in tools):
         return None
     for tool in tools:
         if toolset.unconditional_deny(tool.name) is None:
-            return f"{tool.name} has the risk {tool.risk}, and risk_level is {spec.runtime_policy.risk_level}"
+            return f"{tool.name} has risk {tool.risk}, and risk_level is {spec.runtime_policy.risk_level}"
     denying = toolset.unconditional_deny(tools[0].name)
     assert denying is not None
-    return f"what it matches is denied by {denying.rule.tool!r} in line {denying.place.rpartition(':')[2]}"
+    return f"the tools it matches are denied by {denying.rule.tool!r} in line {denying.place.rpartition(':')[2]}"
 
 
 def _has_argument(tool: Tool, name: str) -> bool:
-    """Could a call of the tool have an argument of this dotted name?"""
+    """Return whether a call of the tool can have an argument with this dotted name."""
     return types_at(tool.definition.parameters, name) is not None
 
 

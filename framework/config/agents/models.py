@@ -1,4 +1,4 @@
-"""The models that files name: whether there are such, and whether they know what is set for them."""
+"""Checks the model names in agent files and in `agentsd.yaml`, and the settings that agents pass to models."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from framework.types.spec import AgentSpec
 from framework.types.text import did_you_mean
 
 _HINT = "write provider/model, or an alias from agentsd.yaml"
-_ALIAS_HINT = "write provider/model: the provider is the one whose format the server speaks, mostly openai"
+_ALIAS_HINT = "write provider/model, where the provider is the one whose API the server implements, usually openai"
 
 
 def setting_problems(settings: Settings, source: bytes, models: Collection[str]) -> Iterator[Problem]:
-    """What is wrong with the models that the settings name, as far as they come from this file or the environment.
+    """Yield a problem for each unknown model in the settings that this file or the environment names.
 
     Args:
-        settings: as they are in effect.
-        source: of `agentsd.yaml`.
-        models: all there are but the settings' own.
+        settings: the settings in effect.
+        source: the bytes of `agentsd.yaml`.
+        models: all known models except the aliases in the settings.
     """
     own = {*models, *settings.models}
     named: dict[KeyPath, str | None] = {("model",): settings.model, ("routing", "model"): settings.routing.model}
     aliases: dict[KeyPath, str | None] = {("models", n, "model"): alias.model for n, alias in settings.models.items()}
     checked = [(path, name, unknown_model(name, own)) for path, name in named.items() if name]
     checked += [(path, name, unknown_model(name, models)) for path, name in aliases.items() if name]
-    wrong = [one for one in checked if one[2]]
-    if not wrong:
+    unknown = [entry for entry in checked if entry[2]]
+    if not unknown:
         return
     try:
         document = read_document(SETTINGS_FILE, source)
     except DocumentError:
-        return  # the settings are a program's own
+        return  # the settings come from the program, not from this file
     written, _ = expand(document, os.environ)
-    for path, name, message in wrong:
+    for path, name, message in unknown:
         hint = _ALIAS_HINT if path in aliases else _HINT
         if _at(written, path) == name:
             yield from mask_problems([document.problem(path, message, hint=hint)], source)
@@ -54,18 +54,18 @@ def _at(data: object, path: KeyPath) -> object:
 
 
 def model_problems(spec: AgentSpec, document: Document, models: Collection[str]) -> Iterator[Problem]:
-    """What is wrong with the models of an agent."""
+    """Yield a problem for each unknown model and each unsupported model setting of an agent."""
     for path, model in models_of(spec):
         if message := unknown_model(model, models):
             yield document.problem(path, message, hint=_HINT)
     provider = (spec.model or "").partition("/")[0]
     for name in unsupported_settings(provider, spec.model_settings):
-        hint = "take it out: it would do nothing"
-        yield document.problem(("model_settings", name), f"{provider} knows no {name}", hint=hint, at_key=True)
+        hint = "remove it: it would have no effect"
+        yield document.problem(("model_settings", name), f"{provider} does not support {name}", hint=hint, at_key=True)
 
 
 def models_of(spec: AgentSpec) -> Iterator[tuple[KeyPath, str]]:
-    """The models that an agent's file names, each with its place."""
+    """Yield the models that an agent file names, each with the path of its key."""
     if spec.model is not None:
         yield ("model",), spec.model
     yield from ((("fallback_models", index), name) for index, name in enumerate(spec.fallback_models))
@@ -74,20 +74,20 @@ def models_of(spec: AgentSpec) -> Iterator[tuple[KeyPath, str]]:
 
 
 def knows_models(spec: AgentSpec, models: Collection[str]) -> bool:
-    """Whether an agent's models are among these, or of these providers."""
+    """Return whether all models of an agent are known."""
     return not any(unknown_model(name, models) for _, name in models_of(spec))
 
 
 def unknown_model(name: str, models: Collection[str]) -> str:
-    """What is wrong with the name of a model; empty: nothing.
+    """Return why a model name is unknown, or an empty string if it is known.
 
     Args:
-        name: as files write it.
-        models: all there are; of a provider's, `provider/`.
+        name: the name as files contain it.
+        models: all known names; `provider/` covers every model of a provider.
     """
     provider, slash, rest = name.partition("/")
     if name in models or (rest and provider + slash in models):
         return ""
     if provider + "/" in models:
-        return f"unknown model {name!r}: {provider} is a provider, and which of its models is not said"
+        return f"unknown model {name!r}: {provider} is a provider; add the name of one of its models"
     return f"unknown model {name!r}{did_you_mean(provider, sorted(model.removesuffix('/') for model in models))}"

@@ -1,4 +1,4 @@
-"""Cost limits that could not be enforced: an agent has one, and the price of a model it may use is unknown."""
+"""Finds cost limits that cannot be enforced because the price of a model is unknown."""
 
 from __future__ import annotations
 
@@ -17,58 +17,58 @@ _LIMIT_PATH = ("runtime_policy", "max_cost_usd")
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """Which models have a price, as far as the settings and the built-in table say."""
+    """The models whose price is known from the settings or the built-in table."""
 
     default: str
-    """The model of agents that name none."""
+    """The model of agents that do not name one."""
     routing: str | None
-    """The model that chooses agents; its cost counts towards the run's."""
+    """The model that selects agents; its cost counts towards the run's limit."""
     aliases: Mapping[str, ModelAlias]
     own: Collection[str]
-    """Names of the program's own clients, and `offline`: they are checked when a run asks them."""
+    """Names of clients that the program passes in, and `offline`. Their prices are checked when a run calls them."""
 
     @classmethod
     def of(cls, settings: Settings, own: Collection[str]) -> PriceList:
-        """The price list of a generation."""
+        """Return the price list of a generation with these settings."""
         return cls(settings.model, settings.routing.model, settings.models, own)
 
     def has_price(self, name: str) -> bool:
-        """Return whether the price of a model is known, be it 0."""
+        """Return whether the price of a model is known; it may be 0."""
         if name in self.own:
             return True
         alias = self.aliases.get(name)
         model = alias.model if alias else name
-        given = (alias.capabilities if alias else None) or Capabilities()
-        return model in self.own or given.over(known_capabilities(model)).prices is not None
+        configured = (alias.capabilities if alias else None) or Capabilities()
+        return model in self.own or configured.over(known_capabilities(model)).prices is not None
 
     def unpriced(self, spec: AgentSpec, specs: Mapping[str, AgentSpec]) -> Iterator[tuple[str, str]]:
-        """Yield each model without a price that a run of the agent may ask, with what asks it."""
+        """Yield each model without a price that a run of the agent may call, and the key that names it."""
         if self.routing and not self.has_price(self.routing):
             yield self.routing, "routing.model"
-        seen, waiting = {spec.name}, [spec]
-        while waiting:
-            one = waiting.pop()
-            used = [(name, ".".join(map(str, path))) for path, name in models_of(one)]
-            if one.model is None:
+        seen, queue = {spec.name}, [spec]
+        while queue:
+            current = queue.pop()
+            used = [(name, ".".join(map(str, path))) for path, name in models_of(current)]
+            if current.model is None:
                 used.append((self.default, f"the default model of {SETTINGS_FILE}"))
-            whose = "" if one is spec else f"{one.name}: "
-            yield from ((name, whose + place) for name, place in used if not self.has_price(name))
-            fresh = [name for name in one.sub_agents if name in specs and name not in seen]
-            seen.update(fresh)
-            waiting += [specs[name] for name in fresh]
+            owner = "" if current is spec else f"{current.name}: "
+            yield from ((name, owner + place) for name, place in used if not self.has_price(name))
+            unseen = [name for name in current.sub_agents if name in specs and name not in seen]
+            seen.update(unseen)
+            queue += [specs[name] for name in unseen]
 
 
 def price_problems(
     spec: AgentSpec, document: Document, specs: Mapping[str, AgentSpec], prices: PriceList
 ) -> Iterator[Problem]:
-    """Yield an error for an agent's cost limit if a model that it, or a sub-agent, may ask has no price."""
-    if found := next(prices.unpriced(spec, specs), None):
-        name, place = found
+    """Yield an error for an agent's cost limit if it, or a sub-agent, may call a model without a price."""
+    if unpriced := next(prices.unpriced(spec, specs), None):
+        name, place = unpriced
         message = f"max_cost_usd cannot be enforced: the price of {name} is unknown ({place})"
         yield document.problem(_LIMIT_PATH, message, hint=price_hint(name, name in prices.aliases), at_key=True)
 
 
 def price_hint(name: str, is_alias: bool) -> str:
-    """Return what to write so that a cost limit can be enforced."""
+    """Return the hint on how to set a price, so that a cost limit can be enforced."""
     place = f"models.{name}" if is_alias else f"a model {name} under `models`"
-    return f"set capabilities.prices of {place} in {SETTINGS_FILE}: US dollars for a million tokens, or `free`"
+    return f"set capabilities.prices of {place} in {SETTINGS_FILE}: US dollars per million tokens, or `free`"

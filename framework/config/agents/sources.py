@@ -1,4 +1,4 @@
-"""Files of tool sources (`plugins/*.yaml`): the MCP servers and skill hosts of a project."""
+"""Reads the declarations of MCP servers and skill hosts in `plugins/*.yaml`."""
 
 from __future__ import annotations
 
@@ -20,57 +20,57 @@ _SUFFIXES = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class DeclaredSource:
-    """One source, as a file declares it."""
+    """The declaration of one MCP server or skill host."""
 
     name: str
-    """What the names of its tools begin with: `mcp.docs`, `skill.files`."""
+    """The prefix of its tool names: `mcp.docs`, `skill.files`."""
     config: McpServer | SkillHost
     document: Document
     path: tuple[str, str]
 
     def problem(self, message: str) -> Problem:
-        """A warning at the source's place: agents go on without what it cannot give."""
-        found = self.document.problem(self.path, message, at_key=True)
-        return found.model_copy(update={"severity": "warning", "excerpt": None})
+        """Return a warning at the line of the declaration. Only a warning: agents run without the source's tools."""
+        problem = self.document.problem(self.path, message, at_key=True)
+        return problem.model_copy(update={"severity": "warning", "excerpt": None})
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFiles:
-    """All sources of a project, by name."""
+    """All sources that a project declares, by name."""
 
     declared: Mapping[str, DeclaredSource]
     problems: tuple[Problem, ...] = ()
 
 
 class SourceCache:
-    """Reads the files when their bytes change; one that cannot be used keeps what it declared last."""
+    """Reads the files when their bytes change. An invalid file keeps its last valid declarations."""
 
     def __init__(self) -> None:
         self._read: dict[str, tuple[bytes, tuple[DeclaredSource, ...], tuple[Problem, ...]]] = {}
 
     def read(self, files: Mapping[str, bytes], unreadable: Mapping[str, Problem]) -> SourceFiles:
-        """What these files declare. Of two that use one name, the first by path has it."""
+        """Return the sources that these files declare. For duplicate names, the first file by path wins."""
         before, self._read = self._read, {}
         for path in [path for path in unreadable if path in before]:
-            self._read[path] = (b"", before[path][1], ())  # why, the snapshot tells
+            self._read[path] = (b"", before[path][1], ())  # the snapshot reports the reason
         for path in (path for path in files if path.endswith(_SUFFIXES)):
-            known = before.get(path)
-            if known and known[0] == files[path]:
-                self._read[path] = known
+            cached = before.get(path)
+            if cached and cached[0] == files[path]:
+                self._read[path] = cached
                 continue
             try:
                 self._read[path] = files[path], tuple(read_sources(path, files[path], os.environ)), ()
             except ParseError as error:
-                self._read[path] = files[path], known[1] if known else (), error.problems
-            except Exception as error:  # noqa: BLE001 - whatever one file causes, the others are read
-                self._read[path] = files[path], known[1] if known else (), (problem_from_exception(path, error),)
+                self._read[path] = files[path], cached[1] if cached else (), error.problems
+            except Exception as error:  # noqa: BLE001 - one file must not keep the others from being read
+                self._read[path] = files[path], cached[1] if cached else (), (problem_from_exception(path, error),)
         declared: dict[str, DeclaredSource] = {}
         problems: list[Problem] = []
-        for _, (_, found, wrong) in sorted(self._read.items()):
-            problems.extend(wrong)
-            for source in found:
+        for _, (_, sources, errors) in sorted(self._read.items()):
+            problems.extend(errors)
+            for source in sources:
                 if first := declared.get(source.name):
-                    message = f"{source.name} is also declared in {first.document.path}, which is used"
+                    message = f"{source.name} is already declared in {first.document.path}; this declaration is ignored"
                     problems.append(source.document.problem(source.path, message, at_key=True))
                 else:
                     declared[source.name] = source
@@ -78,7 +78,7 @@ class SourceCache:
 
 
 def read_sources(path: str, source: bytes, environ: Mapping[str, str]) -> Iterator[DeclaredSource]:
-    """What one file declares; raises ParseError, which shows no line that holds a secret."""
+    """Yield the sources that one file declares. Raises ParseError, without lines that contain a secret."""
     try:
         document = read_document(path, source)
     except DocumentError as error:
@@ -87,11 +87,11 @@ def read_sources(path: str, source: bytes, environ: Mapping[str, str]) -> Iterat
     if problems:
         raise ParseError(mask_problems(problems, source))
     try:
-        found = Sources.model_validate(data)
+        sources = Sources.model_validate(data)
     except ValidationError as error:
-        wrong = validation_problems(error.errors(include_url=False), document, Sources)
-        raise ParseError(mask_problems(sort_problems(wrong), source)) from None
-    for name, server in found.mcp_servers.items():
+        errors = validation_problems(error.errors(include_url=False), document, Sources)
+        raise ParseError(mask_problems(sort_problems(errors), source)) from None
+    for name, server in sources.mcp_servers.items():
         yield DeclaredSource(f"mcp.{name}", server, document, ("mcp_servers", name))
-    for name, host in found.skill_hosts.items():
+    for name, host in sources.skill_hosts.items():
         yield DeclaredSource(f"skill.{name}", host, document, ("skill_hosts", name))

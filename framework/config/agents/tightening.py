@@ -1,7 +1,7 @@
-"""What a file that cannot be used still restricts: its rules and limits apply to the last good version of its agent.
+"""Applies the restrictions of an invalid file to the last good version of its agent.
 
-An edit that takes rights away must not wait for the mending of a template, or of a key that has nothing to do with
-rights. Only what restricts is taken; whatever the file would permit in addition waits until all of it can be used.
+An edit that removes permissions must not wait until an unrelated error in the same file, or in a template, is fixed.
+Only restrictions take effect; additional permissions in the file wait until the whole file is valid.
 """
 
 from __future__ import annotations
@@ -24,89 +24,89 @@ from framework.types.problem import Problem
 from framework.types.spec import AgentSpec, SkillPolicy
 
 _PERMISSION_SECTIONS = tuple(dict.fromkeys(key.partition(".")[0] for key in (*LIST_EFFECTS, *VALUE_EFFECTS)))
-"""The keys of an agent file that say what the agent may do or use up."""
+"""The top-level keys of an agent file that control what the agent may do and consume."""
 _ALLOW, _MCP_POLICY = "skill_policy.allow", "mcp_policy"
 _ADDING = frozenset(key for key, (adding, _) in LIST_EFFECTS.items() if adding == "tightens")
-_ONE_SIDED = "the last good version and the file as saved do not both offer it"
+_ONE_SIDED = "it is not offered by both the last good version and the saved file"
 
 
 @dataclass(frozen=True, slots=True)
 class SavedPermissions:
-    """The rights in a file as it was saved, as far as they can be read."""
+    """The readable permissions of a saved file."""
 
     spec: AgentSpec
-    """The last good version, with these rights instead of its own."""
+    """The spec of the last good version with the permissions of the saved file."""
     document: Document
     unread: tuple[KeyPath, ...] = ()
-    """What is invalid."""
+    """The paths of invalid values."""
 
     def indices(self, key: str, count: int) -> list[int]:
-        """Where the items of a list stand in the file; invalid ones are not part of the list."""
+        """Return the positions in the file of the `count` valid items of a list."""
         path = tuple(key.split("."))
         skipped = {where[-1] for where in self.unread if where[:-1] == path}
         return [index for index in range(count + len(skipped)) if index not in skipped]
 
 
 def read_permissions(path: str, source: bytes, last_good: AgentSpec) -> SavedPermissions | None:
-    """Read the rights in a file that is invalid somewhere; None if it is no YAML at all."""
+    """Read the permissions in an invalid file. Return None if it is not YAML."""
     try:
         document = read_document(path, source)
     except DocumentError:
         return None
     if document.data.get("name", last_good.name) != last_good.name:
-        return SavedPermissions(last_good, document)  # it is another agent's
-    rights = {key: value for key, value in document.data.items() if key in _PERMISSION_SECTIONS}
-    data, unread = merge_valid(AgentSpec, last_good.model_dump(mode="json", by_alias=True), rights, _ADDING)
+        return SavedPermissions(last_good, document)  # the file now defines another agent
+    permissions = {key: value for key, value in document.data.items() if key in _PERMISSION_SECTIONS}
+    data, unread = merge_valid(AgentSpec, last_good.model_dump(mode="json", by_alias=True), permissions, _ADDING)
     unknown = (key for key in document.data.keys() - AgentSpec.model_fields.keys())
     unread += [(key,) for key in unknown if get_close_matches(key, _PERMISSION_SECTIONS, n=1)]
     return SavedPermissions(AgentSpec.model_validate(data), document, tuple(unread))
 
 
 def tighten_agent(last_good: Agent, saved: SavedPermissions) -> Agent:
-    """The last good version of an agent with what its file restricts; the very same object if that is nothing."""
-    was = last_good.spec.model_dump(mode="json", by_alias=True)
-    now = saved.spec.model_dump(mode="json", by_alias=True)
-    kept, origins = deepcopy(was), dict[KeyPath, KeyPath]()
+    """Return the last good version with the restrictions of its saved file; the same object if there are none."""
+    before = last_good.spec.model_dump(mode="json", by_alias=True)
+    after = saved.spec.model_dump(mode="json", by_alias=True)
+    data, origins = deepcopy(before), dict[KeyPath, KeyPath]()
     for key in LIST_EFFECTS:
         if key in _ADDING:
-            _add_restrictions(kept, key, get_dotted(now, key), origins, saved)
+            _add_restrictions(data, key, get_dotted(after, key), origins, saved)
         elif key != _ALLOW:
-            _set_at_key(kept, key, [item for item in get_dotted(was, key) if item in get_dotted(now, key)])
+            _set_at_key(data, key, [item for item in get_dotted(before, key) if item in get_dotted(after, key)])
     for key, effect in VALUE_EFFECTS.items():
-        before, after = get_dotted(was, key), get_dotted(now, key)
-        if key != _MCP_POLICY and before != after and effect(before, after) == "tightens":
-            _set_at_key(kept, key, after)
+        old, new = get_dotted(before, key), get_dotted(after, key)
+        if key != _MCP_POLICY and old != new and effect(old, new) == "tightens":
+            _set_at_key(data, key, new)
             origins[tuple(key.split("."))] = tuple(key.split("."))
-    for name, policy in kept[_MCP_POLICY].items():
-        policy["pin"] = "block" if now[_MCP_POLICY].get(name, {}).get("pin") != "warn" else policy["pin"]
-    _drop_missing_hooks(kept, last_good)
-    _intersect_tools(kept, last_good, saved.spec.skill_policy, origins)
-    if kept == was:
+    for name, policy in data[_MCP_POLICY].items():
+        policy["pin"] = "block" if after[_MCP_POLICY].get(name, {}).get("pin") != "warn" else policy["pin"]
+    _drop_missing_hooks(data, last_good)
+    _intersect_tools(data, last_good, saved.spec.skill_policy, origins)
+    if data == before:
         return last_good
-    checked = AgentSpec.model_validate(kept)
+    checked = AgentSpec.model_validate(data)
     spec = last_good.spec.model_copy(update={section: getattr(checked, section) for section in _PERMISSION_SECTIONS})
-    digest = source_digest(last_good.digest, json.dumps(kept, sort_keys=True, default=str))
+    digest = source_digest(last_good.digest, json.dumps(data, sort_keys=True, default=str))
     return _restricted_agent(last_good, spec, _merge_marks(last_good.document, saved.document, origins), digest)
 
 
 def _restricted_agent(last_good: Agent, spec: AgentSpec, document: Document, digest: str) -> Agent:
-    """An agent in its last good version, under a spec that permits less."""
+    """Return the last good version of an agent with a stricter spec."""
     agent = assemble(spec, document, digest, last_good.context)
     return replace(agent, warnings=last_good.warnings, original=last_good)
 
 
 def permission_warnings(agent: Agent, saved: SavedPermissions | None, path: str) -> Iterator[Problem]:
-    """Warnings about a file that cannot be used: what of its rights is live, and what is not."""
-    stays = f"the last good version of {agent.name!r} stays in force"
+    """Yield warnings about an invalid file: which of its permissions are in effect, and which are not."""
+    fallback = f"the last good version of {agent.name!r} stays in effect"
     if saved is None:
-        message = f"the rules and limits in this file are NOT live: they cannot be read; {stays}"
+        message = f"the rules and limits in this file are NOT in effect: the file cannot be read; {fallback}"
         yield Problem(path=path, message=message, severity="warning")
         return
     for where in saved.unread:
-        message = f"{'.'.join(map(str, where))} is NOT live: it cannot be read; {stays}"
+        message = f"{'.'.join(map(str, where))} is NOT in effect: it is invalid; {fallback}"
         yield saved.document.problem(where, message, at_key=True).model_copy(update={"severity": "warning"})
     if agent.original is not None:
-        message = f"of this file only what restricts {agent.name!r} is live; otherwise {stays}"
+        message = f"only the restrictions in this file are in effect; otherwise {fallback}"
         yield Problem(path=path, message=message, severity="warning")
 
 
@@ -114,28 +114,28 @@ def permission_warnings(agent: Agent, saved: SavedPermissions | None, path: str)
 
 
 def _add_restrictions(
-    kept: JsonObject, key: str, items: list[Any], origins: dict[KeyPath, KeyPath], saved: SavedPermissions
+    data: JsonObject, key: str, items: list[Any], origins: dict[KeyPath, KeyPath], saved: SavedPermissions
 ) -> None:
-    """Add what restricts by being there."""
+    """Append the items of a list in which every item restricts, such as deny rules."""
     path: KeyPath = tuple(key.split("."))
-    own: list[Any] = get_dotted(kept, key)
-    known = {json.dumps(item, sort_keys=True) for item in own}
+    own: list[Any] = get_dotted(data, key)
+    existing = {json.dumps(item, sort_keys=True) for item in own}
     for index, item in zip(saved.indices(key, len(items)), items, strict=False):
-        if json.dumps(item, sort_keys=True) not in known:
+        if json.dumps(item, sort_keys=True) not in existing:
             origins[(*path, len(own))] = (*path, index)
             own.append(item)
 
 
-def _drop_missing_hooks(kept: JsonObject, last_good: Agent) -> None:
-    """A hook that the last good version's plugins do not have cannot be called."""
-    there = last_good.context.toolbox.extensions
-    for place, names in kept["hooks"].items():
-        kept["hooks"][place] = [name for name in names if name in there]
+def _drop_missing_hooks(data: JsonObject, last_good: Agent) -> None:
+    """Remove hooks that the plugins of the last good version do not define: they cannot be called."""
+    extensions = last_good.context.toolbox.extensions
+    for place, names in data["hooks"].items():
+        data["hooks"][place] = [name for name in names if name in extensions]
 
 
-def _intersect_tools(kept: JsonObject, last_good: Agent, saved: SkillPolicy, origins: dict[KeyPath, KeyPath]) -> None:
-    """Allow only what both versions allow; deny what one of them asks about and the other does not offer."""
-    policy, own = kept["skill_policy"], last_good.spec.skill_policy
+def _intersect_tools(data: JsonObject, last_good: Agent, saved: SkillPolicy, origins: dict[KeyPath, KeyPath]) -> None:
+    """Allow only tools that both versions allow. Deny those that one asks about and the other does not offer."""
+    policy, own = data["skill_policy"], last_good.spec.skill_policy
     asks = [[rule.tool for rule in rules] for rules in (own.ask, saved.ask)]
     if own.allow == saved.allow and asks[0] == asks[1]:
         return
@@ -156,12 +156,12 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _literal(name: str) -> str:
-    """A pattern that matches this very name."""
+    """Return a pattern that matches only this name."""
     return re.sub(r"[*?\[]", r"[\g<0>]", name)
 
 
 def _merge_marks(last_good: Document, saved: Document, origins: Mapping[KeyPath, KeyPath]) -> Document:
-    """The last good document, in which what was added stands where the saved one has it."""
+    """Return the last good document, where each added item has its position in the saved document."""
     marks = dict(last_good.marks)
     for path, origin in origins.items():
         marks[path] = saved.marks[next(p for p in (origin[:n] for n in range(len(origin), -1, -1)) if p in saved.marks)]

@@ -1,4 +1,4 @@
-"""The tools there are: the process's own, and those of the plugin files, each at its last good version."""
+"""The tools of a generation: those of the process, of plugin files and of tool servers."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from framework.types.errors import ConfigError
 from framework.types.problem import Problem
 
 _LOADS_PER_COLLECTION = 20
-"""Modules are in cycles, and what pydantic keeps for them is large: left to itself the collector comes too late."""
+"""Plugin loads per forced garbage collection. Modules are in reference cycles with large Pydantic data, and automatic
+collections come too late for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A plugin file as it was last read."""
+    """The result of the last read of a plugin file."""
 
     source: Mapping[str, bytes | None] | None = None
-    """The file and its helpers; none if it could not be read."""
+    """The bytes of the file and its helper files (None: missing); None if the file was unreadable."""
     plugin: Plugin | None = None
     problems: tuple[Problem, ...] = ()
 
     def is_of(self, files: Mapping[str, bytes]) -> bool:
-        """Whether these files are what was read."""
+        """Return whether these files still have the bytes that were read."""
         return self.source is not None and all(files.get(path) == source for path, source in self.source.items())
 
 
@@ -42,33 +43,35 @@ class Toolbox:
 
     tools: Mapping[str, Tool]
     extensions: Mapping[str, Extension] = field(default_factory=dict)
-    """Executors and hooks of plugins."""
+    """Executors and hooks that plugins define, by name."""
     digests: Mapping[str, str] = field(default_factory=dict)
-    """Of the source of each tool and extension that comes from a file, by its name."""
+    """Digest of the source of each tool and extension that comes from a file or a server, by its name."""
     problems: tuple[Problem, ...] = ()
     plugins: tuple[Plugin, ...] = ()
-    """Those that serve, with tools or without."""
+    """The current plugins, each in its last good version."""
     external: ExternalTools = field(default_factory=ExternalTools)
-    """What tool servers give."""
+    """The tools of tool servers."""
 
     def with_external(self, external: ExternalTools) -> Toolbox:
-        """The same, and the tools of servers; of one whose name is taken on the wire, a problem."""
+        """Return a copy with the tools of servers. A tool whose wire name is already in use becomes a warning."""
         tools, problems = dict(self.tools), list(self.problems)
-        taken = {tool.definition.wire_name: tool.name for tool in tools.values()}
+        names = {tool.definition.wire_name: tool.name for tool in tools.values()}
         for tool in external.tools:
             wire = tool.definition.wire_name
-            if wire in taken:
-                message = f"{tool.name} cannot be used: to models its name is the same as that of {taken[wire]}"
+            if wire in names:
+                message = (
+                    f"{tool.name} is not available: its name in requests to models is already used by {names[wire]}"
+                )
                 problems.append(Problem(path="plugins", message=message, severity="warning"))
             else:
-                tools[tool.name], taken[wire] = tool, tool.name
+                tools[tool.name], names[wire] = tool, tool.name
         digests = {**self.digests, **external.digests}
         problems.extend(external.problems)
         return replace(self, tools=tools, digests=digests, problems=tuple(problems), external=external)
 
 
 class PluginCache:
-    """Loads plugin files when their bytes change."""
+    """Loads plugin files when their bytes change, and keeps the loaded plugins."""
 
     def __init__(self, own_tools: Iterable[Tool]) -> None:
         self._own_tools = tuple(own_tools)
@@ -78,7 +81,7 @@ class PluginCache:
 
     @property
     def paths(self) -> list[str]:
-        """The plugin files there were last."""
+        """The paths of the plugin files at the last call of `toolbox`."""
         return list(self._loaded)
 
     def toolbox(
@@ -89,35 +92,36 @@ class PluginCache:
         *,
         is_serving: bool = False,
     ) -> Toolbox:
-        """The tools of these files. One that fails, or takes names that are in use, keeps the tools it has `live`.
+        """Return the tools of these files, and those of the process.
 
-        Where the process is serving already, a file that changed is loaded in a child process first.
+        A file that fails to load, or whose tool names are in use, keeps its plugin from `live`. If the process
+        `is_serving` already, a changed file is first loaded in a child process, because loading it may hang.
         """
         before = self._loaded
         self._loaded = {path: _Loaded() for path in filter(is_plugin, unreadable)}
         for path in filter(is_plugin, files):
-            known = before.get(path, _Loaded())
-            self._loaded[path] = known if known.is_of(files) else self._load(path, files, trial=is_serving)
-        kept = {plugin.path: plugin for plugin in live if plugin.path in self._loaded}
+            cached = before.get(path, _Loaded())
+            self._loaded[path] = cached if cached.is_of(files) else self._load(path, files, trial=is_serving)
+        current = {plugin.path: plugin for plugin in live if plugin.path in self._loaded}
         problems: list[Problem] = []
         for path, loaded in sorted(self._loaded.items()):
             problems.extend(loaded.problems)
             if loaded.plugin:
                 try:
-                    self._index({**kept, path: loaded.plugin}.values())
-                    kept[path] = loaded.plugin
+                    self._index({**current, path: loaded.plugin}.values())
+                    current[path] = loaded.plugin
                 except ConfigError as error:
                     problems.append(Problem(path=path, message=error.message))
-                except Exception as error:  # noqa: BLE001 - what a plugin defines may raise when it is looked at
+                except Exception as error:  # noqa: BLE001 - objects that a plugin defines may raise when they are inspected
                     problems.append(problem_from_exception(path, error))
-        plugins = tuple(plugin for _, plugin in sorted(kept.items()))
+        plugins = tuple(plugin for _, plugin in sorted(current.items()))
         extensions = {extension.name: extension for plugin in plugins for extension in plugin.extensions}
         digests = {tool.name: _digest(plugin) for plugin in plugins for tool in plugin.tools}
         digests |= {extension.name: _digest(plugin) for plugin in plugins for extension in plugin.extensions}
         return Toolbox(self._index(plugins), extensions, digests, tuple(problems), plugins)
 
     def reject(self, failed: Mapping[Plugin, tuple[Problem, ...]]) -> None:
-        """Take back plugins that cannot be used after all, and why."""
+        """Remove plugins whose setup failed; `failed` maps each to the reasons."""
         for plugin, problems in failed.items():
             loaded = self._loaded.get(plugin.path)
             if loaded and loaded.plugin is plugin:
@@ -134,7 +138,7 @@ class PluginCache:
             return _Loaded(plugin.files, plugin)
         except PluginError as error:
             return _Loaded(plugin_files(path, files), problems=error.problems)
-        except Exception as error:  # noqa: BLE001 - whatever one plugin causes, the others are loaded
+        except Exception as error:  # noqa: BLE001 - one plugin must not keep the others from loading
             return _Loaded(plugin_files(path, files), problems=(problem_from_exception(path, error),))
 
     def _index(self, plugins: Iterable[Plugin]) -> dict[str, Tool]:
@@ -142,7 +146,7 @@ class PluginCache:
 
 
 def _digest(plugin: Plugin) -> str:
-    """Of all that it was made from."""
+    """Return the digest of a plugin's file and its helper files."""
     return source_digest(*(part for file in sorted(_present(plugin.files).items()) for part in file))
 
 

@@ -1,4 +1,4 @@
-"""An exception that no code expects while a file is read: a Problem of that file, so that the others can go live."""
+"""Converts an unexpected exception to a `Problem` of the file that caused it, so that other files still load."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MAX_CHARS = 500
 
 
 def problem_from_exception(path: str, error: BaseException) -> Problem:
-    """The file's Problem; the log gets where it was raised."""
-    log.error("%s: an unexpected error while it was read: %s", path, places(error))
+    """Return the problem of the file at `path`, and log where the exception was raised."""
+    log.error("%s: unexpected error while reading the file: %s", path, places(error))
     try:
         text = str(error)[:_MAX_CHARS]
-    except BaseException:  # noqa: BLE001 - showing an exception of a plugin runs the plugin's code
+    except BaseException:  # noqa: BLE001 - str() of a plugin's exception runs the plugin's code
         text = ""
-    because = f": {redact(text)}" if text else ""
-    message = f"cannot be used: {type(error).__name__}{because}".encode("utf-8", "backslashreplace").decode()
+    detail = f": {redact(text)}" if text else ""
+    message = f"unexpected error: {type(error).__name__}{detail}".encode("utf-8", "backslashreplace").decode()
     return Problem(path=path, message=message)

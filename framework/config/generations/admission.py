@@ -1,4 +1,4 @@
-"""What may keep a generation from going live as a whole: broken settings, strict mode, and the cases of the gate."""
+"""Decides whether a candidate may go live: settings errors, strict mode, and the gate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from framework.config.settings import ReloadSettings
 from framework.types.problem import Problem
 
 Gate = Callable[[Generation], Awaitable[Sequence[Problem]]]
-"""Examines a candidate before it goes live; what it finds keeps the candidate from doing so."""
+"""Checks a candidate, for instance by running test cases. Returned problems reject it."""
 
 
 class Admission:
@@ -21,17 +21,17 @@ class Admission:
 
     @property
     def runs_cases(self) -> bool:
-        """Whether what goes live depends on the files of cases."""
+        """Return whether candidates must pass the gate, which depends on test case files."""
         return self._gate is not None
 
     def check_files(self, generation: Generation) -> tuple[Problem, ...]:
-        """What is wrong with a candidate, without running a case; empty if it may go live."""
+        """Return why a candidate is rejected without asking the gate; empty if it is not."""
         if generation.rejection:
             return generation.rejection
         return generation.problems if self._strict and generation.errors else ()
 
     async def check(self, generation: Generation) -> tuple[Problem, ...]:
-        """What is wrong with a candidate; empty if it may go live."""
-        if unusable := self.check_files(generation):
-            return unusable
+        """Return why a candidate is rejected, by its files or by the gate; empty if it may go live."""
+        if problems := self.check_files(generation):
+            return problems
         return tuple(await self._gate(generation)) if self._gate else ()

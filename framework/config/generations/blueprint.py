@@ -1,4 +1,7 @@
-"""What an agent's runs need to go on when the project's files are others, as data: its own files, by their digest."""
+"""The files that an agent is made of, stored with its runs so that they can be resumed after edits.
+
+Blueprints are stored under the digest of their files.
+"""
 
 from __future__ import annotations
 
@@ -17,44 +20,46 @@ from framework.types.errors import ConfigError
 
 
 class Blueprints:
-    """Makes blueprints of agents, and agents of blueprints."""
+    """Creates blueprints from agents, and agents from blueprints."""
 
     def __init__(self, executors: Collection[str]) -> None:
         self._executors = executors
-        self._made: dict[str, Blueprint] = {}
-        self._of = -1
+        self._cache: dict[str, Blueprint] = {}
+        self._generation = -1
 
     def of(self, generation: Generation, name: str) -> Blueprint:
-        """The files that an agent of a generation is made of."""
-        if generation.number != self._of:
-            self._made, self._of = {}, generation.number
-        if name not in self._made:
+        """Return the blueprint of an agent."""
+        if generation.number != self._generation:
+            self._cache, self._generation = {}, generation.number
+        if name not in self._cache:
             files = dict(_files(generation.agents, name))
-            self._made[name] = Blueprint(
+            self._cache[name] = Blueprint(
                 source_digest(*(part for file in sorted(files.items()) for part in file)), files
             )
-        return self._made[name]
+        return self._cache[name]
 
     def matches(self, digest: str, generation: Generation, name: str) -> bool:
-        """Is an agent of a generation made of exactly these files?"""
+        """Return whether an agent of a generation consists of exactly the files with this digest."""
         return name in generation.agents and self.of(generation, name).digest == digest
 
     def agents(self, blueprint: Blueprint, current: Generation) -> dict[str, Agent]:
-        """The agents of a blueprint, with the tools, hooks and executors that there are now.
+        """Return the agents of a blueprint, with the current tools, hooks and executors.
 
         Raises:
-            ConfigError: it needs a hook or an executor that is not there any more, or cannot be read by this version.
+            ConfigError: a hook or executor no longer exists, or a file is invalid for this version of agentsd.
         """
-        below = PROMPTS_FOLDER + "/"
-        templates = {name.removeprefix(below): text for name, text in blueprint.files.items() if name.startswith(below)}
+        prefix = PROMPTS_FOLDER + "/"
+        templates = {
+            path.removeprefix(prefix): text for path, text in blueprint.files.items() if path.startswith(prefix)
+        }
         try:
             parsed = [
                 ParsedAgent(*parse_agent(path, text.encode()), digest=source_digest(text))
                 for path, text in blueprint.files.items()
-                if not path.startswith(below)
+                if not path.startswith(prefix)
             ]
         except ParseError as error:
-            raise ConfigError("the agent as the run began with it cannot be read any more", error.problems) from None
+            raise ConfigError("cannot read the agent files stored with the run", error.problems) from None
         extensions = {one.name: one for plugin in current.live_plugins for one in plugin.extensions}
         toolbox = Toolbox(current.tools, extensions, external=current.external)
         specs = {own.spec.name: own.spec for own in parsed}
@@ -62,21 +67,21 @@ class Blueprints:
         for own in parsed:
             missing = [n for n in extensions_of(own.spec) if n not in extensions and n not in self._executors]
             if missing:
-                named = ", ".join(missing)
-                raise ConfigError(f"the agent {own.spec.name!r} needs {named}, which no plugin has any more")
+                names = ", ".join(missing)
+                raise ConfigError(f"agent {own.spec.name!r} needs {names}: no plugin defines it any longer")
         return {own.spec.name: assemble(own.spec, own.document, own.digest, context) for own in parsed}
 
 
 def _files(agents: Mapping[str, Agent], name: str) -> Iterator[tuple[str, str]]:
-    """Of an agent and all that it may call, directly or not."""
-    left, seen = [name], {name}
-    while left:
-        agent = agents[left.pop()]
+    """Yield path and text of the files of an agent and of all its direct and indirect sub-agents."""
+    queue, seen = [name], {name}
+    while queue:
+        agent = agents[queue.pop()]
         yield agent.path, agent.document.source.decode("utf-8-sig")
         for template, source in agent.prompts.closure(templates_of(agent.spec)).items():
             if template in agent.prompts.project_names:
                 yield f"{PROMPTS_FOLDER}/{template}", source
-        for below in agent.spec.sub_agents:
-            if below not in seen and below in agents:
-                seen.add(below)
-                left.append(below)
+        for sub_agent in agent.spec.sub_agents:
+            if sub_agent not in seen and sub_agent in agents:
+                seen.add(sub_agent)
+                queue.append(sub_agent)

@@ -1,4 +1,4 @@
-"""A generation that has been built but is not live: what it would change, and in which direction."""
+"""A generation that is built but not live, with the changes that it would make."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from framework.types.events import ConfigRejected, ConfigReloaded
 from framework.types.problem import Problem
 
 ReloadOutcome = Literal["applied", "partial", "rejected", "unchanged"]
-"""What becomes of files: all of them can be used, some, none may go live, or they say nothing new."""
+"""The result of a reload: all files are valid, some are, the edit is rejected, or no file has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The next generation beside the current one."""
+    """The next generation, compared with the current one."""
 
     generation: Generation
     before: Generation
     changes: tuple[Change, ...]
     snapshot: Snapshot | None = None
-    """The files it was built from; none if it has been live before."""
+    """The files it was built from; None for a rollback."""
     built: tuple[int, int] | None = None
-    """From when to when it was built: Unix time in nanoseconds."""
+    """Start and end of the build, as Unix time in nanoseconds."""
 
     @classmethod
     def of(
@@ -36,38 +36,38 @@ class Candidate:
         snapshot: Snapshot | None = None,
         built: tuple[int, int] | None = None,
     ) -> Candidate:
-        """Compare a built generation with the one that is live."""
+        """Compare a built generation with the live one."""
         old = {name: agent.spec for name, agent in before.agents.items()}
         new = {name: agent.spec for name, agent in generation.agents.items()}
         changes = (*diff_settings(before.settings, generation.settings), *diff_agents(old, new))
         return cls(generation, before, changes, snapshot, built)
 
     def with_traceparent(self, traceparent: str) -> Candidate:
-        """The same; its generation knows where in a trace it went live."""
+        """Return a copy whose generation has this `traceparent`; the same object if it is empty."""
         return replace(self, generation=replace(self.generation, traceparent=traceparent)) if traceparent else self
 
     @property
     def digest(self) -> str:
-        """Of the bytes it was built from."""
+        """The digest of the files that it was built from."""
         return self.generation.digest
 
     @property
     def widens(self) -> bool:
-        """Some agent may do or use up more than before."""
+        """Whether some agent may do or consume more than before."""
         return any(change.effect == "widens" for change in self.changes)
 
     @property
     def restricts(self) -> list[str]:
-        """The agents that may do or use up less than before; `agentsd.yaml` for what applies to all."""
+        """The agents that may do or consume less than before; `agentsd.yaml` for restrictions that apply to all."""
         return sorted({change.agent for change in self.changes if change.effect == "tightens"})
 
     @property
     def removes(self) -> bool:
-        """Some agent is not there any more."""
+        """Whether an agent was removed."""
         return bool(self.before.agents.keys() - self.generation.agents.keys())
 
     def event(self) -> ConfigReloaded | ConfigRejected:
-        """What to tell once it is live: a set of files that changed nothing because they are broken was refused."""
+        """Return the event for its publication: `ConfigRejected` if errors kept every agent unchanged."""
         old, new = self.before.agents, self.generation.agents
         added, removed = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
         changed = sorted(name for name in new.keys() & old.keys() if new[name].digest != old[name].digest)
@@ -86,10 +86,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What the files would do, beside what is live."""
+    """The result of reading the files without publishing them."""
 
     outcome: ReloadOutcome
     candidate: Candidate
     held: bool
-    """A rollback holds the files back that it was made over."""
+    """Whether the files are ignored because of a rollback."""
     problems: tuple[Problem, ...]

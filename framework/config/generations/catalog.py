@@ -1,4 +1,7 @@
-"""What is live now, and how it changes: build the next generation beside the current one, then swap."""
+"""The live generation: reload, preview, publish and roll back.
+
+The next generation is built next to the current one, and published by a single assignment.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ Subscriber = Callable[[ConfigReloaded | ConfigRejected], None]
 
 
 class Catalog:
-    """Holds the current Generation. Reading `current` is a plain attribute; only publishing changes it."""
+    """Holds the current generation, in the attribute `current`. Only publishing changes it."""
 
     def __init__(
         self,
@@ -52,53 +55,53 @@ class Catalog:
         lifecycle: PluginLifecycle | None = None,
         connect: bool = False,
     ) -> None:
-        """Nothing is read yet.
+        """Create an empty catalog. The first `reload` reads the files.
 
         Args:
-            root: the project's folder, or its one file.
-            tools: that do not come from its files.
-            executors: that agents may name.
-            models: that agents may name, besides the aliases of the settings.
-            settings: that the process starts with.
-            fixed: what `agentsd.yaml` says changes nothing in them.
-            gate: what else may keep a candidate from going live, if the settings want that.
-            lifecycle: sets plugins up; without it nothing may be run, only looked at.
-            connect: to the tool servers that the files declare.
+            root: the project's folder, or its single agent file.
+            tools: tools that do not come from the project's files.
+            executors: names of executors that do not come from plugins.
+            models: names of models and providers, except the aliases in the settings.
+            settings: the settings at the start of the process.
+            fixed: ignore changes of `agentsd.yaml`.
+            gate: an additional check of candidates; used if `reload.gate` is set.
+            lifecycle: sets up plugins. Without it, agents can be inspected but not run.
+            connect: connect to the tool servers that the files declare.
         """
         self.root = root
         self.single = root.is_file()
-        """The project is one agent file."""
+        """Whether the project is a single agent file."""
         settings = settings or Settings()
         self.current: Generation = empty_generation(settings)
         self.history = History()
         self.problems: tuple[Problem, ...] = ()
-        """What is wrong with the files as they were last read, whether or not they went live."""
+        """Errors and warnings of the files that were last read, even if they were rejected."""
         self._admission = Admission(settings.reload, gate)
         self._builder = GenerationBuilder(tools, executors, models, SettingsFile(settings, fixed=fixed))
         self._leases = Leases(lifecycle, self.current, self._close_unused)
         self._pool = ConnectionPool(self._sources_changed) if connect else None
         self._contracts = Contracts((root.parent if self.single else root) / _CONTRACTS_FILE)
         self._seen: Snapshot | None = None
-        """The files that were dealt with last, live or refused; none after a rollback."""
+        """The files that were last published or rejected; None after a rollback."""
         self._has_source_changes = False
         self._refreshing: asyncio.Task[None] | None = None
         self._metrics = ReloadMetrics()
         self._subscribers: list[Subscriber] = []
         self._changing = asyncio.Lock()
         self._published = asyncio.Event()
-        """Of the generation after the current one."""
+        """Set when the generation after the current one is published."""
         self._rejected: tuple[str, str] | None = None
-        """Digests of rejected files, and of what tool servers gave then: they are not tried again."""
+        """Digests of the files and the tool servers that were last rejected. They are not built again."""
         self._held: str | None = None
-        """Digest of the files that a rollback holds back."""
+        """Digest of the files that are ignored because of a rollback."""
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call `subscriber` after every reload that changed or refused something; returns how to stop that."""
+        """Call `subscriber` after each reload that changed or rejected files. Returns a function to unsubscribe."""
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber)
 
     def snapshot(self) -> Snapshot:
-        """The files as they are now: the project's folders, or the one file that is the project."""
+        """Read the files of the project now."""
         snapshot = take_single_file_snapshot(self.root) if self.single else take_snapshot(self.root)
         return snapshot.with_cases_in_digest() if self._admission.runs_cases else snapshot
 
@@ -108,30 +111,30 @@ class Catalog:
         return self.current.tools
 
     async def reload(self, trigger: Trigger = "api") -> Generation:
-        """Read the files and publish what they say; equal bytes leave the current generation as it is."""
+        """Read the files and publish them. Unchanged files keep the current generation."""
         async with self._changing:
             snapshot = await asyncio.to_thread(self.snapshot)
             candidate = await self._prepare(snapshot)
             return await self._publish(candidate, trigger) if candidate else self.current
 
     async def refresh(self) -> Generation:
-        """Build anew from the same files, since a tool server has other tools, or other faults, than before."""
+        """Build and publish the same files again, after the tools or the errors of a tool server have changed."""
         async with self._changing:
             candidate = await self._prepare(self._seen) if self._seen else None
             return await self._publish(candidate, "source") if candidate else self.current
 
     async def accept(self, names: Sequence[str]) -> Generation:
-        """Take tools of servers as they are now, whatever they said of themselves; raises ConfigError."""
+        """Accept the current definitions of these tools of tool servers. Raises ConfigError."""
         await asyncio.to_thread(self._contracts.accept, names)
         return await self.refresh()
 
     async def prepare(self, snapshot: Snapshot) -> Candidate | None:
-        """Build what a snapshot would make live; none if that is nothing new, or was refused before."""
+        """Build a snapshot. Return None if it is already live, was rejected before, or is held back by a rollback."""
         async with self._changing:
             return await self._prepare(snapshot)
 
     async def preview(self) -> Preview:
-        """What the files would do if they were read now. Nothing goes live, no plugin is set up, no case is run."""
+        """Return the result of reading the files now. Nothing is published, no plugin is set up, no test case runs."""
         async with self._changing:
             snapshot = await asyncio.to_thread(self.snapshot)
             external = await self._discover(snapshot)
@@ -140,23 +143,21 @@ class Catalog:
             state = snapshot.digest, external.digest
             if state == (self.current.digest, self.current.external.digest):
                 return Preview("unchanged", candidate, held, self.current.problems_with(external))
-            refused = self.problems if state == self._rejected else self._admission.check_files(built)
-            errors = bool(built.errors)
-            outcome: ReloadOutcome = "rejected" if refused else "partial" if errors else "applied"
-            return Preview(outcome, candidate, held, refused or built.problems)
+            reasons = self.problems if state == self._rejected else self._admission.check_files(built)
+            return Preview(_outcome(built, reasons), candidate, held, reasons or built.problems)
 
     async def publish(self, candidate: Candidate, trigger: Trigger = "watch") -> Generation:
-        """Make a candidate live, unless strict mode or the gate refuses it; one that was overtaken is dropped."""
+        """Publish a candidate unless strict mode or the gate rejects it. An outdated candidate is ignored."""
         async with self._changing:
             if candidate.before is not self.current:
                 return self.current
             return await self._publish(candidate, trigger)
 
     async def rollback(self, number: int) -> Generation:
-        """Make an earlier generation live again, as a new one. It stays until the files change once more.
+        """Publish an earlier generation again, under a new number. It stays live until the files change.
 
         Raises:
-            GenerationNotFound: that generation is not kept.
+            GenerationNotFound: the generation is not in the history.
             ConfigError: its plugins cannot be set up again.
         """
         async with self._changing:
@@ -172,24 +173,24 @@ class Catalog:
 
     @property
     def held(self) -> bool:
-        """A rollback holds back what the files say, until they change once more."""
+        """Whether the current files are ignored because of a rollback, until they change again."""
         return self._held not in (None, self.current.digest)
 
     def lease(self) -> Lease:
-        """Hold the live generation: its plugins stay set up for as long as the lease is entered."""
+        """Return the lease of the live generation. Its plugins stay set up while the lease is entered."""
         return self._leases.live
 
     async def reacquire_lease(self, generation: Generation) -> Lease:
-        """Hold a generation that has been live. Raises ConfigError if its plugins cannot be set up again."""
+        """Return the lease of an earlier generation. Raises ConfigError if its plugins cannot be set up again."""
         return await self._leases.reacquire(generation)
 
     def set_live(self, generation: Generation) -> None:
-        """Make a generation live as it is: whoever built it has its plugins set up."""
+        """Make a prebuilt generation live without any check. The caller has set up its plugins."""
         self.current = generation
         self._leases.publish(Lease(generation, PluginLease(), lambda _: None))
 
     async def close(self) -> None:
-        """Tear down all plugins, and disconnect from all tool servers, whoever holds them."""
+        """Tear down all plugins and disconnect from all tool servers, even those in use."""
         if self._refreshing:
             self._refreshing.cancel()
             await asyncio.wait([self._refreshing])
@@ -198,7 +199,7 @@ class Catalog:
             await self._pool.close()
 
     async def wait_generation(self, number: int) -> Generation:
-        """Wait until a generation of at least this number is live."""
+        """Wait until a generation with at least this number is live, and return it."""
         while self.current.number < number:
             await self._published.wait()
         return self.current
@@ -206,7 +207,7 @@ class Catalog:
     async def _prepare(self, snapshot: Snapshot) -> Candidate | None:
         if snapshot.digest == self._held and snapshot.digest != self.current.digest:
             return None
-        began, external = time_ns(), await self._discover(snapshot)
+        started, external = time_ns(), await self._discover(snapshot)
         if (snapshot.digest, external.digest) == (self.current.digest, self.current.external.digest):
             self._rejected, self._held, self._seen = None, None, snapshot
             self.problems = self.current.problems_with(external)
@@ -215,7 +216,7 @@ class Catalog:
             self._seen = snapshot
             return None
         built = await asyncio.to_thread(self._builder.build, snapshot, self.current, external)
-        return Candidate.of(built, self.current, snapshot, (began, time_ns()))
+        return Candidate.of(built, self.current, snapshot, (started, time_ns()))
 
     async def _discover(self, snapshot: Snapshot) -> ExternalTools:
         declared = await asyncio.to_thread(self._builder.sources, snapshot)
@@ -226,14 +227,12 @@ class Catalog:
         with open_reload_span(candidate, trigger) as span:
             candidate, lease = await self._set_up(candidate.with_traceparent(span.traceparent))
             with lease:
-                refused = await self._admission.check(candidate.generation)
-                outcome: ReloadOutcome = (
-                    "rejected" if refused else "partial" if candidate.generation.errors else "applied"
-                )
+                reasons = await self._admission.check(candidate.generation)
+                outcome = _outcome(candidate.generation, reasons)
                 record_reload(span, candidate, trigger, outcome)
                 self._held, self._seen = None, candidate.snapshot
-                if refused:
-                    await self._refuse(candidate, refused, trigger)
+                if reasons:
+                    await self._reject(candidate, reasons, trigger)
                 else:
                     self._rejected = None
                     self._swap(candidate, lease, trigger)
@@ -248,37 +247,39 @@ class Catalog:
         return self.current
 
     async def _set_up(self, candidate: Candidate) -> tuple[Candidate, Lease]:
-        """Set up the plugins of a candidate; one that fails is built again with its last good version instead."""
+        """Set up the plugins of a candidate. If one fails, rebuild the candidate with its last good version."""
         lease = await self._leases.acquire(candidate.generation)
         while lease.failed:
             assert candidate.snapshot is not None
-            with lease:  # so that what the next try uses as well stays set up
+            with lease:  # plugins that the next attempt uses as well stay set up
                 await asyncio.to_thread(self._builder.reject_plugins, lease.failed)
                 external = candidate.generation.external
                 built = await asyncio.to_thread(self._builder.build, candidate.snapshot, self.current, external)
-                where = candidate.generation.traceparent
+                traceparent = candidate.generation.traceparent
                 candidate = Candidate.of(built, self.current, candidate.snapshot, candidate.built).with_traceparent(
-                    where
+                    traceparent
                 )
                 lease = await self._leases.acquire(candidate.generation)
         return candidate, lease
 
-    async def _refuse(self, candidate: Candidate, problems: tuple[Problem, ...], trigger: Trigger) -> None:
-        """Keep what is live, but for what the refused files restrict; what the gate refuses does not go live at all."""
+    async def _reject(self, candidate: Candidate, problems: tuple[Problem, ...], trigger: Trigger) -> None:
+        """Publish only the restrictions of the rejected files. If the gate rejected them, publish nothing."""
         if candidate.snapshot and self.current.number and self._admission.check_files(candidate.generation):
-            given = candidate.snapshot, self.current, candidate.generation.external, problems
-            held = await asyncio.to_thread(self._builder.build_restricted, *given)
-            if not held.rejection:
-                with (lease := await self._leases.acquire(held)):
-                    self._swap(Candidate.of(held, self.current, candidate.snapshot), lease, trigger)
+            arguments = candidate.snapshot, self.current, candidate.generation.external, problems
+            built = await asyncio.to_thread(self._builder.build_restricted, *arguments)
+            if not built.rejection:
+                with (lease := await self._leases.acquire(built)):
+                    self._swap(Candidate.of(built, self.current, candidate.snapshot), lease, trigger)
                 return
-            problems = held.rejection
+            problems = built.rejection
         elif restricted := candidate.restricts:
-            message = f"what this edit restricts is NOT live for {', '.join(restricted)}: cases fail (reload.gate)"
+            message = (
+                f"the restrictions of this edit are NOT in effect for {', '.join(restricted)}: cases fail (reload.gate)"
+            )
             problems = (*problems, Problem(path=SETTINGS_FILE, message=message, severity="warning"))
-        self._reject(candidate, problems)
+        self._record_rejection(candidate, problems)
 
-    def _reject(self, candidate: Candidate, problems: tuple[Problem, ...]) -> None:
+    def _record_rejection(self, candidate: Candidate, problems: tuple[Problem, ...]) -> None:
         self._rejected = candidate.digest, candidate.generation.external.digest
         self.problems = problems
         self._notify(ConfigRejected(generation=self.current.number, problems=problems))
@@ -301,16 +302,16 @@ class Catalog:
     def _sources_changed(self) -> None:
         self._has_source_changes = True
         if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.create_task(self._follow_sources(), context=Context())  # part of nobody's trace
+            self._refreshing = asyncio.create_task(self._follow_sources(), context=Context())  # outside of any trace
 
     async def _follow_sources(self) -> None:
-        """Several changes at once are one generation; one that comes while it is built is another."""
+        """Refresh until no change is pending. Changes during a refresh cause one more."""
         while self._has_source_changes:
             self._has_source_changes = False
             try:
                 await self.refresh()
             except Exception:
-                log.exception("what tool servers have now could not be taken over")
+                log.exception("failed to reload after a change of the tool servers")
 
     def _close_unused(self) -> None:
         if self._pool:
@@ -322,4 +323,8 @@ class Catalog:
             try:
                 subscriber(event)
             except Exception:
-                log.exception("a subscriber of the configuration failed")
+                log.exception("a subscriber of configuration events failed")
+
+
+def _outcome(generation: Generation, rejection: Sequence[Problem]) -> ReloadOutcome:
+    return "rejected" if rejection else "partial" if generation.errors else "applied"

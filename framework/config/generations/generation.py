@@ -1,7 +1,4 @@
-"""One immutable, closed set of agents and tools, and how it is built from a snapshot.
-
-An object that fails keeps its last good version, marked stale with its Problems; the others are not disturbed.
-"""
+"""One immutable set of agents, tools and settings."""
 
 from __future__ import annotations
 
@@ -20,56 +17,56 @@ from framework.types.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What is live at one time. Published by a single assignment; a run keeps the one it started on."""
+    """A version of the configuration. Published by a single assignment; a run keeps the one it started with."""
 
     number: int
     digest: str
     agents: Mapping[str, Agent]
     tools: Mapping[str, Tool]
     problems: tuple[Problem, ...] = ()
-    """By file and line."""
+    """Errors and warnings, sorted by file and line."""
     cases: Cases = field(default_factory=dict)
-    """The files of cases that lay beside the agents when it was built."""
+    """The test case files next to the agents."""
     live_plugins: tuple[Plugin, ...] = ()
-    """The plugin files, each at its last good version."""
+    """The current plugins, each in its last good version."""
     settings: Settings = field(default_factory=Settings.model_construct)
-    """What holds for the runs that begin on it."""
+    """The settings of the runs that start with it."""
     rejection: tuple[Problem, ...] = ()
-    """What is wrong with the settings: a generation that has this never goes live."""
+    """Errors that keep the whole generation from going live; empty if it may go live."""
     traceparent: str = ""
-    """Where in a trace it went live, as W3C writes it."""
+    """The W3C `traceparent` of the reload that published it; empty without one."""
     external: ExternalTools = field(default_factory=ExternalTools)
-    """What tool servers gave when it was built."""
+    """The state of the tool servers when it was built."""
     plugins: tuple[Plugin, ...] = ()
-    """All that it uses: those that serve, and the versions whose tools its agents have."""
+    """All plugins in use: `live_plugins`, and the earlier versions whose tools stale agents have."""
 
     @property
     def errors(self) -> tuple[Problem, ...]:
-        """The problems that keep a file from being used."""
+        """The problems that make a file invalid."""
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
     @property
     def startup_problems(self) -> tuple[Problem, ...]:
-        """Errors of files and of tool servers, to show before a run."""
+        """Errors in files, and problems of tool servers, to show before a run."""
         return (*self.errors, *self.external.problems)
 
     @property
     def unusable(self) -> tuple[str, ...]:
-        """The files with errors: of those that were usable before, the last good version is live."""
+        """The paths of invalid files. If such a file was valid before, its last good version is live."""
         return tuple(dict.fromkeys(problem.path for problem in self.errors))
 
     @property
     def summary(self) -> str:
-        """One line for the log."""
+        """One line for the log: number, agents, tools, and invalid files."""
         text = f"generation {self.number} is live: {len(self.agents)} agents, {len(self.tools)} tools"
-        return f"{text}; last good versions instead of {', '.join(self.unusable)}" if self.unusable else text
+        return f"{text}; invalid files: {', '.join(self.unusable)}" if self.unusable else text
 
     def problems_with(self, external: ExternalTools) -> tuple[Problem, ...]:
-        """The problems, with those of tool servers as they are now: they come and go without a new generation."""
+        """Return the problems with the current ones of tool servers, which change without a new generation."""
         own = [problem for problem in self.problems if problem not in self.external.problems]
         return tuple(sort_problems([*own, *external.problems]))
 
 
 def empty_generation(settings: Settings) -> Generation:
-    """What is live before anything is."""
+    """Return generation 0, which is current before the first load."""
     return Generation(0, "", {}, {}, settings=settings)

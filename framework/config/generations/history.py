@@ -1,4 +1,8 @@
-"""The generations that have been live, newest last."""
+"""The last generations that were live, archived in compact form for rollbacks.
+
+Most of a generation are its agents: thousands of small objects, which every garbage collection would traverse while
+all threads wait. An archived generation holds the bytes of the agent files instead, and parses them on restore.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ Trigger = Literal["startup", "watch", "api", "rollback", "source"]
 
 @dataclass(frozen=True, slots=True)
 class ArchivedGeneration:
-    """The files of a generation's agents by name, and all else of it."""
+    """A generation with the files of its agents instead of the agents."""
 
     without_agents: Generation
     """The generation without its agents."""
@@ -30,15 +34,15 @@ class ArchivedGeneration:
     sources: Mapping[str, bytes]
     digests: Mapping[str, str]
     contexts: Mapping[str, CompileContext]
-    """What each was compiled in: mostly one and the same."""
+    """The context that each agent was compiled in; mostly the same object."""
     stale: Mapping[str, tuple[Problem, ...]]
-    """Why the files of some could not be used."""
+    """The errors of the agents whose files were invalid."""
     restricted: Mapping[str, Agent]
-    """Those that permit less than their last good version."""
+    """The agents that are restricted by an invalid file."""
 
     @classmethod
     def of(cls, generation: Generation) -> ArchivedGeneration:
-        """Keep a generation."""
+        """Archive a generation."""
         agents = generation.agents
         return cls(
             replace(generation, agents={}),
@@ -51,7 +55,7 @@ class ArchivedGeneration:
         )
 
     def restore(self, current: Generation) -> Generation:
-        """The generation as it was; agents that the current one has just so are the very same objects."""
+        """Return the generation. Agents that are equal in the current generation are shared with it."""
         agents = {name: self._agent(name, current.agents.get(name)) for name in self.paths}
         return replace(self.without_agents, agents={**agents, **self.restricted})
 
@@ -66,32 +70,32 @@ class ArchivedGeneration:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One generation's time of going live, and why."""
+    """A generation with the time and the trigger of its publication."""
 
     archived: ArchivedGeneration
     at: datetime
     trigger: Trigger
-    pickled: bytes
-    """The changes, as bytes: there may be thousands, and no garbage collection has to look through these."""
+    pickled_changes: bytes
+    """Pickled: there may be thousands of changes, and garbage collections do not traverse bytes."""
 
     @property
     def number(self) -> int:
-        """The generation's."""
+        """The number of the generation."""
         return self.archived.without_agents.number
 
     @property
     def digest(self) -> str:
-        """Of the bytes it was built from."""
+        """The digest of the files that it was built from."""
         return self.archived.without_agents.digest
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What of the files could not be used, or was odd."""
+        """The errors and warnings of the generation."""
         return self.archived.without_agents.problems
 
     @property
     def unusable(self) -> tuple[str, ...]:
-        """The files that could not be used."""
+        """The paths of the invalid files."""
         return self.archived.without_agents.unusable
 
     @property
@@ -101,13 +105,13 @@ class HistoryEntry:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """What it changed, each change with its direction."""
-        changes: tuple[Change, ...] = pickle.loads(self.pickled)
+        """The changes against the generation before it."""
+        changes: tuple[Change, ...] = pickle.loads(self.pickled_changes)
         return changes
 
 
 class History:
-    """The last generations."""
+    """The last generations that were live, oldest first; at most 20."""
 
     def __init__(self) -> None:
         self._entries: deque[HistoryEntry] = deque(maxlen=_MAX_ENTRIES)
@@ -120,19 +124,19 @@ class History:
 
     @property
     def last(self) -> HistoryEntry | None:
-        """The one of what is live; none before anything is."""
+        """The entry of the live generation, or None before the first load."""
         return self._entries[-1] if self._entries else None
 
     def add(self, generation: Generation, trigger: Trigger, changes: tuple[Change, ...]) -> None:
-        """Note a generation that went live now."""
+        """Add a generation that has just gone live."""
         self._entries.append(
             HistoryEntry(ArchivedGeneration.of(generation), datetime.now(UTC), trigger, pickle.dumps(changes))
         )
 
     def entry(self, number: int) -> HistoryEntry:
-        """What is known of a generation; raises GenerationNotFound when it is not kept."""
+        """Return the entry of a generation. Raises GenerationNotFound if it is not in the history."""
         for entry in self._entries:
             if entry.number == number:
                 return entry
-        kept = ", ".join(str(entry.number) for entry in self._entries)
-        raise GenerationNotFound(f"generation {number} is not kept; kept: {kept or 'none'}")
+        numbers = ", ".join(str(entry.number) for entry in self._entries)
+        raise GenerationNotFound(f"generation {number} is not in the history; available: {numbers or 'none'}")

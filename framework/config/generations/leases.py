@@ -1,4 +1,4 @@
-"""Who uses which generation: it is live, or runs hold it. With its last user go the uses of its plugins."""
+"""Leases on generations: plugins stay set up while a generation is live or a run uses it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from framework.types.problem import Problem
 
 
 class Lease:
-    """A generation whose plugins are set up. `with lease as generation:` is a use of it, as often as wanted."""
+    """A generation whose plugins are set up. Enter it with `with lease as generation:`, any number of times."""
 
-    __slots__ = ("_remove", "_use", "_users", "generation")
+    __slots__ = ("_on_release", "_use", "_users", "generation")
 
-    def __init__(self, generation: Generation, use: PluginLease, forget: Callable[[Lease], None]) -> None:
+    def __init__(self, generation: Generation, use: PluginLease, on_release: Callable[[Lease], None]) -> None:
         self.generation = generation
-        self._use, self._remove, self._users = use, forget, 0
+        self._use, self._on_release, self._users = use, on_release, 0
 
     @property
     def failed(self) -> Mapping[Plugin, tuple[Problem, ...]]:
-        """The plugins that could not be set up, and why."""
+        """The plugins whose setup failed, with the reasons."""
         return self._use.failed
 
     def __enter__(self) -> Generation:
@@ -35,8 +35,8 @@ class Lease:
             self.release()
 
     def release(self) -> None:
-        """End a use that nobody has any more, or that nobody has begun."""
-        self._remove(self)
+        """Release the plugins. Called when the last user exits, or for a lease that was never entered."""
+        self._on_release(self)
         self._use.release()
 
 
@@ -46,44 +46,44 @@ class Leases:
     def __init__(
         self, lifecycle: PluginLifecycle | None, first: Generation, on_unused: Callable[[], None] = lambda: None
     ) -> None:
-        """Begin with a generation; `on_unused` is called whenever one is used no more."""
+        """Start with `first` as the live generation. `on_unused` is called when a generation is no longer in use."""
         self._lifecycle, self._on_unused = lifecycle, on_unused
         self._used: dict[int, Lease] = {}
         self.live = Lease(first, PluginLease(), self._remove)
         self.live.__enter__()
 
     async def acquire(self, generation: Generation) -> Lease:
-        """Set up what a generation uses, where that is done at all; the lease says what `failed`."""
+        """Set up the plugins of a generation, and return its lease. `Lease.failed` contains the failures."""
         use = await self._lifecycle.acquire(generation.plugins) if self._lifecycle else PluginLease()
         return Lease(generation, use, self._remove)
 
     async def reacquire(self, generation: Generation) -> Lease:
-        """The lease of a generation that has been live; what was torn down since is set up again.
+        """Return the lease of an earlier generation. Plugins that were torn down since are set up again.
 
         Raises:
-            ConfigError: that failed.
+            ConfigError: the setup of a plugin failed.
         """
-        if known := self._used.get(generation.number):
-            return known
+        if existing := self._used.get(generation.number):
+            return existing
         lease = await self.acquire(generation)
-        if problems := [problem for found in lease.failed.values() for problem in found]:
+        if errors := [problem for problems in lease.failed.values() for problem in problems]:
             lease.release()
-            raise ConfigError(f"the plugins of generation {generation.number} cannot be set up again", problems)
-        if known := self._used.get(generation.number):  # somebody else was faster
+            raise ConfigError(f"cannot set up the plugins of generation {generation.number} again", errors)
+        if existing := self._used.get(generation.number):  # another task was faster
             lease.release()
-            return known
+            return existing
         self._used[generation.number] = lease
         return lease
 
     def publish(self, lease: Lease) -> None:
-        """Let a generation take the place of the one that is live."""
+        """Make the generation of a lease the live one."""
         before, self.live = self.live, lease
         self._used[lease.generation.number] = lease
         lease.__enter__()
         before.__exit__()
 
     async def close(self) -> None:
-        """Tear all plugins down, whoever uses them."""
+        """Tear down all plugins, even those in use."""
         if self._lifecycle:
             await self._lifecycle.close()
 
@@ -93,5 +93,5 @@ class Leases:
             self._on_unused()
 
     def generations(self) -> list[Generation]:
-        """Those in use."""
+        """Return the generations in use."""
         return [lease.generation for lease in self._used.values()]

@@ -1,4 +1,4 @@
-"""`agentsd.yaml` while the process runs: what an edit changes at once, with the next run, or at the next start."""
+"""When an edit of `agentsd.yaml` takes effect: immediately, for new runs, or after a restart."""
 
 from __future__ import annotations
 
@@ -45,65 +45,64 @@ RELOAD_EFFECTS: Mapping[str, ReloadEffect] = {
     "tools.http.timeout": "hot",
     "server.api_keys": "hot",
 }
-"""When a change of a setting takes effect; of one that is not named here, at the next start. What is `hot` restricts
-tools, and a run that goes on may do only what was permitted when it began and still is; or it says
-who may ask, or what a request's trace context is for."""
+"""When a change of a setting takes effect, by dotted key; settings that are missing here need a restart.
+
+`hot` settings restrict tools (a run in progress may do only what was permitted when it began and still is), control
+access to the server, or control the use of a request's trace context.
+"""
 
 
 def reload_effect(key: str) -> ReloadEffect:
-    """Of a setting by its dotted key."""
+    """Return when a change of the setting with this dotted key takes effect."""
     return RELOAD_EFFECTS.get(key, "restart")
 
 
 class SettingsFile:
-    """Follows `agentsd.yaml` from snapshot to snapshot."""
+    """Reads the settings of each snapshot."""
 
     def __init__(self, started: Settings, *, fixed: bool) -> None:
-        """Take the settings that the process started with; where they are `fixed`, no file changes them."""
+        """Create a reader. If `fixed`, files do not change the settings that the process `started` with."""
         self._started, self._fixed = started, fixed
         self._read: tuple[bytes, Settings] | None = None
 
     def settings(self, snapshot: Snapshot) -> Settings:
-        """What the file says, as far as it takes effect without a new start; raises ConfigError."""
+        """Return the settings of the file, as far as they take effect without a restart. Raises ConfigError."""
         if self._fixed:
             return self._started
         if problems := [problem for problem in snapshot.problems if problem.path == SETTINGS_FILE]:
-            raise ConfigError(f"{SETTINGS_FILE} cannot be used", problems)
+            raise ConfigError(f"{SETTINGS_FILE} is invalid", problems)
         source = snapshot.files.get(SETTINGS_FILE, EMPTY_SETTINGS)
         if self._read is None or self._read[0] != source:
             self._read = source, Settings.parse(source)
         return self._read[1].model_copy(update={"reload": self._started.reload})
 
     def restrict(self, snapshot: Snapshot, live: Settings) -> tuple[Settings, list[Problem]]:
-        """The live settings with what the file restricts, for an edit that cannot be used as a whole.
-
-        The problems say what of the file is not live.
-        """
+        """Return the live settings with the restrictions of a rejected edit, and warnings about the rest of it."""
         if self._fixed:
             return live, []
         source = snapshot.files.get(SETTINGS_FILE, EMPTY_SETTINGS)
         if any(problem.path == SETTINGS_FILE for problem in snapshot.problems):
             return live, [unreadable_warning()]
-        known = self._read[1] if self._read and self._read[0] == source else None
-        saved, problems = (known, []) if known else read_settings(source, live)
-        found = tighten_settings(live, saved)
-        return found, [*problems, *settings_warnings(live, saved, found, source)]
+        parsed = self._read[1] if self._read and self._read[0] == source else None
+        saved, problems = (parsed, []) if parsed else read_settings(source, live)
+        settings = tighten_settings(live, saved)
+        return settings, [*problems, *settings_warnings(live, saved, settings, source)]
 
     def restart_warnings(self) -> Iterator[Problem]:
-        """Warnings of what the file, as it was read last, changes that only a new start will bring into effect."""
+        """Yield a warning for each setting in the file that differs and takes effect only after a restart."""
         if self._fixed or self._read is None:
             return
-        source, written = self._read
+        source, saved = self._read
         document = read_document(SETTINGS_FILE, source)
-        now = dict(leaves(written))
+        values = dict(leaves(saved))
         for key, value in leaves(self._started):
-            if reload_effect(key) == "restart" and now[key] != value:
-                problem = document.problem(tuple(key.split(".")), f"{key} takes effect at the next start", at_key=True)
+            if reload_effect(key) == "restart" and values[key] != value:
+                problem = document.problem(tuple(key.split(".")), f"{key} takes effect after a restart", at_key=True)
                 yield problem.model_copy(update={"severity": "warning"})
 
 
 def leaves(settings: BaseModel, above: str = "") -> Iterator[tuple[str, object]]:
-    """All settings by their dotted key; a mapping by names of one's own is one setting."""
+    """Yield all settings by dotted key. A mapping with user-defined keys, such as `models`, is one setting."""
     for name in type(settings).model_fields:
         value = getattr(settings, name)
         if isinstance(value, BaseModel):

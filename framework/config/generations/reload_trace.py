@@ -1,7 +1,6 @@
-"""Trace of a reload: from reading the files until they are live.
+"""The trace of a reload, from reading the files to publishing the generation.
 
-A start whose files are all usable leaves no trace: otherwise every process would add one that says nothing, and half
-of a trace list would consist of them. A start with a problem leaves one.
+A start without errors leaves no trace. Otherwise half of a trace list would be starts without any information.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ from framework.telemetry.span import NOOP_SPAN, TraceSpan
 from framework.telemetry.spans import Spans
 
 _MAX_ERRORS = 32
-"""Told of one by one."""
+"""Limit of errors that are recorded as span events."""
 
 
 def open_reload_span(candidate: Candidate, trigger: Trigger) -> TraceSpan:
-    """Open the root span, with the finished build in it; none for a start that has no problem so far."""
+    """Open the root span, with the finished build as its child. Return a no-op span for a start without errors."""
     if trigger == "startup" and not (candidate.generation.errors or candidate.generation.rejection):
         return NOOP_SPAN
     return _open_span(candidate, trigger)
 
 
 def record_reload(span: TraceSpan, candidate: Candidate, trigger: Trigger, outcome: ReloadOutcome) -> None:
-    """Record what was built, what it changes, and the place of each problem, without its text."""
-    if trigger == "startup" and span is NOOP_SPAN and outcome != "applied":  # a case or strict mode refused it
-        with _open_span(candidate, trigger) as late:
-            _record(late, candidate, outcome)
+    """Record the outcome, the number of changes, and file and line of each error, but not its text."""
+    if trigger == "startup" and span is NOOP_SPAN and outcome != "applied":  # rejected by the gate or by strict mode
+        with _open_span(candidate, trigger) as late_span:
+            _record(late_span, candidate, outcome)
         return
     _record(span, candidate, outcome)
 

@@ -1,7 +1,6 @@
-"""What `agentsd.yaml` restricts although it, or another file of the edit, cannot be used.
+"""Applies the restrictions of an `agentsd.yaml` that is invalid, or part of a rejected edit.
 
-As with agent files: only what restricts takes effect. Whatever the file permits in addition waits until all of it can
-be used.
+As with agent files, only restrictions take effect. Additional permissions wait until the whole edit is valid.
 """
 
 from __future__ import annotations
@@ -29,16 +28,15 @@ TIGHTENABLE_KEYS = (
     "telemetry.inbound",
     "server.api_keys",
 )
-"""The settings that can be stricter than before and take effect without a new start."""
+"""The settings whose restrictions take effect without a restart."""
 _UNUSABLE_KEY = SecretStr("\0")
-"""The only key of a server whose keys were all replaced in a file that cannot be used: no HTTP header contains it."""
+"""The only key of the server while an invalid file replaces all of its keys. No HTTP header can contain it."""
 _DEFAULTS = Settings.model_construct().model_dump()
 _INBOUND = ("ignore", "link", "parent")
-_NOT_LIVE = "are NOT live: they cannot be read; what is in force stays in force"
 
 
 def tighten_settings(live: Settings, saved: Settings) -> Settings:
-    """The live settings, but permitting only what the saved ones permit as well."""
+    """Return the live settings, restricted to what the saved settings permit as well."""
     content, inbound = live.telemetry.content, min(live.telemetry.inbound, saved.telemetry.inbound, key=_INBOUND.index)
     modes = [CONTENT_MODES.index(content_mode(settings.telemetry.content, os.environ)) for settings in (live, saved)]
     if modes[1] < modes[0]:
@@ -48,119 +46,120 @@ def tighten_settings(live: Settings, saved: Settings) -> Settings:
         "telemetry": live.telemetry.model_copy(update={"content": content, "inbound": inbound}),
         "server": live.server.model_copy(update={"api_keys": _keys(live.server.api_keys, saved.server.api_keys)}),
     }
-    found = live.model_copy(update=sections)
-    return live if found == live else found
+    settings = live.model_copy(update=sections)
+    return live if settings == live else settings
 
 
 def _keys(live: tuple[SecretStr, ...], saved: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
-    """A server without any key admits every program on its machine, so the last key is not simply removed."""
+    """Return the keys in both. Never empty if one side has keys: without keys, local programs need none."""
     if not live or not saved:
         return live or saved
     return tuple(key for key in live if key in saved) or (_UNUSABLE_KEY,)
 
 
 def read_settings(source: bytes, live: Settings) -> tuple[Settings, list[Problem]]:
-    """The live settings with those of `KEYS` that a broken file contains, and warnings about those that it garbles.
+    """Return the live settings with the `TIGHTENABLE_KEYS` of an invalid file, and warnings about invalid values.
 
-    A key that is missing has its default; what a variable of the environment sets stays as it is.
+    A missing key has its default. Settings from environment variables are not changed.
     """
     try:
         document = read_document(SETTINGS_FILE, source)
     except DocumentError:
         return live, [unreadable_warning()]
-    data, external = expand(document, os.environ)[0], {name.upper() for name in os.environ}
-    found, unread = live, list[KeyPath]()
+    data, variables = expand(document, os.environ)[0], {name.upper() for name in os.environ}
+    settings, unread = live, list[KeyPath]()
     for key in TIGHTENABLE_KEYS:
         path = tuple(key.split("."))
-        if any(name.startswith(variable_name(path)) for name in external):
+        if any(name.startswith(variable_name(path)) for name in variables):
             continue
-        if (garbled := _garbled(path, data)) is not None:
-            unread.append(garbled)
+        if (invalid := _invalid_path(path, data)) is not None:
+            unread.append(invalid)
             continue
         section, inner = path[0], path[1:]
-        own = getattr(found, section)
+        own = getattr(settings, section)
         model: type[BaseModel] = type(own)
-        base, value = own.model_dump(), _written(path, data)
+        base, value = own.model_dump(), _value_or_default(path, data)
         if len(inner) > 1:
             value = {**base[inner[0]], inner[1]: value}
-        valid, bad = merge_valid(model, base, {inner[0]: value}, ("api_keys",))
-        unread += [(section, *where) for where in bad]
-        found = found.model_copy(update={section: model.model_validate(valid)})
-    return found, [_not_read(document, path) for path in dict.fromkeys(unread)]
+        valid, invalid_paths = merge_valid(model, base, {inner[0]: value}, ("api_keys",))
+        unread += [(section, *where) for where in invalid_paths]
+        settings = settings.model_copy(update={section: model.model_validate(valid)})
+    return settings, [_invalid_warning(document, path) for path in dict.fromkeys(unread)]
 
 
 def unreadable_warning() -> Problem:
-    """The warning about a file in which no setting can be read."""
-    return Problem(path=SETTINGS_FILE, message=f"the restrictions in this file {_NOT_LIVE}", severity="warning")
+    """Return the warning about a file in which no setting can be read."""
+    message = (
+        "the restrictions in this file are NOT in effect: the file cannot be read; the current settings stay in effect"
+    )
+    return Problem(path=SETTINGS_FILE, message=message, severity="warning")
 
 
-def settings_warnings(live: Settings, saved: Settings, found: Settings, source: bytes) -> Iterator[Problem]:
-    """Warnings about a file that is not used as a whole: what of it is live, and what is not.
+def settings_warnings(live: Settings, saved: Settings, effective: Settings, source: bytes) -> Iterator[Problem]:
+    """Yield warnings about a rejected file: which of its settings are in effect, and which are not.
 
     Args:
-        live: the settings in force before.
-        saved: what the file says.
-        found: `live`, narrowed by `saved`.
-        source: the file.
+        live: the settings before the edit.
+        saved: the settings in the file.
+        effective: `live`, tightened by `saved`.
+        source: the bytes of the file.
     """
     try:
         document = read_document(SETTINGS_FILE, source)
     except DocumentError:
         return
-    before, written, after = (settings.model_dump() for settings in (live, saved, found))
+    dumps = [settings.model_dump() for settings in (live, saved, effective)]
     for key in TIGHTENABLE_KEYS:
-        was, is_written, now = (get_dotted(data, key) for data in (before, written, after))
-        if _same(is_written, was) or _same(is_written, now):
+        old, file, new = (get_dotted(data, key) for data in dumps)
+        if _same(file, old) or _same(file, new):
             continue
-        what = "only what it restricts takes effect" if now != was else "it permits more, or may,"
-        message = f"{key} is NOT live as saved: {what} until the files can be used"
-        hint = (
-            "until then the server accepts no key at all"
-            if _UNUSABLE_KEY in (now if isinstance(now, tuple) else ())
-            else None
-        )
+        effect = "only its restrictions apply" if new != old else "it may permit more, so it is ignored"
+        message = f"{key} is NOT in effect as saved: {effect} until the files are valid"
+        no_key = isinstance(new, tuple) and _UNUSABLE_KEY in new
+        hint = "until then the server accepts no key at all" if no_key else None
         yield _warning(document, tuple(key.split(".")), message, hint)
-    if live is not found:
-        message = "of this file only what restricts is live; otherwise the settings in force stay in force"
+    if live is not effective:
+        message = "only the restrictions in this file are in effect; otherwise the current settings stay in effect"
         yield Problem(path=SETTINGS_FILE, message=message, severity="warning")
 
 
-def _garbled(path: KeyPath, data: Mapping[str, Any]) -> KeyPath | None:
-    """Where a setting cannot be found: above it is no mapping, or instead of it is a key that looks like a typo."""
-    here: Any = data
-    known: Any = _DEFAULTS
+def _invalid_path(path: KeyPath, data: Mapping[str, Any]) -> KeyPath | None:
+    """Return the path at which a setting cannot be read: a parent is not a mapping, or the key looks misspelled."""
+    current: Any = data
+    defaults: Any = _DEFAULTS
     for depth, part in enumerate(path):
-        if not isinstance(here, Mapping):
+        if not isinstance(current, Mapping):
             return path[:depth]
-        if part not in here:
-            unknown = [str(key) for key in here if key not in known]
+        if part not in current:
+            unknown = [str(key) for key in current if key not in defaults]
             return next(((*path[:depth], typo) for typo in get_close_matches(str(part), unknown, n=1)), None)
-        here, known = here[part], known[part]
+        current, defaults = current[part], defaults[part]
     return None
 
 
-def _written(path: KeyPath, data: Mapping[str, Any]) -> Any:
-    """The value in a file; without one, the default."""
-    here: Any = data
+def _value_or_default(path: KeyPath, data: Mapping[str, Any]) -> Any:
+    """Return the value in a file, or the default if the file does not set it."""
+    current: Any = data
     for part in path:
-        if part not in here:
+        if part not in current:
             return get_dotted(_DEFAULTS, ".".join(map(str, path)))
-        here = here[part]
-    return here
+        current = current[part]
+    return current
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two values are equal; the order of a list means nothing here."""
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return {*one} == {*other}
-    return bool(one == other)
+def _same(first: Any, second: Any) -> bool:
+    """Return whether two values are equal; the order of lists is ignored."""
+    if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
+        return {*first} == {*second}
+    return bool(first == second)
 
 
-def _not_read(document: Document, path: KeyPath) -> Problem:
-    return _warning(document, path, f"{'.'.join(map(str, path))} {_NOT_LIVE}")
+def _invalid_warning(document: Document, path: KeyPath) -> Problem:
+    key = ".".join(map(str, path))
+    return _warning(document, path, f"{key} is NOT in effect: it is invalid; the current value stays in effect")
 
 
 def _warning(document: Document, path: KeyPath, message: str, hint: str | None = None) -> Problem:
-    """Without the line itself, which may contain a secret."""
+    """Return a warning without the line itself, which may contain a secret."""
     problem = document.problem(path, message, hint=hint, at_key=True)
     return problem.model_copy(update={"severity": "warning", "excerpt": None})

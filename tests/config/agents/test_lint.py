@@ -58,7 +58,7 @@ def test_an_input_that_a_plain_text_cannot_mention_is_told(tmp_path: Path) -> No
 def test_a_rule_that_no_tool_matches_is_told(tmp_path: Path) -> None:
     files = {"agents.d/a.yaml": agent("a", model="offline", skill_policy='{deny: [{tool: "orders.*"}], allow: [echo]}')}
     ((_, message),) = warnings(tmp_path, files)
-    assert message == "the deny rule 'orders.*' matches no tool there is"
+    assert message == "the deny rule 'orders.*' matches no tool"
 
 
 @tool(risk="low")
@@ -99,45 +99,45 @@ def rule_warnings(root: Path, policy: str, risk_level: str = "high") -> list[str
     [
         (
             "{deny: [orders.look], allow: [orders.look, echo]}",
-            "the allow rule 'orders.look' never fires: what it matches is denied by 'orders.look' in line 6",
+            "the allow rule 'orders.look' never applies: the tools it matches are denied by 'orders.look' in line 6",
         ),
         (
             '{deny: ["orders.*"], ask: [{tool: "orders.look", when: {amount: "> 5"}}], allow: [echo]}',
-            "the ask rule 'orders.look' never fires: what it matches is denied by 'orders.*' in line 6",
+            "the ask rule 'orders.look' never applies: the tools it matches are denied by 'orders.*' in line 6",
         ),
         (
             "{deny: [orders.look, orders.refund, orders.delete], ask: ['orders.*'], allow: [echo]}",
-            "the ask rule 'orders.*' never fires: what it matches is denied by 'orders.look' in line 6",
+            "the ask rule 'orders.*' never applies: the tools it matches are denied by 'orders.look' in line 6",
         ),
         (
             "{ask: [orders.delete], allow: [echo]}",
-            "the ask rule 'orders.delete' never fires: orders.delete has the risk critical, and risk_level is high",
+            "the ask rule 'orders.delete' never applies: orders.delete has risk critical, and risk_level is high",
         ),
         (
             "{deny: [orders.look, orders.refund], allow: ['orders.*', echo]}",
-            "the allow rule 'orders.*' never fires: orders.delete has the risk critical, and risk_level is high",
+            "the allow rule 'orders.*' never applies: orders.delete has risk critical, and risk_level is high",
         ),
         (
             '{deny: [{tool: orders.look, when: {amout: "> 5"}}], allow: ["*"]}',
-            "the deny rule 'orders.look' never fires: orders.look has no argument 'amout'; did you mean amount?",
+            "the deny rule 'orders.look' never applies: orders.look has no argument 'amout'; did you mean amount?",
         ),
         (
             '{ask: [{tool: "orders.*", when: {nmuber: "7*"}}], allow: ["*"]}',
-            "the ask rule 'orders.*' never fires: no tool that it matches has an argument 'nmuber'",
+            "the ask rule 'orders.*' never applies: no matching tool has an argument 'nmuber'",
         ),
         (
             '{deny: [{tool: "[be]*", when: {number: "1", text: "2"}}], allow: ["*"]}',
-            "the deny rule '[be]*' never fires: no tool that it matches has all the arguments it looks at",
+            "the deny rule '[be]*' never applies: no matching tool has all arguments of its conditions",
         ),
         (
             "{deny: [agent.b], allow: [agent.b, echo]}",
-            "the allow rule 'agent.b' never fires: ",
+            "the allow rule 'agent.b' never applies: ",
         ),
         (
             "{deny: [echo, {tool: echo, reason: no}], allow: ['*']}",
-            "the deny rule 'echo' says what line 6 says already",
+            "the deny rule 'echo' duplicates line 6",
         ),
-        ("{allow: [echo, 'orders.*', echo]}", "the allow rule 'echo' says what line 6 says already"),
+        ("{allow: [echo, 'orders.*', echo]}", "the allow rule 'echo' duplicates line 6"),
     ],
 )
 def test_a_rule_that_can_never_fire_is_told_with_why(tmp_path: Path, policy: str, message: str) -> None:
@@ -219,9 +219,12 @@ def fetch(path: str, folder: str, filters: dict[str, int], items: list[dict[str,
         ('{path: "a/*"}', ""),
         ('{filters.amount: "> 5"}', ""),
         ('{items.name: "x"}', ""),
-        ('{filters: "> 5"}', "applies whatever 'filters' is: it is an object; name a part of it"),
-        ('{items: "x"}', "applies whatever 'items' is: it is an object; name a part of it"),
-        ('{folder: "a/*"}', "takes 'folder' of fetch as plain text, so other spellings of the same place step over it"),
+        ('{filters: "> 5"}', "always applies: 'filters' is an object and cannot be compared; name a field"),
+        ('{items: "x"}', "always applies: 'items' is an object and cannot be compared; name a field"),
+        (
+            '{folder: "a/*"}',
+            "compares 'folder' of fetch as plain text, so another spelling of the same place bypasses it",
+        ),
     ],
 )
 def test_a_condition_that_does_not_do_what_it_seems_to_is_told(tmp_path: Path, when: str, told: str) -> None:

@@ -120,7 +120,7 @@ def test_a_tool_that_comes_while_the_server_runs_is_offered_once_it_is_accepted(
         await runtime.run("go", agent="a")
         generation = await until(runtime, lambda live: "mcp.docs.fresh" in live.tools)
         assert "mcp.docs.fresh" not in generation.agents["a"].toolset.offered
-        assert "mcp.docs.fresh appeared after its server was accepted" in str(runtime.catalog.problems)
+        assert "mcp.docs.fresh was added after its server was accepted" in str(runtime.catalog.problems)
         generation = await runtime.catalog.accept(["mcp.docs.fresh"])
         assert "mcp.docs.fresh" in generation.agents["a"].toolset.offered
         assert generation.agents["b"].spec is untouched.spec
@@ -190,7 +190,7 @@ def test_asi04_a_tool_that_says_something_else_than_when_it_was_accepted_is_refu
             assert "pin: block (default)" in call.result
             assert "agentsd tools accept mcp.docs.echo" in call.result
         told = [problem.message for problem in runtime.catalog.problems]
-        assert any("mcp.docs.echo has another description or schema" in message for message in told)
+        assert any("mcp.docs.echo has a different description or schema" in message for message in told)
 
     live(write(root, {"agents.d/a.yaml": allowing_wait(pin)}), body, *script, tools=[wait])
 
@@ -306,7 +306,7 @@ def test_two_files_cannot_declare_one_server_and_agents_cannot_name_one_that_is_
 
     async def body(runtime: Runtime) -> None:
         found = {problem.path: problem.message for problem in runtime.catalog.problems}
-        assert "mcp.docs is also declared in plugins/servers.yaml" in found["plugins/zz.yaml"]
+        assert "mcp.docs is already declared in plugins/servers.yaml" in found["plugins/zz.yaml"]
         assert "there is no MCP server 'dogs'; did you mean docs" in found["agents.d/b.yaml"]
 
     live(root, body)

@@ -109,18 +109,18 @@ def test_the_rules_that_can_be_read_are_live_and_the_others_are_named(tmp_path: 
 
     assert verdict(after, "echo", text="x") == ("deny", f"{FILE}:6")
     told = [problem.message for problem in after.problems if problem.severity == "warning"]
-    assert any(message.startswith("skill_policy.deny.1 is NOT live") for message in told)
-    assert any(message.startswith("skill_policy.alow is NOT live") for message in told)
-    assert any(message.startswith("of this file only what restricts 'one' is live") for message in told)
+    assert any(message.startswith("skill_policy.deny.1 is NOT in effect") for message in told)
+    assert any(message.startswith("skill_policy.alow is NOT in effect") for message in told)
+    assert any(message.startswith("only the restrictions in this file are in effect") for message in told)
 
 
 @pytest.mark.parametrize("text", ["name: [", "- a\n", "a: 1\na: 2\n", "\x00"])
 def test_a_file_that_is_no_yaml_is_said_to_restrict_nothing(tmp_path: Path, text: str) -> None:
     _, after = edited(project(tmp_path), {FILE: text})
 
-    told = [problem for problem in after.problems if "NOT live" in problem.message]
+    told = [problem for problem in after.problems if "NOT in effect" in problem.message]
     assert [(problem.path, problem.severity) for problem in told] == [(FILE, "warning")]
-    assert "the last good version of 'one' stays in force" in told[0].message
+    assert "the last good version of 'one' stays in effect" in told[0].message
 
 
 def test_a_restriction_is_taken_back_with_the_file(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_what_cannot_be_read_of_that_ceiling_is_named(tmp_path: Path) -> None:
     _, after = edited(root, {"agentsd.yaml": "tools: {http: {domains: [5], max_bytes: 5}}\n"})
 
     assert after.settings.tools.http.max_bytes == 5
-    assert any("tools.http.domains are NOT live" in problem.message for problem in after.problems)
+    assert any("tools.http.domains is NOT in effect" in problem.message for problem in after.problems)
 
 
 def test_a_restriction_in_a_file_that_was_moved_and_broken_at_once_names_the_new_file(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_an_edit_that_the_gate_refuses_is_said_to_restrict_nothing(
         before, after = edited(root, {FILE: one(skill_policy="{deny: [echo], allow: ['*']}")}, gated)
 
     assert after is before
-    assert "what this edit restricts is NOT live for one" in caplog.text
+    assert "the restrictions of this edit are NOT in effect for one" in caplog.text
 
 
 # --- any edit at all

@@ -280,11 +280,11 @@ def test_when_half_of_a_swap_fails_both_stay_as_they_were(tmp_path: Path) -> Non
         ({"executor": "plam"}, "7:11", "there is no executor 'plam'; did you mean plan?"),
         ({"model": "opnai/gpt"}, "4:8", "unknown model 'opnai/gpt'; did you mean openai?"),
         ({"sub_agents": "[a, othr]"}, "7:17", "there is no usable agent 'othr'; did you mean other?"),
-        ({"inputs": "{message: {}}"}, "7:10", "`message` is the request itself"),
-        ({"inputs": "{_x: {}}"}, "7:10", "'_x' cannot be the name of an input"),
-        ({"inputs": "{__base__: {}}"}, "7:10", "'__base__' cannot be the name of an input"),
-        ({"inputs": "{model_dump: {}}"}, "7:10", "'model_dump' cannot be the name of an input"),
-        ({"inputs": "{a b: {}}"}, "7:10", "'a b' cannot be the name of an input"),
+        ({"inputs": "{message: {}}"}, "7:10", "an input cannot be named `message`"),
+        ({"inputs": "{_x: {}}"}, "7:10", "invalid input name '_x'"),
+        ({"inputs": "{__base__: {}}"}, "7:10", "invalid input name '__base__'"),
+        ({"inputs": "{model_dump: {}}"}, "7:10", "invalid input name 'model_dump'"),
+        ({"inputs": "{a b: {}}"}, "7:10", "invalid input name 'a b'"),
         ({"inputs": "{n: {type: integer, default: x}}"}, "7:38", "the default is not of type integer"),
     ],
 )
@@ -373,11 +373,11 @@ def test_sub_agents_in_a_circle_are_refused_at_every_link(tmp_path: Path) -> Non
     project = Project(tmp_path, {**files, "agents.d/ok.yaml": one("ok")})
     assert list(project.live) == ["ok"]
     assert project.errors == [
-        "agents.d/a.yaml:7:14: sub-agents in a circle: a -> b -> c -> a",
-        "agents.d/b.yaml:7:14: sub-agents in a circle: b -> c -> a -> b",
-        "agents.d/c.yaml:7:14: sub-agents in a circle: c -> a -> b -> c",
+        "agents.d/a.yaml:7:14: sub_agents form a cycle: a -> b -> c -> a",
+        "agents.d/b.yaml:7:14: sub_agents form a cycle: b -> c -> a -> b",
+        "agents.d/c.yaml:7:14: sub_agents form a cycle: c -> a -> b -> c",
         "agents.d/d.yaml:7:14: there is no usable agent 'a'; there are: d, ok",
-        "agents.d/e.yaml:7:14: sub-agents in a circle: e -> e",
+        "agents.d/e.yaml:7:14: sub_agents form a cycle: e -> e",
     ]
 
 
@@ -387,7 +387,7 @@ def test_the_edit_that_closes_a_circle_is_the_one_refused(tmp_path: Path) -> Non
     before = dict(project.live)
     project.reload({"agents.d/c.yaml": one("c", sub_agents="[a]")})
     assert project.stale() == {"c"}
-    assert [error.partition(": ")[2] for error in project.errors] == ["sub-agents in a circle: c -> a -> b -> c"]
+    assert [error.partition(": ")[2] for error in project.errors] == ["sub_agents form a cycle: c -> a -> b -> c"]
     assert all(project.live[name] is before[name] for name in "ab")
 
 
@@ -395,9 +395,9 @@ def test_rules_that_match_nothing_are_warnings_that_stay(tmp_path: Path) -> None
     policy = "{deny: ['orders.*'], ask: [ech], allow: ['mcp.*', echo]}"
     project = Project(tmp_path, {"agents.d/a.yaml": one("a", skill_policy=policy), "agents.d/b.yaml": one("b")})
     expected = [
-        "agents.d/a.yaml:6: the deny rule 'orders.*' matches no tool there is",
-        "agents.d/a.yaml:6: the ask rule 'ech' matches no tool there is",
-        "agents.d/a.yaml:6: the allow rule 'mcp.*' matches no tool there is",
+        "agents.d/a.yaml:6: the deny rule 'orders.*' matches no tool",
+        "agents.d/a.yaml:6: the ask rule 'ech' matches no tool",
+        "agents.d/a.yaml:6: the allow rule 'mcp.*' matches no tool",
     ]
     assert (project.warnings, project.errors, project.stale()) == (expected, [], set())
     project.reload({"agents.d/b.yaml": one("b", "New.")})

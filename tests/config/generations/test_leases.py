@@ -175,7 +175,7 @@ def test_a_paused_run_whose_version_cannot_be_set_up_again_stays_paused(tmp_path
         write(tmp_path, {"plugins/q.py": plugin("r")})
         await reload(runtime, "2")
         for _ in range(2):
-            with pytest.raises(ConfigError, match="generation 1 cannot be set up again") as refused:
+            with pytest.raises(ConfigError, match="cannot set up the plugins of generation 1 again") as refused:
                 await runtime.resume(paused.run_id, {asked.id: Approve() for asked in paused.pending})
             assert [problem.message for problem in refused.value.problems] == [
                 "ConnectionError in setup(): no database"

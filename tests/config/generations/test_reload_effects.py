@@ -127,7 +127,7 @@ def test_a_setting_that_needs_a_new_start_is_told_at_its_line_and_changes_nothin
         generation = await runtime.reload()
         (notice,) = generation.problems
         assert (notice.place, notice.severity) == ("agentsd.yaml:3:3", "warning")
-        assert notice.message == "reload.mode takes effect at the next start"
+        assert notice.message == "reload.mode takes effect after a restart"
         assert (generation.settings.reload.mode, generation.settings.locale) == ("tolerant", "zh")
         write(root, {"agents.d/bad.yaml": "name: ["})
         assert (await runtime.reload()).number == generation.number + 1, "not strict yet"

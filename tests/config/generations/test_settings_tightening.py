@@ -93,7 +93,7 @@ def test_a_stricter_setting_is_live_although_the_edit_is_broken(tmp_path: Path, 
     live, problems = edited(tmp_path, text(key, wide, strict_mode), edit)
 
     assert value(live.settings, key) == strict
-    assert "of this file only what restricts is live" in problems
+    assert "only the restrictions in this file are in effect" in problems
 
 
 @pytest.mark.parametrize("broken", BROKEN)
@@ -118,7 +118,7 @@ def test_a_wider_setting_waits_and_a_warning_says_so(tmp_path: Path, key: str, b
     live, problems = edited(tmp_path, text(key, strict, strict_mode), edit)
 
     assert value(live.settings, key) == strict
-    assert f"{key} is NOT live as saved" in problems
+    assert f"{key} is NOT in effect as saved" in problems
 
 
 @pytest.mark.parametrize("given", ["model: [", "server: {]"])
@@ -126,7 +126,7 @@ def test_a_file_that_is_no_yaml_restricts_nothing_and_a_warning_says_so(tmp_path
     live, problems = edited(tmp_path, text("server.api_keys", [ONE, TWO]), {FILE: given})
 
     assert value(live.settings, "server.api_keys") == [ONE, TWO]
-    assert problems.count("the restrictions in this file are NOT live") == 1
+    assert problems.count("the restrictions in this file are NOT in effect") == 1
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, file: str, named: str) -> 
     live, problems = edited(tmp_path, text("server.api_keys", [ONE]), {FILE: file % ONE})
 
     assert value(live.settings, "server.api_keys") == [ONE]
-    assert f"{named} are NOT live: they cannot be read" in problems
-    warnings = [line for line in problems.splitlines() if "NOT live" in line]
+    assert f"{named} is NOT in effect: it is invalid" in problems
+    warnings = [line for line in problems.splitlines() if "NOT in effect" in line]
     assert ONE not in "".join(warnings), "what is written is not shown"
 
 

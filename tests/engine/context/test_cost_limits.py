@@ -71,7 +71,7 @@ def test_every_model_that_a_run_may_ask_needs_a_price(
     assert message == f"max_cost_usd cannot be enforced: the price of {UNPRICED} is unknown ({who})"
     assert hint == (
         f"set capabilities.prices of a model {UNPRICED} under `models` in agentsd.yaml:"
-        " US dollars for a million tokens, or `free`"
+        " US dollars per million tokens, or `free`"
     )
 
 
@@ -139,7 +139,7 @@ def test_a_caller_s_cost_limit_fails_before_the_first_call(
         assert result.error is not None
         assert result.error.message == (
             "max_cost_usd (limits.max_cost_usd of the request) cannot be enforced: the price of local is unknown;"
-            " set capabilities.prices of models.local in agentsd.yaml: US dollars for a million tokens, or `free`"
+            " set capabilities.prices of models.local in agentsd.yaml: US dollars per million tokens, or `free`"
         )
 
 

@@ -84,7 +84,7 @@ def test_asi04_a_tool_that_appears_later_waits_unless_a_file_only_warns(tmp_path
 
     assert [call.status for call in result.tool_calls] == [status]
     (warning,) = warnings
-    assert "mcp.docs.echo appeared after its server was accepted" in warning
+    assert "mcp.docs.echo was added after its server was accepted" in warning
 
 
 def test_a_tool_without_a_name_is_left_out_with_a_warning(tmp_path: Path) -> None:

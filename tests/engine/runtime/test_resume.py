@@ -237,7 +237,7 @@ def test_a_run_whose_guard_is_gone_does_not_go_on_without_it(tmp_path: Path, sto
     project(root)
 
     async def body(runtime: Runtime) -> None:
-        with pytest.raises(ConfigError, match=r"needs guard\.look, which no plugin has any more"):
+        with pytest.raises(ConfigError, match=r"needs guard\.look: no plugin defines it any longer"):
             await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
         assert [asked.id for asked in await runtime.pending(first.run_id)] == [first.pending[0].id], "it waits on"
 

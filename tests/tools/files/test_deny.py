@@ -215,7 +215,7 @@ def test_check_warns_of_a_rule_that_leaves_the_files_to_other_tools(tmp_path: Pa
     rule = '{tool: read_file, when: {path: "*secret*"}}'
     (told,) = warnings(f"{{deny: [{rule}], allow: [read_file, search_files, write_file]}}")
     assert told == (
-        "the deny rule 'read_file' leaves the same files to search_files; "
+        "the deny rule 'read_file' leaves the same files accessible to search_files; "
         "deny the files for all tools: files: {deny: ['*secret*']}"
     )
     assert warnings(f"{{deny: [{rule}], allow: [read_file, write_file, list_dir]}}") == []
