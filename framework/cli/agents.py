@@ -14,7 +14,7 @@ from framework.cli.table import show_table
 from framework.engine.routing.rules import NO_AGENTS
 from framework.engine.runtime.agent_summary import summarize_agents
 
-COLUMNS = ("agent", "executor", "model", "tools", "description")
+_COLUMNS = ("agent", "executor", "model", "tools", "description")
 NO_VALID_AGENT = "no agent is valid: `agentsd check` lists the problems"
 
 
@@ -34,7 +34,7 @@ def list_agents(project: str, as_json: bool) -> int:
         click.echo(json.dumps([row.model_dump() for row in rows], ensure_ascii=False, indent=2))
         return 0
     if rows:
-        show_table(COLUMNS, [(row.name, row.executor, row.model, str(row.tools), row.description) for row in rows])
+        show_table(_COLUMNS, [(row.name, row.executor, row.model, str(row.tools), row.description) for row in rows])
     else:
         click.echo(NO_VALID_AGENT if read.catalog.current.errors else NO_AGENTS)
     return 0

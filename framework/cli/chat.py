@@ -11,14 +11,14 @@ from typing import TextIO
 
 import click
 
-from framework.cli.confirm import decided
-from framework.cli.conversations.show import lines
+from framework.cli.confirm import ask_for_decisions
+from framework.cli.conversations.show import conversation_lines
 from framework.cli.exporting import exporting
 from framework.cli.location import Location, locate, show_problem, store_url
 from framework.cli.records import new_conversation
 from framework.cli.screen import prints_on_stderr, say
 from framework.cli.session import answer, print_result
-from framework.cli.terminal import is_terminal, typed
+from framework.cli.terminal import is_terminal, read_in_thread
 from framework.engine.routing.rules import NO_AGENTS
 from framework.engine.runtime.options import RunOptions
 from framework.engine.runtime.runtime import Runtime
@@ -72,7 +72,7 @@ async def _chat(location: Location, options: RunOptions, output: TextIO) -> int:
 
 async def _talk(runtime: Runtime, prompt: _Prompt, options: RunOptions, output: TextIO) -> int:
     """Answer messages until the input ends or a run waits for a decision; return the exit code."""
-    while message := await typed(prompt.read):
+    while message := await read_in_thread(prompt.read):
         # An edit saved before this message applies to it, even if the watcher has not noticed it yet.
         await runtime.reload()
         try:
@@ -92,13 +92,13 @@ async def _show_earlier_turns(runtime: Runtime, conversation: str, output: TextI
     """Show the last turns, and ask for the decisions that the conversation waits for."""
     found = await runtime.store.conversation(conversation)
     turns = await runtime.store.runs(RunQuery(conversation_id=conversation))
-    for line in lines(found, turns, SHOWN_TURNS) if found.turns else ():
+    for line in conversation_lines(found, turns, SHOWN_TURNS) if found.turns else ():
         click.echo(line, err=True)
     if found.open_run is None:
         return
     state = await runtime.store.load_run(found.open_run)
     if state.pending and is_terminal():
-        resumed = runtime.resume_stream(state.run_id, await decided(state.pending))
+        resumed = runtime.resume_stream(state.run_id, await ask_for_decisions(state.pending))
         result = await answer(runtime, resumed, quiet=False, title=f"● {state.agent} (resumed)")
         _print(result, output)
         if result.status == "paused":

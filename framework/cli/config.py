@@ -21,7 +21,7 @@ from framework.server.schemas import ConfigHistory, LiveConfig, PastConfig
 C = TypeVar("C", bound=Callable[..., Any])
 
 SHOWN_CHANGES = 3
-STYLES = {"widens": "yellow", "tightens": "green", "neutral": None}
+_STYLES = {"widens": "yellow", "tightens": "green", "neutral": None}
 
 
 @click.group("config")
@@ -44,7 +44,7 @@ def diff(old: str, new: str, as_json: bool) -> int:
         click.echo(json.dumps([change.model_dump(exclude_none=True) for change in candidate.changes], indent=2))
     else:
         for change in candidate.changes:
-            click.secho(str(change), fg=STYLES[change.effect])
+            click.secho(str(change), fg=_STYLES[change.effect])
         if not candidate.changes:
             click.echo("no differences")
     return 1 if candidate.changes else 0
@@ -122,7 +122,7 @@ def _row(entry: PastConfig) -> tuple[str, str, str, str]:
 def _changes(entry: PastConfig) -> Iterator[tuple[str, str | None]]:
     changes = entry.changes
     for change in changes[:SHOWN_CHANGES]:
-        yield str(change), STYLES[change.effect]
+        yield str(change), _STYLES[change.effect]
     if len(changes) > SHOWN_CHANGES:
         yield f"and {len(changes) - SHOWN_CHANGES} more", None
     if entry.unusable:

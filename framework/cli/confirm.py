@@ -10,21 +10,21 @@ import click
 
 from framework.cli.location import arguments_of
 from framework.cli.plan_question import ask_about_plan
-from framework.cli.show import arguments_text, shown, visible
-from framework.cli.terminal import edited, typed
+from framework.cli.show import arguments_text, as_visible_json, visible
+from framework.cli.terminal import open_editor, read_in_thread
 from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.errors import RequestError
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
 
-CHOICES = ("a", "e", "r", "s")
+_CHOICES = ("a", "e", "r", "s")
 STEP_CHOICES: Mapping[str, str] = {"r": "retry", "s": "skip", "t": "stop"}
 STEP_PROMPT = "[r]etry, [s]kip it and what depends on it, s[t]op the run"
-PROMPT = "[a]pprove, [e]dit, [r]eject, re[s]pond"
+_PROMPT = "[a]pprove, [e]dit, [r]eject, re[s]pond"
 
 
-async def decided(pending: Iterable[Confirmation]) -> dict[str, Decision]:
+async def ask_for_decisions(pending: Iterable[Confirmation]) -> dict[str, Decision]:
     """Ask for each decision in turn; raises click.Abort on Ctrl-C, with nothing decided."""
-    return {asked.id: await typed(partial(ask_human, asked)) for asked in pending}
+    return {asked.id: await read_in_thread(partial(ask_human, asked)) for asked in pending}
 
 
 def ask_human(asked: Confirmation) -> Decision:
@@ -40,7 +40,7 @@ def ask_human(asked: Confirmation) -> Decision:
             return ask_about_plan(asked, asked.plan)
         _show(asked)
         while True:
-            choice = click.prompt(PROMPT, type=click.Choice(CHOICES), show_choices=False, err=True)
+            choice = click.prompt(_PROMPT, type=click.Choice(_CHOICES), show_choices=False, err=True)
             if decision := _decision(choice, asked):
                 return decision
     except click.Abort:
@@ -78,7 +78,7 @@ def _show(asked: Confirmation) -> None:
     if asked.description:
         click.secho(f"  {visible(asked.description)}", dim=True, err=True)
     for name, value in asked.arguments.items():
-        click.echo(f"  {visible(name)}: {shown(value)}", err=True)
+        click.echo(f"  {visible(name)}: {as_visible_json(value)}", err=True)
     because = f"{asked.reason}; " if asked.reason else ""
     click.secho(f"  ({because}{asked.rule}, risk {asked.risk})", dim=True, err=True)
 
@@ -96,7 +96,7 @@ def _decision(choice: str, asked: Confirmation) -> Decision | None:
 
 def edited_arguments(asked: Confirmation) -> Edit | None:
     """Open the arguments in the user's editor; return None if they are unchanged or invalid."""
-    text = edited(json.dumps(asked.arguments, ensure_ascii=False, indent=2), ".json")
+    text = open_editor(json.dumps(asked.arguments, ensure_ascii=False, indent=2), ".json")
     if not text.strip():
         click.secho("nothing was changed", dim=True, err=True)
         return None

@@ -10,7 +10,7 @@ import click
 
 from framework.cli.location import arguments_of, locate
 from framework.cli.project import find_agent, find_tool, read_project
-from framework.cli.run import pairs
+from framework.cli.run import parse_pairs
 from framework.cli.show import counted, wrapped
 from framework.config.agents.compile import Agent
 from framework.config.settings import Settings
@@ -57,21 +57,21 @@ def command(
     found = find_tool(chosen.toolset.tools, tool)
     wrong: str | None = None
     if arguments is None:
-        judgement = explain_tool(chosen, found)
+        explanation = explain_tool(chosen, found)
     else:
-        judgement, wrong = explain_call(chosen, found, arguments_of(arguments), read.base_path)
+        explanation, wrong = explain_call(chosen, found, arguments_of(arguments), read.base_path)
     if as_json:
-        click.echo(json.dumps(_tool_data(judgement) | {"invalid_arguments": wrong}, ensure_ascii=False, indent=2))
+        click.echo(json.dumps(_tool_data(explanation) | {"invalid_arguments": wrong}, ensure_ascii=False, indent=2))
     else:
-        _show_tool(judgement, len(tool))
+        _show_tool(explanation, len(tool))
         if wrong:
             click.secho(f"  but its arguments are invalid: {wrong}", fg="red")
-    return {"allow": 0, "ask": EXIT_APPROVAL, "deny": EXIT_NEGATIVE}[judgement.verdict.kind]
+    return {"allow": 0, "ask": EXIT_APPROVAL, "deny": EXIT_NEGATIVE}[explanation.verdict.kind]
 
 
 def _prompt(agent: Agent, locale: str, inputs: tuple[str, ...], settings: Settings) -> str:
     try:
-        return system_prompt(agent, locale, pairs(inputs), settings.tools.http)
+        return system_prompt(agent, locale, parse_pairs(inputs), settings.tools.http)
     except PromptError as error:
         raise RequestError(str(error)) from None
 

@@ -15,7 +15,7 @@ from framework.config.yaml.fixes import apply_fixes
 from framework.types.errors import RequestError
 from framework.types.problem import Problem
 
-STYLES = {"+": "green", "-": "red", "@": "cyan"}
+_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def fix_files(root: Path, problems: Iterable[Problem], *, quiet: bool) -> list[str]:
@@ -45,4 +45,4 @@ def fix_files(root: Path, problems: Iterable[Problem], *, quiet: bool) -> list[s
 def _show(path: str, before: bytes, after: bytes) -> None:
     old, new = (source.decode("utf-8-sig").splitlines() for source in (before, after))
     for line in unified_diff(old, new, path, path, "before", "fixed", n=1, lineterm=""):
-        click.secho(visible(line).replace("\\t", "  "), fg=STYLES.get(line[:1]))
+        click.secho(visible(line).replace("\\t", "  "), fg=_STYLES.get(line[:1]))

@@ -9,14 +9,14 @@ from pydantic import ValidationError
 
 from framework.cli.plan_text import as_text, is_unchanged, read_text, with_problems, without
 from framework.cli.show import MARKS, arguments_text, counted, visible
-from framework.cli.terminal import edited
+from framework.cli.terminal import open_editor
 from framework.config.yaml.parse import ParseError
 from framework.types.plan import Plan, PlanDraft, PlanStep
 from framework.types.preflight import Preflight, StepCheck
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
 
-CHOICES = ("a", "e", "d", "s", "r")
-PROMPT = "[a]pprove, [e]dit, [d]rop steps, [s]ay what to change, [r]eject"
+_CHOICES = ("a", "e", "d", "s", "r")
+_PROMPT = "[a]pprove, [e]dit, [d]rop steps, [s]ay what to change, [r]eject"
 
 
 def ask_about_plan(asked: Confirmation, plan: Plan) -> Decision:
@@ -24,7 +24,7 @@ def ask_about_plan(asked: Confirmation, plan: Plan) -> Decision:
     for line in _shown(asked, plan):
         click.echo(line, err=True)
     while True:
-        choice = click.prompt(PROMPT, type=click.Choice(CHOICES), show_choices=False, err=True)
+        choice = click.prompt(_PROMPT, type=click.Choice(_CHOICES), show_choices=False, err=True)
         if decision := _decision(choice, asked, plan):
             return decision
 
@@ -54,7 +54,7 @@ def _edited(draft: PlanDraft, plan: Plan) -> Edit | None:
     """Open the plan in the user's editor until it can be parsed."""
     text = as_text(draft, plan)
     while True:
-        text = edited(text, ".yaml")
+        text = open_editor(text, ".yaml")
         if is_unchanged(text):
             click.secho("nothing was changed", dim=True, err=True)
             return None

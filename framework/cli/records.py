@@ -25,7 +25,7 @@ _AGO = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 @asynccontextmanager
-async def stored(location: Location) -> AsyncIterator[Store]:
+async def open_project_store(location: Location) -> AsyncIterator[Store]:
     """Open the store of a project; raises StoreError."""
     store = await open_store(store_url(location), location.folder)
     try:

@@ -14,7 +14,7 @@ from framework.types.state import Confirmation, Decision, RunResult
 
 
 @asynccontextmanager
-async def opened(location: Location, *, quiet: bool = True) -> AsyncIterator[Runtime]:
+async def open_runtime(location: Location, *, quiet: bool = True) -> AsyncIterator[Runtime]:
     """Open a project's runtime on its store; print its startup problems unless `quiet`."""
     with exporting(location.settings()):
         async with Runtime.open(location.root, store=store_url(location), watch=False, single_user=True) as runtime:
@@ -44,7 +44,7 @@ async def resume_run(
         RunNotFound: no such run is stored.
         RequestError: the run cannot be resumed, or a decision does not match.
     """
-    async with opened(location, quiet=quiet) as runtime:
+    async with open_runtime(location, quiet=quiet) as runtime:
         state = await find_run(runtime.store, run)
         decisions = await decide(state.pending)
         resumed = runtime.resume_stream(state.run_id, decisions, user=user)

@@ -27,18 +27,18 @@ Traced = tuple[RunResult, Sequence[SpanRecord]]
 """A result and its stored trace."""
 
 
-def pairs(values: tuple[str, ...]) -> dict[str, Any]:
+def parse_pairs(values: tuple[str, ...]) -> dict[str, Any]:
     """Parse `name=value` options; a value that is valid JSON is decoded."""
-    pairs: dict[str, Any] = {}
+    parse_pairs: dict[str, Any] = {}
     for value in values:
         name, equals, text = value.partition("=")
         if not equals:
             raise click.UsageError(f"write {value}=VALUE")
         try:
-            pairs[name] = json.loads(text)
+            parse_pairs[name] = json.loads(text)
         except json.JSONDecodeError:
-            pairs[name] = text
-    return pairs
+            parse_pairs[name] = text
+    return parse_pairs
 
 
 @click.command("run")
@@ -96,8 +96,8 @@ async def _answer(
             agent=given["agent"] or location.agent(generation),
             conversation=given["conversation"],
             model=given["model"],
-            inputs=pairs(given["inputs"]),
-            limits=pairs(given["limits"]),
+            inputs=parse_pairs(given["inputs"]),
+            limits=parse_pairs(given["limits"]),
             locale=given["locale"],
         )
         result = await answer(runtime, runtime.stream(message, **options), quiet=quiet, events=given["events"])

@@ -10,9 +10,9 @@ from typing import TextIO
 
 import click
 
-from framework.cli.confirm import decided
+from framework.cli.confirm import ask_for_decisions
 from framework.cli.screen import prints_on_stderr, raw_stderr, say
-from framework.cli.show import Lines, View, ending, how_to_decide
+from framework.cli.show import Lines, View, how_to_decide, reason_for_no_answer
 from framework.cli.terminal import is_terminal, on_interrupt
 from framework.engine.context.stream import RunStream
 from framework.engine.runtime.runtime import Runtime
@@ -68,7 +68,7 @@ async def answer(
     result = await _watch(started, view)
     while result.status == "paused" and not quiet and is_terminal():
         try:
-            decisions = await decided(result.pending)
+            decisions = await ask_for_decisions(result.pending)
         except click.Abort:
             break
         result = await _watch(runtime.resume_stream(result.run_id, decisions), view)
@@ -101,7 +101,7 @@ def print_result(result: RunResult, *, as_json: bool) -> int:
     else:
         if result.output:
             say(result.output)
-        if text := ending(result):
+        if text := reason_for_no_answer(result):
             say(text, fg="yellow" if result.status == "paused" else "red", err=True)
         if result.pending:
             click.secho(how_to_decide(result), dim=True, err=True)

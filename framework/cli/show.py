@@ -16,6 +16,7 @@ from framework.types import events
 from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.events import Event
 from framework.types.state import Confirmation, RunResult
+from framework.types.text import shorten
 
 VALUE_CHARS = 60
 RESULT_CHARS = 100
@@ -98,7 +99,9 @@ def _question(asked: events.ConfirmationRequested) -> str:
 
 def arguments_text(arguments: Mapping[str, Any]) -> str:
     """Format arguments as `name=value`, with long values shortened."""
-    return " ".join(f"{visible(name)}={shorten(shown(value))}" for name, value in arguments.items())
+    return " ".join(
+        f"{visible(name)}={shorten(as_visible_json(value), VALUE_CHARS)}" for name, value in arguments.items()
+    )
 
 
 def first_line(text: str) -> str:
@@ -108,7 +111,7 @@ def first_line(text: str) -> str:
     return visible(shorten(lines[0], RESULT_CHARS)) + more
 
 
-def shown(value: Any) -> str:
+def as_visible_json(value: Any) -> str:
     """Format a value as JSON without invisible characters."""
     return visible(json.dumps(value, ensure_ascii=False))
 
@@ -123,11 +126,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def shorten(text: str, length: int = VALUE_CHARS) -> str:
-    """Shorten text to at most `length` characters."""
-    return text if len(text) <= length else text[: length - 1] + "…"
-
-
 def wrapped(text: str, indent: str = "  ") -> str:
     """Indent a paragraph, and wrap it on a terminal."""
     if not sys.stdout.isatty():
@@ -135,7 +133,7 @@ def wrapped(text: str, indent: str = "  ") -> str:
     return click.wrap_text(text, get_terminal_size().columns, indent, indent) or indent
 
 
-def ending(result: RunResult) -> str | None:
+def reason_for_no_answer(result: RunResult) -> str | None:
     """Return the reason why a run has no final answer; None for a completed run."""
     match result.status:
         case "completed":

@@ -36,7 +36,7 @@ def on_interrupt(act: Callable[[], object]) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def edited(text: str, extension: str) -> str:
+def open_editor(text: str, extension: str) -> str:
     """Open text in the user's editor and return the result; empty if nothing is saved or an error was shown."""
     try:
         return click.edit(text, extension=extension) or ""
@@ -47,7 +47,7 @@ def edited(text: str, extension: str) -> str:
     return ""
 
 
-async def typed(read: Callable[[], T]) -> T:
+async def read_in_thread(read: Callable[[], T]) -> T:
     """Run a function that waits for input in a thread, and return its result.
 
     Raises:

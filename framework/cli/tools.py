@@ -19,8 +19,8 @@ from framework.tools.tool import Tool
 from framework.types.messages import ToolResult
 from framework.types.outcome import EXIT_CANCELLED, EXIT_NEGATIVE
 
-COLUMNS = ("tool", "risk", "source", "description")
-OUTCOMES = {"success": 0, "error": EXIT_NEGATIVE, "denied": EXIT_NEGATIVE, "cancelled": EXIT_CANCELLED}
+_COLUMNS = ("tool", "risk", "source", "description")
+_EXIT_CODES = {"success": 0, "error": EXIT_NEGATIVE, "denied": EXIT_NEGATIVE, "cancelled": EXIT_CANCELLED}
 
 
 @click.group("tools")
@@ -45,7 +45,7 @@ def list_tools(project: str, offline: bool, as_json: bool) -> int:
         ]
         click.echo(json.dumps(rows, ensure_ascii=False, indent=2))
         return 0
-    show_table(COLUMNS, [(tool.name, tool.risk, tool.source, _summary(tool)) for tool in tools])
+    show_table(_COLUMNS, [(tool.name, tool.risk, tool.source, _summary(tool)) for tool in tools])
     return 0
 
 
@@ -78,7 +78,7 @@ def call(tool: str, arguments: str | None, agent: str, project: str, as_json: bo
         say(result.error or "", err=True)
         if place := result.metadata.get(RAISED_AT):
             say(f"  raised at {place}", err=True)
-    return OUTCOMES[result.status]
+    return _EXIT_CODES[result.status]
 
 
 @command.command("accept")

@@ -14,7 +14,7 @@ from framework.cli.show import MARKS, arguments_text, first_line, line, visible
 from framework.types import events
 from framework.types.events import Event
 
-STYLES: Mapping[str, str] = {
+_STYLES: Mapping[str, str] = {
     "success": "green",
     "done": "green",
     "error": "red",
@@ -99,7 +99,7 @@ class LiveTree:
     def _call(self, event: events.ToolRequested) -> None:
         key = (*event.path, event.id)
         node = self._nodes.get(key) or self._add(event.path, event.id)
-        node.label = Text(f"{MARKS[event.status]} {visible(event.tool)} ", style=STYLES[event.status])
+        node.label = Text(f"{MARKS[event.status]} {visible(event.tool)} ", style=_STYLES[event.status])
         node.label.append(arguments_text(event.arguments), style="cyan")
         if event.progress is not None:
             node.label.append(f"  {event.progress:.0%} {visible(event.message or '')}", style="dim")
@@ -119,7 +119,7 @@ class LiveTree:
 
 
 def _step(status: str, step: str, description: str) -> Text:
-    return Text(f"{MARKS[status]} {step}  {visible(description)}", style=STYLES[status])
+    return Text(f"{MARKS[status]} {step}  {visible(description)}", style=_STYLES[status])
 
 
 def _about(label: object) -> str:
@@ -128,7 +128,7 @@ def _about(label: object) -> str:
 
 
 def _finished(label: str, status: str, elapsed: float) -> Text:
-    finished = Text(MARKS[status], style=STYLES[status])
+    finished = Text(MARKS[status], style=_STYLES[status])
     finished.append(label[1:].rstrip(), style="default")
     finished.append(f"  {elapsed:.0f} ms", style="dim")
     return finished

@@ -49,7 +49,7 @@ def test_help_lists_the_commands_without_loading_them(tmp_path: Path) -> None:
         assert name in done.stdout
 
 
-def test_init_gives_a_project_that_checks_and_runs(starter: Path) -> None:
+def test_init_creates_a_valid_project_that_runs(starter: Path) -> None:
     checked = started("check", cwd=starter)
     assert checked.returncode == 0, checked.stderr
     assert "agents: assistant, basic, code-diagnosis, coder, log-analyst, planner, repo-analysis" in checked.stdout
@@ -57,14 +57,14 @@ def test_init_gives_a_project_that_checks_and_runs(starter: Path) -> None:
     assert "warning" not in checked.stderr
 
 
-def test_init_keeps_what_is_there(tmp_path: Path) -> None:
+def test_init_keeps_existing_files(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/assistant.yaml": agent("assistant", model="offline")})
     done = agentsd("init", cwd=tmp_path)
     assert "kept unchanged: agents.d/assistant.yaml" in done.stdout
     assert "You are assistant." in (tmp_path / "agents.d/assistant.yaml").read_text()
 
 
-def test_init_says_where_to_go_on_in_a_form_that_shells_take(tmp_path: Path) -> None:
+def test_init_prints_next_commands_quoted_for_a_shell(tmp_path: Path) -> None:
     done = agentsd("init", "mein projekt", cwd=tmp_path)
     assert "  cd 'mein projekt' && agentsd run" in done.stdout
 
@@ -76,7 +76,7 @@ def test_run_puts_the_answer_on_stdout_and_the_progress_on_stderr(starter: Path)
     assert "✓ echo" in done.stderr
 
 
-def test_run_goes_on_with_a_conversation(starter: Path) -> None:
+def test_run_continues_a_conversation(starter: Path) -> None:
     for message in ("echo hello", "echo again"):
         assert agentsd("run", "--conversation", "c1", message, cwd=starter).returncode == 0
     told = agentsd("conversations", "show", "c1", cwd=starter).stdout
@@ -98,13 +98,13 @@ def test_run_json_is_the_whole_result(starter: Path) -> None:
     ].keys()
 
 
-def test_run_takes_one_agent_file_without_a_project(tmp_path: Path) -> None:
+def test_run_accepts_one_agent_file_without_a_project(tmp_path: Path) -> None:
     write(tmp_path, {"one.yaml": agent("one", model="offline")})
     done = agentsd("run", "./one.yaml", "calculate 6 * 7", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "42\n")
 
 
-def test_run_takes_one_agent_file_of_a_project_with_its_plugins(starter: Path) -> None:
+def test_run_accepts_one_agent_file_of_a_project_with_its_plugins(starter: Path) -> None:
     done = agentsd("run", "agents.d/planner.yaml", "days between '2026-01-01' and '2026-01-31'", cwd=starter)
     assert done.stderr.startswith("● planner")
 
@@ -129,7 +129,7 @@ def test_a_missing_key_is_one_line_that_names_the_variable(starter: Path) -> Non
     )
 
 
-def test_errors_are_json_where_json_was_asked_for(starter: Path) -> None:
+def test_errors_are_json_with_the_json_option(starter: Path) -> None:
     done = agentsd("run", "--json", "-a", "nobody", "hi", cwd=starter)
     assert done.returncode == 2
     assert json.loads(done.stdout)["error"]["code"] == "agent_not_found"
@@ -176,7 +176,7 @@ def test_a_broken_settings_file_exits_78(tmp_path: Path) -> None:
     assert "did you mean 'model'?" in done.stderr
 
 
-def test_without_a_terminal_a_question_is_not_asked_and_the_exit_code_is_3(tmp_path: Path) -> None:
+def test_without_a_terminal_a_run_pauses_with_exit_code_3(tmp_path: Path) -> None:
     policy = '{ask: [{tool: echo, reason: be careful}], allow: ["*"]}'
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy=policy)})
     done = agentsd("run", "echo hello", cwd=tmp_path)
@@ -243,7 +243,7 @@ def read_until(master: int, *texts: str, seconds: float = 15) -> str:
     return shown
 
 
-def test_a_person_at_the_terminal_is_asked_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_user_at_the_terminal_approves_and_the_run_resumes(tmp_path: Path) -> None:
     policy = '{ask: [{tool: echo, reason: be careful}], allow: ["*"]}'
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy=policy)})
     with terminal("run", "echo hello", cwd=tmp_path) as (process, master):
@@ -287,7 +287,7 @@ def test_the_terminal_shows_a_tree(starter: Path) -> None:
         assert text in shown
 
 
-def test_a_file_that_cannot_be_used_is_told_once_and_exits_78(tmp_path: Path) -> None:
+def test_an_invalid_file_is_reported_once_with_exit_code_78(tmp_path: Path) -> None:
     write(tmp_path, {"one.yaml": "version: 1\nname: one\n"})
     done = agentsd("run", "./one.yaml", "hi", cwd=tmp_path)
     assert done.returncode == 78
@@ -295,6 +295,6 @@ def test_a_file_that_cannot_be_used_is_told_once_and_exits_78(tmp_path: Path) ->
     assert done.stderr.count("'description'") == 1
 
 
-def test_an_empty_folder_says_what_to_do(tmp_path: Path) -> None:
+def test_an_empty_folder_prints_what_to_do(tmp_path: Path) -> None:
     assert "agentsd init" in agentsd("run", "hi", cwd=tmp_path).stderr
     assert "agentsd init" in agentsd("check", cwd=tmp_path).stdout

@@ -98,7 +98,7 @@ def test_check_survives_hostile_files_and_names_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.conformance(40)
-def test_a_secret_of_the_environment_stands_in_no_error(tmp_path: Path) -> None:
+def test_a_secret_of_the_environment_is_in_no_error(tmp_path: Path) -> None:
     settings = "models: {a: {model: '${SECRET_NAME}', api_key: '${SECRET_KEY}', base_urls: '${SECRET_KEY}'}}\n"
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline"), "agentsd.yaml": settings})
     unset = agentsd("check", cwd=tmp_path)

@@ -41,7 +41,7 @@ def explained(project: Path, *arguments: str) -> dict[str, dict[str, Any]]:
     return {tool["tool"]: tool for tool in json.loads(done.stdout)["tools"]}
 
 
-def test_every_tool_is_there_with_the_verdict_and_the_line_that_decides(project: Path) -> None:
+def test_every_tool_is_listed_with_its_verdict_and_the_deciding_line(project: Path) -> None:
     tools = explained(project)
     found = {name: (tool["offered"], tool["verdict"], tool["rule"]) for name, tool in tools.items()}
     assert found["echo"] == (True, "allow", "allow echo")
@@ -57,7 +57,7 @@ def test_every_tool_is_there_with_the_verdict_and_the_line_that_decides(project:
     assert "when path *.env" in condition["when"]
 
 
-def test_what_people_see_names_the_lines_the_prompt_and_its_cost(project: Path) -> None:
+def test_the_text_output_names_lines_prompt_and_token_counts(project: Path) -> None:
     done = agentsd("explain", "a", "-i", "who=Ann", cwd=project)
     assert done.returncode == 0
     for line in (

@@ -93,7 +93,7 @@ def test_a_plan_is_edited_in_ones_editor_until_it_can_be_used(project: Path, mon
     assert "write_fiel" in (project / "before2").read_text(), "the edit goes on where it was"
 
 
-def test_steps_are_dropped_with_what_needs_them(project: Path) -> None:
+def test_steps_are_dropped_with_their_dependents(project: Path) -> None:
     task = "analyse data/logs/app.log then calculate 2 + 3 then write it to notes.md"
     with terminal("run", "-a", "planner", task, cwd=project) as (process, master):
         answer(master, "[r]eject", b"d")
@@ -142,7 +142,7 @@ def test_a_failed_step_is_retried_skipped_or_stopped_at_the_terminal(project: Pa
         assert process.wait(10) == 1
 
 
-def test_nobody_at_the_terminal_is_no_approval(project: Path) -> None:
+def test_a_closed_terminal_is_not_an_approval(project: Path) -> None:
     done = agentsd("run", "-a", "planner", TASK, cwd=project)
     assert done.returncode == 3
     assert "waits for approval: plan (plan-1-" in done.stderr
@@ -179,7 +179,7 @@ def test_a_plan_as_text_is_the_same_plan(plan: PlanDraft) -> None:
     assert read_text(as_text(named, Plan(goal="g", steps=()))) == named
 
 
-def test_what_is_done_stands_in_comments_and_stays() -> None:
+def test_finished_steps_are_comments_in_the_editor_text() -> None:
     plan = Plan.from_draft(draft(step("a"), step("b", "a"))).with_step("a", "done", "did a")
     text = as_text(plan.draft, plan, ["work"])
     assert "# done: a: a\n" in text

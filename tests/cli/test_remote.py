@@ -76,7 +76,7 @@ def test_event_and_history_agree_about_an_edit_that_cannot_be_used(server: Serve
     assert live.endswith(f"invalid, last good version stays live: {ONE}")
 
 
-def test_rollback_makes_an_old_generation_live_and_says_what_holds(server: Served, tmp_path: Path) -> None:
+def test_rollback_makes_an_old_generation_live_and_reports_the_held_edit(server: Served, tmp_path: Path) -> None:
     done = agentsd("config", "rollback", "1", "--url", server.url, cwd=tmp_path)
     assert done.returncode == 0
     first, second = done.stdout.splitlines()
@@ -90,13 +90,13 @@ def test_rollback_makes_an_old_generation_live_and_says_what_holds(server: Serve
     assert json.loads(as_json.stdout)["generation"] == 5
 
 
-def test_an_unknown_generation_is_told_with_the_known_ones(server: Served, tmp_path: Path) -> None:
+def test_an_unknown_generation_is_an_error_that_lists_the_known_ones(server: Served, tmp_path: Path) -> None:
     done = agentsd("config", "rollback", "9", "--url", server.url, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, "error: generation 9 is not in the history; available: 1, 2, 3\n")
     assert agentsd("config", "rollback", "0", "--url", server.url, cwd=tmp_path).returncode == 2
 
 
-def test_the_settings_of_the_project_say_where_its_server_is_and_with_which_key(tmp_path: Path) -> None:
+def test_the_server_and_its_key_come_from_the_settings(tmp_path: Path) -> None:
     write(tmp_path, {ONE: one(), "agentsd.yaml": settings(0, f", api_keys: ['{KEY}']")})
     with served(tmp_path, key=KEY) as server:
         other, keyless = str(tmp_path / "other"), str(tmp_path / "keyless")
@@ -122,7 +122,7 @@ def test_the_settings_of_the_project_say_where_its_server_is_and_with_which_key(
         assert (wrong.returncode, "wrong key" in wrong.stderr) == (2, True)
 
 
-def test_without_a_server_it_says_how_to_start_one(tmp_path: Path) -> None:
+def test_without_a_server_the_error_shows_how_to_start_one(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     write(tmp_path, {"agentsd.yaml": settings(port)})
@@ -148,7 +148,7 @@ def test_without_a_server_it_says_how_to_start_one(tmp_path: Path) -> None:
         b"",
     ],
 )
-def test_what_is_no_server_of_ours_is_told(page: bytes) -> None:
+def test_another_server_is_an_error(page: bytes) -> None:
     with strangers({"/agent/config/history": page}) as url:
         with pytest.raises(NoServer) as caught:
             Remote.of(url, None, ".").get("/agent/config/history", ConfigHistory)
@@ -162,7 +162,7 @@ def test_an_invalid_url_is_an_error(url: str) -> None:
         Remote.of(url, None, ".")
 
 
-def test_what_a_server_says_cannot_move_the_cursor(tmp_path: Path) -> None:
+def test_text_of_a_server_cannot_move_the_cursor(tmp_path: Path) -> None:
     entry = {
         "generation": 1, "digest": "d\u001b[2J", "at": "2026-01-01T00:00:00Z", "trigger": "watch", "live": True,
         "changes": [{"agent": "a\u202e\u001b]0;x\u0007", "key": "k", "effect": "neutral"}], "new": 1,

@@ -119,7 +119,7 @@ def test_a_pipe_gets_the_bytes_of_the_tool(project: Path) -> None:
         ("agents", "list", "--json"),
     ],
 )
-def test_what_a_plugin_prints_is_no_part_of_json(project: Path, words: tuple[str, ...]) -> None:
+def test_prints_of_a_plugin_are_not_in_json(project: Path, words: tuple[str, ...]) -> None:
     done = agentsd(*words, cwd=project)
     texts = done.stdout.splitlines() if "--events" in words else [done.stdout]
     assert texts
@@ -127,7 +127,7 @@ def test_what_a_plugin_prints_is_no_part_of_json(project: Path, words: tuple[str
     assert "loaded" in done.stderr
 
 
-def test_what_a_plugin_prints_is_no_part_of_an_answer(project: Path) -> None:
+def test_prints_of_a_plugin_are_not_in_an_answer(project: Path) -> None:
     done = agentsd("run", "-a", "one", "hello", cwd=project)
     assert ("loaded" in done.stdout, "loaded" in done.stderr) == (False, True)
 
@@ -149,7 +149,7 @@ def test_answers_of_a_chat_go_to_standard_output_although_the_tree_is_on_a_termi
 
 @cases(300)
 @given(st.lists(st.one_of(st.text(), st.sampled_from([EVIL, "\x1b", "[2J", "]8;;x\x1b\\", "\r\n", "\x1b[31"]))))
-def test_whoever_prints_to_a_screen_nothing_moves_the_cursor(parts: list[str]) -> None:
+def test_no_text_printed_to_a_screen_moves_the_cursor(parts: list[str]) -> None:
     buffer = BytesIO()
     screen = Screen(TextIOWrapper(buffer, "utf-8", "backslashreplace"))
     for part in parts:
@@ -160,7 +160,7 @@ def test_whoever_prints_to_a_screen_nothing_moves_the_cursor(parts: list[str]) -
     assert all(char in written for part in parts for char in part if char.isalnum())
 
 
-def test_styles_of_ours_stay() -> None:
+def test_own_styles_are_kept() -> None:
     buffer = BytesIO()
     screen = Screen(TextIOWrapper(buffer, "utf-8"))
     text = "".join(click.style("x", fg=colour) for colour in ("red", "green", "yellow", "cyan", "magenta")) + "\n"

@@ -45,21 +45,21 @@ def test_a_server_that_cannot_be_used_is_a_warning_at_its_line_with_the_reason(
 
 
 @pytest.mark.parametrize("words", [("check",), ("explain", "one")])
-def test_servers_that_were_not_asked_are_named(broken: Path, words: tuple[str, ...]) -> None:
+def test_servers_that_were_not_contacted_are_named(broken: Path, words: tuple[str, ...]) -> None:
     done = agentsd(*words, cwd=broken)
     assert (done.returncode, "1 server not contacted" in done.stdout, "--connect" in done.stdout) == (0, True, True)
     assert json.loads(agentsd(*words, "--json", cwd=broken).stdout)["not_contacted"] == ["mcp.docs"]
 
 
 @pytest.mark.parametrize("words", [("run", "-a", "one", "hi"), ("check", "--connect"), ("explain", "one", "--connect")])
-def test_of_a_healthy_server_nothing_is_said(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_healthy_server_is_not_mentioned(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = agentsd(*words, cwd=project(tmp_path, *MODERN))
     assert done.returncode == 0
     assert not any(word in done.stderr + done.stdout for word in ("warning", "WARNING", "waiting", "not contacted"))
 
 
 @pytest.mark.parametrize("words", [["check"], ["run", "-a", "one", "hi"]])
-def test_without_the_extra_check_and_run_say_what_to_install(tmp_path: Path, words: list[str]) -> None:
+def test_without_the_extra_check_and_run_name_the_package_to_install(tmp_path: Path, words: list[str]) -> None:
     program = f"import sys; sys.modules.update(mcp=None); from framework.cli.main import main; main({words!r})"
     env = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", program]

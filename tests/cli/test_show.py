@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from framework.cli.confirm import ask_human
-from framework.cli.show import how_to_decide, line, shown, visible
+from framework.cli.show import as_visible_json, how_to_decide, line, visible
 from framework.types.events import ToolFinished, ToolStarted
 from framework.types.state import Confirmation, Reject, RunResult
 
@@ -17,7 +17,7 @@ HEAD = {"run_id": "r", "seq": 1, "generation": 1}
 
 
 @pytest.mark.hostile(7)
-def test_asi09_a_question_writes_out_what_cannot_be_seen(
+def test_asi09_a_question_escapes_invisible_characters(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "r")
@@ -28,9 +28,9 @@ def test_asi09_a_question_writes_out_what_cannot_be_seen(
     assert not any(sign in told for sign in "\x1b\u202e\u200b\x9b")
 
 
-def test_what_can_be_seen_is_shown_as_it_is() -> None:
+def test_visible_characters_are_shown_unchanged() -> None:
     assert visible("naïve 好 'quoted' 👍") == "naïve 好 'quoted' 👍"
-    assert shown({"a": ["好", 1]}) == '{"a": ["好", 1]}'
+    assert as_visible_json({"a": ["好", 1]}) == '{"a": ["好", 1]}'
 
 
 def test_asi09_lines_of_a_run_stay_lines() -> None:

@@ -57,7 +57,7 @@ def statuses(project: Path) -> list[str]:
 # --- Ctrl-C
 
 
-def test_ctrl_c_at_a_question_leaves_the_run_waiting_and_says_how_to_decide(asking: Path) -> None:
+def test_ctrl_c_at_a_question_leaves_the_run_paused_and_prints_how_to_decide(asking: Path) -> None:
     with terminal("run", "echo hello", cwd=asking) as (process, master):
         read_until(master, QUESTION)
         process.send_signal(CTRL_C)
@@ -129,7 +129,7 @@ def test_a_kill_leaves_the_run_to_be_resumed_and_the_terminal_its_cursor(asking:
         (r"printf '\377' >", "the saved text is not UTF-8"),
     ],
 )
-def test_an_editor_that_gives_nothing_to_use_is_told_and_decides_nothing(
+def test_an_editor_without_a_usable_result_is_reported_and_decides_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], editor: str, told: str
 ) -> None:
     script = tmp_path / "editor"
@@ -183,7 +183,7 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(starter: Path) -
     assert done.stderr == ""
 
 
-def test_what_an_encoding_lacks_is_written_as_its_number(starter: Path) -> None:
+def test_characters_that_an_encoding_lacks_are_escaped(starter: Path) -> None:
     encoding = "latin-1"
     done = redirected("", "run", "--trace", "echo 你", cwd=starter, PYTHONIOENCODING=encoding)
     assert done.returncode == 0
@@ -204,7 +204,7 @@ def test_a_file_that_the_operating_system_refuses_is_one_line(tmp_path: Path) ->
 # --- tables
 
 
-def test_tables_fit_into_the_lines_of_a_terminal_and_are_whole_in_a_pipe(starter: Path) -> None:
+def test_tables_fit_a_terminal_and_are_complete_in_a_pipe(starter: Path) -> None:
     with terminal("tools", "list", cwd=starter) as (process, master):
         shown = re.sub(r"\x1b\[[\d;]*m", "", read_until(master, "write_file")).splitlines()
         assert process.wait(10) == 0
@@ -217,9 +217,7 @@ def test_tables_fit_into_the_lines_of_a_terminal_and_are_whole_in_a_pipe(starter
 
 @cases(100)
 @given(st.lists(st.integers(1, 60), min_size=2, max_size=8), st.integers(20, 200))
-def test_columns_give_way_to_the_last_but_not_the_first_nor_below_what_can_be_read(
-    widths: list[int], line: int
-) -> None:
+def test_columns_shrink_for_the_last_one_but_not_the_first_nor_below_the_minimum(widths: list[int], line: int) -> None:
     found = fitted(widths, line)
     assert found[0] == widths[0]
     assert all(min(LEAST, before) <= now <= before for before, now in zip(widths[:-1], found[:-1], strict=True))
@@ -230,11 +228,11 @@ def test_columns_give_way_to_the_last_but_not_the_first_nor_below_what_can_be_re
 
 
 @pytest.mark.parametrize(("line", "expected"), [(200, (46, 36)), (100, (46, 20)), (80, (38, 8)), (40, (30, 8))])
-def test_a_waterfall_fits_into_the_lines_of_a_terminal(line: int, expected: tuple[int, int]) -> None:
+def test_a_waterfall_fits_a_terminal(line: int, expected: tuple[int, int]) -> None:
     assert Widths.within(line) == Widths(*expected)
 
 
-def test_without_agents_commands_say_what_to_do(tmp_path: Path) -> None:
+def test_without_agents_commands_print_what_to_do(tmp_path: Path) -> None:
     told = "there are no agents: put one under agents.d/, or run `agentsd init`"
     assert agentsd("agents", "list", cwd=tmp_path).stdout == f"{told}\n"
     for arguments in (["chat"], ["run", "hi"]):

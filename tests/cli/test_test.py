@@ -46,7 +46,7 @@ def test_every_case_is_a_line_and_the_last_line_counts_them(project: Path) -> No
     assert lines[2:] == ["2 passed, 0 failed"]
 
 
-def test_a_failing_case_says_why_and_the_exit_code_is_one(project: Path) -> None:
+def test_a_failing_case_prints_the_reason_with_exit_code_1(project: Path) -> None:
     write(project, {"agents.d/two.yaml": agent("two", model="offline"), "agents.d/two.test.yaml": FAILS})
     done = agentsd("test", cwd=project)
     assert done.returncode == 1
@@ -73,7 +73,7 @@ def test_json_has_every_case_with_its_failures(project: Path) -> None:
     assert reads["failures"][0] == "expected called [read_file], got []"
 
 
-def test_without_cases_it_says_how_to_write_one(tmp_path: Path) -> None:
+def test_without_cases_an_example_is_printed(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
     done = agentsd("test", cwd=tmp_path)
     assert done.returncode == 0
@@ -83,13 +83,13 @@ def test_without_cases_it_says_how_to_write_one(tmp_path: Path) -> None:
     assert agentsd("test", cwd=tmp_path).stdout.splitlines()[-1] == "1 passed, 0 failed", "what it shows works"
 
 
-def test_an_agent_that_is_not_there_is_a_mistake_of_the_caller(project: Path) -> None:
+def test_an_unknown_agent_is_a_usage_error(project: Path) -> None:
     done = agentsd("test", "--agent", "on", cwd=project)
     assert done.returncode == 2
     assert "did you mean one?" in done.stderr
 
 
-def test_a_broken_file_of_cases_is_told_by_test_and_by_check(project: Path) -> None:
+def test_a_broken_file_of_cases_is_reported_by_test_and_by_check(project: Path) -> None:
     write(project, {"agents.d/two.test.yaml": "cases: [{name: x, mesage: y}]"})
     tested = agentsd("test", cwd=project)
     assert tested.returncode == 1
@@ -102,7 +102,7 @@ def test_a_broken_file_of_cases_is_told_by_test_and_by_check(project: Path) -> N
     assert json.loads(checked.stdout)["problems"][0]["path"] == "agents.d/two.test.yaml"
 
 
-def test_check_warns_of_a_tool_that_no_case_can_meet(project: Path) -> None:
+def test_check_warns_of_a_case_with_an_unknown_tool(project: Path) -> None:
     write(project, {"agents.d/one.test.yaml": CASES.replace("called: [echo]", "not_called: [ecko]")})
     done = agentsd("check", cwd=project)
     assert done.returncode == 0
@@ -118,13 +118,13 @@ def test_a_closed_gate_keeps_neither_check_nor_test_from_looking(project: Path) 
     assert "the case 'it reads' fails: expected called [read_file], got []" in ran.stderr
 
 
-def test_a_lone_agent_file_has_its_cases_beside_it(tmp_path: Path) -> None:
+def test_a_single_agent_file_has_its_cases_next_to_it(tmp_path: Path) -> None:
     write(tmp_path, {"one.yaml": agent("one", model="offline"), "one.test.yaml": CASES})
     for path in ("one.yaml", "one.test.yaml"):
         assert agentsd("test", path, cwd=tmp_path).stdout.endswith("2 passed, 0 failed\n")
 
 
-def test_a_live_model_is_asked_instead_of_the_script_and_gets_rates(project: Path) -> None:
+def test_a_live_model_replaces_the_script_and_gets_success_rates(project: Path) -> None:
     fails = "  - {name: never live, message: x, model: [{fail: busy}], expect: {status: failed}}\n"
     write(project, {"agents.d/one.test.yaml": CASES + fails})
 
@@ -163,7 +163,7 @@ def test_a_live_model_is_asked_instead_of_the_script_and_gets_rates(project: Pat
     asyncio.run(main())
 
 
-def test_a_model_without_a_key_is_told_once(project: Path) -> None:
+def test_a_model_without_a_key_is_reported_once(project: Path) -> None:
     done = agentsd("test", "--model", "openai/gpt-5.4-mini", cwd=project)
     assert done.returncode == 78
     assert done.stdout == ""

@@ -45,7 +45,7 @@ def test_a_trace_as_json_is_whole(tmp_path: Path) -> None:
     assert all(span["kind"] in (1, 3) for span in sent)
 
 
-def test_what_goes_on_elsewhere_is_sent_too(tmp_path: Path) -> None:
+def test_traces_of_resumed_runs_are_sent(tmp_path: Path) -> None:
     run_id = paused(asking(tmp_path))
     with sink() as kept:
         write(tmp_path, {"agentsd.yaml": f"telemetry: {{otlp_endpoint: '{kept.url}'}}\n"})

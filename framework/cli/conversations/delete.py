@@ -8,7 +8,7 @@ import json
 import click
 
 from framework.cli.location import locate
-from framework.cli.records import find_conversation, stored
+from framework.cli.records import find_conversation, open_project_store
 from framework.cli.show import counted
 
 
@@ -27,6 +27,6 @@ def command(conversation: str, project: str, as_json: bool) -> int:
 
 
 async def _delete(project: str, conversation: str) -> int:
-    async with stored(locate(project)) as store:
+    async with open_project_store(locate(project)) as store:
         await find_conversation(store, conversation)
         return await store.delete_conversation(conversation)

@@ -7,7 +7,7 @@ import asyncio
 import click
 
 from framework.cli.location import locate
-from framework.cli.records import find_conversation, stored
+from framework.cli.records import find_conversation, open_project_store
 from framework.cli.writing import as_json_text, write_out
 from framework.llm.message_formats import FORMS, Form, exported
 from framework.store.protocol import Conversation
@@ -26,5 +26,5 @@ def command(conversation: str, form: Form, output: str | None, project: str) -> 
 
 
 async def _load(project: str, conversation: str) -> Conversation:
-    async with stored(locate(project)) as store:
+    async with open_project_store(locate(project)) as store:
         return await find_conversation(store, conversation)

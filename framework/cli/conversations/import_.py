@@ -9,7 +9,7 @@ import click
 
 from framework.cli.location import Location, locate
 from framework.cli.project import find_agent, read_project
-from framework.cli.records import new_conversation, stored
+from framework.cli.records import new_conversation, open_project_store
 from framework.llm.message_formats import FORMS, Form, imported
 from framework.types.errors import RequestError
 from framework.types.messages import Message
@@ -50,7 +50,7 @@ async def _store(
     location: Location, conversation: str, agent: str, user: str | None, ttl: float | None, messages: list[Message]
 ) -> None:
     """Store all messages as one completed turn."""
-    async with stored(location) as store:
+    async with open_project_store(location) as store:
         existing = await store.conversation(conversation)
         if existing.turns:
             raise RequestError(f"conversation {conversation!r} already exists")

@@ -10,11 +10,11 @@ from dataclasses import asdict
 import click
 
 from framework.cli.location import locate
-from framework.cli.records import ago, stored, times_as_text
+from framework.cli.records import ago, open_project_store, times_as_text
 from framework.cli.table import show_table
 from framework.store.protocol import ConversationInfo, ConversationQuery
 
-COLUMNS = ("conversation", "turns", "agent", "last turn", "user", "waits with")
+_COLUMNS = ("conversation", "turns", "agent", "last turn", "user", "waits with")
 
 
 @click.command("list")
@@ -31,12 +31,12 @@ def command(agent: str | None, user: str | None, limit: int, project: str, as_js
     elif not found:
         click.echo("no conversations are stored")
     else:
-        show_table(COLUMNS, [_row(info) for info in found])
+        show_table(_COLUMNS, [_row(info) for info in found])
     return 0
 
 
 async def _conversations(project: str, query: ConversationQuery) -> Sequence[ConversationInfo]:
-    async with stored(locate(project)) as store:
+    async with open_project_store(locate(project)) as store:
         return await store.conversations(query)
 
 

@@ -10,14 +10,14 @@ from itertools import pairwise
 import click
 
 from framework.cli.location import locate
-from framework.cli.records import ago, find_conversation, stored
+from framework.cli.records import ago, find_conversation, open_project_store
 from framework.cli.runs.list import as_data
 from framework.cli.show import visible
 from framework.llm.message_formats import exported
 from framework.store.protocol import Conversation, RunInfo, RunQuery
 from framework.types.messages import Message
 
-GOOD = ("completed", "stopped")
+_SEEN_STATUSES = ("completed", "stopped")
 """Statuses of turns that models see; the others are only shown."""
 
 
@@ -39,18 +39,18 @@ def command(conversation: str, project: str, as_json: bool) -> int:
         }
         click.echo(json.dumps(data, ensure_ascii=False, indent=2))
         return 0
-    for line in lines(found, runs):
+    for line in conversation_lines(found, runs):
         click.echo(line)
     return 0
 
 
 async def _load(project: str, conversation: str) -> tuple[Conversation, Sequence[RunInfo]]:
-    async with stored(locate(project)) as store:
+    async with open_project_store(locate(project)) as store:
         found = await find_conversation(store, conversation)
         return found, await store.runs(RunQuery(conversation_id=found.id))
 
 
-def lines(conversation: Conversation, runs: Sequence[RunInfo], last: int | None = None) -> Iterator[str]:
+def conversation_lines(conversation: Conversation, runs: Sequence[RunInfo], last: int | None = None) -> Iterator[str]:
     """Yield the lines that show a conversation.
 
     Args:
@@ -58,14 +58,14 @@ def lines(conversation: Conversation, runs: Sequence[RunInfo], last: int | None 
         runs: all of its runs, in order.
         last: number of runs to show, from the end; all by default.
     """
-    turns = _turns_by_run(conversation.messages, [info.run_id for info in runs if info.status in GOOD])
+    turns = _turns_by_run(conversation.messages, [info.run_id for info in runs if info.status in _SEEN_STATUSES])
     for info in runs[-last if last else 0 :]:
         head = f"{info.turn}. {ago(info.created_at)}, {info.agent}, generation {info.generation}, {info.run_id}"
         yield click.style(head, dim=True)
         for turn in turns.get(info.run_id, ()):
             yield from _turn(turn)
         if info.status != "completed":
-            if info.status not in GOOD:
+            if info.status not in _SEEN_STATUSES:
                 yield from _turn([Message(role="user", content=info.message)])
             yield click.style(f"  {_ended(info)}", fg="yellow")
     if conversation.summary:

@@ -9,7 +9,7 @@ import click
 
 from framework.cli.location import locate
 from framework.cli.records import find_run
-from framework.cli.resuming import opened
+from framework.cli.resuming import open_runtime
 from framework.types.state import RunState
 
 
@@ -36,7 +36,7 @@ def command(run: str, project: str, as_json: bool) -> int:
 
 
 async def _cancel(project: str, run: str) -> tuple[RunState, RunState]:
-    async with opened(locate(project)) as runtime:
+    async with open_runtime(locate(project)) as runtime:
         before = await find_run(runtime.store, run)
         await runtime.cancel(before.run_id)
         return before, await runtime.store.load_run(before.run_id)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from framework.cli.confirm import decided
+from framework.cli.confirm import ask_for_decisions
 from framework.cli.location import arguments_of, locate
 from framework.cli.resuming import resume_run
 from framework.cli.screen import prints_on_stderr
@@ -63,7 +63,7 @@ async def _decided(pending: Iterable[Confirmation], given: dict[str, Any]) -> di
         if not is_terminal():
             listed = ", ".join(f"{short_id(asked.id)} ({asked.tool or asked.kind})" for asked in open_ones.values())
             raise RequestError(f"nothing is decided: use --approve ID, --approve-all or --reject ID; open: {listed}")
-        found = await decided(open_ones.values())
+        found = await ask_for_decisions(open_ones.values())
     return found
 
 

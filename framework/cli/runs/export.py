@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from framework.cli.location import locate
-from framework.cli.records import find_run, find_whole_run, stored
+from framework.cli.records import find_run, find_whole_run, open_project_store
 from framework.cli.writing import as_json_text, replace_file, write_out
 from framework.evals.case_file import case_file, with_case
 from framework.evals.export import export_case
@@ -56,5 +56,5 @@ def append_case(case: Mapping[str, Any], file: Path) -> None:
 
 
 async def _load(project: str, run: str, find: Callable[[Store, str], Awaitable[T]]) -> T:
-    async with stored(locate(project)) as store:
+    async with open_project_store(locate(project)) as store:
         return await find(store, run)

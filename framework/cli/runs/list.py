@@ -12,12 +12,12 @@ from typing import Any, get_args
 import click
 
 from framework.cli.location import locate
-from framework.cli.records import ago, status_of, stored, times_as_text
+from framework.cli.records import ago, open_project_store, status_of, times_as_text
 from framework.cli.table import show_table
 from framework.store.protocol import RunInfo, RunQuery
 from framework.types.status import Status
 
-COLUMNS = ("run", "status", "agent", "started", "steps", "tokens", "conversation", "message")
+_COLUMNS = ("run", "status", "agent", "started", "steps", "tokens", "conversation", "message")
 SHORT_ID = len("run_") + 8
 """Characters of an id that are enough to name the run."""
 STATUSES = (*get_args(Status), "orphaned")
@@ -56,12 +56,12 @@ def command(
     elif not found:
         click.echo("no such runs are stored" if statuses or agent or conversation else "no runs are stored")
     else:
-        show_table(COLUMNS, [_row(info) for info in found])
+        show_table(_COLUMNS, [_row(info) for info in found])
     return 0
 
 
 async def _runs(project: str, query: RunQuery) -> Sequence[RunInfo]:
-    async with stored(locate(project)) as store:
+    async with open_project_store(locate(project)) as store:
         return await store.runs(query)
 
 

@@ -9,7 +9,7 @@ import time
 import click
 
 from framework.cli.location import lenient_settings, locate
-from framework.cli.records import stored
+from framework.cli.records import open_project_store
 from framework.cli.show import counted
 from framework.store.protocol import Pruned
 from framework.types.frozen import parse_duration
@@ -58,5 +58,5 @@ async def _prune(project: str, older_than: float | None, *, dry_run: bool) -> Pr
     location = locate(project)
     retention = lenient_settings(location).store.retention if older_than is None else older_than
     now = time.time()
-    async with stored(location) as store:
+    async with open_project_store(location) as store:
         return await store.prune(None if retention is None else now - retention, now, dry_run=dry_run)

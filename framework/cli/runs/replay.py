@@ -12,7 +12,7 @@ import click
 
 from framework.cli.location import locate
 from framework.cli.project import read_project
-from framework.cli.records import find_whole_run, stored
+from framework.cli.records import find_whole_run, open_project_store
 from framework.cli.show import visible
 from framework.replay.compare import Difference
 from framework.replay.player import replay
@@ -48,7 +48,7 @@ def command(run: str, project: str, as_json: bool) -> int:
         click.echo(f"{run_id}: nothing differs")
     else:
         for one in found:
-            for line in lines(one):
+            for line in difference_lines(one):
                 click.echo(line)
     return 1 if found else 0
 
@@ -56,12 +56,12 @@ def command(run: str, project: str, as_json: bool) -> int:
 async def _replay(project: str, run: str) -> tuple[str, Sequence[Difference]]:
     location = locate(project)
     read = await read_project(location)
-    async with stored(location) as store:
+    async with open_project_store(location) as store:
         record, _ = await find_whole_run(store, run)
         return record.run_id, await replay(read.root, store, record, read.catalog.current)
 
 
-def lines(one: Difference) -> Iterator[str]:
+def difference_lines(one: Difference) -> Iterator[str]:
     """Yield the lines that show a difference: its subject, the record and the replay."""
     yield click.style(f"{TITLES[one.what]} {visible(one.subject)}".rstrip(), bold=True)
     if one.what in ("prompt", "plan", "output"):

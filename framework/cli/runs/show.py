@@ -11,17 +11,17 @@ from dataclasses import asdict
 import click
 
 from framework.cli.location import locate
-from framework.cli.records import find_run, stored
+from framework.cli.records import find_run, open_project_store
 from framework.cli.show import (
     MARKS,
     QUESTIONS,
     arguments_text,
+    as_visible_json,
     counted,
-    ending,
     first_line,
     how_to_decide,
+    reason_for_no_answer,
     short_id,
-    shown,
     visible,
 )
 from framework.cli.waterfall import waterfall, widths_of
@@ -49,7 +49,7 @@ def command(run: str, project: str, as_json: bool, otlp_json: bool) -> int:
         body = result.model_dump(mode="json", exclude_none=True) | {"spans": [asdict(span) for span in spans]}
         click.echo(json.dumps(body, ensure_ascii=False, indent=2))
         return 0
-    for line in lines(state, result):
+    for line in run_lines(state, result):
         click.echo(line)
     for line in waterfall(spans, widths_of(sys.stdout)):
         click.secho(line, dim=True)
@@ -57,12 +57,12 @@ def command(run: str, project: str, as_json: bool, otlp_json: bool) -> int:
 
 
 async def _load(project: str, run: str) -> tuple[RunState, Sequence[SpanRecord]]:
-    async with stored(locate(project)) as store:
+    async with open_project_store(locate(project)) as store:
         state = await find_run(store, run)
         return state, await store.spans(state.run_id)
 
 
-def lines(state: RunState, result: RunResult) -> Iterator[str]:
+def run_lines(state: RunState, result: RunResult) -> Iterator[str]:
     """Yield the lines that show a run: its head, its steps, its answer, and what it waits for."""
     reason = f" ({result.finish_reason})" if result.finish_reason not in ("", "final") else ""
     yield click.style(f"{result.run_id}  {result.status}{reason}", bold=True)
@@ -80,7 +80,7 @@ def lines(state: RunState, result: RunResult) -> Iterator[str]:
         yield click.style("answer:", bold=True)
         yield from (f"  {visible(line)}" for line in result.output.splitlines())
     yield from (click.style(f"warning: {visible(one.message)}", fg="yellow") for one in result.warnings)
-    if (text := ending(result)) and result.status != "paused":
+    if (text := reason_for_no_answer(result)) and result.status != "paused":
         yield click.style(text, fg="red")
     for asked in result.pending:
         yield from _question(asked)
@@ -137,9 +137,9 @@ def _question(asked: Confirmation) -> Iterator[str]:
     if asked.kind in QUESTIONS:
         head += f": {visible(asked.reason)}"
     yield click.style(head, fg="yellow")
-    yield from (f"    {visible(name)}: {shown(value)}" for name, value in asked.arguments.items())
+    yield from (f"    {visible(name)}: {as_visible_json(value)}" for name, value in asked.arguments.items())
     for step in asked.plan.steps if asked.plan else ():
-        call = f"  {step.tool} {shown(step.parameters)}" if step.tool else ""
+        call = f"  {step.tool} {as_visible_json(step.parameters)}" if step.tool else ""
         yield f"    {step.id}. {visible(step.description)}{call}"
     reason = f"{visible(asked.reason)}; " if asked.reason and asked.kind not in QUESTIONS else ""
     expires = f", until {asked.expires_at:%Y-%m-%d %H:%M:%S} UTC" if asked.expires_at else ""

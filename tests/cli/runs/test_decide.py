@@ -44,7 +44,7 @@ def test_a_question_is_found_by_id_subject_or_beginning(given: str, meant: str) 
 
 
 @pytest.mark.parametrize("given", ["echo", "call", "call_"])
-def test_what_several_questions_match_is_refused_with_their_ids(given: str) -> None:
+def test_an_ambiguous_name_is_an_error_with_the_matching_ids(given: str) -> None:
     with pytest.raises(RequestError, match="call_1, call_2"):
         matching(given, QUESTIONS)
 
@@ -56,13 +56,13 @@ def test_asi09_an_id_that_is_another_calls_tool_is_ambiguous() -> None:
 
 
 @pytest.mark.parametrize("given", ["call_3", "", "plans", "lan"])
-def test_what_nothing_matches_stays_as_it_is(given: str) -> None:
+def test_a_name_without_a_match_is_returned_unchanged(given: str) -> None:
     assert matching(given, QUESTIONS) == given
 
 
 @cases(100)
 @given(st.lists(st.text("ab~", min_size=1, max_size=4), unique=True), st.text("ab~", min_size=1, max_size=4))
-def test_a_decision_about_an_earlier_question_is_never_taken_for_the_new_one(ids: list[str], name: str) -> None:
+def test_a_decision_about_an_earlier_question_never_applies_to_a_new_one(ids: list[str], name: str) -> None:
     try:
         found = matching(name, [asked(one, tool="t") for one in ids])
     except RequestError:
@@ -90,7 +90,7 @@ def project(starter: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_plan_is_rejected_by_that_word_and_the_hint_says_so(project: Path) -> None:
+def test_a_plan_is_rejected_by_the_name_in_the_hint(project: Path) -> None:
     waiting = agentsd("run", "-a", "planner", TASK, cwd=project)
     assert waiting.returncode == 3
     assert "--approve plan (or --reject plan; " in waiting.stderr
@@ -98,7 +98,7 @@ def test_a_plan_is_rejected_by_that_word_and_the_hint_says_so(project: Path) -> 
     assert (done.returncode, "nothing named" in done.stderr) == (0, False), done.stderr
 
 
-def test_an_edit_that_cannot_be_used_says_why(project: Path) -> None:
+def test_a_rejected_edit_prints_the_reason(project: Path) -> None:
     agentsd("run", "-a", "planner", TASK, cwd=project)
     steps = {"goal": "g", "steps": [{"id": "s1", "description": "d", "tool": "no_such_tool"}]}
     done = agentsd("runs", "decide", "last", "--edit", f"plan={json.dumps(steps)}", cwd=project)

@@ -141,7 +141,7 @@ def run_to_its_end(root: Path, kills: int, random: Random) -> int:
 
 
 @pytest.mark.timeout(800)
-def test_a_run_survives_the_kill_of_every_process_that_begins_or_resumes_it(tmp_path: Path) -> None:
+def test_a_run_survives_the_kill_of_every_process_that_starts_or_resumes_it(tmp_path: Path) -> None:
     total, random, numbers = 0, Random(20), count()
     while total < KILLS:
         total += run_to_its_end(tmp_path / f"work-{next(numbers)}", min(10, KILLS - total), random)

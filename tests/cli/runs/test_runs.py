@@ -87,7 +87,7 @@ def test_a_run_whose_process_was_killed_while_it_waited_is_approved_by_another_a
     assert [run["status"] for run in listed(tmp_path)] == ["completed"]
 
 
-def test_in_a_pipe_the_run_says_how_to_decide(tmp_path: Path) -> None:
+def test_in_a_pipe_a_run_prints_how_to_decide(tmp_path: Path) -> None:
     done = real_agentsd("run", "echo hello", cwd=asking(tmp_path))
     run_id = listed(tmp_path)[0]["run_id"]
     assert done.stderr.splitlines()[-2:] == [
@@ -116,7 +116,7 @@ def test_a_call_is_rejected_edited_or_answered(tmp_path: Path, options: list[str
     assert json.loads(kept.stdout) == [], "a run alone is no conversation"
 
 
-def test_at_a_terminal_decide_asks(tmp_path: Path) -> None:
+def test_at_a_terminal_decide_asks_for_each_decision(tmp_path: Path) -> None:
     run_id = paused(asking(tmp_path))
     with terminal("runs", "decide", run_id, cwd=tmp_path) as (process, master):
         assert "may it call echo?" in read_until(master, "re[s]pond")
@@ -169,7 +169,7 @@ def test_a_decision_comes_too_late_or_a_second_time(tmp_path: Path) -> None:
     )
 
 
-def test_an_unknown_run_is_told_with_the_last_ones(tmp_path: Path) -> None:
+def test_an_unknown_run_is_an_error_with_the_latest_ones(tmp_path: Path) -> None:
     asking(tmp_path)
     for command in (["show"], ["decide"], ["resume"], ["cancel"], ["replay"], ["export"]):
         none = agentsd("runs", *command, "run_zzz", cwd=tmp_path)
@@ -270,7 +270,7 @@ def test_on_a_terminal_lists_fit_its_width(tmp_path: Path) -> None:
     assert max(map(len, written)) == 120
 
 
-def test_prune_deletes_what_is_old_and_says_so(tmp_path: Path) -> None:
+def test_prune_deletes_old_runs_and_prints_the_numbers(tmp_path: Path) -> None:
     asking(tmp_path)
     run_id = paused(tmp_path)
     assert agentsd("runs", "decide", run_id, "--approve-all", cwd=tmp_path).returncode == 0
@@ -288,7 +288,7 @@ def test_prune_deletes_what_is_old_and_says_so(tmp_path: Path) -> None:
 # --- conversations
 
 
-def test_a_chat_goes_on_in_another_process_and_shows_what_was_said(tmp_path: Path) -> None:
+def test_a_chat_continues_in_another_process_and_shows_earlier_turns(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
     first = agentsd("chat", "--conversation", "c1", cwd=tmp_path, stdin="echo hello\n")
     assert (first.returncode, first.stdout) == (0, "hello\n")
@@ -306,7 +306,7 @@ def test_a_chat_goes_on_in_another_process_and_shows_what_was_said(tmp_path: Pat
     ]
 
 
-def test_a_chat_in_a_pipe_says_what_its_conversation_waits_for(tmp_path: Path) -> None:
+def test_a_chat_in_a_pipe_prints_what_its_conversation_waits_for(tmp_path: Path) -> None:
     asking(tmp_path)
     agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo hello\n")
     again = agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo more\n")
@@ -353,7 +353,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_file_is_not_read_in_and_nothing_of_it_is_kept(tmp_path: Path, case: str) -> None:
+def test_a_broken_file_is_not_imported_even_in_part(tmp_path: Path, case: str) -> None:
     text, message = BROKEN[case]
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
     if text is not None:
@@ -428,7 +428,7 @@ def test_a_run_that_failed_before_its_first_answer_is_not_exported_as_a_case(tmp
     assert "failed before a model answered: there is no answer to test with" in refused.stderr
 
 
-def test_of_a_turn_that_was_pruned_what_was_said_is_left_and_nothing_is_made_of_the_rest(tmp_path: Path) -> None:
+def test_a_pruned_turn_keeps_its_messages_and_cannot_be_replayed(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline", skill_policy="{allow: [echo]}")})
     agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo one\n")
     assert agentsd("runs", "prune", "--older-than", "1ms", cwd=tmp_path).stdout.startswith("1 run ")
@@ -440,7 +440,7 @@ def test_of_a_turn_that_was_pruned_what_was_said_is_left_and_nothing_is_made_of_
     assert said["content"] == "echo one"
 
 
-def test_export_writes_the_messages_of_a_run_and_before_it(tmp_path: Path) -> None:
+def test_export_writes_the_messages_of_a_run_and_of_earlier_turns(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
     agentsd("chat", "-c", "c1", cwd=tmp_path, stdin="echo one\necho two\n")
     data = json.loads(agentsd("runs", "export", "last", "--format", "openai", cwd=tmp_path).stdout)
