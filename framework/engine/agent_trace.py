@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from framework.engine.context.run_context import RunContext
-from framework.engine.context.trace import model_attributes, record_pending, trace_content
+from framework.engine.context.trace import model_attributes, record_pending
 from framework.telemetry import names
 from framework.telemetry.span import NOOP_SPAN, TraceSpan
 from framework.types.errors import AgentsdError
@@ -33,7 +33,7 @@ class AgentTrace:
         if run.services.spans.recording:
             self._span = run.span(f"invoke_agent {run.agent.name}", "AGENT", _agent_attributes(run))
             self._span.__enter__()
-            if self._span.is_recording() and (content := trace_content(run)):
+            if self._span.is_recording() and (content := run.content):
                 self._span.set_attributes(content.input(run.state.messages[0].content))
         return self
 
@@ -65,7 +65,7 @@ class AgentTrace:
                 **_prompt_attributes(run),
             }
         )
-        if self._span.is_recording() and run.state.output and (content := trace_content(run)):
+        if self._span.is_recording() and run.state.output and (content := run.content):
             self._span.set_attributes(content.output(run.state.output))
         if error_type:
             self._span.fail(error_type)
@@ -82,7 +82,7 @@ def open_step_span(run: RunContext, index: int) -> TraceSpan:
 def record_reply(run: RunContext, span: TraceSpan, reply: Message) -> None:
     """Record a reply on the span of its turn; call this before the reply is appended to the state."""
     span.set_attribute(names.STEP_KIND, "action" if reply.tool_calls else "final")
-    if span.is_recording() and (content := trace_content(run)):
+    if span.is_recording() and (content := run.content):
         first = run.state.replies[-1] + 1 if run.state.replies else 0
         span.set_attributes(content.turn(run.state.messages[first:], reply))
 
@@ -112,7 +112,7 @@ def _agent_attributes(run: RunContext) -> dict[str, Any]:
         names.TOOLS_AVAILABLE: len(run.agent.toolset.offered),
     }
     try:
-        info = run.services.model(run.agent).info
+        info = run.model_caller.primary().info
     except AgentsdError:  # the model call reports it
         return attributes
     return {**attributes, **model_attributes(info)}

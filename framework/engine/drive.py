@@ -12,8 +12,7 @@ from framework.config.templates.prompts import PromptError
 from framework.engine.agent_trace import AgentTrace
 from framework.engine.context.concurrency import Confirmations
 from framework.engine.executors import EXECUTORS
-from framework.engine.model_call.compaction import fit_history
-from framework.engine.model_call.mcp_context import load_mcp_context
+from framework.engine.model_call.preparation import prepare_run
 from framework.engine.model_call.structured_output import check_output, final_data
 from framework.engine.output_guard import discard_output, guard_output
 from framework.engine.run import Executor, Run
@@ -39,7 +38,7 @@ async def drive(run: Run, executor: Executor | None = None) -> Confirmations:
         pending = await _execute(run, executor)
         trace.set_pending(pending, run.step_span)
         if not pending and run.is_guarded:
-            await guard_output(run, run.message_id)
+            await guard_output(run, run.output_message_id)
     return pending
 
 
@@ -51,8 +50,7 @@ async def _execute(run: Run, executor: Executor) -> Confirmations:
         async with deadline:
             run.services.journal.check()
             await hooks.before_run(run)
-            await load_mcp_context(run)
-            await fit_history(run)
+            await prepare_run(run)
             output = check_output(await executor(run), run.agent.spec.executor)
             state.data = await final_data(run, output, run.ask_typed)
             run.end("final", output)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from framework.config.agents.extensions import BUILTIN_EXECUTORS
-from framework.engine.model_call import turn as turns
+from framework.engine.model_call.turn import call_model
 from framework.engine.plan.executor import plan
 from framework.engine.react import react
 from framework.engine.routing.by_model import choose_agent
@@ -26,8 +26,9 @@ async def _choose_executor(run: Run) -> str:
     model = run.services.generation.settings.routing.model
     name = run.agent.name
     try:
-        call_model = partial(turns.call_model, run, model=model)
-        choice = await choose_agent(run, run.state.messages[0].content, {name: run.agent}, call_model, model)
+        primary = run.model_caller.primary(model)
+        call = partial(call_model, run, primary=primary)
+        choice = await choose_agent(run.state.messages[0].content, {name: run.agent}, primary.info, call)
     except ModelError as error:
         await run.warn("routing", f"the executor could not be chosen ({error.message}); using react")
         return "react"

@@ -19,12 +19,12 @@ from pydantic import BaseModel
 from framework.config.agents.compile import Agent
 from framework.engine.agent_trace import open_step_span, record_reply
 from framework.engine.context.concurrency import Confirmations, gather_calls
+from framework.engine.context.model_clients import NamedClient
 from framework.engine.context.run_context import RunContext
 from framework.engine.context.services import Services
 from framework.engine.model_call import turn as turns
-from framework.engine.model_call import typed
-from framework.engine.model_call.attempt import message_id
 from framework.engine.model_call.context_window import record_token_count
+from framework.engine.model_call.structured_output import typed_reply
 from framework.engine.tool_call import call as tool_calls
 from framework.engine.tool_call import results
 from framework.llm.client import ModelReply, ModelRequest
@@ -91,7 +91,8 @@ class Run(RunContext):
             LimitExceeded: a limit is reached.
         """
         request = turns.build_request(self, instructions, tools=self.agent.toolset.definitions, output=output)
-        answer = await typed.typed_reply(self, partial(self._call_model, model=model), request, output, model)
+        primary = self.model_caller.primary(model)
+        answer = await typed_reply(primary.info, partial(self._call_model, primary=primary), request, output)
         self.state.typed.append(answer.model_dump_json(by_alias=True))
         return answer
 
@@ -187,15 +188,15 @@ class Run(RunContext):
         return self.deadline
 
     @property
-    def message_id(self) -> str:
+    def output_message_id(self) -> str:
         """Id, in events, of the message with the run's output: that of the last model call."""
-        return self._message_id or message_id(self.state)
+        return self._message_id or self.message_id()
 
     # --- inside
 
-    async def _call_model(self, request: ModelRequest, *, model: str | None = None) -> ModelReply:
+    async def _call_model(self, request: ModelRequest, *, primary: NamedClient | None = None) -> ModelReply:
         try:
-            reply = await turns.call_model(self, request, model=model)
+            reply = await turns.call_model(self, request, primary=primary)
         except ModelError as error:
             self._message_id = error.message_id or self._message_id
             raise

@@ -194,7 +194,7 @@ def test_without_a_summary_the_run_goes_on_with_a_warning(tmp_path: Path) -> Non
     _, conversation, told = talk(tmp_path, broken, *MESSAGES)
     warned = [event for run in told for event in run if isinstance(event, events.Warned)]
     assert {event.code for event in warned} == {"compression"}
-    assert "the conversation could not be summed up: no" in warned[0].message
+    assert "the conversation could not be summarized: no" in warned[0].message
     assert conversation.summary is None
 
 
@@ -241,6 +241,6 @@ def test_a_conversation_longer_than_the_window_warns_and_says_what_to_do(tmp_pat
     warned = [[e.message for e in run if isinstance(e, events.Warned)] for run in told]
     assert warned[:3] == [[], [], []]
     assert warned[3] == [
-        "of 6 messages of the conversation, the model sees the last 4; "
+        "the model sees only the last 4 of 6 messages; "
         "begin a new conversation, or raise conversation.window (agents.d/a.yaml:7)"
     ]

@@ -361,7 +361,7 @@ def test_an_answer_that_breaks_off_is_an_error_and_not_an_answer(tmp_path: Path)
 
     assert (result.status, result.output) == ("failed", "")
     assert result.error is not None
-    assert result.error.message == "cut/1 broke off in the middle of its answer (4 attempts)"
+    assert result.error.message == "cut/1 closed the stream before its answer was complete (4 attempts)"
 
 
 def test_a_fault_of_a_client_is_not_told_to_the_caller(tmp_path: Path) -> None:

@@ -283,6 +283,6 @@ def test_a_setting_that_a_provider_has_not_is_refused_not_dropped(tmp_path: Path
             result = await runtime.run("hi", agent="alias")
             assert result.error is not None
             assert (result.status, result.error.code) == ("failed", "config_invalid")
-            assert result.error.message == "there: anthropic knows no seed: take it out of model_settings"
+            assert result.error.message == "there: anthropic does not support seed: remove it from model_settings"
 
     asyncio.run(main())

@@ -1,16 +1,16 @@
-"""TO WRITE.
+"""What every part of a run uses: its state, policy, budget, journal and clients.
 
 In reading order; each module imports only from those below it:
 
-    model_clients     The model clients of a process: one for each name that agents use, made when it is first asked.
-    trace             What all traces of a run share: its content mode, and the attributes of models, tokens and ...
-    run_context       The lower face of a run: its state, agent, limits and journal, as every part of the engine ...
-    services          What all parts of one run share: the pinned generation, and the objects the gateway calls.
-    journal           What a root run puts on record, and tells whoever listens: nothing is told before it is on ...
-    budget            What a run has used of its limits. A sub-run spends its own budget and its callers' too.
-    circuit_breaker   Which models can be asked just now: one that fails again and again is left alone for a while.
-    concurrency       Jobs side by side: one that pauses or meets a limit makes itself felt only when all have ...
-    policy            What policy says of a tool call: one verdict, and the rule it comes from.
-    stream            The one channel a run's events go through, and what the caller holds while it runs.
-    tool_threads      Threads for blocking tools and hooks: those that are not coroutines.
+    run_context      One run as its parts see it: state, agent, rules, events, time.
+    services         What a run and its sub-runs share.
+    policy           Decides whether a tool call is allowed, needs approval, or is denied.
+    model_clients    The model clients of a process, and what an agent needs to call its models.
+    budget           What a run has used of its limits.
+    circuit_breaker  Suspends calls of a model that keeps failing.
+    journal          Persists a run's state and events, and delivers events after they are persisted.
+    stream           Delivers events to the caller of a run.
+    concurrency      Concurrent calls, and the rate limits of tools.
+    tool_threads     Threads for tools and hooks that are not coroutines.
+    trace            Span attributes of models, token usage and pending approvals.
 """

@@ -1,52 +1,129 @@
-"""The model clients of a process: one for each name that agents use, made when it is first asked."""
+"""Model clients: one per model name in a process, and what an agent needs to call its models."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 from framework.config.agents.compile import Agent
 from framework.config.agents.models import unknown_model
 from framework.config.settings import SETTINGS_FILE, ModelAlias, Settings
+from framework.engine.context.budget import Budget
 from framework.engine.context.circuit_breaker import CircuitBreakers
-from framework.llm.client import ModelClient
+from framework.llm.client import ModelClient, ModelInfo
 from framework.llm.json_protocol.client import with_protocol
 from framework.llm.providers import OFFLINE, PROVIDERS, create_client
+from framework.llm.request_cache import ToolsetCache
+from framework.llm.tokens import estimate_tokens
+from framework.telemetry.content import Content
+from framework.telemetry.metrics import RunMetrics
+from framework.telemetry.spans import Spans
 from framework.types.errors import ConfigError, RequestError
+from framework.types.messages import ToolDefinition
 from framework.types.text import did_you_mean
+from framework.types.warnings import WarningCode
+
+
+class CallContext(Protocol):
+    """Where a model call reports to, and how long it may take. A run is one."""
+
+    async def warn(self, code: WarningCode, message: str, *, message_id: str | None = None) -> None:
+        """Record a warning; with a message id, the text shown of that message is void."""
+        ...
+
+    async def emit_text(self, message_id: str, text: str) -> None:
+        """Show a piece of an answer while it arrives."""
+        ...
+
+    def message_id(self, attempt: int) -> str:
+        """Return the id of the message that this attempt at the call produces; attempts count from 1."""
+        ...
+
+    def keep_time(self) -> None:
+        """Count the time used so far."""
+        ...
+
+    def time_remaining(self) -> float:
+        """Return the seconds until the deadline, infinite without one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCaller:
+    """All that calling an agent's models needs. A run has one; routing makes one before its run exists."""
+
+    agent: Agent
+    """Its file names the model, the fallbacks and the protocol."""
+    settings: Settings
+    clients: ModelClients
+    budget: Budget
+    spans: Spans
+    meters: RunMetrics | None
+    content: Content
+    """How much prompt and reply text spans may include."""
+    context: CallContext
+
+    def primary(self, name: str | None = None) -> NamedClient:
+        """Return the model that is called before any fallback: the named one, or else the agent's own.
+
+        Raises:
+            ConfigError: there is no such model, or it has no key.
+        """
+        name = name or self.agent.spec.model or self.settings.model
+        return NamedClient(name, self.client(name))
+
+    def client(self, name: str) -> ModelClient:
+        """Return the client of a model, in the agent's protocol; raises ConfigError if it is unknown or has no key."""
+        return with_protocol(self.clients.get(self.settings, name), self.agent.spec.protocol)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedClient:
+    """A model's client, with the name that agent files and circuit breakers use."""
+
+    name: str
+    client: ModelClient
+
+    @property
+    def info(self) -> ModelInfo:
+        """The model's properties."""
+        return self.client.info
 
 
 class ModelClients:
-    """Finds an agent's model: a client of the embedding program, an alias of the settings, or `provider/model`."""
+    """The model clients of a process, each created on first use, with their circuit breakers.
+
+    A name is a client that the embedding program passes, an alias in the settings, or `provider/model`.
+    """
 
     def __init__(self, clients: Mapping[str, ModelClient]) -> None:
         self.breakers = CircuitBreakers()
-        self._own = dict(clients)
+        self.tool_tokens = ToolsetCache(_tool_tokens)
+        """Estimated tokens of lists of tools, each counted once while it is in use."""
+        self._embedded = dict(clients)
         self._connected: dict[tuple[str, ModelAlias | None], ModelClient] = {}
 
-    def for_agent(self, settings: Settings, agent: Agent, name: str | None = None) -> ModelClient:
-        """The client of an agent, or another one for it, in its protocol; raises ConfigError when it has no key."""
-        return with_protocol(self.get(settings, name or agent.spec.model or settings.model), agent.spec.protocol)
-
     def get(self, settings: Settings, name: str) -> ModelClient:
-        """The client of a name that agent files use; raises ConfigError when it has no key."""
-        if name in self._own:
-            return self._own[name]
+        """Return the client of a model; raises ConfigError if the name is unknown or the model has no key."""
+        if name in self._embedded:
+            return self._embedded[name]
         alias = settings.models.get(name)
         if (client := self._connected.get((name, alias))) is None:
             client = self._connected[name, alias] = self._connect(name, alias, settings)
         return client
 
     def require_known(self, settings: Settings, name: str) -> None:
-        """Raise RequestError unless a caller's model is one that agent files could name."""
-        known = {OFFLINE, *(f"{provider.name}/" for provider in PROVIDERS), *self._own, *settings.models}
+        """Raise RequestError unless an agent file could use this name."""
+        known = {OFFLINE, *(f"{provider.name}/" for provider in PROVIDERS), *self._embedded, *settings.models}
         if problem := unknown_model(name, known):
             raise RequestError(f"{problem}: write provider/model, or an alias from {SETTINGS_FILE}")
 
     def _connect(self, name: str, alias: ModelAlias | None, settings: Settings) -> ModelClient:
         if alias is None:
             if "/" not in name and name != OFFLINE:
-                known = did_you_mean(name, sorted({OFFLINE, *self._own, *settings.models}))
+                known = did_you_mean(name, sorted({OFFLINE, *self._embedded, *settings.models}))
                 raise ConfigError(f"there is no model {name!r}: write PROVIDER/MODEL, or an alias{known}")
             return create_client(name, environ=os.environ)
         key = alias.api_key.get_secret_value() if alias.api_key else None
@@ -55,6 +132,10 @@ class ModelClients:
         )
 
     async def close(self) -> None:
-        """Give all connections back."""
-        for client in (*self._own.values(), *self._connected.values()):
+        """Close all connections."""
+        for client in (*self._embedded.values(), *self._connected.values()):
             await client.close()
+
+
+def _tool_tokens(tools: tuple[ToolDefinition, ...]) -> int:
+    return estimate_tokens("".join(tool.canonical_json for tool in tools))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
@@ -17,17 +18,19 @@ from framework.config.agents.compile import Agent
 from framework.config.templates.prompts import PromptError
 from framework.engine.context.budget import Budget
 from framework.engine.context.journal import next_event
+from framework.engine.context.model_clients import ModelCaller
 from framework.engine.context.policy import Policy
 from framework.engine.context.services import Services
 from framework.llm.request_cache import RequestCache
 from framework.telemetry import names
+from framework.telemetry.content import Content
 from framework.telemetry.span import NOOP_SPAN, TraceSpan
 from framework.telemetry.spans import OpenInferenceKind
 from framework.tools.base_folder import BaseFolder
 from framework.tools.extension import Extension
 from framework.types.digest import content_digest, legacy_digest
 from framework.types.errors import AgentsdError
-from framework.types.events import Event, RunEvent, Warned
+from framework.types.events import ContentReceived, Event, RunEvent, Warned
 from framework.types.messages import Message
 from framework.types.outcome import outcome_for
 from framework.types.redact import redact
@@ -52,6 +55,20 @@ class RunContext(ABC):
         self.budget: Budget = Budget(state, agent, services.current_agent, parent.budget if parent else None)
         parents = (*parent.policy.parents, parent.agent) if parent else ()
         self.policy: Policy = Policy(agent, services.current_agent, parents, BaseFolder(services.base_path))
+        self.content: Content = (parent.content if parent else services.content).restricted_to(
+            agent.spec.telemetry.content
+        )
+        """How much content traces of this run include: never more than its callers allow, whose text it contains."""
+        self.model_caller = ModelCaller(
+            agent,
+            services.generation.settings,
+            services.clients,
+            self.budget,
+            services.spans,
+            services.meters,
+            self.content,
+            context=self,
+        )
         self.scratch = RequestCache()
         """Cache of model clients, shared by all requests of this run."""
         self.deadline: asyncio.Timeout | None = None
@@ -114,7 +131,7 @@ class RunContext(ABC):
 
     # --- records, events and spans
 
-    def render_once(self, part: Literal["preamble", "earlier"], render: Callable[[], Messages]) -> Messages:
+    def render_once(self, part: Literal["preamble", "summary"], render: Callable[[], Messages]) -> Messages:
         """Return messages that are the same in every request of this run; only the first call renders them."""
         if part not in self._rendered:
             self._rendered[part] = render()
@@ -154,6 +171,23 @@ class RunContext(ABC):
             warnings.append(RunWarning(code=code, message=message, path=self.state.path))
             log.warning("run %s agent=%s: %s: %s", self.state.run_id, self.agent.name, code, WARNINGS[code])
         await self.emit(Warned, code=code, message=message, message_id=message_id)
+
+    async def emit_text(self, message_id: str, text: str) -> None:
+        """Send a piece of the answer to listeners without persisting it; hooks that check the output hold it back."""
+        if self.is_guarded:
+            return
+        root = self.services.root
+        head = {"run_id": root.run_id, "seq": 0, "generation": root.generation, "path": self.state.path}
+        await self.services.channel.put(ContentReceived(**head, message_id=message_id, text=text))
+
+    def message_id(self, attempt: int = 1) -> str:
+        """Return the id, in events, of the message that an attempt at the current model turn produces.
+
+        Args:
+            attempt: its number within the turn, from 1.
+        """
+        suffix = f"-{attempt}" if attempt > 1 else ""
+        return ".".join(("msg", *self.state.path, str(self.state.steps))) + suffix
 
     def event(self, event: type[RunEvent], **payload: Any) -> Event:
         """Build the run's next event, with its sequence number."""
@@ -198,6 +232,13 @@ class RunContext(ABC):
         due, now_due = self.deadline.when(), asyncio.get_running_loop().time() + left
         if due is None or now_due < due - CLOCK_DRIFT:
             self.deadline.reschedule(now_due)
+
+    def time_remaining(self) -> float:
+        """Return the seconds until this run, or a run that it is part of, must end; infinite without a timeout."""
+        remaining = self.parent.time_remaining() if self.parent else math.inf
+        if self.deadline and (due := self.deadline.when()) is not None:
+            remaining = min(remaining, due - asyncio.get_running_loop().time())
+        return remaining
 
     def _count_time(self) -> None:
         now = perf_counter()

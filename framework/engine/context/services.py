@@ -5,32 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import BaseModel
 
 from framework.config.agents.compile import Agent
 from framework.config.generations.generation import Generation
 from framework.config.settings import ToolSettings
-from framework.engine.context.circuit_breaker import CircuitBreakers
 from framework.engine.context.concurrency import RateLimiter
 from framework.engine.context.journal import Journal
+from framework.engine.context.model_clients import ModelClients
 from framework.engine.context.stream import Channel
 from framework.engine.context.tool_threads import ToolThreads
-from framework.llm.client import ModelClient
-from framework.llm.request_cache import ToolsetCache
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
 from framework.types.state import RunState
-
-
-class ModelOf(Protocol):
-    """Finds a model's client."""
-
-    def __call__(self, agent: Agent, name: str | None = None) -> ModelClient:
-        """The agent's own model, or that of a name that agent files use; raises ConfigError when it has no key."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +32,7 @@ class Services:
     generation: Generation
     current_agent: Callable[[str], Agent | None]
     """The agent of that name that is live now."""
-    model: ModelOf
-    breakers: CircuitBreakers
+    clients: ModelClients
     journal: Journal
     channel: Channel
     """For what is told without being on record: pieces of an answer."""
@@ -51,8 +40,6 @@ class Services:
     threads: ToolThreads
     """Where tools that are not coroutines run."""
     rate_limiter: RateLimiter
-    tool_tokens: ToolsetCache[int]
-    """How large lists of tools are, each counted once for as long as it is in use."""
     base_path: Path
     reserved_files: tuple[Path, ...]
     """The store's files: no tool reads or writes them."""

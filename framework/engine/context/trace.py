@@ -6,25 +6,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from framework.engine.context.run_context import RunContext
 from framework.llm.client import ModelInfo
 from framework.telemetry import names
-from framework.telemetry.content import TEXT, Content
+from framework.telemetry.content import TEXT
 from framework.telemetry.span import TraceSpan
 from framework.types.confirmation_kinds import CONFIRMATION_KINDS
 from framework.types.messages import Usage
 from framework.types.state import Confirmation
-
-
-def trace_content(run: RunContext) -> Content:
-    """What a run lets stand in traces: a sub-agent's caller has a say, for its words are in there."""
-    content, above = run.services.content, run
-    while content:
-        content = content.restricted_to(above.agent.spec.telemetry.content)
-        if above.parent is None:
-            break
-        above = above.parent
-    return content
 
 
 def model_attributes(info: ModelInfo) -> dict[str, Any]:

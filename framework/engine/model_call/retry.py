@@ -1,232 +1,207 @@
-"""Asking again: the one place where a model call that failed is made anew, or goes to another model.
+"""Retries and fallbacks: the only place where a failed model call is repeated, or sent to another model.
 
-Clients ask once and their SDKs retry nothing, so that attempts never multiply. What is done about an error:
+Clients send a request once, and their SDKs retry nothing, so that attempts never multiply. Each error is handled once:
 
-| the provider                                                        | the same model again | a fallback after that |
-|---------------------------------------------------------------------|----------------------|-----------------------|
-| limits the rate, fails (5xx, 408, 409), is too slow, not reached    | yes                  | yes                   |
-| sends no usable answer: cut off, empty, no JSON, a page             | yes                  | yes                   |
-| has no such model, refuses the key, wants to be paid, quota used up | no                   | yes                   |
-| refuses the request (400, 403, 413, 422)                            | no                   | no                    |
-| refuses the content; max_tokens cut a call or left no text          | no                   | no                    |
+| the provider                                                            | retried | then a fallback |
+|-------------------------------------------------------------------------|---------|-----------------|
+| limits the rate, fails (5xx, 408, 409), times out, cannot be reached    | yes     | yes             |
+| sends an unusable answer: truncated, empty, not JSON, an HTML page      | yes     | yes             |
+| lacks the model, rejects the key, requires payment, quota is exhausted  | no      | yes             |
+| rejects the request (400, 403, 413, 422)                                | no      | no              |
+| refuses the content; max_tokens cut a tool call or left no text         | no      | no              |
 
-An attempt that failed leaves nothing behind but its cost: no message, no call of a tool.
+A failed attempt leaves nothing in the run but its cost: no message, and no tool call.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Sequence
 from itertools import count
 
 from framework.config.agents.prices import price_hint
 from framework.config.settings import ModelCallSettings
 from framework.engine.context.circuit_breaker import Permit
-from framework.engine.context.run_context import RunContext
-from framework.engine.model_call.attempt import message_id, send_attempt
-from framework.engine.model_call.trace import ModelTrace, model_trace
+from framework.engine.context.model_clients import ModelCaller, NamedClient
+from framework.engine.model_call.attempt import send_attempt
+from framework.engine.model_call.trace import model_trace
 from framework.llm.capabilities import unsupported_settings
 from framework.llm.client import ModelClient, ModelReply, ModelRequest
 from framework.types.backoff import backoff
 from framework.types.errors import ConfigError, ModelError
-from framework.types.state import RunState
 
 _POLL_INTERVAL = 0.5
-"""Seconds: a run that waits for a model looks so often whether another run has found it well again."""
+"""Seconds between two checks whether a model has recovered, because another run may find out first."""
 
 
-async def complete_with_retries(run: RunContext, request: ModelRequest, model: str | None = None) -> ModelReply:
-    """Ask the agent's model, or the one that is named instead, as often as it makes sense, then the agent's fallbacks.
+async def complete_with_retries(caller: ModelCaller, request: ModelRequest, primary: NamedClient) -> ModelReply:
+    """Send a request to a model, retry it, and try the agent's fallbacks in order; return the first reply.
+
+    Args:
+        caller: clients, budget and telemetry to use.
+        request: the request.
+        primary: the model to call first.
 
     Raises:
-        ModelError: none of them answered; or one did with an error that is no other model's business.
-        LimitExceeded: attempts that failed have used up what there was.
-        ConfigError: the agent's own model has no key, or a cost limit is in force and a model has no price.
+        ModelError: every model failed, or one rejected the request itself.
+        LimitExceeded: the cost of failed attempts has used up a limit.
+        ConfigError: a cost limit applies and the price of a model is unknown, or a setting is not supported.
     """
-    spec = run.agent.spec
-    models = (model or spec.model or run.services.generation.settings.model, *spec.fallback_models)
-    _check_prices(run, models)
-    failures: list[ModelError] = []
-    attempts = _Attempts(run.state)
-    with model_trace(run, request) as trace:
-        for place, name in enumerate(models):
-            instead = models[place + 1] if place + 1 < len(models) else None
+    return await _ModelCall(caller, request, primary).complete()
+
+
+class _ModelCall:
+    """One request, on its way through the primary model and its fallbacks. Each client is looked up once."""
+
+    def __init__(self, caller: ModelCaller, request: ModelRequest, primary: NamedClient) -> None:
+        self._caller, self._context, self._budget = caller, caller.context, caller.budget
+        self._request = request
+        self._rules: ModelCallSettings = caller.settings.model_calls
+        self._breakers = caller.clients.breakers
+        self._primary = primary
+        self._names = (primary.name, *caller.agent.spec.fallback_models)
+        self._clients = {primary.name: primary.client}
+        self._attempts = 0
+        self._message_id: str | None = None
+        """Id of the last attempt's message; a warning with this id voids the text shown of that message."""
+
+    async def complete(self) -> ModelReply:
+        self._check_prices()
+        self._trace = model_trace(self._caller, self._request)
+        failures: list[ModelError] = []
+        with self._trace:
+            for position, name in enumerate(self._names):
+                fallback = self._names[position + 1] if position + 1 < len(self._names) else None
+                try:
+                    client = self._usable_client(name, is_fallback=position > 0)
+                    return await self._call(name, client, is_fallback=position > 0, is_last=fallback is None)
+                except ModelError as error:
+                    if not error.unavailable:
+                        raise
+                    failures.append(error)
+                if fallback is not None:
+                    message = f"{failures[-1].message}; falling back to {fallback}"
+                    await self._context.warn("model_fallback", message, message_id=self._message_id)
+        raise self._exhausted_error(failures)
+
+    # --- clients
+
+    def _client(self, name: str) -> ModelClient:
+        if name not in self._clients:
+            self._clients[name] = self._caller.client(name)
+        return self._clients[name]
+
+    def _check_prices(self) -> None:
+        """Raise ConfigError if a cost limit applies and the price of a model is unknown: it could not be enforced."""
+        if (limit := self._budget.cost_limit) is None:
+            return
+        for position, name in enumerate(self._names):
             try:
-                client = _client(run, name, request, fallback=place > 0)
-                asked = _Asked(run, name, client, request, trace, attempts, fallback=place > 0, alone=instead is None)
-                return await asked.reply()
-            except ModelError as error:
-                if not error.unavailable:
-                    raise
-                failures.append(error)
-            if instead is not None:
-                await run.warn(
-                    "model_fallback", f"{failures[-1].message}; asking {instead} instead", message_id=attempts.last
-                )
-    raise _exhausted_error(failures, attempts)
+                client = self._client(name)
+            except ConfigError:
+                if position:
+                    continue  # a fallback without a client is never called
+                raise
+            if not client.info.has_price:
+                hint = price_hint(name, name in self._caller.settings.models)
+                raise ConfigError(f"max_cost_usd ({limit}) cannot be enforced: the price of {name} is unknown; {hint}")
 
-
-def _check_prices(run: RunContext, models: Sequence[str]) -> None:
-    """Raise ConfigError if a cost limit is in force and a model's price is unknown: it would never reach the limit."""
-    if (limit := run.budget.cost_limit) is None:
-        return
-    for place, name in enumerate(models):
+    def _usable_client(self, name: str, *, is_fallback: bool) -> ModelClient:
+        """Return the client for this request; raise ModelError if the next fallback should be tried instead."""
         try:
-            client = run.services.model(run.agent, name)
-        except ConfigError:
-            if place:
-                continue  # a fallback that cannot be used costs nothing
-            raise
-        if not client.info.has_price:
-            hint = price_hint(name, name in run.services.generation.settings.models)
-            raise ConfigError(f"max_cost_usd ({limit}) cannot be enforced: the price of {name} is unknown; {hint}")
+            client = self._client(name)
+        except ConfigError as error:
+            if not is_fallback:
+                raise
+            raise ModelError(error.message, unavailable=True) from None
+        info, request = client.info, self._request
+        if not is_fallback and (unknown := unsupported_settings(info.provider, request.settings)):
+            settings = ", ".join(unknown)
+            raise ConfigError(f"{name}: {info.provider} does not support {settings}: remove it from model_settings")
+        if request.output is not None and not info.typed:
+            raise ModelError(f"{name} does not support the structured output of this request", unavailable=True)
+        return client
 
+    # --- attempts
 
-def primary_client(run: RunContext, model: str | None = None) -> ModelClient:
-    """The model that is asked first; raises ConfigError when it has no key."""
-    return run.services.model(run.agent, model or run.agent.spec.model or run.services.generation.settings.model)
-
-
-def _client(run: RunContext, name: str, request: ModelRequest, *, fallback: bool) -> ModelClient:
-    """The client of that name; a fallback that cannot be used is one model less, not the end."""
-    try:
-        client = run.services.model(run.agent, name)
-    except ConfigError as error:
-        if not fallback:
-            raise
-        raise ModelError(error.message, unavailable=True) from None
-    info = client.info
-    if not fallback and (unknown := unsupported_settings(info.provider, request.settings)):
-        raise ConfigError(f"{name}: {info.provider} knows no {', '.join(unknown)}: take it out of model_settings")
-    if request.output is not None and not info.typed:
-        raise ModelError(f"{name} cannot give the typed answer that was asked for", unavailable=True)
-    return client
-
-
-class _Attempts:
-    """Numbers the attempts of one model call, over all models that it goes to."""
-
-    def __init__(self, state: RunState) -> None:
-        self.count = 0
-        self.last: str | None = None
-        """Message id of the last attempt; a warning that carries it voids what was shown of that message."""
-        self._state = state
-
-    def begin(self) -> str:
-        """Return the message id of the next attempt."""
-        self.count += 1
-        self.last = message_id(self._state, self.count)
-        return self.last
-
-
-class _Asked:
-    """One model that is asked until it answers or there is no point in it any more."""
-
-    def __init__(
-        self,
-        run: RunContext,
-        name: str,
-        client: ModelClient,
-        request: ModelRequest,
-        trace: ModelTrace,
-        attempts: _Attempts,
-        *,
-        fallback: bool,
-        alone: bool,
-    ) -> None:
-        self._run, self._name, self._client, self._request, self._trace = run, name, client, request, trace
-        self._attempts, self._fallback, self._alone = attempts, fallback, alone
-        self._rules = run.services.generation.settings.model_calls
-        self._breakers = run.services.breakers
-
-    async def reply(self) -> ModelReply:
-        run = self._run
-        for tried in count():
-            permit = await self._permit()
-            run.keep_time()
-            message = self._attempts.begin()
+    async def _call(self, name: str, client: ModelClient, *, is_fallback: bool, is_last: bool) -> ModelReply:
+        """Call one model until it answers or a retry is pointless."""
+        for retries in count():
+            permit = await self._acquire_permit(name, is_last=is_last)
+            self._context.keep_time()
+            self._attempts += 1
+            self._message_id = self._context.message_id(self._attempts)
             try:
                 reply = await send_attempt(
-                    run, self._client, self._request, self._trace, message, fallback=self._fallback
+                    self._caller, client, self._request, self._trace, self._message_id, fallback=is_fallback
                 )
             except ModelError as error:
                 if error.usage:
-                    run.budget.spend_tokens(error.usage)
-                self._note(error, permit)
-                wait = backoff_seconds(error, tried, self._rules)
-                if not self._is_worth_it(error, tried, wait):
+                    self._budget.spend_tokens(error.usage)
+                self._record_failure(name, error, permit)
+                delay = backoff_seconds(error, retries, self._rules)
+                if not self._should_retry(name, error, retries, delay, is_last=is_last):
                     raise
-                run.budget.check_spent()
-                await run.warn("model_retry", f"{error.message}; asking again in {wait:.1f}s", message_id=message)
-                await asyncio.sleep(wait)
+                self._budget.check_spent()
+                message = f"{error.message}; retrying in {delay:.1f}s"
+                await self._context.warn("model_retry", message, message_id=self._message_id)
+                await asyncio.sleep(delay)
             else:
-                self._breakers.record_success(self._name)
-                run.budget.spend_tokens(reply.usage)
+                self._breakers.record_success(name)
+                self._budget.spend_tokens(reply.usage)
                 return reply
-        raise AssertionError("counted to the end")
+        raise AssertionError("count() never ends")
 
-    async def _permit(self) -> Permit:
-        """Leave to ask; a model that rests is waited for only if there is no other and the run has the time."""
-        told = False
-        while (permit := self._breakers.acquire(self._name)).wait:
-            left_alone = f"{self._name} is left alone for {permit.wait:.1f}s: {self._breakers.last_error(self._name)}"
-            if not self._alone:
-                raise ModelError(left_alone, retryable=True, retry_after=permit.wait)
-            if permit.wait >= _time_left(self._run):
-                advice = "that is longer than the run has; try again then, or give the agent `fallback_models`"
-                raise ModelError(f"{left_alone}; {advice}", retryable=True, retry_after=permit.wait)
-            if not told:
-                await self._run.warn("model_retry", left_alone)
-                told = True
+    async def _acquire_permit(self, name: str, *, is_last: bool) -> Permit:
+        """Wait until the circuit breaker admits a call.
+
+        Raises:
+            ModelError: a fallback remains, or the deadline comes before the end of the cooldown.
+        """
+        has_warned = False
+        while (permit := self._breakers.acquire(name)).wait:
+            cooldown = f"{name} is in cooldown for {permit.wait:.1f}s: {self._breakers.last_error(name)}"
+            if not is_last:
+                raise ModelError(cooldown, retryable=True, retry_after=permit.wait)
+            if permit.wait >= self._context.time_remaining():
+                advice = "that exceeds the run's remaining time: retry later, or give the agent `fallback_models`"
+                raise ModelError(f"{cooldown}; {advice}", retryable=True, retry_after=permit.wait)
+            if not has_warned:
+                await self._context.warn("model_retry", cooldown)
+                has_warned = True
             await asyncio.sleep(min(permit.wait, _POLL_INTERVAL))
         return permit
 
-    def _note(self, error: ModelError, permit: Permit) -> None:
-        """A refusal is an answer, too: only what may pass by itself is a matter of health."""
-        if error.retryable:
-            rules = self._rules
-            self._breakers.record_failure(
-                self._name, permit, error.message, after=rules.cooldown_after, cooldown=rules.cooldown
-            )
-        else:
-            self._breakers.record_success(self._name)
+    def _record_failure(self, name: str, error: ModelError, permit: Permit) -> None:
+        """Tell the circuit breaker. Only retryable errors count: a model that rejects a request is healthy."""
+        if not error.retryable:
+            self._breakers.record_success(name)
+            return
+        rules = self._rules
+        self._breakers.record_failure(name, permit, error.message, after=rules.cooldown_after, cooldown=rules.cooldown)
 
-    def _is_worth_it(self, error: ModelError, tried: int, wait: float) -> bool:
-        if not error.retryable or tried >= self._rules.max_retries:
+    def _should_retry(self, name: str, error: ModelError, retries: int, delay: float, *, is_last: bool) -> bool:
+        if not error.retryable or retries >= self._rules.max_retries:
             return False
-        if not self._alone and self._breakers.is_open(self._name):
+        if not is_last and self._breakers.is_open(name):
             return False
-        patience = self._run.budget.limits.model_timeout
-        if error.retry_after and patience is not None and error.retry_after > patience:
+        timeout = self._budget.limits.model_timeout
+        if error.retry_after and timeout is not None and error.retry_after > timeout:
             return False
-        return wait < _time_left(self._run)
+        return delay < self._context.time_remaining()
+
+    def _exhausted_error(self, failures: list[ModelError]) -> ModelError:
+        """Return the error for the caller: the last message of each model, without duplicates."""
+        messages = "; ".join(dict.fromkeys(error.message for error in failures))
+        attempts = f" ({self._attempts} attempts)" if self._attempts > 1 else ""
+        return ModelError(
+            messages + attempts,
+            retryable=any(error.retryable for error in failures),
+            retry_after=failures[-1].retry_after,
+            unavailable=True,
+        ).for_message(self._message_id)
 
 
-def backoff_seconds(error: ModelError, tried: int, rules: ModelCallSettings) -> float:
-    """Seconds until the next attempt: up to chance, so that many that failed at once do not come back at once."""
-    wait = backoff(tried, base=rules.backoff, cap=rules.max_backoff)
-    return wait if error.retry_after is None else error.retry_after + wait
-
-
-def _time_left(run: RunContext | None) -> float:
-    """Seconds until the run, or a run that it is part of, must end."""
-    left = math.inf
-    now = asyncio.get_running_loop().time()
-    while run is not None:
-        if run.deadline and (due := run.deadline.when()) is not None:
-            left = min(left, due - now)
-        run = run.parent
-    return left
-
-
-def _exhausted_error(failures: list[ModelError], attempts: _Attempts) -> ModelError:
-    """Return the error for the caller: every model's last message, each once."""
-    said = "; ".join(dict.fromkeys(error.message for error in failures))
-    often = f" ({attempts.count} attempts)" if attempts.count > 1 else ""
-    return ModelError(
-        said + often,
-        retryable=any(error.retryable for error in failures),
-        retry_after=failures[-1].retry_after,
-        unavailable=True,
-    ).for_message(attempts.last)
+def backoff_seconds(error: ModelError, retries: int, rules: ModelCallSettings) -> float:
+    """Return the delay before the next attempt: exponential with full jitter, after the provider's `Retry-After`."""
+    delay = backoff(retries, base=rules.backoff, cap=rules.max_backoff)
+    return delay if error.retry_after is None else error.retry_after + delay

@@ -1,42 +1,40 @@
-"""Answers of a type: the text a run ends with as data, asked for once more only if it is not the data already."""
+"""Structured output: the schema of the final answer, and model calls that return an instance of a type."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from copy import deepcopy
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from framework.engine.context.run_context import RunContext
-from framework.engine.model_call.retry import primary_client
+from framework.llm.client import ModelInfo, ModelRequest
+from framework.llm.instructor_client import Ask, request_typed_output
+from framework.llm.json_protocol.client import request_valid_reply
 from framework.llm.json_protocol.reply import strip_fence
 from framework.tools.schema.arguments import ArgumentsError, SchemaArguments, bounded_model
-from framework.types.errors import ConfigError
+from framework.types.errors import ConfigError, ModelError
 from framework.types.messages import Message
 from framework.types.text import fix_surrogates
 
+T = TypeVar("T", bound=BaseModel)
 AskTyped = Callable[[type[BaseModel], Message], Awaitable[BaseModel]]
-"""Asks the model for an answer of a type, with an instruction at the end of the request."""
-FORM = "Your final answer is one JSON object and nothing else: no other text and no code fence."
-SCHEMA = "It fits this JSON Schema:"
-INSTRUCTION = "Give your answer once more, complete, as the arguments of {name}. Take everything from what was said."
+"""Calls the model for an instance of a type, with an instruction at the end of the request."""
+_FORM = "Your final answer is one JSON object and nothing else: no other text and no code fence."
+_SCHEMA = "It fits this JSON Schema:"
+_INSTRUCTION = "Give your answer once more, complete, as the arguments of {name}. Take everything from what was said."
 
-
-def check_output(output: object, executor: str) -> str:
-    """What an executor has given, as it can be kept; raises ConfigError if it is no text."""
-    if not isinstance(output, str):
-        raise ConfigError(
-            f"the executor {executor} gave {type(output).__name__}: an executor returns the answer's text"
-        )
-    return fix_surrogates(output)
+# --- the final answer
 
 
 def answer_schema(run: RunContext) -> Mapping[str, Any] | None:
-    """Return the JSON Schema that the final answer is to fit, `{}` for any JSON object, or None for text."""
-    wanted, schema = run.state.model_settings.response_format, run.state.output_schema
-    if wanted == "text" or (schema is None and wanted is None) or primary_client(run).info.typed:
+    """Return the JSON Schema that the final answer must fit, `{}` for any JSON object, or None for text."""
+    response_format, schema = run.state.model_settings.response_format, run.state.output_schema
+    if response_format == "text" or (schema is None and response_format is None):
+        return None
+    if run.model_caller.primary().info.typed:
         return None
     if schema is None:
         return {}
@@ -44,14 +42,23 @@ def answer_schema(run: RunContext) -> Mapping[str, Any] | None:
 
 
 def answer_instruction(run: RunContext) -> Iterator[str]:
-    """Yield the system message's lines about the answer's form, unless the provider enforces it."""
-    form = answer_schema(run)
-    with_tools = bool(run.agent.toolset.definitions)
-    if form is None or (form and primary_client(run).info.holds_schema(with_tools=with_tools)):
+    """Yield the lines of the system message that describe the answer's schema, unless the provider enforces it."""
+    schema = answer_schema(run)
+    if schema is None:
         return
-    yield FORM
-    if form:
-        yield f"{SCHEMA}\n{json.dumps(form, ensure_ascii=False, separators=(',', ':'))}"
+    with_tools = bool(run.agent.toolset.definitions)
+    if schema and run.model_caller.primary().info.holds_schema(with_tools=with_tools):
+        return
+    yield _FORM
+    if schema:
+        yield f"{_SCHEMA}\n{json.dumps(schema, ensure_ascii=False, separators=(',', ':'))}"
+
+
+def check_output(output: object, executor: str) -> str:
+    """Return an executor's output as valid Unicode; raises ConfigError if it is not a string."""
+    if not isinstance(output, str):
+        raise ConfigError(f"executor {executor} returned {type(output).__name__}; expected str, the answer's text")
+    return fix_surrogates(output)
 
 
 async def final_data(run: RunContext, text: str, ask: AskTyped) -> Any:
@@ -60,34 +67,34 @@ async def final_data(run: RunContext, text: str, ask: AskTyped) -> Any:
     Args:
         run: the run that ends with the answer.
         text: the answer.
-        ask: asks the model for the answer once more, if the text is not such data.
+        ask: calls the model for the answer again, if the text is not such data.
 
     Raises:
-        ModelError: the model could not be brought to give it.
+        ModelError: the model did not return such data.
         LimitExceeded: a limit is used up.
     """
-    output = _wanted(run)
+    output = _output_type(run)
     if output is None:
         return None
     try:
         answer = output.model_validate_json(strip_fence(text.strip()))
     except ValidationError:
-        instruction = Message(role="system", content=INSTRUCTION.format(name=output.__name__))
+        instruction = Message(role="system", content=_INSTRUCTION.format(name=output.__name__))
         answer = await ask(output, instruction)
     return answer.model_dump(mode="json")
 
 
-def _wanted(run: RunContext) -> type[BaseModel] | None:
-    asked_for = run.services.output_type
-    if asked_for is not None and run.parent is None:
-        return bounded_model(asked_for)
+def _output_type(run: RunContext) -> type[BaseModel] | None:
+    requested = run.services.output_type
+    if requested is not None and run.parent is None:
+        return bounded_model(requested)
     schema = run.state.output_schema
-    return None if schema is None else model_of(schema)
+    return None if schema is None else _model_of(schema)
 
 
-def model_of(schema: dict[str, Any]) -> type[BaseModel]:
-    """A model that takes what a JSON Schema of an object takes; raises ConfigError if the schema cannot be used."""
-    checked = SchemaArguments(schema)
+def _model_of(schema: dict[str, Any]) -> type[BaseModel]:
+    """Return a model that accepts what an object's JSON Schema accepts; raises ConfigError for an invalid schema."""
+    arguments = SchemaArguments(schema)
 
     class Answer(BaseModel):
         """The answer."""
@@ -100,12 +107,38 @@ def model_of(schema: dict[str, Any]) -> type[BaseModel]:
             if not isinstance(data, dict):
                 raise ValueError("an object is expected")
             try:
-                return checked.bind(data)
+                return arguments.bind(data)
             except ArgumentsError as error:
                 raise ValueError(error.message) from None
 
         @classmethod
         def model_json_schema(cls, *_: Any, **__: Any) -> dict[str, Any]:
-            return {"title": cls.__name__, **deepcopy(checked.schema)}
+            return {"title": cls.__name__, **deepcopy(arguments.schema)}
 
     return Answer
+
+
+# --- typed replies
+
+
+async def typed_reply(info: ModelInfo, call: Ask, request: ModelRequest, output: type[T]) -> T:
+    """Call a model for an instance of `output`: natively if the model supports it, else through Instructor.
+
+    Args:
+        info: the model that is called.
+        call: sends a request; its errors propagate unchanged.
+        request: the request.
+        output: a pydantic model class.
+
+    Raises:
+        ModelError: the answer does not fit `output`, after all retries.
+    """
+    if not info.typed:
+        return await request_typed_output(call, request, output)
+    reply = await request_valid_reply(call, request)
+    try:
+        return output.model_validate_json(reply.message.content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "it"
+        raise ModelError(f"the answer does not fit {output.__name__}: {place}: {first['msg']}") from None

@@ -1,7 +1,7 @@
-"""Span and metrics of one model call: a request that is retried, and that may go to a fallback, is one call.
+"""Span and metrics of a model call: one call is one request, with all its retries and fallbacks.
 
-One `chat` span covers all attempts, as the GenAI conventions want it. Each attempt has a span below it once there is
-more than one; a call that succeeds at once has none, so the common case costs one span.
+One `chat` span covers all attempts, as the GenAI conventions require. Each attempt gets a child span once there is more
+than one, so a call that succeeds at the first attempt costs one span.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from time import perf_counter, time_ns
 from types import TracebackType
 from typing import Any, Self
 
-from framework.engine.context.run_context import RunContext
-from framework.engine.context.trace import model_attributes, trace_content, usage_attributes
+from framework.engine.context.model_clients import ModelCaller
+from framework.engine.context.trace import model_attributes, usage_attributes
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.telemetry import names
 from framework.telemetry.span import NOOP_SPAN, NullContext
@@ -26,10 +26,10 @@ class AttemptTrace(NullContext):
     __slots__ = ()
 
     def replied(self, reply: ModelReply, first_at: float | None) -> None:
-        """The model replied; `first_at` is when the first chunk arrived, by `perf_counter`."""
+        """Record the reply; `first_at` is when the first piece arrived, by `perf_counter`."""
 
     def failed(self, error_type: str, usage: Usage | None) -> None:
-        """The attempt failed; `usage` is what it consumed nevertheless."""
+        """Record that the attempt failed, and what it consumed nevertheless."""
 
 
 class ModelTrace(NullContext):
@@ -38,35 +38,34 @@ class ModelTrace(NullContext):
     __slots__ = ()
 
     def attempt(self, info: ModelInfo, *, fallback: bool) -> AttemptTrace:  # noqa: ARG002 - a no-op
-        """Trace of the next attempt."""
-        return _UNTRACED_ATTEMPT
+        """Return the trace of the next attempt."""
+        return _NULL_ATTEMPT
 
 
-_UNTRACED_ATTEMPT, _UNTRACED = AttemptTrace(), ModelTrace()
+_NULL_ATTEMPT, _NULL_TRACE = AttemptTrace(), ModelTrace()
 
 
-def model_trace(run: RunContext, request: ModelRequest) -> ModelTrace:
-    """Trace of a model call with all its attempts."""
-    services = run.services
-    if not services.spans.recording and services.meters is None:
-        return _UNTRACED
-    return _Call(run, request)
+def model_trace(caller: ModelCaller, request: ModelRequest) -> ModelTrace:
+    """Return the trace of a model call with all its attempts."""
+    if not caller.spans.recording and caller.meters is None:
+        return _NULL_TRACE
+    return _CallTrace(caller, request)
 
 
-class _Call(ModelTrace):
-    """The span opens with the first attempt: there is none for a model that is not asked."""
+class _CallTrace(ModelTrace):
+    """The span opens with the first attempt, so that a model in cooldown leaves none."""
 
-    __slots__ = ("_attempts", "_began", "_error", "_first", "_held", "_info", "_request", "_run", "_span", "_usage")
+    __slots__ = ("_attempts", "_began", "_caller", "_error", "_first", "_held", "_info", "_request", "_span", "_usage")
 
-    def __init__(self, run: RunContext, request: ModelRequest) -> None:
-        self._run, self._request = run, request
+    def __init__(self, caller: ModelCaller, request: ModelRequest) -> None:
+        self._caller, self._request = caller, request
         self._span = NOOP_SPAN
         self._info: ModelInfo | None = None
         self._usage: Usage | None = None
         self._first: float | None = None
         self._attempts = 0
-        self._held: _Ended | None = None
-        """The first attempt, which failed: it gets a span if there is another one."""
+        self._held: _EndedAttempt | None = None
+        """The first attempt, if it failed: it gets a span when there is a second one."""
         self._error: str | None = None
         """`error.type` of the last attempt."""
 
@@ -82,7 +81,7 @@ class _Call(ModelTrace):
             if self._error:
                 self._span.fail(self._error)
             self._span.__exit__(kind, error, traceback)
-        if meters := self._run.services.meters:
+        if meters := self._caller.meters:
             seconds = perf_counter() - self._began
             meters.record_model_call(self._info.provider, self._info.wire_name, seconds, self._first, self._error)
 
@@ -91,12 +90,12 @@ class _Call(ModelTrace):
         if self._info is None:
             self._open(info)
         elif self._held is not None:
-            self._emit(self._held)
+            self._add_span(self._held)
             self._held = None
-        return _Attempt(self, info, self._attempts, fallback=fallback)
+        return _RecordedAttempt(self, info, self._attempts, fallback=fallback)
 
-    def replied(self, info: ModelInfo, reply: ModelReply, first: float | None, *, fallback: bool) -> None:
-        """An attempt succeeded."""
+    def set_reply(self, info: ModelInfo, reply: ModelReply, first: float | None, *, fallback: bool) -> None:
+        """Record the reply of a successful attempt; `first` is the time to the first piece, in seconds."""
         self._first = first
         if self._span is NOOP_SPAN:
             return
@@ -111,43 +110,42 @@ class _Call(ModelTrace):
                 names.FIRST_CHUNK: first,
             }
         )
-        if self._span.is_recording() and (content := trace_content(self._run)):
+        if self._span.is_recording() and (content := self._caller.content):
             self._span.set_attributes(content.reply(reply.message, reply.finish_reason))
 
-    def ended(self, attempt: _Ended, usage: Usage | None) -> None:
-        """An attempt ended, either way."""
+    def add_attempt(self, attempt: _EndedAttempt, usage: Usage | None) -> None:
+        """Record an attempt that ended, in success or failure."""
         self._error = attempt.error
         if usage:
             self._usage = self._usage + usage if self._usage else usage
-        if meters := self._run.services.meters:
+        if meters := self._caller.meters:
             meters.record_model_attempt(attempt.info.provider, attempt.info.wire_name, usage, attempt.error)
         if self._attempts == 1:
             self._held = attempt
         else:
-            self._emit(attempt)
+            self._add_span(attempt)
 
     def _open(self, info: ModelInfo) -> None:
         self._info, self._began = info, perf_counter()
-        run = self._run
-        if not run.services.spans.recording:
+        spans = self._caller.spans
+        if not spans.recording:
             return
-        self._span = run.span(f"chat {info.wire_name}", "LLM", self._attributes(info))
+        self._span = spans.span(f"chat {info.wire_name}", "LLM", self._attributes(info))
         self._span.__enter__()
-        if self._span.is_recording() and (content := trace_content(run)):
+        if self._span.is_recording() and (content := self._caller.content):
             self._span.set_attributes(content.request(self._request.messages, self._request.tools))
 
-    def _emit(self, attempt: _Ended) -> None:
-        run = self._run
+    def _add_span(self, attempt: _EndedAttempt) -> None:
         if self._span is NOOP_SPAN:
             return
         attributes = {
-            names.AGENT: run.agent.name,
+            names.AGENT: self._caller.agent.name,
             names.MODEL_ATTEMPT: attempt.number,
             names.MODEL_FALLBACK: attempt.fallback or None,
             **model_attributes(attempt.info),
         }
         name = f"chat.attempt {attempt.number}"
-        span = run.services.spans.span(name, "CHAIN", attributes, client=True, started_ns=attempt.began_ns)
+        span = self._caller.spans.span(name, "CHAIN", attributes, client=True, started_ns=attempt.began_ns)
         if attempt.error:
             span.fail(attempt.error)
         span.end(attempt.ended_ns)
@@ -155,6 +153,7 @@ class _Call(ModelTrace):
     def _attributes(self, info: ModelInfo) -> dict[str, Any]:
         request, settings = self._request, self._request.settings
         return {
+            names.AGENT: self._caller.agent.name,
             names.OPERATION: "chat",
             **model_attributes(info),
             names.OUTPUT_TYPE: "json" if request.output else None,
@@ -167,8 +166,8 @@ class _Call(ModelTrace):
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
-    """An attempt that is over; times are Unix time in nanoseconds."""
+class _EndedAttempt:
+    """An attempt that has ended; times are Unix time in nanoseconds."""
 
     info: ModelInfo
     number: int
@@ -178,10 +177,10 @@ class _Ended:
     error: str | None
 
 
-class _Attempt(AttemptTrace):
+class _RecordedAttempt(AttemptTrace):
     __slots__ = ("_began", "_began_ns", "_call", "_error", "_fallback", "_info", "_number", "_usage")
 
-    def __init__(self, call: _Call, info: ModelInfo, number: int, *, fallback: bool) -> None:
+    def __init__(self, call: _CallTrace, info: ModelInfo, number: int, *, fallback: bool) -> None:
         self._call, self._info, self._number, self._fallback = call, info, number, fallback
         self._error: str | None = None
         self._usage: Usage | None = None
@@ -193,14 +192,14 @@ class _Attempt(AttemptTrace):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        failed = "cancelled" if isinstance(error, asyncio.CancelledError) else self._error
-        ended = _Ended(self._info, self._number, self._fallback, self._began_ns, time_ns(), failed)
-        self._call.ended(ended, self._usage)
+        error_type = "cancelled" if isinstance(error, asyncio.CancelledError) else self._error
+        ended = _EndedAttempt(self._info, self._number, self._fallback, self._began_ns, time_ns(), error_type)
+        self._call.add_attempt(ended, self._usage)
 
     def replied(self, reply: ModelReply, first_at: float | None) -> None:
         self._usage = reply.usage
         first = None if first_at is None else first_at - self._began
-        self._call.replied(self._info, reply, first, fallback=self._fallback)
+        self._call.set_reply(self._info, reply, first, fallback=self._fallback)
 
     def failed(self, error_type: str, usage: Usage | None) -> None:
         self._error, self._usage = error_type, usage

@@ -1,4 +1,4 @@
-"""One model turn: what is asked, how the answer comes in, and how it is told."""
+"""One model turn: build the request from the conversation, call the model, and emit its reply."""
 
 from __future__ import annotations
 
@@ -8,22 +8,52 @@ from typing import Any
 
 from framework.config.templates.variables import HTTP_TOOL, RunVariables
 from framework.conversation.window import last_messages
+from framework.engine.context.model_clients import NamedClient
 from framework.engine.context.run_context import RunContext
-from framework.engine.model_call import retry as asking
 from framework.engine.model_call.context_window import ensure_fits
-from framework.engine.model_call.plan_reminder import plan_reminder
+from framework.engine.model_call.retry import complete_with_retries
 from framework.engine.model_call.structured_output import answer_instruction, answer_schema
 from framework.engine.tool_call.results import record_final_answer
 from framework.llm.client import ModelReply, ModelRequest
+from framework.tools.builtin.notes import MARKS, TODO
 from framework.types.events import ContentReceived, Thought
 from framework.types.messages import Message, ToolDefinition
+from framework.types.text import one_line
+from framework.types.todo import read_items
 
 _ACTIONABLE_LIMITS = ("max_steps", "max_tool_calls", "max_total_tokens", "max_cost_usd", "context")
-"""Limits that a model can do something about."""
+"""Limits that a model can avoid by finishing early."""
+_MAX_REMINDER_CHARS = 200
+"""Characters of one line of the plan reminder."""
+_STEP_MARKS = {"open": "[ ]", "running": "[>]", "done": "[x]", "failed": "[!]", "skipped": "[-]"}
+
+# --- the request
+
+
+def build_turn_request(
+    run: RunContext, instructions: Sequence[Message], tools: tuple[ToolDefinition, ...]
+) -> ModelRequest:
+    """Return the request of one turn: with tools, or with the schema of the final answer where one is set."""
+    stream = run.services.listening and not run.is_guarded
+    return build_request(run, instructions, tools=tools, stream=stream, json=answer_schema(run), json_by_tool=True)
+
+
+def build_request(run: RunContext, instructions: Sequence[Message], **options: Any) -> ModelRequest:
+    """Return a request with the whole conversation; `instructions` go at its end and are not stored."""
+    history = last_messages(run.state.history, run.agent.spec.conversation.window)
+    summary = run.render_once("summary", partial(render_summary, run))
+    conversation = (*preamble_messages(run), *summary, *history, *run.state.messages)
+    messages = (*conversation, *_plan_reminder(run), *instructions, *_limit_notice(run))
+    return ModelRequest(messages, settings=run.state.model_settings, scratch=run.scratch, **options)
+
+
+def preamble_messages(run: RunContext) -> tuple[Message, ...]:
+    """Return the messages that begin every request of this run, rendered once; raises PromptError."""
+    return run.render_once("preamble", partial(render_preamble, run))
 
 
 def render_preamble(run: RunContext) -> tuple[Message, ...]:
-    """Instructions, guidance and examples; raises PromptError."""
+    """Render the system message (instructions, guidance, MCP context) and the examples; raises PromptError."""
     spec, state = run.agent.spec, run.state
     variables = _variables(run)
     instructions = run.agent.instructions(state.locale, state.inputs, state.user, variables)
@@ -34,13 +64,11 @@ def render_preamble(run: RunContext) -> tuple[Message, ...]:
     return system, *(Message(role=role, content=text) for turn in turns for role, text in turn)
 
 
-def preamble_messages(run: RunContext) -> tuple[Message, ...]:
-    """Return the preamble that all requests of this run share; raises PromptError."""
-    return run.render_once("preamble", partial(render_preamble, run))
-
-
 def render_summary(run: RunContext) -> tuple[Message, ...]:
-    """What stands for the beginning of a long conversation, as the user's words: it may hold those of anybody."""
+    """Render the summary of the conversation's beginning, if there is one, as a user message.
+
+    It is not a system message: it quotes users and tools, whose text must not become instructions.
+    """
     summary = run.state.summary
     if summary is None:
         return ()
@@ -59,69 +87,92 @@ def _variables(run: RunContext) -> RunVariables:
     return RunVariables(run.state.messages[0].content, history, http)
 
 
-def build_request(run: RunContext, instructions: Sequence[Message], **options: Any) -> ModelRequest:
-    """The whole conversation as a request, with instructions that are never stored at its end."""
-    history = last_messages(run.state.history, run.agent.spec.conversation.window)
-    summary = run.render_once("earlier", partial(render_summary, run))
-    known = (*preamble_messages(run), *summary, *history, *run.state.messages)
-    messages = (*known, *plan_reminder(run), *instructions, *_limit_notice(run))
-    return ModelRequest(messages, settings=run.state.model_settings, scratch=run.scratch, **options)
+def _plan_reminder(run: RunContext) -> Iterator[Message]:
+    """Yield the plan of the current step, or the unfinished to-do list: models forget the beginning of a long run.
+
+    It follows the conversation, so that the provider's prompt cache stays valid, and it is never stored. It contains
+    only what the model itself wrote, one line per step or task, and nothing that a tool returned.
+    """
+    if not run.agent.spec.plan.recite:
+        return
+    if text := _plan_text(run) or _todo_text(run):
+        yield Message(role="system", content=text)
 
 
-def build_turn_request(
-    run: RunContext, instructions: Sequence[Message], tools: tuple[ToolDefinition, ...]
-) -> ModelRequest:
-    """One turn of the conversation as a request: with tools, or with the final answer in the form that is wanted."""
-    stream = run.services.listening and not run.is_guarded
-    return build_request(run, instructions, tools=tools, stream=stream, json=answer_schema(run), json_by_tool=True)
+def _plan_text(run: RunContext) -> str:
+    plan = run.parent.state.plan if run.parent and run.state.path[-1].startswith("step-") else None
+    if plan is None or len(plan.steps) < 2:
+        return ""
+    goal = one_line(plan.goal, _MAX_REMINDER_CHARS)
+    steps = (
+        f"{_STEP_MARKS[step.status]} {step.id}: {one_line(step.description, _MAX_REMINDER_CHARS)}"
+        for step in plan.steps
+    )
+    return "\n".join((f"The plan; your step is the one marked [>]: {goal}", *steps))
+
+
+def _todo_text(run: RunContext) -> str:
+    if TODO not in run.agent.toolset.offered:
+        return ""
+    items = read_items(run.services.root.session.get(TODO))
+    if all(item.status == "done" for item in items):
+        return ""
+    lines = (f"{MARKS[item.status]} {one_line(item.task, _MAX_REMINDER_CHARS)}" for item in items)
+    return "\n".join((f"Your to-do list (keep it up to date with {TODO}):", *lines))
 
 
 def _limit_notice(run: RunContext) -> Iterator[Message]:
-    """One line to the model once the run has used most of what it may: never stored."""
+    """Yield a message that asks the model to finish, once most of a limit is used; it is never stored."""
     near = [name for name in run.state.warned if name in _ACTIONABLE_LIMITS]
     if near:
         text = f"You have used most of what this run may use ({', '.join(near)}). Finish now, with what you have."
         yield Message(role="system", content=text)
 
 
-def _truncated(run: RunContext) -> str:
-    """What to do about an answer that the output limit has cut."""
+# --- the call
+
+
+async def call_model(run: RunContext, request: ModelRequest, *, primary: NamedClient | None = None) -> ModelReply:
+    """Call the model for a run: one step of its budget, however many attempts it takes.
+
+    Args:
+        run: the run that pays for the call.
+        request: the request.
+        primary: the model to call first; by default the agent's own.
+
+    Raises:
+        LimitExceeded: a limit is used up before the call, or between two attempts.
+        ModelError: no model answered.
+    """
+    run.keep_time()
+    run.services.journal.check()
+    run.budget.check_steps()
+    primary = primary or run.model_caller.primary()
+    await ensure_fits(run, request, primary.info)
+    run.budget.spend_step()
+    reply = await complete_with_retries(run.model_caller, request, primary)
+    for code, message in run.budget.new_warnings():
+        await run.warn(code, message)
+    if reply.finish_reason == "length" and reply.unusable is None:
+        await run.warn("truncated", _truncation_advice(run))
+    return reply
+
+
+def _truncation_advice(run: RunContext) -> str:
     if run.state.model_settings.max_tokens is None:
         return "the answer was cut at the model's own output limit: raise it with model_settings.max_tokens"
     place = run.agent.place("model_settings", "max_tokens")
     return f"the answer was cut by max_tokens: raise model_settings.max_tokens ({place})"
 
 
-async def call_model(run: RunContext, request: ModelRequest, *, model: str | None = None) -> ModelReply:
-    """Every model call of a run goes through here, re-asks for a typed answer included: one step, whatever it takes.
-
-    Args:
-        run: who asks.
-        request: what is asked.
-        model: whom, instead of the agent's own model.
-
-    Raises:
-        LimitExceeded: before the call, if a limit is used up, or between two attempts.
-        ModelError: no model answered.
-    """
-    run.keep_time()
-    run.services.journal.check()
-    run.budget.check_steps()
-    await ensure_fits(run, request, asking.primary_client(run, model).info)
-    run.budget.spend_step()
-    reply = await asking.complete_with_retries(run, request, model)
-    for code, message in run.budget.new_warnings():
-        await run.warn(code, message)
-    if reply.finish_reason == "length" and reply.unusable is None:
-        await run.warn("truncated", _truncated(run))
-    return reply
+# --- the reply
 
 
 async def emit_reply(run: RunContext, message: Message, message_id: str) -> None:
-    """Emit a reply as events: reasoning where it led to tool calls, content where it is the final answer."""
+    """Emit a reply: as `thought` if it requests tool calls, as `content` if it is the final answer."""
     reasoning = message.reasoning.text if message.reasoning else ""
     if not message.tool_calls and run.is_guarded:
-        reasoning = ""  # it may have the answer in it, which nobody has looked at
+        reasoning = ""  # it may quote the answer, which no hook has checked yet
     if thought := "\n".join(part for part in (reasoning, message.content if message.tool_calls else "") if part):
         await run.emit(Thought, message_id=message_id, text=thought)
     if message.content and not message.tool_calls and not (run.services.listening or run.is_guarded):

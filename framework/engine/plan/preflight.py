@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from framework.engine.context.run_context import RunContext
-from framework.engine.model_call.retry import primary_client
 from framework.engine.model_call.turn import preamble_messages
 from framework.engine.plan.references import expected_types, invalid_references, references, referring_parameters
 from framework.llm.openai_format import revalidate_call
@@ -201,7 +200,7 @@ def _estimate(run: RunContext, plan: Plan) -> Estimate:
         prompt += goals * (own + estimate_tokens(json.dumps(tools, ensure_ascii=False)) + _RESULT_TOKENS)
     completion = (goals + 1) * _ANSWER_TOKENS
     usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
-    prices = primary_client(run).info.capabilities.prices
+    prices = run.model_caller.primary().info.capabilities.prices
     return Estimate(
         tool_calls=len(remaining) - goals,
         model_calls=goals + 1,

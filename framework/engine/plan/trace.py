@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from framework.engine.context.run_context import RunContext
-from framework.engine.context.trace import record_pending, trace_content
+from framework.engine.context.trace import record_pending
 from framework.telemetry import names
 from framework.telemetry.span import TraceSpan
 from framework.types.plan import PlanDraft, PlanStep, StepDraft, StepStatus
@@ -43,7 +43,7 @@ def plan_step_span(run: RunContext, step: PlanStep, revision: int) -> TraceSpan:
     """Open the span of one step."""
     attributes = {names.PLAN_STEP_ID: step.id, names.PLAN_REVISION: revision}
     span = _span(run, f"plan.step {step.id}", attributes, None)
-    if span.is_recording() and (content := trace_content(run)):
+    if span.is_recording() and (content := run.content):
         span.set_attributes(content.text(names.PLAN_STEP_DESCRIPTION, step.description))
         span.set_attributes(
             content.input(step.model_dump(include=set(StepDraft.model_fields), exclude_defaults=True, mode="json"))
@@ -77,11 +77,11 @@ def record_summary(run: RunContext, span: TraceSpan, answer: str) -> None:
 
 def _span(run: RunContext, name: str, attributes: Mapping[str, Any], input_text: str | None) -> TraceSpan:
     span = run.span(name, "CHAIN", attributes)
-    if input_text and span.is_recording() and (content := trace_content(run)):
+    if input_text and span.is_recording() and (content := run.content):
         span.set_attributes(content.input(input_text))
     return span
 
 
 def _output(run: RunContext, span: TraceSpan, value: Any) -> None:
-    if value and span.is_recording() and (content := trace_content(run)):
+    if value and span.is_recording() and (content := run.content):
         span.set_attributes(content.output(value))

@@ -1,7 +1,7 @@
-"""TO WRITE.
+"""Chooses the agent for a message.
 
 In reading order; each module imports only from those below it:
 
-    by_model  The model's part in routing: one typed choice of an agent, and of how the request is worked off.
-    rules     Which agent takes a message: explicit > the conversation's last agent > rules > model > default. The ...
+    by_model  Routing by a model: one call that chooses the agent, and how it works.
+    rules     Routing without a model: by name, conversation, rules, or default.
 """

@@ -21,7 +21,6 @@ from framework.engine.context.services import Services
 from framework.engine.context.stream import Channel, RunStream
 from framework.engine.context.tool_threads import ToolThreads
 from framework.engine.drive import drive
-from framework.engine.model_call.context_window import tool_tokens
 from framework.engine.routing.rules import Route
 from framework.engine.run import Run
 from framework.engine.runtime.heartbeat import LeaseHeartbeat
@@ -29,7 +28,6 @@ from framework.engine.runtime.project import Project
 from framework.engine.runtime.result import finish_run, suspend_run
 from framework.engine.runtime.trace import RunTrace, configured_content, run_spans
 from framework.llm.client import ModelClient
-from framework.llm.request_cache import ToolsetCache
 from framework.store.database_files import database_paths
 from framework.store.protocol import NullRecord, RunRecord, Store
 from framework.telemetry.content import Content
@@ -77,9 +75,8 @@ class Launcher:
         """Generation of each active or paused run, by run id. Only for stores that keep no blueprints."""
         self._root, self._catalog, self._deps = project.root, project.catalog, deps
         self._rate_limiter = RateLimiter()
-        self._tool_tokens = ToolsetCache(tool_tokens)
-        self._meters = RunMetrics()
-        self._threads = ToolThreads(self._meters.count_abandoned_threads)
+        self.meters = RunMetrics()
+        self._threads = ToolThreads(self.meters.count_abandoned_threads)
         self._running: dict[str, _ActiveRun] = {}
         self._reserved = (*store.files, *database_paths(project.settings.store.url.get_secret_value(), project.root))
         self._closing = False
@@ -115,12 +112,12 @@ class Launcher:
             self._heartbeat.start()
         return stream
 
-    def ephemeral(self, state: RunState, agent: Agent, generation: Generation, *, traced: bool = True) -> Run:
-        """A run of which nothing is kept or told, for a call that is part of no run; nor traced, if it is not to be."""
+    def ephemeral(self, state: RunState, agent: Agent, generation: Generation) -> Run:
+        """Return a run that is not recorded and has no listeners, for a tool call that is part of no run."""
         prepared, channel = PreparedRun(state, NullRecord(), generation, agent), Channel()
         channel.close()
         journal = Journal(state, prepared.record, channel, durable=False)
-        services = self._services(prepared, channel, journal, self._spans(prepared, traced=traced), listening=False)
+        services = self._services(prepared, channel, journal, self._spans(prepared), listening=False)
         return Run(state, agent, services, drive)
 
     def call_on_pause(self, callback: Callable[[RunState, bool], object]) -> None:
@@ -140,9 +137,9 @@ class Launcher:
         active.cancel()
         return True
 
-    def _spans(self, prepared: PreparedRun, *, traced: bool = True) -> Spans:
+    def _spans(self, prepared: PreparedRun) -> Spans:
         keep = self.store.keeps_spans and not isinstance(prepared.record, NullRecord)
-        return run_spans(prepared.state, prepared.generation, keep=keep, traced=traced)
+        return run_spans(prepared.state, prepared.generation, keep=keep)
 
     def _services(
         self, prepared: PreparedRun, channel: Channel, journal: Journal, spans: Spans, *, listening: bool
@@ -155,16 +152,14 @@ class Launcher:
             root=state,
             generation=generation,
             current_agent=partial(self._current_agent, generation),
-            model=partial(self.models.for_agent, settings),
-            breakers=self.models.breakers,
+            clients=self.models,
             journal=journal,
             channel=channel,
             spans=spans,
             content=configured_content(settings) if spans.recording else Content(),
-            meters=self._meters.if_enabled(),
+            meters=self.meters.if_enabled(),
             threads=self._threads,
             rate_limiter=self._rate_limiter,
-            tool_tokens=self._tool_tokens,
             base_path=base_path.resolve(),
             reserved_files=self._reserved,
             tools=lambda: settings.tools.narrowed_by(self._catalog.current.settings.tools),

@@ -36,7 +36,7 @@ async def finish_run(run: Run, pending: tuple[Confirmation, ...], trace: RunTrac
         state.status, state.finish_reason = "cancelled", "cancelled"
     state.paused_at = time() if pending else None
     trace.finish()
-    await run.services.journal.end([*closing_events(state, run.message_id)])
+    await run.services.journal.end([*closing_events(state, run.output_message_id)])
     result = build_result(state)
     _log_result(result)
     return result

@@ -92,9 +92,7 @@ class Runtime:
         self._caller = partial(Caller, single_user=single_user)
         blueprints = Blueprints(EXECUTORS)
         self._launcher = Launcher(project, store, models, deps)
-        self._starter = RunStarter(
-            store, blueprints, self._launcher.models, partial(self._launcher.ephemeral, traced=False), self._caller
-        )
+        self._starter = RunStarter(store, blueprints, self._launcher.models, self._launcher.meters, self._caller)
         self._resumer = RunResumer(project.catalog, self._launcher, blueprints)
 
     @property

@@ -4,45 +4,40 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
-from framework.config.agents.compile import Agent
 from framework.config.generations.blueprint import Blueprints
 from framework.config.generations.generation import Generation
 from framework.engine.context.model_clients import ModelClients
-from framework.engine.context.run_context import RunContext
-from framework.engine.routing.by_model import is_confident, rejection_reason, route_by_model, router_agent
-from framework.engine.routing.rules import Route, choose_route, default_route, known_route
+from framework.engine.routing.by_model import route_by_model
+from framework.engine.routing.rules import Route, choose_route, known_route
 from framework.engine.runtime.launcher import PreparedRun
 from framework.engine.runtime.options import RunOptions
 from framework.engine.runtime.request import Caller, initial_state, run_limits
 from framework.store.protocol import Conversation, RunQuery, Store
+from framework.telemetry.metrics import RunMetrics
 from framework.types.errors import (
     AgentNotFound,
     ConfigError,
     ConversationBusy,
-    LimitExceeded,
-    ModelError,
     RequestError,
 )
-from framework.types.messages import Message
 from framework.types.spec import Limits
-from framework.types.state import RunState
-from framework.types.warnings import RunWarning
 
 log = logging.getLogger(__name__)
-
-Aside = Callable[[RunState, Agent, Generation], RunContext]
-"""Makes a run of which nothing is kept, told or traced, to ask a model with."""
 
 
 class RunStarter:
     """Puts new runs on record."""
 
     def __init__(
-        self, store: Store, blueprints: Blueprints, models: ModelClients, aside: Aside, caller: Callable[..., Caller]
+        self,
+        store: Store,
+        blueprints: Blueprints,
+        models: ModelClients,
+        meters: RunMetrics,
+        caller: Callable[..., Caller],
     ) -> None:
-        self._store, self._blueprints, self._models, self._aside = store, blueprints, models, aside
+        self._store, self._blueprints, self._models, self._meters = store, blueprints, models, meters
         self._caller = caller
 
     async def begin(self, message: str, options: RunOptions, generation: Generation) -> PreparedRun:
@@ -72,34 +67,15 @@ class RunStarter:
         return PreparedRun(state, record, generation, chosen.agent, chosen, options.get("output_type"))
 
     async def _chosen(self, message: str, generation: Generation, options: RunOptions, last: str | None) -> Route:
-        """As `choose`, and where nobody and no rule says anything, by `routing.model` before the default."""
+        """Choose the agent: by name, conversation or rules, else by `routing.model` if one is set, else the default."""
         settings, agents, explicit = generation.settings.routing, generation.agents, options.get("agent")
         if settings.model is None or explicit is not None or len(agents) < 2:
             return select_agent(message, generation, explicit=explicit, last=last)
         if known := known_route(message, agents, last=last):
             return known
-        anyone = agents[min(agents)]
-        question = [Message(role="user", content=message)]
-        asking = RunState(agent=anyone.name, limits=run_limits(Limits(), options), messages=question)
-        aside = self._aside(asking, router_agent(anyone, settings.model), generation)
-        try:
-            chosen = await route_by_model(aside, message, agents, settings.model)
-        except (ModelError, ConfigError, LimitExceeded) as error:
-            log.warning("routing.model: %s", error.message)
-            fallback = default_route(agents, settings.default_agent)
-            warnings = (*asking.warnings, RunWarning(code="routing", message=rejection_reason(error)))
-            reason = f"{fallback.reason}; {rejection_reason(error)}"
-            return replace(fallback, reason=reason, usage=asking.usage, warnings=warnings)
-        chosen = replace(chosen, usage=asking.usage, warnings=tuple(asking.warnings))
-        if is_confident(chosen):
-            return chosen
-        try:
-            fallback = default_route(agents, settings.default_agent)
-        except RequestError:
-            return chosen
-        unsure = f"{fallback.reason}; the model was not sure of {chosen.agent.name}"
-        return replace(
-            chosen, agent=fallback.agent, mode=fallback.mode, reason=unsure, confidence=fallback.confidence, executor=""
+        limits = run_limits(Limits(), options)
+        return await route_by_model(
+            message, agents, generation.settings, limits, self._models, self._meters.if_enabled()
         )
 
     async def _conversation(self, options: RunOptions) -> Conversation | None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, SecretStr
 from framework.config.generations.generation import Generation
 from framework.config.settings import Settings
 from framework.engine.context.run_context import RunContext
-from framework.engine.context.trace import model_attributes, record_pending, trace_content, usage_attributes
+from framework.engine.context.trace import model_attributes, record_pending, usage_attributes
 from framework.engine.routing.rules import Route
 from framework.telemetry import inbound, names
 from framework.telemetry.content import Content, content_mode
@@ -27,7 +27,7 @@ _MIN_SECRET_CHARS = 8
 """Shorter secrets are not redacted: replacing them would garble ordinary text."""
 
 
-def run_spans(state: RunState, generation: Generation, *, keep: bool, traced: bool) -> Spans:
+def run_spans(state: RunState, generation: Generation, *, keep: bool) -> Spans:
     """Return the spans of a root run. Without a conversation, the run id is the session id, which groups its parts."""
     return Spans(
         {
@@ -38,7 +38,6 @@ def run_spans(state: RunState, generation: Generation, *, keep: bool, traced: bo
             names.USER_ID: state.user,
         },
         keep=keep,
-        traced=traced,
     )
 
 
@@ -84,7 +83,7 @@ class RunTrace:
             self.span.add_link(state.traceparent, "resume")
             self.span.set_attribute(names.RESUMED, state.traceparent.split("-")[1])
         state.traceparent = self.span.traceparent
-        if self.span.is_recording() and (content := trace_content(run)):
+        if self.span.is_recording() and (content := run.content):
             self.span.set_attributes(content.input(state.messages[0].content))
         self._record_route()
         return self
@@ -121,7 +120,7 @@ class RunTrace:
                 names.RUN_COST: state.usage.cost_usd or None,
             }
         )
-        if span.is_recording() and state.output and (content := trace_content(run)):
+        if span.is_recording() and state.output and (content := run.content):
             span.set_attributes(content.output(state.output))
         record_pending(span, state.pending)
         if state.status != "running" and (error_type := outcome_for(state.finish_reason).span_error):

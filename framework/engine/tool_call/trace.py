@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from framework.engine.context.run_context import RunContext
-from framework.engine.context.trace import record_pending, trace_content
+from framework.engine.context.trace import record_pending
 from framework.telemetry import names
 from framework.telemetry.span import NOOP_SPAN, NullContext, current_span
 from framework.tools.tool import Tool
@@ -54,7 +54,7 @@ class _RecordedToolTrace(ToolTrace):
         if run.services.spans.recording:
             self._span = run.span(f"execute_tool {self._name}", "TOOL", self._attributes())
             self._span.__enter__()
-            if self._span.is_recording() and (content := trace_content(run)):
+            if self._span.is_recording() and (content := run.content):
                 self._span.set_attributes(content.arguments(self._call.arguments))
         return self
 
@@ -89,7 +89,7 @@ class _RecordedToolTrace(ToolTrace):
         if result is not None:
             attributes[names.TOOL_RULE] = result.metadata.get("rule")
             attributes[names.TOOL_RESULT_SIZE] = _size(result)
-            if self._span.is_recording() and (content := trace_content(self._run)):
+            if self._span.is_recording() and (content := self._run.content):
                 attributes |= content.result(result.output if result.status == "success" else result.error or "")
         self._span.set_attributes(attributes)
         if error_type:

@@ -87,8 +87,8 @@ def test_what_may_pass_by_itself_is_asked_again_and_the_turn_is_one_step(
     assert (result.output, result.steps, len(model.requests)) == ("done", 2, 6)
     assert [call.result for call in result.tool_calls] == ["did 1"]
     assert [text for code, text in warnings(seen) if code == "model_retry"] == [
-        "busy; asking again in 0.0s",
-        *["down; asking again in 0.0s"] * 3,
+        "busy; retrying in 0.0s",
+        *["down; retrying in 0.0s"] * 3,
     ]
     chats = [span for span in spans.get_finished_spans() if span.name == "chat scripted"]
     assert [(span.attributes or {})["agentsd.model.attempts"] for span in chats] == [2, 4], "one span a turn"
@@ -142,7 +142,7 @@ def test_an_hour_that_the_provider_asks_for_is_not_waited(tmp_path: Path) -> Non
 def test_a_pause_that_the_provider_asks_for_is_made(tmp_path: Path) -> None:
     seen, result = asyncio.run(told(project(tmp_path), scripted=ScriptedModel(down(retry_after=0.1), "done")))
     assert result.output == "done"
-    assert warnings(seen) == [("model_retry", "down; asking again in 0.1s")]
+    assert warnings(seen) == [("model_retry", "down; retrying in 0.1s")]
 
 
 # --- another model
@@ -161,11 +161,11 @@ def test_fallbacks_are_asked_in_their_order_each_with_attempts_of_its_own(
 
     assert (result.output, result.steps) == ("done", 1)
     assert warnings(seen) == [
-        ("model_retry", "1 down; asking again in 0.0s"),
-        ("model_fallback", "1 down; asking second instead"),
-        ("model_retry", "2 down; asking again in 0.0s"),
-        ("model_fallback", "2 down; asking third instead"),
-        ("model_retry", "3 down; asking again in 0.0s"),
+        ("model_retry", "1 down; retrying in 0.0s"),
+        ("model_fallback", "1 down; falling back to second"),
+        ("model_retry", "2 down; retrying in 0.0s"),
+        ("model_fallback", "2 down; falling back to third"),
+        ("model_retry", "3 down; retrying in 0.0s"),
     ]
     named = [(span.name.rpartition(" ")[0], span.attributes or {}) for span in spans.get_finished_spans()]
     attempts = [attributes for name, attributes in named if name == "chat.attempt"]
@@ -208,7 +208,7 @@ def test_a_typed_answer_is_not_asked_of_a_model_that_cannot_give_it(tmp_path: Pa
     models = {"scripted": ScriptedModel(down(), "sum"), "untyped": Untyped(), "other": ScriptedModel(plan)}
     seen, result = asyncio.run(told(root, **models))
     assert result.output == "sum", result.error
-    assert any("untyped cannot give the typed answer" in text for _, text in warnings(seen))
+    assert any("untyped does not support the structured output" in text for _, text in warnings(seen))
 
 
 def test_an_unknown_fallback_is_a_problem_at_its_line_and_another_order_is_neutral(tmp_path: Path) -> None:
@@ -508,7 +508,7 @@ def test_the_failure_after_which_a_model_is_left_alone_is_its_last_in_this_run(t
     root = project(tmp_path, FAST + ", max_retries: 9, cooldown_after: 2, cooldown: 30s", fallback_models="[other]")
     seen, result = asyncio.run(told(root, scripted=ScriptedModel(down(), down()), other=ScriptedModel("instead")))
     assert result.output == "instead"
-    assert [text for _, text in warnings(seen)] == ["down; asking again in 0.0s", "down; asking other instead"]
+    assert [text for _, text in warnings(seen)] == ["down; retrying in 0.0s", "down; falling back to other"]
 
 
 def test_without_a_fallback_a_run_fails_at_once_if_the_wait_is_longer_than_it_has(tmp_path: Path) -> None:
@@ -516,9 +516,9 @@ def test_without_a_fallback_a_run_fails_at_once_if_the_wait_is_longer_than_it_ha
     root = project(tmp_path, REST, runtime_policy="{timeout: 10s}")
     *_, last = asyncio.run(run_all(root, 3, scripted=model))
     assert len(model.requests) == 2
-    assert "scripted is left alone for" in why(last)
+    assert "scripted is in cooldown for" in why(last)
     assert "it failed 2 times in a row, the last time: overloaded" in why(last)
-    assert "longer than the run has; try again then, or give the agent `fallback_models`" in why(last)
+    assert "exceeds the run's remaining time: retry later, or give the agent `fallback_models`" in why(last)
 
 
 def test_without_a_fallback_a_run_with_enough_time_waits_and_finds_out_whether_the_model_is_back(
@@ -543,6 +543,6 @@ def test_rate_limits_on_the_wire_are_waited_for_as_asked(tmp_path: Path) -> None
 
     def check(seen: list[Event], result: RunResult) -> None:
         assert result.output == "ok", result.error
-        assert [text.rpartition("; ")[2] for _, text in warnings(seen)] == ["asking again in 0.1s"] * 2
+        assert [text.rpartition("; ")[2] for _, text in warnings(seen)] == ["retrying in 0.1s"] * 2
 
     asyncio.run(main())

@@ -96,7 +96,7 @@ def test_a_conversation_stays_with_its_agent_without_asking_again(tmp_path: Path
     ("answer", "reason"),
     [
         (ModelError("down"), "the model did not choose (down)"),
-        (chosen("nobody"), "the model did not choose (it chose 'nobody', and there is no such agent; there are"),
+        (chosen("nobody"), "the model did not choose (it chose 'nobody', which is not an agent; there are"),
         ("I would ask returns.", "the model did not choose (the answer does not fit RouteChoice"),
         (chosen("returns", confidence=0.1), "the model was not sure of returns"),
     ],

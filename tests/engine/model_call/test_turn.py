@@ -20,7 +20,7 @@ from tests.support.cases import cases
 from tests.support.projects import agent, write
 
 LIST = [{"task": "look", "status": "done"}, {"task": "write", "status": "doing"}, {"task": "send", "status": "open"}]
-RECITED = "Your list of things to do (keep it up to date with todo):\n[x] look\n[>] write\n[ ] send"
+RECITED = "Your to-do list (keep it up to date with todo):\n[x] look\n[>] write\n[ ] send"
 
 
 def keep(items: list[dict[str, str]], prefix: str = "c") -> Turn:
@@ -62,7 +62,7 @@ def test_what_stands_before_the_recitation_stays_the_same_so_that_caches_hold(tm
     asked, _ = talk(one(tmp_path), [keep(LIST), keep(LIST[1:], "d"), "done"])
     before: tuple[Message, ...] = ()
     for request in asked[0]:
-        kept = tuple(m for m in request.messages if "list of things to do" not in m.content)
+        kept = tuple(m for m in request.messages if "to-do list" not in m.content)
         assert kept[: len(before)] == before
         before = kept
 
@@ -110,9 +110,8 @@ def test_a_step_without_a_tool_sees_the_open_plan_at_the_end_of_every_turn(tmp_p
     turns = plan, calls(("work", {"n": "x"})), "a thought", "the end"
     result, requests, _ = run(planner(tmp_path), [work], *turns)
     recited = (
-        "The plan, of which you do the step that you were given ([>]): get there\n"
-        "[x] a: a\n[>] think: think about think\n[ ] last: last"
+        "The plan; your step is the one marked [>]: get there\n[x] a: a\n[>] think: think about think\n[ ] last: last"
     )
     assert [request.messages[-1].content for request in requests[1:3]] == [recited] * 2
     assert not any(m.role == "system" and "IGNORE" in m.content for request in requests for m in request.messages)
-    assert not any("The plan, of which" in message.content for message in result.messages)
+    assert not any("The plan; your step" in message.content for message in result.messages)

@@ -1,0 +1,132 @@
+"""Before a run's first turn: read the agent's MCP resources and prompts, and summarize a history that is too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from framework.config.templates.prompts import PromptError
+from framework.conversation.compaction import extend_summary, summarized_count
+from framework.engine.context.run_context import RunContext
+from framework.engine.model_call.context_window import message_tokens
+from framework.engine.model_call.turn import call_model, render, render_preamble, render_summary
+from framework.llm.client import ModelRequest
+from framework.llm.json_protocol.client import request_valid_reply
+from framework.tools.mcp.source import McpSource
+from framework.types.errors import LimitExceeded, ModelError, ToolError
+from framework.types.mcp_policy import McpPolicy, PromptRef
+from framework.types.messages import Message
+from framework.types.text import shorten
+
+_MAX_MCP_CHARS = 64 * 1024
+"""Characters of all MCP texts together."""
+_KEPT_SHARE = 0.5
+"""Share of the allowed history that stays verbatim: its end."""
+_WINDOW_SHARE = 0.5
+"""Share of the context window available to history. Caps the agent's own setting."""
+_STEPS_NEEDED = 2
+"""One step for the summary, and one for the answer."""
+_REQUEST_CHARS = 200
+"""Characters of each earlier user message that the summary prompt quotes."""
+
+
+async def prepare_run(run: RunContext) -> None:
+    """Read the MCP context and compact the history. Neither fails the run: problems become warnings."""
+    await _load_mcp_context(run)
+    await _fit_history(run)
+
+
+# --- MCP context
+
+
+async def _load_mcp_context(run: RunContext) -> None:
+    """Read the resources and prompts that the agent's `mcp_policy` names; skip those that fail, with a warning."""
+    if run.state.background is not None:
+        return
+    texts: list[str] = []
+    remaining = _MAX_MCP_CHARS
+    for server, policy in run.agent.spec.mcp_policy.items():
+        for title, item in _mcp_items(policy):
+            try:
+                text = await _read_mcp_item(run, server, item)
+            except ToolError as error:
+                await run.warn("background", f"{title} of {server}: {error.message}")
+                continue
+            texts.append(f"[{title}, from {server}]\n{text[:remaining]}")
+            remaining = max(0, remaining - len(text))
+    run.state.background = texts
+
+
+def _mcp_items(policy: McpPolicy) -> Iterator[tuple[str, str | PromptRef]]:
+    yield from ((uri, uri) for uri in policy.resources)
+    yield from ((prompt.name, prompt) for prompt in policy.prompts)
+
+
+async def _read_mcp_item(run: RunContext, server: str, item: str | PromptRef) -> str:
+    opened = run.services.generation.external.sources.get(f"mcp.{server}")
+    if opened is None or not isinstance(opened.source, McpSource):
+        raise ToolError("the MCP server is not connected in this process")
+    if isinstance(item, str):
+        return await opened.source.resource(item)
+    return await opened.source.prompt(item.name, item.arguments)
+
+
+# --- compaction
+
+
+async def _fit_history(run: RunContext) -> None:
+    """Replace the beginning of a long conversation by a summary; warn about messages that the model does not see.
+
+    If the summary fails, the run continues with the messages that fit its window.
+    """
+    state, settings = run.state, run.agent.spec.conversation
+    if run.parent is not None or state.steps or not state.history:
+        return
+    allowed = _allowed_tokens(run) if state.conversation_id else None
+    if allowed is not None and sum(map(message_tokens, state.history)) > allowed:
+        await _summarize(run, int(allowed * _KEPT_SHARE))
+    if (length := len(state.history)) > settings.window:
+        advice = f"begin a new conversation, or raise conversation.window ({run.agent.place('conversation')})"
+        await run.warn("window", f"the model sees only the last {settings.window} of {length} messages; {advice}")
+
+
+def _allowed_tokens(run: RunContext) -> int | None:
+    """Return how many tokens the history may have; None if it is not limited."""
+    allowed = run.agent.spec.conversation.compress_at_tokens
+    window = run.model_caller.primary().info.capabilities.context_window
+    if allowed is None or window is None:
+        return allowed
+    return min(allowed, int(_WINDOW_SHARE * window))
+
+
+async def _summarize(run: RunContext, keep: int) -> None:
+    """Summarize the history except its last `keep` tokens."""
+    state = run.state
+    count = summarized_count(state.history, keep, message_tokens)
+    max_steps = run.budget.limits.max_steps
+    if max_steps is not None and max_steps < _STEPS_NEEDED:
+        return
+    replaced = state.history[:count]
+    try:
+        with run.span("conversation.compress", "CHAIN", {}):
+            text = await _summary_text(run, replaced)
+    except (ModelError, LimitExceeded, PromptError) as error:
+        await run.warn("compression", f"the conversation could not be summarized: {error}")
+        return
+    state.summary = extend_summary(state.summary, replaced, text)
+    state.history = state.history[count:]
+    await run.save()
+    await run.warn("compressed", f"{count} messages of the conversation were summarized; the store keeps them")
+
+
+async def _summary_text(run: RunContext, replaced: Sequence[Message]) -> str:
+    """Call the agent's model after the messages it has seen before, most of which its prompt cache contains."""
+    lines = run.state.summary.text.splitlines() if run.state.summary else ()
+    texts = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
+    texts += [" ".join(message.content.split()) for message in replaced if message.role == "user"]
+    prompt = render(run, "compress.j2", requests=[shorten(text, _REQUEST_CHARS) for text in texts])
+    messages = (*render_preamble(run), *render_summary(run), *replaced, Message(role="user", content=prompt))
+    settings = run.state.model_settings.model_copy(update={"tool_choice": None})
+    request = ModelRequest(messages, settings=settings, scratch=run.scratch)
+    reply = await request_valid_reply(partial(call_model, run), request)
+    return reply.message.content
