@@ -1,10 +1,10 @@
-"""TO WRITE.
+"""Persistence of runs and conversations: in memory, or in SQLite or PostgreSQL.
 
 In reading order; each module imports only from those below it:
 
-    url          Stores by their URL. What a database needs is only loaded when one is opened.
-    sql          TO WRITE.
-    memory       A store that keeps everything in this process, until it ends.
-    protocol     Where runs and conversations are kept: the protocol of a store, and what goes through it.
-    database_files  Which files a store keeps its data in, by its URL: tools must not touch them.
+    url             Opens a store by its URL.
+    sql             The durable store, in SQLite or PostgreSQL.
+    memory          A store that keeps runs and conversations in memory, until the process ends.
+    protocol        The protocol of a store for runs and conversations, and the types it uses.
+    database_files  The files of a store's database, from its URL. Tools must not read or write them.
 """

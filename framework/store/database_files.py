@@ -1,19 +1,19 @@
-"""Which files a store keeps its data in, by its URL: tools must not touch them."""
+"""The files of a store's database, from its URL. Tools must not read or write them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
-"""What SQLite appends to a database's name for the files that belong to it."""
+"""Suffixes of the files that belong to a SQLite database."""
 
 
 def database_paths(url: str, root: Path) -> tuple[Path, ...]:
-    """The files of a store with this URL, as absolute paths; none where it is a server.
+    """Return the absolute paths of a store's database files, or nothing if the URL names a server.
 
     Args:
-        url: `sqlite:///state.db` or any other; it need not be a valid one.
-        root: the project's folder.
+        url: a store URL such as `sqlite:///state.db`; it may be invalid.
+        root: the project folder.
     """
     scheme, mark, rest = url.partition(":///")
     name = rest.partition("?")[0].removeprefix("file:")

@@ -1,4 +1,4 @@
-"""A store that keeps everything in this process, until it ends."""
+"""A store that keeps runs and conversations in memory, until the process ends."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from framework.store.protocol import (
+    ANSWERED_STATUSES,
+    OPEN_STATUSES,
+    PREVIEW_CHARS,
     Blueprint,
     Conversation,
     ConversationInfo,
@@ -23,15 +26,13 @@ from framework.types.events import Event
 from framework.types.state import Decision, RunState
 from framework.types.trace import SpanRecord
 
-OPEN = ("running", "paused")
-MESSAGE_CHARS = 200
-"""Of a user's message, in lists."""
 SWEEP_SECONDS = 60.0
+"""Minimum interval between two deletions of expired conversations."""
 
 
 @dataclass(slots=True)
 class MemoryRecord:
-    """A run whose state is the record: nothing is written before its end."""
+    """A run in memory. It refers to the live state object, so only its end is written."""
 
     state: RunState
     store: MemoryStore
@@ -50,20 +51,20 @@ class MemoryRecord:
         *,
         last: bool = False,
     ) -> None:
-        """Keep the end; whatever comes before it is in the state."""
+        """Save spans and the end of the run. Earlier writes do nothing: the state object is shared."""
         self.spans.extend(spans)
         if last:
             self.state, self.updated_at, self.held = state, time.time(), False
             self.store.record_end(state)
 
     async def release(self) -> None:
-        """Nobody works on the run any more."""
+        """Release the run."""
         self.held = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """When a conversation's last turn ended, and how long it is kept after that."""
+    """When a conversation's last turn ended, and how many seconds it is kept after that."""
 
     updated_at: float
     ttl: float | None
@@ -74,7 +75,7 @@ class _Times:
 
 
 class MemoryStore:
-    """Finished runs are forgotten past `keep_runs`, oldest first. Events are not kept: who listens has them."""
+    """A store in memory. It keeps the newest `keep_runs` runs, plus those that are open; events are not stored."""
 
     durable = False
     files: tuple[Path, ...] = ()
@@ -86,15 +87,15 @@ class MemoryStore:
         self._times: dict[str, _Times] = {}
         self._keep_runs = keep_runs
         self._swept_at = 0.0
-        """When conversations that had expired were last forgotten."""
+        """When expired conversations were last deleted, as Unix time."""
 
     async def begin(
         self,
         state: RunState,
         conversation: Conversation | None,
-        blueprint: Blueprint | None,  # noqa: ARG002 - what a run is made of lives as long as what is kept of it here
+        blueprint: Blueprint | None,  # noqa: ARG002 - the agent object lives as long as the run
     ) -> RunRecord:
-        """Keep the state itself: it is the record."""
+        """Save a new run. The record refers to the state object."""
         if (now := time.time()) >= self._swept_at + SWEEP_SECONDS:
             self._swept_at = now
             await self.prune(None, now)
@@ -109,13 +110,13 @@ class MemoryStore:
             self._conversations[current.id] = opened
         record = self._runs[state.run_id] = MemoryRecord(state, self, turn, now, now)
         if len(self._runs) > self._keep_runs:
-            finished = (run for run, kept in self._runs.items() if kept.state.status not in ("running", "paused"))
-            if oldest := next(finished, None):
+            ended = (run_id for run_id, kept in self._runs.items() if kept.state.status not in OPEN_STATUSES)
+            if oldest := next(ended, None):
                 del self._runs[oldest]
         return record
 
     async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:  # noqa: ARG002 - the protocol's
-        """Hold a run again."""
+        """Take over a run that is not held."""
         record = self._record(state.run_id)
         if record.held:
             raise RunBusy(f"run {state.run_id} is already in progress")
@@ -123,97 +124,97 @@ class MemoryStore:
         return record
 
     async def load_run(self, run_id: str) -> RunState:
-        """The state itself, not a copy."""
+        """Return the live state object of a run, not a copy."""
         return self._record(run_id).state
 
     async def runs(self, query: RunQuery | None = None) -> Sequence[RunInfo]:
-        """The runs that are still kept."""
+        """Return the matching runs, by default oldest first."""
         query = query or RunQuery()
-        found = [info for info in map(_info, self._runs.values()) if _matches(info, query)]
-        return (found[::-1] if query.newest_first else found)[: query.limit]
+        infos = [info for info in map(_info, self._runs.values()) if _matches(info, query)]
+        return (infos[::-1] if query.newest_first else infos)[: query.limit]
 
     async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:  # noqa: ARG002 - the protocol's
-        """Nothing: they went to whoever listened."""
+        """Return nothing: events are not stored."""
         self._record(run_id)
         return ()
 
     async def spans(self, run_id: str) -> Sequence[SpanRecord]:
-        """The run's trace, if traces are kept."""
+        """Return the run's spans, if traces are stored."""
         return sorted(self._record(run_id).spans, key=lambda span: span.start_ns)
 
     async def request_cancel(self, run_id: str) -> bool:
-        """Whoever holds the run is in this process."""
+        """Request cancellation of a run in progress."""
         record = self._record(run_id)
         record.cancel_requested = record.cancel_requested or record.held
         return record.held
 
     async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
-        """The runs that are in progress; no other process can take them over."""
-        found = {run_id: self._runs[run_id] for run_id in run_ids if run_id in self._runs}
-        return {run_id: record.cancel_requested for run_id, record in found.items() if record.held}
+        """Return the runs in progress. No other process can take them over."""
+        records = {run_id: self._runs[run_id] for run_id in run_ids if run_id in self._runs}
+        return {run_id: record.cancel_requested for run_id, record in records.items() if record.held}
 
     async def blueprint(self, digest: str) -> Blueprint | None:  # noqa: ARG002 - the protocol's
-        """None is kept."""
+        """Return None: blueprints are not stored."""
         return None
 
     async def conversation(self, conversation_id: str) -> Conversation:
-        """A conversation; an unknown id is a new, empty one, and so is one that has expired."""
+        """Return a conversation. For an unknown id, or one that has expired, return a new, empty one."""
         if self._has_expired(conversation_id, time.time()):
-            self._forget(conversation_id)
+            self._delete_with_runs(conversation_id)
         return self._conversations.get(conversation_id, Conversation(conversation_id))
 
     async def conversations(self, query: ConversationQuery | None = None) -> Sequence[ConversationInfo]:
-        """All conversations, or some."""
+        """Return the matching conversations, latest turn first."""
         query = query or ConversationQuery()
-        wanted = {name: value for name in ("agent", "user", "tenant") if (value := getattr(query, name)) is not None}
-        found = [
+        filters = {name: value for name in ("agent", "user", "tenant") if (value := getattr(query, name)) is not None}
+        infos = [
             info
             for info in map(self._conversation_info, self._conversations.values())
-            if all(getattr(info, name) == value for name, value in wanted.items())
+            if all(getattr(info, name) == value for name, value in filters.items())
             and (query.before is None or info.updated_at < query.before)
         ]
-        return sorted(found, key=lambda info: -info.updated_at)[: query.limit]
+        return sorted(infos, key=lambda info: -info.updated_at)[: query.limit]
 
     async def replace_session(self, conversation: Conversation) -> None:
-        """Keep the values; raises ConversationBusy."""
+        """Save the session values; raises ConversationBusy."""
         current = await self.conversation(conversation.id)
         if current.open_run is not None or current.turns != conversation.turns:
             raise ConversationBusy(f"conversation {conversation.id!r} is busy: another run of it began first")
         self._conversations[current.id] = replace(current, session=dict(conversation.session))
 
     async def delete_conversation(self, conversation_id: str) -> int:
-        """Forget it with its runs."""
+        """Delete a conversation with its runs."""
         if conversation_id not in self._conversations:
             raise RequestError(f"there is no conversation {conversation_id!r}")
         if any(record.held for record in self._turns(conversation_id)):
             raise ConversationBusy(f"conversation {conversation_id!r} is busy: a run of it is in progress")
-        return self._forget(conversation_id)
+        return self._delete_with_runs(conversation_id)
 
     async def prune(self, before: float | None, now: float, *, dry_run: bool = False) -> Pruned:
-        """Forget what has been kept for long enough."""
+        """Delete old runs and expired conversations."""
         expired = [key for key in self._conversations if self._has_expired(key, now)]
         old = [
             run_id
             for run_id, record in self._runs.items()
-            if before is not None and record.state.status not in OPEN and record.updated_at < before
+            if before is not None and record.state.status not in OPEN_STATUSES and record.updated_at < before
         ]
         runs = {*old, *(record.state.run_id for key in expired for record in self._turns(key))}
         if not dry_run:
             for key in expired:
-                self._forget(key)
+                self._delete_with_runs(key)
             for run_id in runs:
                 self._runs.pop(run_id, None)
         return Pruned(len(runs), len(expired))
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def record_end(self, state: RunState) -> None:
-        """Let the next run of this run's conversation begin; a turn that ended well is part of it."""
+        """Close the conversation's open turn. Add its messages if the run completed or was stopped by a limit."""
         if state.conversation_id is None or state.status == "paused":
             return
         conversation = self._conversations[state.conversation_id]
-        if state.status in ("completed", "stopped"):
+        if state.status in ANSWERED_STATUSES:
             messages, session = (*conversation.messages, *state.messages), dict(state.session)
             conversation = replace(conversation, messages=messages, agent=state.agent, session=session)
         summary = state.summary or conversation.summary
@@ -227,7 +228,7 @@ class MemoryStore:
         times, kept = self._times.get(conversation_id), self._conversations.get(conversation_id)
         return times is not None and kept is not None and not kept.open_run and times.expires_at <= now
 
-    def _forget(self, conversation_id: str) -> int:
+    def _delete_with_runs(self, conversation_id: str) -> int:
         self._times.pop(conversation_id, None)
         del self._conversations[conversation_id]
         turns = [record.state.run_id for record in self._turns(conversation_id)]
@@ -235,19 +236,19 @@ class MemoryStore:
             del self._runs[run_id]
         return len(turns)
 
-    def _conversation_info(self, kept: Conversation) -> ConversationInfo:
-        turns = self._turns(kept.id)
-        times = self._times.get(kept.id) or _Times(turns[-1].updated_at if turns else 0.0, None)
+    def _conversation_info(self, conversation: Conversation) -> ConversationInfo:
+        turns = self._turns(conversation.id)
+        times = self._times.get(conversation.id) or _Times(turns[-1].updated_at if turns else 0.0, None)
         return ConversationInfo(
-            id=kept.id,
-            agent=kept.agent,
-            turns=kept.turns,
+            id=conversation.id,
+            agent=conversation.agent,
+            turns=conversation.turns,
             created_at=turns[0].created_at if turns else times.updated_at,
             updated_at=times.updated_at,
             expires_at=None if times.ttl is None else times.expires_at,
-            open_run=kept.open_run,
-            user=kept.user,
-            tenant=kept.tenant,
+            open_run=conversation.open_run,
+            user=conversation.user,
+            tenant=conversation.tenant,
         )
 
     def _record(self, run_id: str) -> MemoryRecord:
@@ -259,7 +260,7 @@ class MemoryStore:
 
 def _info(record: MemoryRecord) -> RunInfo:
     state = record.state
-    expiries = [asked.expires_at.timestamp() for asked in state.pending if asked.expires_at]
+    expiries = [one.expires_at.timestamp() for one in state.pending if one.expires_at]
     return RunInfo(
         run_id=state.run_id,
         status=state.status,
@@ -267,7 +268,7 @@ def _info(record: MemoryRecord) -> RunInfo:
         agent=state.agent,
         generation=state.generation,
         digest=state.digest,
-        message=state.messages[0].content[:MESSAGE_CHARS],
+        message=state.messages[0].content[:PREVIEW_CHARS],
         created_at=record.created_at,
         updated_at=record.updated_at,
         conversation_id=state.conversation_id,
@@ -292,5 +293,5 @@ def _conditions(info: RunInfo, query: RunQuery) -> Iterator[bool]:
     if query.expired_at is not None:
         yield info.status == "paused" and info.expires_at is not None and info.expires_at <= query.expired_at
     for name in ("conversation_id", "agent", "user", "tenant"):
-        wanted = getattr(query, name)
-        yield wanted is None or getattr(info, name) == wanted
+        value = getattr(query, name)
+        yield value is None or getattr(info, name) == value

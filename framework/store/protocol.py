@@ -1,7 +1,7 @@
-"""Where runs and conversations are kept: the protocol of a store, and what goes through it.
+"""The protocol of a store for runs and conversations, and the types it uses.
 
-A run is written by one process at a time: whoever holds its `RunRecord`. Records are had by beginning a run or by
-taking over one that nobody holds; every write through a record that was taken over meanwhile is refused.
+Only one process at a time writes a run: the one that holds its `RunRecord`. A process gets the record by beginning a
+run, or by taking over one that no process holds. Writes through a record that was taken over by another are rejected.
 """
 
 from __future__ import annotations
@@ -18,41 +18,47 @@ from framework.types.status import Status
 from framework.types.trace import SpanRecord
 from framework.types.transcript import Summary
 
+OPEN_STATUSES: tuple[Status, ...] = ("paused", "running")
+ANSWERED_STATUSES: tuple[Status, ...] = ("completed", "stopped")
+"""Statuses of runs whose messages become part of their conversation."""
+PREVIEW_CHARS = 200
+"""Length of the user's message in lists of runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What was said so far, and by which agent last."""
+    """The messages and session values of a conversation so far."""
 
     id: str
     messages: tuple[Message, ...] = ()
-    """Of the turns that ended well: what the next run is told of."""
+    """Messages of the turns that completed or were stopped by a limit. They are the history of the next run."""
     agent: str | None = None
-    """Who answered last."""
+    """The agent that answered last."""
     open_run: str | None = None
-    """A run that goes on, or waits for a human."""
+    """Id of the run that is in progress or paused, if any."""
     session: Mapping[str, Any] = field(default_factory=dict)
-    """What tools keep from turn to turn."""
+    """Values that tools keep across turns."""
     turns: int = 0
-    """How many runs were begun in it; none: it is new."""
+    """Number of runs begun in it; 0 for a new conversation."""
     user: str | None = None
     tenant: str | None = None
-    """Whose it is: that of its first run."""
+    """User and tenant of its first run, which own the conversation."""
     summary: Summary | None = None
-    """What stands for its beginning where a model is told of it."""
+    """Summary that replaces the beginning of the messages in requests to a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationInfo:
-    """A conversation as lists show it."""
+    """One conversation, as shown in lists."""
 
     id: str
     agent: str | None
     turns: int
     created_at: float
-    """Seconds since 1970; so are the other times."""
+    """Unix time in seconds, like the other times."""
     updated_at: float
     expires_at: float | None = None
-    """When it is not kept any more; none: it is kept for ever."""
+    """When it may be deleted; None: never."""
     open_run: str | None = None
     user: str | None = None
     tenant: str | None = None
@@ -60,39 +66,39 @@ class ConversationInfo:
 
 @dataclass(frozen=True, slots=True)
 class ConversationQuery:
-    """Which conversations a list is to show, those with the latest turn first; what is left out does not matter."""
+    """Filter for a list of conversations, sorted by latest turn first. Unset fields match everything."""
 
     agent: str | None = None
     user: str | None = None
     tenant: str | None = None
     before: float | None = None
-    """Only those whose latest turn is older than this: for the next page."""
+    """Only conversations whose latest turn is older than this Unix time. Used for paging."""
     limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """How much was deleted."""
+    """Amount of data that `prune` deleted."""
 
     runs: int = 0
     conversations: int = 0
     freed_bytes: int = field(default=0, compare=False)
-    """By how much the store's file has shrunk, where it is a file."""
+    """Number of bytes by which the store's file shrank; 0 if it is not a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """The files an agent is made of, kept so that its runs can go on when the project's are others."""
+    """The files of an agent, stored so that its runs can be resumed after the project's files have changed."""
 
     digest: str
-    """Of all the files."""
+    """Digest of all the files."""
     files: Mapping[str, str]
-    """Agent files and templates by their path below the root; the agent's own and those of its sub-agents."""
+    """Agent files and templates of the agent and its sub-agents, by path relative to the project root."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """A run as lists show it."""
+    """One run, as shown in lists."""
 
     run_id: str
     status: Status
@@ -101,34 +107,34 @@ class RunInfo:
     generation: int
     digest: str
     message: str
-    """The beginning of what the user wrote."""
+    """The beginning of the user's message."""
     created_at: float
-    """Seconds since 1970; so are the other times."""
+    """Unix time in seconds, like the other times."""
     updated_at: float
     conversation_id: str | None = None
     turn: int = 0
-    """Its number in the conversation."""
+    """Number of the run in its conversation, from 1; 0 without a conversation."""
     user: str | None = None
     tenant: str | None = None
     trace_id: str | None = None
     steps: int = 0
     tokens: int = 0
     expires_at: float | None = None
-    """When the first of the questions it waits with expires."""
+    """When the first of its pending confirmations expires."""
     held: bool = False
-    """A process works on it."""
+    """Whether a process is executing it."""
     attempts: int = 0
-    """How often it was taken over since a step of it was last put on record."""
+    """Number of times it was taken over since its last saved step."""
 
     @property
     def orphaned(self) -> bool:
-        """It was under way when its process ended, and nobody has taken it over."""
+        """Whether its process ended before the run did, and no other has taken it over."""
         return self.status == "running" and not self.held
 
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """Which runs a list is to show; what is left out does not matter."""
+    """Filter for a list of runs. Unset fields match everything."""
 
     statuses: Collection[Status] = ()
     conversation_id: str | None = None
@@ -136,137 +142,138 @@ class RunQuery:
     user: str | None = None
     tenant: str | None = None
     orphaned: bool = False
-    """Only those that nobody works on although they have not ended."""
+    """Only runs in progress that no process executes."""
     expired_at: float | None = None
-    """Only those that wait with a question that has expired by then."""
+    """Only paused runs with a confirmation that expires by this Unix time."""
     newest_first: bool = False
     limit: int | None = None
 
 
 class RunRecord(Protocol):
-    """A run that this process holds. One write at a time; what each of them gets is written whole or not at all."""
+    """A run that this process holds. Writes are sequential, and each one is atomic."""
 
     cancel_requested: bool
-    """Somebody wants the run to end, as of the last write, or since before it was taken over."""
+    """Whether a cancel request was in the store at the last write, or when the run was taken over."""
 
     async def write(
         self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
     ) -> None:
-        """Put on record what has changed, and events with it.
+        """Save what has changed, together with new events and spans.
 
         Args:
-            state: the run as it is now; read before anything is waited for.
-            events: since the last write; their numbers go on from there.
-            spans: of its trace, that have ended since the last write that had some.
-            last: the run has ended, or waits for a human: it is let go, and so is its conversation once it has ended.
+            state: the current state; read before the first await.
+            events: events since the last write, numbered consecutively.
+            spans: spans that ended since the last write with spans.
+            last: the run has ended or pauses. Its lease is released; once it has ended, its conversation is free too.
 
         Raises:
-            RunTaken: another process has taken the run over; nothing was written.
-            StoreError: it could not be written.
+            RunTaken: another process has taken over the run; nothing was written.
+            StoreError: the write failed.
         """
         ...
 
     async def release(self) -> None:
-        """Let a run go that has not ended, as it was last written: whoever wants to may take it over."""
+        """Release a run that has not ended, in its last saved state. Any process may take it over."""
         ...
 
 
 class NullRecord:
-    """Of what nothing is kept."""
+    """No-op record of a run that is not stored."""
 
     cancel_requested = False
 
     async def write(
         self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
     ) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     async def release(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Store(Protocol):
-    """Keeps runs and conversations. Every method raises StoreError when it cannot do its work."""
+    """Stores runs and conversations. Every method raises StoreError if the storage fails."""
 
     durable: bool
-    """What is kept outlasts the process, so each step has to be written. Otherwise records keep the state itself."""
+    """Whether data outlives the process, so that each step must be written. Otherwise records hold the state object."""
     files: tuple[Path, ...]
-    """Absolute paths of the files that it keeps its data in: tools neither read nor write them."""
+    """Absolute paths of the store's own files. Tools cannot read or write them."""
     keeps_spans: bool
-    """Traces are kept, too: without that, and without a TracerProvider, there is nothing to record."""
+    """Whether traces are stored. If not, spans are recorded only with a TracerProvider."""
 
     async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
-        """Put a new run on record, with the user's message, before anything is done.
+        """Save a new run with the user's message, before any of its work begins.
 
         Args:
-            state: its first state.
-            conversation: as it was loaded; the run becomes its next turn.
-            blueprint: what its agent is made of; only durable stores need it.
+            state: the first state.
+            conversation: the conversation as loaded; the run becomes its next turn.
+            blueprint: the files of the agent; only durable stores need them.
 
         Raises:
-            ConversationBusy: another run of the conversation goes on or waits, or was faster.
+            ConversationBusy: another run of the conversation is open, or began since it was loaded.
         """
         ...
 
     async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
-        """Take over a run that waits or was left behind, exactly as it was loaded, with what a human decided.
+        """Take over a paused or orphaned run that has not changed since it was loaded, and save decisions.
 
         Args:
-            state: as `load_run` gave it.
-            decisions: by confirmation; each may be decided once.
-            by: who decided.
+            state: the state that `load_run` returned.
+            decisions: decisions by confirmation id; each confirmation may be decided once.
+            by: the user who decided.
 
         Returns:
-            Its record; one with `cancel_requested` is to be ended, not gone on with.
+            Its record. If `cancel_requested` is set, the caller must end the run instead of resuming it.
 
         Raises:
-            RunBusy: somebody else works on it, or was faster.
+            RunBusy: another process holds the run, or took it over first.
+            DecisionRefused: a confirmation was already decided.
         """
         ...
 
     async def load_run(self, run_id: str) -> RunState:
-        """A run as it was last written; raises RunNotFound."""
+        """Return the last saved state of a run; raises RunNotFound."""
         ...
 
     async def runs(self, query: RunQuery | None = None) -> Sequence[RunInfo]:
-        """All runs, or some; oldest first unless said otherwise."""
+        """Return the matching runs, by default oldest first."""
         ...
 
     async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
-        """What a run has told since event number `after`, in the form of the wire; raises RunNotFound."""
+        """Return a run's events with a number above `after`, in their wire format; raises RunNotFound."""
         ...
 
     async def spans(self, run_id: str) -> Sequence[SpanRecord]:
-        """The run's trace as far as it was kept, by when the spans began; raises RunNotFound."""
+        """Return the stored spans of a run, sorted by start; raises RunNotFound."""
         ...
 
     async def request_cancel(self, run_id: str) -> bool:
-        """Ask whoever holds a run to end it; says whether anybody does. Raises RunNotFound."""
+        """Request cancellation from the process that holds a run. Return False if none does; raises RunNotFound."""
         ...
 
     async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
         """Renew the leases of this store's runs.
 
         Returns:
-            By run id, whether a cancel request is on record. Contains only runs that this store still holds. A missing
-            id means no more than that: the run has paused or ended, or another process has taken it over.
+            Whether a cancel request exists, by run id. Contains only runs that this store still holds: a run that is
+            missing has paused or ended, or was taken over by another process.
         """
         ...
 
     async def blueprint(self, digest: str) -> Blueprint | None:
-        """What was kept of an agent, if it was."""
+        """Return a stored blueprint, or None."""
         ...
 
     async def conversation(self, conversation_id: str) -> Conversation:
-        """A conversation; an unknown id is a new, empty one, and so is one that has expired."""
+        """Return a conversation. For an unknown id, or one that has expired, return a new, empty one."""
         ...
 
     async def conversations(self, query: ConversationQuery | None = None) -> Sequence[ConversationInfo]:
-        """All conversations, or some."""
+        """Return the matching conversations, latest turn first."""
         ...
 
     async def replace_session(self, conversation: Conversation) -> None:
-        """Keep a conversation's session values, exactly as it was loaded otherwise.
+        """Save the session values of a conversation that has not changed since it was loaded.
 
         Raises:
             ConversationBusy: a run of it is open, or began since it was loaded.
@@ -274,25 +281,25 @@ class Store(Protocol):
         ...
 
     async def delete_conversation(self, conversation_id: str) -> int:
-        """Delete a conversation with all its runs, and whatever is on record of them; says how many runs it had.
+        """Delete a conversation with all its runs and their data, and return the number of runs.
 
         Raises:
-            RequestError: there is none.
-            ConversationBusy: a run of it goes on.
+            RequestError: the conversation does not exist.
+            ConversationBusy: a run of it is in progress.
         """
         ...
 
     async def prune(self, before: float | None, now: float, *, dry_run: bool = False) -> Pruned:
-        """Delete what has been kept for long enough.
+        """Delete old runs and expired conversations, and return how much was deleted.
 
         Args:
-            before: runs that ended before this, and what was told of them; of those that are turns of a conversation
-                that is kept, the messages stay. None: no runs.
-            now: conversations that have expired by then.
-            dry_run: only say how much it would be.
+            before: delete runs that ended before this Unix time, with their events and traces. If a run is a turn of a
+                conversation that remains, its messages remain too. None: delete no runs.
+            now: delete conversations that have expired by this Unix time.
+            dry_run: delete nothing, and return how much would be deleted.
         """
         ...
 
     async def close(self) -> None:
-        """Give back what the store has open."""
+        """Close the store's connections and files."""
         ...

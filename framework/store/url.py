@@ -1,4 +1,4 @@
-"""Stores by their URL. What a database needs is only loaded when one is opened."""
+"""Opens a store by its URL. SQLAlchemy is imported only then."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from framework.store.protocol import Store
 
 
 async def open_store(url: str, root: Path) -> Store:
-    """Open a store, and bring its tables up to date.
+    """Open a store, and migrate its tables to the current version.
 
     Args:
-        url: `sqlite:///state.db` (relative to `root`; four slashes: absolute) or `postgresql://user@host/database`.
-        root: the project's folder.
+        url: `sqlite:///state.db` (relative to `root`; absolute with four slashes) or `postgresql://user@host/database`.
+        root: the project folder.
 
     Raises:
-        StoreError: it cannot be opened, or is no store.
-        StoreTooNew: a newer version has written it.
+        ConfigError: the URL is invalid.
+        StoreError: the database cannot be opened, or is not a store.
+        StoreTooNew: a newer version of agentsd wrote it.
     """
     from framework.store.sql.store import SqlStore
 

@@ -255,7 +255,7 @@ def test_a_conversation_that_waits_for_a_human_says_for_what_and_goes_on_after_t
             ) as caught:
                 await runtime.run("hello?", conversation="c")
             assert caught.value.http_status == 409
-            with pytest.raises(RequestError, match="nothing named other is asked"):
+            with pytest.raises(RequestError, match="no pending decision other"):
                 await runtime.resume(paused.run_id, {"other": Approve()})
             await runtime.resume(paused.run_id, {asked.id: Approve() for asked in paused.pending})
             assert (await runtime.run("go", conversation="c")).output == "next"

@@ -345,7 +345,7 @@ def test_lists_show_what_is_asked_for(any_url: str | None) -> None:
 def test_what_cannot_be_written_as_json_is_refused_and_nothing_is_kept(store_url: str) -> None:
     async def body(store: Store) -> None:
         for wrong in ({"inputs": {"x": "\ud800"}}, {"metadata": {"x": object()}}):
-            with pytest.raises(StoreError, match="cannot be written"):
+            with pytest.raises(StoreError, match="cannot be serialized as JSON"):
                 await store.begin(begun(**wrong), None, BLUEPRINT)
         assert await store.runs() == []
 

@@ -1,19 +1,19 @@
-"""TO WRITE.
+"""The durable store: SQLAlchemy Core over SQLite or PostgreSQL, with the same code for both.
 
 In reading order; each module imports only from those below it:
 
-    store          The durable store: SQLAlchemy Core over SQLite or PostgreSQL, the same code for both.
-    record         One run that this process holds in a database: a step is one transaction, compared and set on ...
-    conversations  Conversations in a database: read, listed, deleted, pruned. Functions over one connection, in ...
-    runs           Runs in a database: begun, taken over, read, listed. Functions over one connection, each within ...
-    packing        Ended runs, packed: the parts, events and spans of a run become one compressed row.
-    owners         Who has a run, by its row in a database, and whether that process still works on it.
-    shrinking      Gives the free pages of a SQLite file back to the file system, in small transactions.
-    database       A database's connections and threads: SQLite in one file, or PostgreSQL. What fails is a ...
-    engines        Which database a URL names, and how connections to it are set up: SQLite in one file, or ...
-    leases         Which process holds a run, as named in a database's rows: one name per hold, so that they can ...
-    schema         The tables of a database, and how one comes from the version it has to the newest; for SQLite ...
-    span_rows        A run's finished spans as a store keeps them: JSON, one piece a write.
-    state_rows     A run's state in parts, so that a step writes only what has changed: pure functions over RunState.
-    prepared_statement  SQL statements compiled once, for the queries that every step of every run executes.
+    store               The durable store: each method is one transaction.
+    record              Writes one run that this process holds, a transaction per step.
+    conversations       SQL for conversations: load, list, delete, prune.
+    runs                SQL for runs: insert, take over, load, list.
+    packing             Compresses the rows of an ended run into one.
+    owners              Which process holds a run, according to its row.
+    shrinking           Returns free pages of a SQLite file to the file system.
+    database            Connections, threads, transactions and retries for SQLite or PostgreSQL.
+    engines             Creates SQLAlchemy engines from a store's URL.
+    leases              Names the process that holds a run, and detects whether it is still alive.
+    schema              The tables of a store, and the migrations between their versions.
+    span_rows           JSON encoding of a run's spans.
+    state_rows          Splits a run's state into rows, so that a step writes only what has changed.
+    prepared_statement  SQL statements that are compiled once, for the queries of every step.
 """

@@ -1,4 +1,4 @@
-"""A database's connections and threads: SQLite in one file, or PostgreSQL. What fails is a StoreError that says why."""
+"""Connections, threads, transactions and retries for SQLite or PostgreSQL. Failures are raised as StoreError."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ Work = Callable[[sa.Connection], T]
 _POSTGRES_THREADS = 5
 _READERS = 2
 DEFAULT_RETRY_SECONDS = 15.0
-"""How long PostgreSQL may be unreachable, or a SQLite file locked, before what needs it fails."""
+"""How long to retry while PostgreSQL is unreachable or a SQLite file is locked."""
 _RETRY_INTERVAL_SECONDS = 0.2
 _ADVICE = {
     "full": "free some space, then resume the run",
-    "locked": "another process holds it; try again",
-    "not a database": "it is something else, or damaged: move it away, or give `store.url` another file",
-    "decode": "it is damaged: restore a copy, or `sqlite3 FILE .recover`",
-    "malformed": "it is damaged: restore a copy, or `sqlite3 FILE .recover`",
-    "readonly": "let this process write it, and its folder",
-    "refused": "is its server there? Once it is, what was under way can be resumed",
-    "unable to open": "is its folder there, and may this process write to it?",
+    "locked": "another process is using it; try again",
+    "not a database": "move the file away, or set `store.url` to another one",
+    "decode": "the file is damaged: restore a backup, or run `sqlite3 FILE .recover`",
+    "malformed": "the file is damaged: restore a backup, or run `sqlite3 FILE .recover`",
+    "readonly": "give this process write permission for the file and its folder",
+    "refused": "start the database server; interrupted runs can then be resumed",
+    "unable to open": "check that the folder exists and that this process may write to it",
 }
 
 
 class Database:
-    """Runs pieces of work in transactions, in threads of its own."""
+    """Executes functions in transactions, in dedicated threads."""
 
     def __init__(self, url: sa.URL, retry_seconds: float = DEFAULT_RETRY_SECONDS) -> None:
         self.name = url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
@@ -52,17 +52,17 @@ class Database:
 
     @classmethod
     async def open(cls, url: str, root: Path, *, retry_seconds: float = DEFAULT_RETRY_SECONDS) -> Database:
-        """Connect, and bring the tables up to date.
+        """Connect, and migrate the tables to the current version.
 
         Args:
-            url: of the database.
-            root: what a file's path is relative to.
+            url: the URL of the database.
+            root: base folder for a relative file path.
             retry_seconds: how long to retry while PostgreSQL is unreachable after the first connection, or a SQLite
                 file is locked.
 
         Raises:
-            ConfigError: that is no URL of a database we know, or its driver is not installed.
-            StoreError: it cannot be opened.
+            ConfigError: the URL is invalid or of an unsupported database, or its driver is not installed.
+            StoreError: the database cannot be opened.
         """
         database = cls(parse_url(url, root), retry_seconds)
         try:
@@ -73,32 +73,32 @@ class Database:
         return database
 
     async def write(self, work: Work[T], committed: Work[T | None] | None = None) -> T:
-        """Do work in a transaction; raises StoreError, and then nothing of it was done.
+        """Execute work in a transaction and return its result. Raises StoreError if it was rolled back.
 
-        Whoever is cancelled meanwhile learns it after the work, if that was done: so nobody has written what they do
-        not know of.
+        If the caller is cancelled during the work, the cancellation is delivered after the work has finished, so that
+        the caller always knows what was written.
 
         Args:
-            work: what to do. Where the connection broke, it is done again.
-            committed: asked before that; what the work would have returned if it was done the first time after all.
-                Missing: it is harmless to do it twice.
+            work: the function to execute. It is repeated after a lost connection.
+            committed: called before a repetition. Returns the result of the work if the first attempt was committed
+                after all, else None. Omit it for idempotent work.
         """
         return await self._do(self._writer, work, _unless_committed(committed, work), self._retry_seconds)
 
     async def read(self, work: Work[T]) -> T:
-        """Read what was committed before, all of it as of one moment; raises StoreError."""
+        """Execute a read in one snapshot of the committed data, and return its result; raises StoreError."""
         return await self._do(self._reader, work, work, self._retry_seconds)
 
     async def maintain(self, work: Callable[[Any], T]) -> T:
-        """Do work with the writer's own connection of the driver, outside a transaction; raises StoreError."""
+        """Execute work with the writer's driver connection, outside a transaction; raises StoreError."""
 
-        def maintaining(connection: sa.Connection) -> T:
+        def with_driver(connection: sa.Connection) -> T:
             return work(connection.connection.dbapi_connection)
 
-        return await self._do(self._writer, maintaining, maintaining, self._retry_seconds, transaction=False)
+        return await self._do(self._writer, with_driver, with_driver, self._retry_seconds, transaction=False)
 
     async def close(self) -> None:
-        """Let what is under way end, and close the connections; from the first moment nothing else begins."""
+        """Wait for work in progress and close the connections. New work is rejected immediately."""
         for threads in (self._writer, self._reader):
             threads.pool.shutdown(wait=False)
         for threads in (self._writer, self._reader):
@@ -106,12 +106,12 @@ class Database:
 
     @property
     def dialect(self) -> sa.Dialect:
-        """How it wants its statements."""
+        """SQL dialect of the database."""
         return self._writer.engine.dialect
 
     @property
     def now(self) -> sa.ColumnElement[float]:
-        """The database's clock, in seconds since 1970: the one that all processes share."""
+        """SQL expression for the database's clock as Unix time in seconds. All processes share this clock."""
         text = "(julianday('now')-2440587.5)*86400.0" if self.is_sqlite else "extract(epoch from clock_timestamp())"
         return sa.literal_column(text, sa.Double)
 
@@ -139,33 +139,37 @@ class Database:
                 raise self._error(error) from None
 
     def _error(self, error: BaseException) -> StoreError:
-        """Only the driver's own words: statements and what is in them stay out of it."""
-        told = getattr(error, "orig", None) or (type(error).__name__ if isinstance(error, SQLAlchemyError) else error)
-        said = str(told).strip().splitlines()
-        text = said[0].partition(" with text ")[0] if said else type(error).__name__  # what is in it stays out, too
+        """Convert an error, keeping only the driver's message: statements and their values may be confidential."""
+        cause = getattr(error, "orig", None) or (type(error).__name__ if isinstance(error, SQLAlchemyError) else error)
+        lines = str(cause).strip().splitlines()
+        text = lines[0].partition(" with text ")[0] if lines else type(error).__name__  # the rest quotes stored text
         advice = next((f"; {advice}" for sign, advice in _ADVICE.items() if sign in text), "")
-        return StoreError(f"the store {self.name}: {text}{advice}")
+        return StoreError(f"store {self.name}: {text}{advice}")
 
 
 def _unless_committed(committed: Work[T | None] | None, work: Work[T]) -> Work[T]:
-    """The work, where it was not done before after all."""
+    """Return a function that does the work unless the first attempt was committed."""
     if committed is None:
         return work
 
     def again(connection: sa.Connection) -> T:
-        known = committed(connection)
-        return work(connection) if known is None else known
+        result = committed(connection)
+        return work(connection) if result is None else result
 
     return again
 
 
 async def _await_completion(work: Future[T]) -> T:
-    """What comes of work in a thread. Who is cancelled meanwhile is cancelled after it, or by it, if it fails."""
+    """Await work in a thread and return its result.
+
+    If the caller is cancelled, work that has begun still finishes. Then the cancellation is delivered again at the next
+    await; if the work failed, CancelledError is raised instead.
+    """
     ended = asyncio.wrap_future(work)
     try:
         return await asyncio.shield(ended)
     except asyncio.CancelledError:
-        if work.cancel():  # it has not begun
+        if work.cancel():  # the work has not begun
             raise
     while not ended.done():
         with suppress(asyncio.CancelledError):
@@ -173,29 +177,29 @@ async def _await_completion(work: Future[T]) -> T:
     if ended.exception() is not None:
         raise asyncio.CancelledError
     if (task := asyncio.current_task()) is not None:
-        task.uncancel()  # who counts cancellations, such as `asyncio.timeout`, must not see one more
+        task.uncancel()  # `asyncio.timeout` counts cancellations and must not see another one
         task.cancel()
     return ended.result()
 
 
 class _ConnectionFailed(Exception):
-    """The connection is gone, or the file is locked: another attempt may work, if `again` says so."""
+    """The connection failed, or the file is locked. Another attempt may succeed if `again` is set."""
 
     def __init__(self, error: Exception, *, again: bool = True, stale: bool = False) -> None:
         super().__init__(str(error))
         self.error, self.again = error, again
         self.stale = stale
-        """It was made a while ago, and what ended it may be over."""
+        """The connection was idle before it failed, so a retry may succeed immediately."""
 
 
 def _is_transient(error: BaseException | None) -> bool:
-    """Whether another attempt may succeed: of SQLite's errors, only a lock passes by itself."""
+    """Return whether another attempt may succeed. Of SQLite's errors, only locks are transient."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is None or code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 class _ConnectionThreads:
-    """Some threads, each with a connection that it keeps."""
+    """A thread pool in which each thread keeps one connection."""
 
     def __init__(self, engine: sa.Engine, number: int) -> None:
         self.pool = ThreadPoolExecutor(number, thread_name_prefix="agentsd-store")
@@ -205,7 +209,7 @@ class _ConnectionThreads:
         self._open: set[sa.Connection] = set()
 
     def submit(self, work: Work[T], *, transaction: bool = True) -> Future[T]:
-        """Do work in one of the threads, usually in a transaction; raises StoreError after `close`."""
+        """Execute work in one of the threads, by default in a transaction; raises StoreError after `close`."""
         try:
             return self.pool.submit(self._do, work, transaction)
         except RuntimeError:
@@ -226,14 +230,14 @@ class _ConnectionThreads:
                 stale = is_old and error.connection_invalidated
                 raise _ConnectionFailed(error, again=_is_transient(error.orig), stale=stale) from None
             raise
-        except self._driver.Error as error:  # of a statement that was prepared
+        except self._driver.Error as error:  # from a PreparedStatement, which SQLAlchemy does not wrap
             stale = is_old and self._is_disconnect(error)
             self._drop()
             broken = isinstance(error, (self._driver.OperationalError, self._driver.InterfaceError))
             raise _ConnectionFailed(error, again=broken and _is_transient(error), stale=stale) from None
 
     def close(self) -> None:
-        """Let what was submitted end; no more after that."""
+        """Wait for submitted work, and close the connections."""
         self.pool.shutdown(wait=True)
         for connection in self._open:
             connection.close()

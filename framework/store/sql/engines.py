@@ -1,4 +1,4 @@
-"""Which database a URL names, and how connections to it are set up: SQLite in one file, or PostgreSQL."""
+"""Creates SQLAlchemy engines from a store's URL, for a SQLite file or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from framework.types.errors import ConfigError, StoreError
 from framework.types.private_folder import make_private_folder
 
 _BUSY_SECONDS = 10
-"""How long SQLite waits for another process that writes."""
+"""How long SQLite waits for another process to finish its write."""
 _NETWORK = {
     "connect_timeout": 5,
     "keepalives_idle": 10,
@@ -21,15 +21,17 @@ _NETWORK = {
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
 }
-"""Of connections to PostgreSQL: a network that swallows everything is noticed in seconds, not a quarter of an hour."""
+"""Connection options of PostgreSQL: a network that drops packets is noticed in seconds instead of 15 minutes."""
 
 
 def parse_url(url: str, root: Path) -> sa.URL:
-    """A store's URL, a file's path below a root; raises ConfigError."""
+    """Parse a store's URL, and make a file path relative to `root` absolute; raises ConfigError."""
     try:
         parsed = sa.make_url(url)
     except ArgumentError:
-        raise ConfigError("store.url is no URL: write sqlite:///state.db or postgresql://user@host/database") from None
+        raise ConfigError(
+            "store.url is not a valid URL: use sqlite:///state.db or postgresql://user@host/database"
+        ) from None
     match parsed.get_backend_name():
         case "sqlite":
             if not parsed.database or parsed.database == ":memory:":
@@ -42,19 +44,19 @@ def parse_url(url: str, root: Path) -> sa.URL:
 
 
 def create_engine(url: sa.URL, *, begin: str, snapshots: bool = False) -> sa.Engine:
-    """Connections to a database.
+    """Create the engine for a database.
 
     Args:
-        url: where it is.
-        begin: how SQLite begins transactions.
-        snapshots: in PostgreSQL, too, a transaction sees the database as it was at its beginning.
+        url: a URL from `parse_url`.
+        begin: SQL statement that begins a SQLite transaction.
+        snapshots: use REPEATABLE READ in PostgreSQL, so that a transaction reads one snapshot, as in SQLite.
     """
     if url.get_backend_name() == "sqlite":
         return _sqlite(url, begin)
     options: dict[str, Any] = {"isolation_level": "REPEATABLE READ"} if snapshots else {}
-    given = {name: value for name, value in _NETWORK.items() if name not in url.query}
+    connect_args = {name: value for name, value in _NETWORK.items() if name not in url.query}
     try:
-        return sa.create_engine(url, poolclass=sa.NullPool, hide_parameters=True, connect_args=given, **options)
+        return sa.create_engine(url, poolclass=sa.NullPool, hide_parameters=True, connect_args=connect_args, **options)
     except ModuleNotFoundError:
         raise ConfigError('PostgreSQL needs a driver: pip install "agentsd[postgres]"') from None
 
@@ -63,37 +65,37 @@ def _sqlite(url: sa.URL, begin: str) -> sa.Engine:
     file = Path(url.database or "")
     try:
         make_private_folder(file.parent)
-        file.touch(mode=0o600)  # what people say is in it
-        opened = file.stat()
+        file.touch(mode=0o600)  # it contains conversations
+        opened_file = file.stat()
     except OSError as error:
-        raise StoreError(f"the store {file}: {error.strerror}") from None
+        raise StoreError(f"store {file}: {error.strerror}") from None
     options: dict[str, Any] = {"check_same_thread": False}  # a thread's connection is closed by another
     options |= {} if "timeout" in url.query else {"timeout": _BUSY_SECONDS}
     engine = sa.create_engine(url, poolclass=sa.NullPool, hide_parameters=True, connect_args=options)
 
-    def must_be_there() -> None:  # SQLite would write on into a file that nobody can open any more
+    def check_file() -> None:  # SQLite would continue to write to a deleted file
         try:
-            same = os.path.samestat(file.stat(), opened)
+            is_same = os.path.samestat(file.stat(), opened_file)
         except OSError:
-            same = False
-        if not same:
-            raise StoreError(f"the store {file}: the file was deleted or replaced while it was in use; start again")
+            is_same = False
+        if not is_same:
+            raise StoreError(f"store {file}: the file was deleted or replaced while in use; restart the process")
 
     @sa.event.listens_for(engine, "do_connect")
     def _connect(*_: object) -> None:
-        must_be_there()
+        check_file()
 
     @sa.event.listens_for(engine, "connect")
     def _set_up(connection: Any, _: object) -> None:
-        connection.isolation_level = None  # transactions begin where we say
-        if not file.stat().st_size:  # afterwards it takes a VACUUM: see `shrinking`
+        connection.isolation_level = None  # `_begin` begins transactions
+        if not file.stat().st_size:  # changing it later needs a VACUUM, see `shrinking`
             connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
         for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "wal_autocheckpoint=2000"):
             connection.execute(f"PRAGMA {pragma}")
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
-        must_be_there()
+        check_file()
         connection.exec_driver_sql(begin)
 
     return engine

@@ -1,4 +1,7 @@
-"""Which process holds a run, as named in a database's rows: one name per hold, so that they can be distinguished."""
+"""Leases on runs: a unique name for each, from which other processes can tell whether its holder is alive.
+
+A name consists of the machine and boot, the process with its start time, and a number.
+"""
 
 from __future__ import annotations
 
@@ -14,52 +17,52 @@ from uuid import uuid4
 _NAMESPACES = (Path("/proc/self/ns/pid"), Path("/proc/self/ns/time"))
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ALIVE_LEASE_FACTOR = 6
-"""A process that is seen to be alive keeps its runs this many times longer without a heartbeat: it may be stopped, or
-waiting for a locked file. For other processes only the lease shows whether they are alive."""
+"""A process on this machine that is alive keeps its leases this many times longer without a heartbeat: it may be
+suspended, or waiting for a locked file. For processes elsewhere, only the lease shows whether they are alive."""
 
 
 class RunLease:
-    """The right to work on one run, until it ends or its lease expires."""
+    """The exclusive right to write one run, until it is released or expires."""
 
     def __init__(self, name: str, ended: Callable[[str], object], boot_lease: Callable[[float], float | None]) -> None:
         self.name = name
         self.boot_lease = boot_lease
-        """See `Holds.boot_lease`."""
+        """See `RunLeases.boot_lease`."""
         self._ended = ended
 
     def end(self) -> None:
-        """Nobody works with it any more."""
+        """Mark the lease as released."""
         self._ended(self.name)
 
 
 class RunLeases:
-    """The holds of one store on its runs."""
+    """The leases that one store holds on its runs."""
 
     def __init__(self, *, local: bool) -> None:
-        """Choose a name.
+        """Create the prefix of the names of these leases.
 
         Args:
-            local: other processes with holds may be on this machine, so that they can be asked whether they are alive.
+            local: whether other holders may be processes of this machine, whose liveness can be checked directly.
         """
-        self._local, self._where = local, _machine_id()
+        self._local, self._machine = local, _machine_id()
         self._boot = _boot_id() if local else ""
-        self.name = f"{self._where} {self._boot}/{os.getpid()}:{_start_time(os.getpid())}/{uuid4().hex}"
-        """The beginning of the names of all its holds."""
+        self.name = f"{self._machine} {self._boot}/{os.getpid()}:{_start_time(os.getpid())}/{uuid4().hex}"
+        """Common prefix of the names of these leases."""
         self._numbers = count(1)
         self._alive: set[str] = set()
 
     def new(self) -> RunLease:
-        """A hold that lasts until it is ended."""
+        """Return a lease with a new name."""
         name = f"{self.name}.{next(self._numbers)}"
         self._alive.add(name)
         return RunLease(name, self._alive.discard, self.boot_lease)
 
     def boot_lease(self, lease_seconds: float) -> float | None:
-        """When a lease ends on the machine's monotonic clock, in seconds; None where that clock is not shared."""
+        """Return when a lease expires on the machine's monotonic clock, in seconds; None if that is not shared."""
         return time.monotonic() + lease_seconds * _ALIVE_LEASE_FACTOR if self._boot else None
 
     def is_abandoned(self, name: str | None) -> bool:
-        """Whether a hold is known to have ended."""
+        """Return whether the holder of a lease is known to be gone. Always False for processes on other machines."""
         if name is None:
             return False
         if name.startswith(f"{self.name}."):
@@ -68,13 +71,13 @@ class RunLeases:
         return process is not None and not _is_alive(*process)
 
     def is_held(self, name: str | None, boot_lease: float | None, *, leased: bool) -> bool:
-        """Whether a run is held.
+        """Return whether a run is held.
 
         Args:
-            name: the hold's, as the row has it.
-            boot_lease: the row's lease on the machine's monotonic clock, if it has one.
-            leased: the lease has not expired, by the database's clock. It decides only where nothing better is known:
-                the time of day of the process that asks may be wrong by an hour.
+            name: the lease name in the run's row.
+            boot_lease: the row's expiry on the machine's monotonic clock, if any.
+            leased: whether the lease is valid by the database's clock. Used only if nothing better is known, because
+                a machine's time of day may be wrong by an hour.
         """
         if name is None or self.is_abandoned(name):
             return False
@@ -83,9 +86,9 @@ class RunLeases:
         return time.monotonic() < boot_lease
 
     def _process(self, name: str) -> tuple[int, str] | None:
-        """Number and start time of a process of this machine, since its last start; None for one elsewhere."""
-        where, process, _ = name.rsplit("/", 2)
-        if not self._local or where != f"{self._where} {self._boot}":
+        """Return the id and start time of a holder on this machine in its current boot; None for any other holder."""
+        machine, process, _ = name.rsplit("/", 2)
+        if not self._local or machine != f"{self._machine} {self._boot}":
             return None
         number, _, started = process.partition(":")
         return int(number), started
@@ -99,11 +102,11 @@ def _is_alive(process: int, started: str) -> bool:
     except PermissionError:
         pass
     now = _start_time(process)
-    return not (started and now) or now == started  # another start time: the number was given to another process
+    return not (started and now) or now == started  # a different start time: the id was reused by another process
 
 
 def _start_time(process: int) -> str:
-    """When a process started, in ticks since the boot; "dead" for one that only waits to be reaped; "" if unknown."""
+    """Return when a process started, in ticks since boot; "dead" for a zombie, "" if unknown."""
     with suppress(OSError):
         fields = Path(f"/proc/{process}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
         return "dead" if fields[0] in "ZX" else fields[19]
@@ -117,9 +120,9 @@ def _boot_id() -> str:
 
 
 def _machine_id() -> str:
-    """Where process numbers and clocks mean the same: a machine, or one of the containers that share its name."""
-    found = [socket.gethostname()]
+    """Return an id of the scope in which process ids and clocks are comparable: a machine, or one of its containers."""
+    parts = [socket.gethostname()]
     for namespace in _NAMESPACES:
         with suppress(OSError):
-            found.append(str(namespace.readlink()))
-    return " ".join(found)
+            parts.append(str(namespace.readlink()))
+    return " ".join(parts)

@@ -1,4 +1,4 @@
-"""Who has a run, by its row in a database, and whether that process still works on it."""
+"""Which process holds a run according to its row, and whether the lease is still valid."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from framework.store.sql.schema import runs
 
 @dataclass(frozen=True, slots=True)
 class RunOwner:
-    """Who has a run, by its row."""
+    """The holder of a run, as named in its row."""
 
     name: str
     lease_until: float | None
     is_held: bool
-    """Its process works on the run, as far as can be known."""
+    """Whether the lease is valid, as far as can be determined."""
 
 
 def find_owner(connection: sa.Connection, database: Database, leases: RunLeases, run_id: str) -> RunOwner | None:
-    """The owner of a run; None if it has none, or there is no such run."""
+    """Return the owner of a run; None if it has none, or the run does not exist."""
     columns = (runs.c.owner, runs.c.lease_until, runs.c.lease_boot, is_leased(database))
     row = connection.execute(sa.select(*columns).where(runs.c.id == run_id)).one_or_none()
     if row is None or row.owner is None:
@@ -31,5 +31,5 @@ def find_owner(connection: sa.Connection, database: Database, leases: RunLeases,
 
 
 def is_leased(database: Database) -> sa.ColumnElement[bool]:
-    """Whether the lease of a run has not expired, by the database's clock."""
+    """Return the SQL condition that a run's lease is valid by the database's clock."""
     return sa.and_(runs.c.owner.is_not(None), runs.c.lease_until > database.now).label("leased")

@@ -1,8 +1,8 @@
-"""Ended runs, packed: the parts, events and spans of a run become one compressed row.
+"""Compresses the parts, events and spans of an ended run into one row.
 
-A tool's result is in a run's calls, trace and events, and every span repeats its run's attributes, so these shrink to a
-tenth. Nothing is left out: what is read is what was written. Runs that an older version has written, or that are too
-large to be compressed within a transaction, stay as rows.
+The rows shrink to a tenth, because a tool's result occurs in a run's calls, trace and events, and every span repeats
+the run's attributes. Compression is lossless. Runs of older versions, and runs that are too large to compress within
+a transaction, stay as rows.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from framework.store.sql.schema import events, packed, parts, spans
 from framework.store.sql.state_rows import RowKind
 
 MAX_PACKED_CHARS = 2_000_000
-"""A run with more text than that is not packed: other runs of the database wait meanwhile."""
-LEVEL, WINDOW, MEMORY = 3, 14, 7
-"""Of zlib: a third of the time that its defaults take, for a result that is a fifth larger."""
+"""Runs with more text are not packed, because other runs of the database wait for the transaction."""
+_LEVEL, _WINDOW, _MEMORY = 3, 14, 7
+"""zlib parameters: a third of the time of the defaults, for output that is a fifth larger."""
 
 _ROWS = (
     sa.select(parts.c.path, parts.c.kind, parts.c.body)
@@ -37,18 +37,18 @@ _TABLES = (parts, events, spans)
 
 @dataclass(frozen=True, slots=True)
 class PackedRun:
-    """What a packed row contains."""
+    """The contents of a packed row."""
 
     parts: Sequence[tuple[str, RowKind, str]]
-    """Path, kind and body; those of a kind in their order."""
+    """Path, kind and body, in order within each kind."""
     events: Sequence[tuple[int, str]]
-    """Number and body."""
+    """Event number and body."""
     spans: Sequence[str]
-    """Pieces of the trace."""
+    """JSON lists of spans."""
 
 
 class Packer:
-    """Packs runs of one database."""
+    """Packs the runs of one database."""
 
     def __init__(self, database: Database) -> None:
         def prepared(statement: sa.Executable, columns: Sequence[str] | None = None) -> PreparedStatement:
@@ -59,26 +59,29 @@ class Packer:
         self._insert = prepared(sa.insert(packed), [column.name for column in packed.columns])
 
     def pack(self, connection: sa.Connection, run_id: str) -> None:
-        """Replace the rows of a run that has ended, in the connection's transaction."""
+        """Replace the rows of an ended run by one packed row, in the connection's transaction."""
         row = {"run": run_id}
-        found = [rows.fetch_all(connection, row) for rows in self._rows]
-        if not any(found) or sum(len(body) for rows in found for *_, body in rows) > MAX_PACKED_CHARS:
+        tables = [rows.fetch_all(connection, row) for rows in self._rows]
+        if not any(tables) or sum(len(body) for rows in tables for *_, body in rows) > MAX_PACKED_CHARS:
             return
-        whole = zlib.compressobj(LEVEL, zlib.DEFLATED, WINDOW, MEMORY)
-        body = whole.compress(orjson.dumps(dict(zip(("parts", "events", "spans"), found, strict=True)))) + whole.flush()
+        compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _MEMORY)
+        body = (
+            compressor.compress(orjson.dumps(dict(zip(("parts", "events", "spans"), tables, strict=True))))
+            + compressor.flush()
+        )
         for delete in self._delete:
             delete.execute(connection, row)
         self._insert.execute(connection, {"run_id": run_id, "body": body})
 
 
 def load_packed(connection: sa.Connection, run_id: str) -> PackedRun | None:
-    """What was packed of a run, if it was."""
+    """Return the packed rows of a run, or None if it is not packed."""
     body = connection.execute(sa.select(packed.c.body).where(packed.c.run_id == run_id)).scalar_one_or_none()
     if body is None:
         return None
-    found: dict[str, Any] = orjson.loads(zlib.decompress(body))
+    tables: dict[str, Any] = orjson.loads(zlib.decompress(body))
     return PackedRun(
-        [(path, kind, text) for path, kind, text in found["parts"]],
-        [(seq, text) for seq, text in found["events"]],
-        [text for (text,) in found["spans"]],
+        [(path, kind, text) for path, kind, text in tables["parts"]],
+        [(seq, text) for seq, text in tables["events"]],
+        [text for (text,) in tables["spans"]],
     )

@@ -1,4 +1,4 @@
-"""Statements compiled once and handed to the driver as they are: what is executed with every step of every run."""
+"""SQL statements that are compiled once and passed to the driver directly, for the queries of every step."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ import sqlalchemy as sa
 
 
 class PreparedStatement:
-    """One statement of a database; its parameters by name."""
+    """A compiled statement with named parameters."""
 
     def __init__(self, statement: sa.Executable, dialect: sa.Dialect, columns: Sequence[str] | None = None) -> None:
-        """Compile a statement; `columns` are those that an INSERT is given."""
-        compiled = statement.compile(dialect=dialect, column_keys=columns)  # type: ignore[attr-defined]  # all we have can
+        """Compile a statement. `columns` are the columns of an INSERT."""
+        compiled = statement.compile(dialect=dialect, column_keys=columns)  # type: ignore[attr-defined]  # every statement here can be compiled
         self._text = str(compiled)
         self._fixed: dict[str, Any] = {} if columns else dict(compiled.params)
         self._order: Sequence[str] | None = compiled.positiontup
 
     def execute(self, connection: sa.Connection, row: Mapping[str, Any]) -> Any:
-        """Execute it, and give the first row it returns, if it does."""
+        """Execute the statement and return its first row, or None."""
         cursor = _cursor(connection)
         cursor.execute(self._text, self._parameters(row))
         return cursor.fetchone() if cursor.description else None
 
     def fetch_all(self, connection: sa.Connection, row: Mapping[str, Any]) -> Sequence[Any]:
-        """Execute it and return all rows."""
+        """Execute the statement and return all rows."""
         cursor = _cursor(connection)
         cursor.execute(self._text, self._parameters(row))
         rows: Sequence[Any] = cursor.fetchall()
         return rows
 
     def execute_many(self, connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Execute it for each row."""
+        """Execute the statement once per row of parameters."""
         if len(rows) == 1:
             _cursor(connection).execute(self._text, self._parameters(rows[0]))
         elif rows:
             _cursor(connection).executemany(self._text, [self._parameters(row) for row in rows])
 
     def _parameters(self, row: Mapping[str, Any]) -> Any:
-        given = {**self._fixed, **row} if self._fixed else row
-        return given if self._order is None else [given[name] for name in self._order]
+        values = {**self._fixed, **row} if self._fixed else row
+        return values if self._order is None else [values[name] for name in self._order]
 
 
 def _cursor(connection: sa.Connection) -> Any:

@@ -1,4 +1,4 @@
-"""One run that this process holds in a database: a step is one transaction, compared and set on the run's version."""
+"""Writes one run that this process holds. Each step is one transaction, compare-and-set on the run's version."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from pydantic_core import PydanticSerializationError
 from sqlalchemy.dialects import postgresql, sqlite
 
+from framework.store.protocol import ANSWERED_STATUSES
 from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLease
 from framework.store.sql.packing import Packer
@@ -26,9 +27,9 @@ from framework.types.state import RunState
 from framework.types.trace import SpanRecord
 
 LEASE_SECONDS = 10.0
-"""After so long without a sign of life anybody may take a run over."""
+"""How long a lease lasts without renewal. After that, any process may take over the run."""
 
-_MINE = (
+_HELD_BY_ME = (
     runs.c.id == sa.bindparam("run"),
     runs.c.version == sa.bindparam("was"),
     runs.c.owner == sa.bindparam("me"),
@@ -36,19 +37,19 @@ _MINE = (
 
 
 class Statements:
-    """What a record executes, built once for a database."""
+    """The prepared statements of records, compiled once per database."""
 
     def __init__(self, database: Database) -> None:
         insert = sqlite.insert if database.is_sqlite else postgresql.insert
         lease_seconds = database.now + sa.bindparam("lease", type_=sa.Double)
-        step = sa.update(runs).where(*_MINE).returning(runs.c.cancel_requested)
-        kept = {"version": sa.bindparam("is"), **_named("state", "steps", "tokens", "trace_id", "updated_at")}
+        step = sa.update(runs).where(*_HELD_BY_ME).returning(runs.c.cancel_requested)
+        progress = {"version": sa.bindparam("is"), **_named("state", "steps", "tokens", "trace_id", "updated_at")}
         ended = _named("status", "finish_reason", "ended_at", "expires_at")
-        free = sa.update(conversations).where(
+        close_turn = sa.update(conversations).where(
             conversations.c.id == sa.bindparam("conversation"), conversations.c.open_run == sa.bindparam("run")
         )
-        freed = {"open_run": None, **_named("updated_at", "expires_at")}
-        summed_up = sa.update(conversations).where(conversations.c.id == sa.bindparam("conversation"))
+        closed = {"open_run": None, **_named("updated_at", "expires_at")}
+        save_summary = sa.update(conversations).where(conversations.c.id == sa.bindparam("conversation"))
 
         def prepared(statement: sa.Executable, table: sa.Table | None = None) -> PreparedStatement:
             columns = None if table is None else [column.name for column in table.columns]
@@ -58,19 +59,19 @@ class Statements:
             add, key = insert(table), [column.name for column in table.primary_key]
             return prepared(add.on_conflict_do_update(index_elements=key, set_={"body": add.excluded.body}), table)
 
-        held = {"lease_until": lease_seconds, **_named("lease_boot")}
-        let_go = {"owner": None, "lease_until": None, "lease_boot": None}
-        self.step = prepared(step.values(**held, **kept))
-        self.progress = prepared(step.values(**held, attempts=0, **kept))
-        self.end = prepared(step.values(**let_go, attempts=0, **kept, **ended))
-        self.release = prepared(sa.update(runs).where(*_MINE).values(**let_go))
+        renewed = {"lease_until": lease_seconds, **_named("lease_boot")}
+        released = {"owner": None, "lease_until": None, "lease_boot": None}
+        self.step = prepared(step.values(**renewed, **progress))
+        self.progress = prepared(step.values(**renewed, attempts=0, **progress))
+        self.end = prepared(step.values(**released, attempts=0, **progress, **ended))
+        self.release = prepared(sa.update(runs).where(*_HELD_BY_ME).values(**released))
         self.packer = Packer(database)
         self.message, self.part = upsert(messages), upsert(parts)
         self.event, self.spans = prepared(sa.insert(events), events), prepared(sa.insert(spans_table), spans_table)
-        self.close_turn = prepared(free.values(**freed))
-        self.close_answered_turn = prepared(free.values(**freed, **_named("agent", "session")))
+        self.close_turn = prepared(close_turn.values(**closed))
+        self.close_answered_turn = prepared(close_turn.values(**closed, **_named("agent", "session")))
         summary: dict[str, Any] = {"summary": sa.bindparam("text"), "summary_upto": sa.bindparam("upto")}
-        self.save_summary = prepared(summed_up.values(**summary))
+        self.save_summary = prepared(save_summary.values(**summary))
 
 
 def _named(*columns: str) -> dict[str, Any]:
@@ -79,7 +80,7 @@ def _named(*columns: str) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class RowBatch:
-    """The rows of one write."""
+    """The rows that one write inserts."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     parts: list[dict[str, Any]] = field(default_factory=list)
@@ -88,7 +89,7 @@ class RowBatch:
     progress: bool = False
 
     def add(self, run_id: str, changes: Sequence[StateRow]) -> None:
-        """Sort what has changed by table."""
+        """Add changed rows of the run's state, sorted by table."""
         for part in changes:
             self.progress = self.progress or is_progress(part)
             if part.kind == "state" and not part.path:
@@ -100,14 +101,14 @@ class RowBatch:
                 self.parts.append(row)
 
     def insert(self, connection: sa.Connection, statements: Statements) -> None:
-        """Write the rows that are added to others."""
+        """Insert or update the rows."""
         statements.message.execute_many(connection, self.messages)
         statements.part.execute_many(connection, self.parts)
         statements.event.execute_many(connection, self.events)
 
 
 class SqlRecord:
-    """A run that this process holds in a database."""
+    """A run that this process holds under a lease."""
 
     def __init__(
         self,
@@ -125,20 +126,20 @@ class SqlRecord:
     async def write(
         self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
     ) -> None:
-        """One transaction: what has changed, the events, and at the end what the conversation is told.
+        """Write changed rows, events and spans in one transaction. The last write also closes the conversation's turn.
 
-        After a failure the record is not to be used any more: the run may be taken over at once, by this process too.
+        After a failure the record must not be used any more: any process may take over the run immediately.
         """
-        goes_on = False
+        is_held = False
         try:
             await self._write(state, events, spans, last=last)
-            goes_on = not last
+            is_held = not last
         except RunTaken:
             raise
         except StoreError as error:
-            raise StoreError(f"the run {self._run_id} stops: {error.message}") from None
+            raise StoreError(f"run {self._run_id} stopped: {error.message}") from None
         finally:
-            if not goes_on:
+            if not is_held:
                 self._lease.end()
 
     async def _write(
@@ -152,7 +153,7 @@ class SqlRecord:
                 {"run_id": self._run_id, "seq": event.seq, "at": now, "body": _wire(event)} for event in events
             ]
         except (PydanticSerializationError, TypeError, ValueError) as error:
-            raise StoreError(f"it cannot be written as JSON: {type(error).__name__}") from None
+            raise StoreError(f"its state cannot be serialized as JSON: {type(error).__name__}") from None
         row = {
             "run": self._run_id,
             "me": self._lease.name,
@@ -162,7 +163,7 @@ class SqlRecord:
             "trace_id": state.trace_id,
             "updated_at": now,
         }
-        traced = encode_spans(spans)
+        spans_json = encode_spans(spans)
         more = (
             _end_columns(state, now)
             if last
@@ -174,8 +175,8 @@ class SqlRecord:
         def work(connection: sa.Connection) -> bool:
             cancelled = self._compare_and_set(connection, statement, row | more)
             batch.insert(connection, self._statements)
-            if traced:
-                row_of_spans = {"run_id": self._run_id, "version": self._version + 1, "body": traced}
+            if spans_json:
+                row_of_spans = {"run_id": self._run_id, "version": self._version + 1, "body": spans_json}
                 self._statements.spans.execute(connection, row_of_spans)
             if last and state.status != "paused":
                 self._statements.packer.pack(connection, self._run_id)
@@ -188,27 +189,28 @@ class SqlRecord:
         state.version = self._version
 
     async def release(self) -> None:
-        """Let the run go as it was last written."""
+        """Release the run in its last saved state."""
         self._lease.end()
-        mine = {"run": self._run_id, "was": self._version, "me": self._lease.name}
-        await self._database.write(lambda connection: self._statements.release.execute(connection, mine))
+        row = {"run": self._run_id, "was": self._version, "me": self._lease.name}
+        await self._database.write(lambda connection: self._statements.release.execute(connection, row))
 
     def _compare_and_set(self, connection: sa.Connection, statement: PreparedStatement, row: dict[str, Any]) -> bool:
-        """Compare the version and set the row; returns whether a cancel request is on record.
+        """Update the row if its version and owner are unchanged. Return whether a cancel request exists.
 
         Raises:
-            RunTaken: another process holds the run.
+            RunTaken: another process has taken over the run.
         """
-        found = statement.execute(connection, row | {"was": self._version, "is": self._version + 1})
-        if found is None:
-            raise RunTaken(f"another process has taken over the run {self._run_id}: this one stops")
-        return bool(found[0])
+        returned = statement.execute(connection, row | {"was": self._version, "is": self._version + 1})
+        if returned is None:
+            raise RunTaken(f"another process has taken over run {self._run_id}; this process stops working on it")
+        return bool(returned[0])
 
     def _committed(self, connection: sa.Connection) -> bool | None:
-        """After the connection broke: whether a cancel request is on record, or None if the write is to be repeated.
+        """Check, after a lost connection, whether the write was committed.
 
-        Only a retry may read a row without an owner as this record's last write. At a first attempt it means that the
-        run was taken over and released meanwhile.
+        Return whether a cancel request exists, or None if the write must be repeated. In a retry, a row without an
+        owner may be this record's own last write. At a first attempt, it means that another process took over the run
+        and released it.
         """
         row = connection.execute(
             sa.select(runs.c.version, runs.c.owner, runs.c.cancel_requested).where(runs.c.id == self._run_id)
@@ -219,24 +221,28 @@ class SqlRecord:
 
     def _close_turn(self, connection: sa.Connection, state: RunState, now: float) -> None:
         if (summary := state.summary) is not None:
-            kept = {"conversation": state.conversation_id, "text": summary.model_dump_json(), "upto": summary.upto}
-            self._statements.save_summary.execute(connection, kept)
+            summary_row = {
+                "conversation": state.conversation_id,
+                "text": summary.model_dump_json(),
+                "upto": summary.upto,
+            }
+            self._statements.save_summary.execute(connection, summary_row)
         expires = None if state.conversation_ttl is None else now + state.conversation_ttl
-        told = {"conversation": state.conversation_id, "run": self._run_id, "updated_at": now, "expires_at": expires}
-        if state.status in ("completed", "stopped"):
+        row = {"conversation": state.conversation_id, "run": self._run_id, "updated_at": now, "expires_at": expires}
+        if state.status in ANSWERED_STATUSES:
             session = json.dumps(state.session)
-            self._statements.close_answered_turn.execute(connection, told | {"agent": state.agent, "session": session})
+            self._statements.close_answered_turn.execute(connection, row | {"agent": state.agent, "session": session})
         else:
-            self._statements.close_turn.execute(connection, told)
+            self._statements.close_turn.execute(connection, row)
 
 
 def _wire(event: Event) -> str:
-    """As `wire` has it, written by pydantic itself."""
+    """Return the JSON of `wire(event)`, serialized directly by pydantic."""
     return f'{{"event":"{WIRE_NAMES[type(event)]}",{event.model_dump_json(exclude_none=True)[1:]}'
 
 
 def _end_columns(state: RunState, now: float) -> dict[str, Any]:
-    expiries = [asked.expires_at.timestamp() for asked in state.pending if asked.expires_at]
+    expiries = [one.expires_at.timestamp() for one in state.pending if one.expires_at]
     return {
         "status": state.status,
         "finish_reason": state.finish_reason,

@@ -1,4 +1,4 @@
-"""Runs in a database: begun, taken over, read, listed. Functions over one connection, each within one transaction."""
+"""SQL for runs: insert, take over, load, list. Each function works within the transaction of its connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
-from framework.store.protocol import Blueprint, Conversation, RunInfo, RunQuery
+from framework.store.protocol import (
+    ANSWERED_STATUSES,
+    OPEN_STATUSES,
+    PREVIEW_CHARS,
+    Blueprint,
+    Conversation,
+    RunInfo,
+    RunQuery,
+)
 from framework.store.sql.database import Database
 from framework.store.sql.leases import RunLease, RunLeases
 from framework.store.sql.owners import find_owner, is_leased
@@ -25,28 +33,20 @@ from framework.types.errors import ConversationBusy, DecisionRefused, RunBusy, R
 from framework.types.state import Decision, RunState
 
 _DECISION: TypeAdapter[Decision] = TypeAdapter(Decision)
-MESSAGE_CHARS = 200
-"""Of a user's message, in lists."""
-OPEN = ("paused", "running")
-GOOD = ("completed", "stopped")
-"""Turns that ended so are part of their conversation."""
 
 
 def to_sql_text(value: str | None) -> str | None:
-    """What both databases take as text."""
+    """Replace characters that SQLite or PostgreSQL reject in text."""
     return None if value is None else value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
-# --- beginning and taking over
-
-
 def claim_conversation(connection: sa.Connection, conversation: Conversation, state: RunState) -> int:
-    """Make the run the conversation's next turn; returns its number. Raises ConversationBusy."""
+    """Make the run the conversation's next turn, and return the turn's number; raises ConversationBusy."""
     now = time.time()
     if not conversation.turns:
         insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-        whose = {"user_id": to_sql_text(state.user), "tenant": to_sql_text(state.tenant)}
-        row = insert(conversations).values(id=conversation.id, created_at=now, updated_at=now, **whose)
+        owner = {"user_id": to_sql_text(state.user), "tenant": to_sql_text(state.tenant)}
+        row = insert(conversations).values(id=conversation.id, created_at=now, updated_at=now, **owner)
         connection.execute(row.on_conflict_do_nothing(index_elements=["id"]))
     claimed = connection.execute(
         sa.update(conversations)
@@ -71,7 +71,7 @@ def insert_run(
     lease: RunLease,
     lease_seconds: float,
 ) -> None:
-    """Insert a new run that is held."""
+    """Insert a new run, held under `lease`."""
     now = time.time()
     connection.execute(
         sa.insert(runs).values(
@@ -88,7 +88,7 @@ def insert_run(
             owner=lease.name,
             lease_until=database.now + lease_seconds,
             lease_boot=lease.boot_lease(lease_seconds),
-            message=to_sql_text(state.messages[0].content[:MESSAGE_CHARS]),
+            message=to_sql_text(state.messages[0].content[:PREVIEW_CHARS]),
             created_at=now,
             updated_at=now,
             **row,
@@ -97,48 +97,47 @@ def insert_run(
 
 
 def insert_blueprint(connection: sa.Connection, blueprint: Blueprint) -> None:
-    """Keep what an agent is made of; if it is kept already, it is kept for longer."""
+    """Save a blueprint, or refresh its time if it exists, so that it is not deleted as unused."""
     insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     files = orjson.dumps(dict(blueprint.files)).decode()
     row = insert(blueprints).values(digest=blueprint.digest, files=files, created_at=time.time())
-    kept = row.on_conflict_do_update(index_elements=["digest"], set_={"created_at": row.excluded.created_at})
-    connection.execute(kept)
+    upsert = row.on_conflict_do_update(index_elements=["digest"], set_={"created_at": row.excluded.created_at})
+    connection.execute(upsert)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who takes a run over."""
+    """The process and user that take over a run."""
 
     lease: RunLease
     lease_seconds: float
-    """Seconds."""
     leases: RunLeases
-    """Knows whether the run is still held."""
+    """Leases of this store, to determine whether the run is still held."""
     by: str | None
-    """Who decided what the run waited for."""
+    """The user who made the decisions."""
 
 
 def take_run(
-    connection: sa.Connection, database: Database, state: RunState, decided: Mapping[str, str], claim: Claim
+    connection: sa.Connection, database: Database, state: RunState, decisions_json: Mapping[str, str], claim: Claim
 ) -> tuple[int, bool]:
-    """Take a run that is not held, exactly as it was loaded, with decisions as JSON.
+    """Take over a run that is not held and has not changed since it was loaded. Insert decisions given as JSON.
 
     Returns:
-        Its version, and whether a cancel request is on record that was not carried out.
+        The run's version, and whether an open cancel request exists.
 
     Raises:
-        RunBusy: it is held, or another process was faster.
-        DecisionRefused: a decision was made before.
+        RunBusy: the run is held, or another process took it over first.
+        DecisionRefused: a confirmation was already decided.
     """
-    holder = find_owner(connection, database, claim.leases, state.run_id)
-    free = runs.c.owner.is_(None) if holder is None else runs.c.owner == holder.name
-    if holder is not None and holder.is_held:
-        free = sa.false()
-    elif holder is not None and not claim.leases.is_abandoned(holder.name):
-        free = sa.and_(free, runs.c.lease_until == holder.lease_until)  # it was not renewed meanwhile
-    taken = connection.execute(
+    owner = find_owner(connection, database, claim.leases, state.run_id)
+    is_free = runs.c.owner.is_(None) if owner is None else runs.c.owner == owner.name
+    if owner is not None and owner.is_held:
+        is_free = sa.false()
+    elif owner is not None and not claim.leases.is_abandoned(owner.name):
+        is_free = sa.and_(is_free, runs.c.lease_until == owner.lease_until)  # not renewed since it was read
+    row = connection.execute(
         sa.update(runs)
-        .where(runs.c.id == state.run_id, runs.c.version == state.version, runs.c.status.in_(OPEN), free)
+        .where(runs.c.id == state.run_id, runs.c.version == state.version, runs.c.status.in_(OPEN_STATUSES), is_free)
         .values(
             owner=claim.lease.name,
             lease_until=database.now + claim.lease_seconds,
@@ -150,7 +149,7 @@ def take_run(
         )
         .returning(runs.c.version, runs.c.cancel_requested)
     ).one_or_none()
-    if taken is None:
+    if row is None:
         raise RunBusy(f"run {state.run_id} is already in progress in another process")
     now = time.time()
     rows = [
@@ -161,21 +160,18 @@ def take_run(
             "decided_by": to_sql_text(claim.by),
             "decided_at": now,
         }
-        for key, body in decided.items()
+        for key, body in decisions_json.items()
     ]
     if rows:
         try:
             connection.execute(sa.insert(decisions), rows)
         except IntegrityError:
-            raise DecisionRefused(f"already decided: {', '.join(sorted(decided))}") from None
-    return int(taken[0]), bool(taken[1])
-
-
-# --- reading
+            raise DecisionRefused(f"already decided: {', '.join(sorted(decisions_json))}") from None
+    return int(row[0]), bool(row[1])
 
 
 def load_run(connection: sa.Connection, run_id: str) -> RunState:
-    """A run as it was last written; raises RunNotFound, or StoreError for one that cannot be read."""
+    """Return the last saved state of a run; raises RunNotFound, or StoreError if the rows are damaged."""
     columns = (runs.c.head, runs.c.state, runs.c.version, runs.c.status, runs.c.conversation_id, runs.c.turn)
     row = connection.execute(sa.select(*columns).where(runs.c.id == run_id)).one_or_none()
     if row is None:
@@ -185,24 +181,24 @@ def load_run(connection: sa.Connection, run_id: str) -> RunState:
         state = assemble(_parts(connection, run_id, row), earlier, row.version)
         state.decisions |= _load_decisions(connection, run_id)
     except (ValidationError, ValueError, KeyError, LookupError) as error:
-        raise StoreError(f"the run {run_id} cannot be read: {type(error).__name__}") from None
-    if row.status in OPEN:  # what is in the state may be ahead of the end, which was not written
+        raise StoreError(f"run {run_id} cannot be read: {type(error).__name__}") from None
+    if row.status in OPEN_STATUSES:  # the saved state may contain an end that was not committed to the row
         state.status = row.status
-    if row.status == "running":  # taken over: what it waited for is decided, or will be asked again
+    if row.status == "running":  # taken over: its confirmations are decided, or will be requested again
         state.pending = []
     return state
 
 
 def _load_decisions(connection: sa.Connection, run_id: str) -> dict[str, Decision]:
-    """What humans decided, also if the process that was told ended before its first step."""
-    found = sa.select(decisions.c.confirmation_id, decisions.c.decision).where(decisions.c.run_id == run_id)
-    return {key: _DECISION.validate_json(body) for key, body in connection.execute(found)}
+    """Return the decisions, including those of a process that ended before it saved a step."""
+    query = sa.select(decisions.c.confirmation_id, decisions.c.decision).where(decisions.c.run_id == run_id)
+    return {key: _DECISION.validate_json(body) for key, body in connection.execute(query)}
 
 
 def _parts(connection: sa.Connection, run_id: str, row: Any) -> Iterator[tuple[str, RowKind, str]]:
     yield "", "head", row.head
     yield "", "state", row.state
-    if row.status not in OPEN and (found := load_packed(connection, run_id)) is not None:
+    if row.status not in OPEN_STATUSES and (found := load_packed(connection, run_id)) is not None:
         yield from found.parts
     said = sa.select(messages.c.path, messages.c.body).where(messages.c.run_id == run_id)
     for path, body in connection.execute(said.order_by(messages.c.path, messages.c.n)):
@@ -213,52 +209,52 @@ def _parts(connection: sa.Connection, run_id: str, row: Any) -> Iterator[tuple[s
 
 
 def load_history(connection: sa.Connection, conversation_id: str, before_turn: int | None = None) -> list[str]:
-    """The messages of a conversation's turns that ended well, as JSON, in order."""
-    said = (
+    """Return the messages of a conversation's answered turns as JSON, in order."""
+    query = (
         sa.select(messages.c.body)
         .join(runs, runs.c.id == messages.c.run_id)
-        .where(runs.c.conversation_id == conversation_id, runs.c.status.in_(GOOD), messages.c.path == "")
+        .where(runs.c.conversation_id == conversation_id, runs.c.status.in_(ANSWERED_STATUSES), messages.c.path == "")
         .order_by(runs.c.turn, messages.c.n)
     )
     if before_turn is not None:
-        said = said.where(runs.c.turn < before_turn)
-    return list(connection.execute(said).scalars())
+        query = query.where(runs.c.turn < before_turn)
+    return list(connection.execute(query).scalars())
 
 
 def load_events(connection: sa.Connection, run_id: str, after: int) -> list[dict[str, Any]]:
-    """A run's events since number `after`; raises RunNotFound."""
-    found = sa.select(events.c.body).where(events.c.run_id == run_id, events.c.seq > after).order_by(events.c.seq)
-    bodies = list(connection.execute(found).scalars())
+    """Return a run's events with a number above `after`; raises RunNotFound."""
+    query = sa.select(events.c.body).where(events.c.run_id == run_id, events.c.seq > after).order_by(events.c.seq)
+    bodies = list(connection.execute(query).scalars())
     if not bodies:
         bodies = [body for seq, body in _load_packed(connection, run_id).events if seq > after]
-    return [json.loads(body) for body in bodies]  # of any size of number
+    return [json.loads(body) for body in bodies]  # unlike orjson, accepts integers of any size
 
 
 def load_spans(connection: sa.Connection, run_id: str) -> list[str]:
-    """The pieces of a run's trace; raises RunNotFound."""
+    """Return a run's spans as JSON lists; raises RunNotFound."""
     bodies = list(connection.execute(sa.select(spans.c.body).where(spans.c.run_id == run_id)).scalars())
     return bodies or [*_load_packed(connection, run_id).spans]
 
 
 def _load_packed(connection: sa.Connection, run_id: str) -> PackedRun:
-    """What was packed of a run, or nothing; raises RunNotFound."""
-    if (found := load_packed(connection, run_id)) is not None:
-        return found
+    """Return the packed rows of a run, or empty ones if it is not packed; raises RunNotFound."""
+    if (packed := load_packed(connection, run_id)) is not None:
+        return packed
     if connection.execute(sa.select(runs.c.no).where(runs.c.id == run_id)).one_or_none() is None:
         raise RunNotFound(f"there is no run {run_id!r}")
     return PackedRun((), (), ())
 
 
 def list_runs(connection: sa.Connection, database: Database, leases: RunLeases, query: RunQuery) -> list[RunInfo]:
-    """Runs as lists show them."""
+    """Return the matching runs, by default oldest first."""
     columns = [column for column in runs.c if column.name not in ("head", "state")]
-    found = sa.select(*columns, is_leased(database)).order_by(runs.c.no.desc() if query.newest_first else runs.c.no)
-    found = found.where(*_conditions(query))
+    select = sa.select(*columns, is_leased(database)).order_by(runs.c.no.desc() if query.newest_first else runs.c.no)
+    select = select.where(*_conditions(query))
     if query.limit is not None and not query.orphaned:
-        found = found.limit(query.limit)
+        select = select.limit(query.limit)
     infos = [
         _run_info(row, held=leases.is_held(row.owner, row.lease_boot, leased=bool(row.leased)))
-        for row in connection.execute(found)
+        for row in connection.execute(select)
     ]
     return [info for info in infos if info.orphaned][: query.limit] if query.orphaned else infos
 
@@ -270,9 +266,9 @@ def _conditions(query: RunQuery) -> Iterator[sa.ColumnElement[bool]]:
         yield runs.c.status == "running"
     if query.expired_at is not None:
         yield sa.and_(runs.c.status == "paused", runs.c.expires_at <= query.expired_at)
-    wanted = {runs.c.conversation_id: query.conversation_id, runs.c.agent: query.agent}
-    wanted |= {runs.c.user_id: query.user, runs.c.tenant: query.tenant}
-    for column, value in wanted.items():
+    filters = {runs.c.conversation_id: query.conversation_id, runs.c.agent: query.agent}
+    filters |= {runs.c.user_id: query.user, runs.c.tenant: query.tenant}
+    for column, value in filters.items():
         if value is not None:
             yield column == value
 

@@ -1,6 +1,6 @@
-"""The tables of a database, and how one comes from the version it has to the newest; for SQLite and PostgreSQL.
+"""The tables of a store, and the migrations between their versions, for SQLite and PostgreSQL.
 
-A migration that was released is never changed: what comes later is a migration of its own at the end of the list.
+A released migration is never changed: later changes are new migrations at the end of the list.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ runs = sa.Table(
     sa.Column("state", sa.Text, nullable=False),
     sa.UniqueConstraint("conversation_id", "turn"),
 )
-"""One row per run; `head` is written once, `state` with every step. The rest is columns because it is searched for.
+"""One row per run. `head` is written once, `state` with every step. The other columns are used in queries.
 
 `lease_until` is on the database's clock. `lease_boot`, for SQLite only, is on the machine's monotonic clock: processes
-of the boot that `owner` names compare with that one, whatever the time of day is set to.
+of the boot that `owner` names use it, because it does not depend on the time of day.
 """
 
 
-def _of_runs(name: str, *columns: sa.Column[Any]) -> sa.Table:
-    """Rows that belong to a run, and lie in the order of their key."""
+def _run_table(name: str, *columns: sa.Column[Any]) -> sa.Table:
+    """Return a table of rows that belong to a run, stored in the order of their key."""
     run = sa.Column("run_id", sa.Text, primary_key=True)
     return sa.Table(name, metadata, run, *columns, sqlite_with_rowid=False)
 
@@ -103,15 +103,15 @@ def _time(name: str) -> sa.Column[float]:
     return sa.Column(name, sa.Double, nullable=False)
 
 
-messages = _of_runs("agentsd_messages", _name("path"), _number("n"), _body())
-"""Of runs and their sub-runs. A conversation is the root messages of its turns that ended well."""
+messages = _run_table("agentsd_messages", _name("path"), _number("n"), _body())
+"""Messages of runs and sub-runs. A conversation consists of the root messages of its answered turns."""
 
-parts = _of_runs("agentsd_parts", _name("path"), _name("kind"), _number("n"), _body())
-"""Calls with their results, the trace, plans, sub-runs: what a run needs to go on besides its messages."""
+parts = _run_table("agentsd_parts", _name("path"), _name("kind"), _number("n"), _body())
+"""Everything else that a run needs to resume: calls with their results, the trace, plans, sub-runs."""
 
-events = _of_runs("agentsd_events", _number("seq"), _time("at"), _body())
+events = _run_table("agentsd_events", _number("seq"), _time("at"), _body())
 
-decisions = _of_runs(
+decisions = _run_table(
     "agentsd_decisions",
     _name("confirmation_id"),
     sa.Column("decision", sa.Text, nullable=False),
@@ -128,11 +128,11 @@ blueprints = sa.Table(
     sqlite_with_rowid=False,
 )
 
-spans = _of_runs("agentsd_spans", _number("version"), _body())
-"""Of a run's trace, what had ended by the write that made this version of the run: a JSON list."""
+spans = _run_table("agentsd_spans", _number("version"), _body())
+"""Spans of a run that ended before the write of this version, as a JSON list."""
 
-packed = _of_runs("agentsd_packed", sa.Column("body", sa.LargeBinary, nullable=False))
-"""The parts, events and spans of a run that has ended, compressed; see `packing`."""
+packed = _run_table("agentsd_packed", sa.Column("body", sa.LargeBinary, nullable=False))
+"""Compressed parts, events and spans of an ended run; see `packing`."""
 
 Migration = Callable[[sa.Connection], None]
 
@@ -148,30 +148,30 @@ def _traces(connection: sa.Connection) -> None:
 
 def _packed_runs(connection: sa.Connection) -> None:
     packed.create(connection)
-    known = {column["name"] for column in sa.inspect(connection).get_columns(runs.name)}
-    if runs.c.lease_boot.name not in known:  # a new database has it already: `_first` creates the table as it is now
+    columns = {column["name"] for column in sa.inspect(connection).get_columns(runs.name)}
+    if runs.c.lease_boot.name not in columns:  # a new database has it: `_first` creates the current table
         kind = runs.c.lease_boot.type.compile(connection.dialect)
         connection.exec_driver_sql(f"ALTER TABLE {runs.name} ADD COLUMN {runs.c.lease_boot.name} {kind}")
 
 
 MIGRATIONS: Sequence[Migration] = (_first, _traces, _packed_runs)
-"""The n-th brings a database to version n; each runs in the transaction of the whole upgrade."""
+"""The n-th migrates a database to version n. All run in one transaction."""
 
 
 def upgrade(connection: sa.Connection) -> int:
-    """Bring a database to the newest version, in the connection's transaction; returns the version it had.
+    """Migrate a database to the newest version in the connection's transaction, and return its earlier version.
 
     Raises:
-        StoreTooNew: it has a version that this code does not know.
+        StoreTooNew: the schema version is newer than this code supports.
     """
-    if connection.dialect.name == "postgresql":  # two processes that start at once must not both create tables
+    if connection.dialect.name == "postgresql":  # two processes that start concurrently must not both create tables
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
     versions.create(connection, checkfirst=True)
     version: int = connection.execute(sa.select(sa.func.coalesce(sa.func.max(versions.c.version), 0))).scalar_one()
     if version > len(MIGRATIONS):
         raise StoreTooNew(
-            f"the store has version {version} of its tables; this agentsd knows versions up to {len(MIGRATIONS)}: "
-            "use the agentsd that has written it, or a newer one"
+            f"the store has schema version {version}; this version of agentsd supports up to {len(MIGRATIONS)}: "
+            "upgrade agentsd"
         )
     for number, migrate in enumerate(MIGRATIONS[version:], start=version + 1):
         migrate(connection)

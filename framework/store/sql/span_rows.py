@@ -1,4 +1,4 @@
-"""A run's finished spans as a store keeps them: JSON, one piece a write."""
+"""JSON encoding of a run's spans: each write stores one JSON list."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _SPANS = TypeAdapter(list[SpanRecord])
 
 
 def encode_spans(spans: Sequence[SpanRecord]) -> str | None:
-    """A piece; none where there is nothing to keep. A trace that cannot be written is no reason for a run to fail."""
+    """Return the spans as a JSON list; None if there are none, or they cannot be serialized (logged, not raised)."""
     if not spans:
         return None
     try:
         return orjson.dumps(spans).decode()
     except TypeError as error:
-        log.warning("some spans of a run could not be kept: %s", error)
+        log.warning("some spans of a run were not stored: %s", error)
         return None
 
 
-def decode_spans(pieces: Iterable[str]) -> list[SpanRecord]:
-    """All of them, by when they began."""
-    found = [span for piece in pieces for span in _SPANS.validate_json(piece)]
-    return sorted(found, key=lambda span: span.start_ns)
+def decode_spans(bodies: Iterable[str]) -> list[SpanRecord]:
+    """Return the spans of several JSON lists, sorted by start."""
+    spans = [span for body in bodies for span in _SPANS.validate_json(body)]
+    return sorted(spans, key=lambda span: span.start_ns)

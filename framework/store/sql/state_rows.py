@@ -1,7 +1,7 @@
-"""A run's state in parts, so that a step writes only what has changed: pure functions over RunState.
+"""Splits a run's state into rows, so that a step writes only what has changed. Pure functions over RunState.
 
-The head never changes after the run has begun. The rest is small, but for what grows: messages, calls, the trace and
-sub-runs, which are parts of their own. A part that is written again takes the place of the one before.
+The `head` row never changes after the run has begun. Everything that grows (messages, calls, the trace, sub-runs) has
+rows of its own; the rest is one small `state` row. A row that is written again replaces the earlier one.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ _GROWING = frozenset({"history", "messages", "calls", "trace", "children", "plan
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """One row."""
+    """One row of a run's state."""
 
     path: str
-    """The sub-run it belongs to, as a JSON list; empty: the root run."""
+    """Path of the sub-run as a JSON list; empty for the root run."""
     kind: RowKind
     n: int
-    """Its place among those of its kind."""
+    """Position among the rows of its kind."""
     body: str
     """JSON."""
 
 
 @dataclass(slots=True)
 class _Written:
-    """What of a run, or of a sub-run, was written so far."""
+    """The parts of a run or sub-run that were written so far."""
 
     messages: list[BaseModel] = field(default_factory=list)
     trace: list[BaseModel] = field(default_factory=list)
@@ -72,17 +72,17 @@ class _Written:
 
 
 class StateDiff:
-    """Remembers what was written of a run, and says what is to be written now."""
+    """Tracks the written parts of a run, and returns the rows that changed since the last write."""
 
     def __init__(self) -> None:
         self._written: dict[tuple[str, ...], _Written] = {}
 
     def changes(self, state: RunState) -> list[StateRow]:
-        """What has changed since the last time, sub-runs included; the root's own `state` is always part of it."""
+        """Return the rows that changed since the last call, including sub-runs. The root `state` row always counts."""
         return list(self._changes(state))
 
     def mark_written(self, state: RunState) -> None:
-        """Take a state as written: it was just loaded."""
+        """Treat a state that was just loaded as written."""
         for _ in self._changes(state):
             pass
 
@@ -101,9 +101,9 @@ class StateDiff:
         if state.plan is not written.plan:
             written.plan = state.plan
             yield StateRow(path, "plan", 0, _json(state.plan) if state.plan else "null")
-        if (state.session or written.session != "{}") and (kept := json.dumps(state.session)) != written.session:
-            written.session = kept
-            yield StateRow(path, "session", 0, kept)
+        if (state.session or written.session != "{}") and (session := json.dumps(state.session)) != written.session:
+            written.session = session
+            yield StateRow(path, "session", 0, session)
         if state.decisions and (decisions := _DECISIONS.dump_json(state.decisions)) != written.decisions:
             written.decisions = decisions
             yield StateRow(path, "decisions", 0, decisions.decode())
@@ -115,31 +115,31 @@ class StateDiff:
             yield from self._changes(child)
 
 
-_REST = set(_HEAD | _GROWING)  # pydantic wants a set
+_REST = set(_HEAD | _GROWING)  # pydantic accepts no frozenset
 
 
 def head_json(state: RunState) -> str:
-    """What never changes in a run."""
+    """Return the fields that never change during a run, as JSON."""
     return state.model_dump_json(include=set(_HEAD), exclude_defaults=True)
 
 
 def history_rows(state: RunState) -> list[StateRow]:
-    """The messages that a caller handed in with a run."""
+    """Return the rows of the history that the caller passed with a run."""
     return [StateRow("", "history", n, _json(message)) for n, message in enumerate(state.history)]
 
 
-def is_progress(part: StateRow) -> bool:
-    """Does the run come further with this: a message, or the result of a call?"""
-    return part.kind in ("message", "trace")
+def is_progress(row: StateRow) -> bool:
+    """Return whether the row means progress of the run: a message, or the result of a call."""
+    return row.kind in ("message", "trace")
 
 
 def assemble(parts: Iterable[tuple[str, RowKind, str]], history: Sequence[str], version: int) -> RunState:
-    """Put a run together again; raises ValueError where something is missing or cannot be read.
+    """Rebuild a run's state from its rows; raises ValueError if rows are missing or damaged.
 
     Args:
-        parts: path, kind and body; those of a kind in their order.
-        history: of a run in a conversation, the messages before it.
-        version: the record's number.
+        parts: path, kind and body of each row, in order within each kind.
+        history: for a run in a conversation, the earlier messages as JSON.
+        version: the version of the run's record.
     """
     runs: dict[str, dict[str, list[str]]] = {}
     for path, kind, body in parts:
@@ -157,7 +157,7 @@ def assemble(parts: Iterable[tuple[str, RowKind, str]], history: Sequence[str], 
 
 
 def _run_json(bodies: Mapping[str, list[str]], children: Iterable[tuple[str, str]], rest: Mapping[str, str]) -> str:
-    """A run as JSON, of what was written of it: the texts themselves, since no reader in between takes every number."""
+    """Join the JSON texts of a run's rows. They are not parsed, because not every parser keeps every number."""
     calls = ((orjson.loads(body)["call"]["id"], body) for body in bodies.get("call", ()))
     fields = {
         "messages": _json_array(bodies.get("message", ())),
@@ -170,8 +170,8 @@ def _run_json(bodies: Mapping[str, list[str]], children: Iterable[tuple[str, str
         "children": _json_object(children),
         **rest,
     }
-    known = (bodies[kind][0].strip()[1:-1] for kind in ("head", "state"))
-    return "{" + ",".join([*filter(None, known), _json_object(fields.items())[1:-1]]) + "}"
+    own_fields = (bodies[kind][0].strip()[1:-1] for kind in ("head", "state"))
+    return "{" + ",".join([*filter(None, own_fields), _json_object(fields.items())[1:-1]]) + "}"
 
 
 def _json_array(bodies: Iterable[str]) -> str:
@@ -183,7 +183,7 @@ def _json_object(members: Iterable[tuple[str, str]]) -> str:
 
 
 def _appended(path: str, kind: RowKind, written: list[BaseModel], now: Sequence[BaseModel]) -> Iterator[StateRow]:
-    """What was added at the end; the last one of before may have been replaced."""
+    """Yield rows for items appended since the last write, and for the last written item if it was replaced."""
     start = len(written)
     if start and now[start - 1] is not written[-1]:
         start -= 1

@@ -1,4 +1,4 @@
-"""The durable store: SQLAlchemy Core over SQLite or PostgreSQL, the same code for both."""
+"""The durable store: SQLAlchemy Core over SQLite or PostgreSQL, with the same code for both."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from framework.types.trace import SpanRecord
 
 
 class SqlStore:
-    """Keeps everything in a database. Make one with `SqlStore.open`; several processes may use the same database."""
+    """A store in a database, which several processes may share. Create one with `SqlStore.open`."""
 
     durable = True
     keeps_spans = True
@@ -50,38 +50,37 @@ class SqlStore:
         self._database, self._statements = database, Statements(database)
         self._leases = RunLeases(local=database.is_sqlite)
         self._known_blueprints: dict[str, float] = {}
-        """When they were last put on record."""
+        """When each blueprint was last written, by digest, in seconds on the monotonic clock."""
 
     @classmethod
     async def open(
         cls, url: str, root: Path, *, lease_seconds: float = LEASE_SECONDS, retry_seconds: float = DEFAULT_RETRY_SECONDS
     ) -> SqlStore:
-        """Open a database, and bring its tables up to date.
+        """Open a database, and migrate its tables to the current version.
 
         Args:
-            url: `sqlite:///state.db` (relative to `root`; four slashes: absolute) or `postgresql://…`.
-            root: a folder.
-            lease_seconds: seconds without a sign of life after which another process may take a run over.
+            url: `sqlite:///state.db` (relative to `root`; absolute with four slashes) or `postgresql://…`.
+            root: base folder for a relative path.
+            lease_seconds: how long after the last renewal another process may take over a run.
             retry_seconds: how long to retry while PostgreSQL is unreachable or a SQLite file is locked.
 
         Raises:
-            ConfigError: the URL cannot be used.
-            StoreError: the database cannot be opened; StoreTooNew: a newer version has written it.
+            ConfigError: the URL is invalid.
+            StoreError: the database cannot be opened (StoreTooNew: a newer version of agentsd wrote it).
         """
         return cls(
             await Database.open(url, root, retry_seconds=retry_seconds), lease_seconds, database_paths(url, root)
         )
 
     async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
-        """One transaction: the conversation claimed, the run and the user's message inserted."""
+        """Claim the conversation and insert the run with the user's message, in one transaction."""
         diff, batch = StateDiff(), RowBatch()
         try:
             batch.add(state.run_id, diff.changes(state))
-            given = [] if conversation else history_rows(state)
-            batch.add(state.run_id, given)
+            batch.add(state.run_id, [] if conversation else history_rows(state))
             row: dict[str, Any] = {"head": head_json(state), "state": batch.state}
         except (PydanticSerializationError, TypeError, ValueError) as error:
-            raise StoreError(f"the run cannot be written as JSON: {type(error).__name__}") from None
+            raise StoreError(f"the run cannot be serialized as JSON: {type(error).__name__}") from None
         is_new = blueprint is not None and self._needs_blueprint_write(blueprint)
         lease = self._leases.new()
 
@@ -100,14 +99,14 @@ class SqlStore:
         return record
 
     async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
-        """One transaction: the run claimed, the decisions inserted."""
-        decided = {key: decision.model_dump_json() for key, decision in decisions.items()}
+        """Claim the run and insert the decisions, in one transaction."""
+        bodies = {key: decision.model_dump_json() for key, decision in decisions.items()}
         lease = self._leases.new()
 
         claim = sql_runs.Claim(lease, self.lease_seconds, self._leases, by)
 
         def work(connection: sa.Connection) -> tuple[int, bool]:
-            return sql_runs.take_run(connection, self._database, state, decided, claim)
+            return sql_runs.take_run(connection, self._database, state, bodies, claim)
 
         diff = StateDiff()
         record = await self._claim(state, diff, lease, work)
@@ -115,79 +114,79 @@ class SqlStore:
         return record
 
     async def load_run(self, run_id: str) -> RunState:
-        """A run as it was last written."""
+        """Return the last saved state of a run."""
         return await self._database.read(lambda connection: sql_runs.load_run(connection, run_id))
 
     async def runs(self, query: RunQuery | None = None) -> Sequence[RunInfo]:
-        """All runs, or some."""
-        wanted = query or RunQuery()
+        """Return the matching runs, by default oldest first."""
+        run_filter = query or RunQuery()
         return await self._database.read(
-            lambda connection: sql_runs.list_runs(connection, self._database, self._leases, wanted)
+            lambda connection: sql_runs.list_runs(connection, self._database, self._leases, run_filter)
         )
 
     async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
-        """What a run has told."""
+        """Return the events of a run."""
         return await self._database.read(lambda connection: sql_runs.load_events(connection, run_id, after))
 
     async def spans(self, run_id: str) -> Sequence[SpanRecord]:
-        """The run's trace."""
-        pieces = await self._database.read(lambda connection: sql_runs.load_spans(connection, run_id))
-        return decode_spans(pieces)
+        """Return the spans of a run."""
+        bodies = await self._database.read(lambda connection: sql_runs.load_spans(connection, run_id))
+        return decode_spans(bodies)
 
     async def request_cancel(self, run_id: str) -> bool:
-        """Persist the request for the process that holds the run."""
+        """Save the request for the process that holds the run."""
 
         def work(connection: sa.Connection) -> bool:
-            holder = find_owner(connection, self._database, self._leases, run_id)
-            if holder is None and not connection.execute(sa.select(runs.c.no).where(runs.c.id == run_id)).one_or_none():
+            owner = find_owner(connection, self._database, self._leases, run_id)
+            if owner is None and not connection.execute(sa.select(runs.c.no).where(runs.c.id == run_id)).one_or_none():
                 raise RunNotFound(f"there is no run {run_id!r}")
-            if holder is None or not holder.is_held:
+            if owner is None or not owner.is_held:
                 return False
-            asked = sa.update(runs).where(runs.c.id == run_id, runs.c.owner == holder.name, runs.c.status == "running")
-            return connection.execute(asked.values(cancel_requested=True)).rowcount > 0
+            request = sa.update(runs).where(runs.c.id == run_id, runs.c.owner == owner.name, runs.c.status == "running")
+            return connection.execute(request.values(cancel_requested=True)).rowcount > 0
 
         return await self._database.write(work)
 
     async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
-        """Sign of life for all of them in one statement."""
-        mine = sa.update(runs).where(
+        """Renew all leases in one statement."""
+        own_runs = sa.update(runs).where(
             runs.c.id.in_(sorted(run_ids)), runs.c.owner.startswith(self._leases.name, autoescape=True)
         )
         lease_seconds = {
             "lease_until": self._database.now + self.lease_seconds,
             "lease_boot": self._leases.boot_lease(self.lease_seconds),
         }
-        renewed = mine.values(**lease_seconds).returning(runs.c.id, runs.c.cancel_requested)
+        renewed = own_runs.values(**lease_seconds).returning(runs.c.id, runs.c.cancel_requested)
         rows = await self._database.write(lambda connection: connection.execute(renewed).all())
         return {run_id: bool(cancelled) for run_id, cancelled in rows}
 
     async def blueprint(self, digest: str) -> Blueprint | None:
-        """What was kept of an agent."""
-        found = sa.select(blueprints.c.files).where(blueprints.c.digest == digest)
-        files = await self._database.read(lambda connection: connection.execute(found).scalar_one_or_none())
+        """Return a stored blueprint, or None."""
+        select = sa.select(blueprints.c.files).where(blueprints.c.digest == digest)
+        files = await self._database.read(lambda connection: connection.execute(select).scalar_one_or_none())
         return Blueprint(digest, orjson.loads(files)) if files else None
 
     async def conversation(self, conversation_id: str) -> Conversation:
-        """A conversation with the messages of its turns that ended well."""
+        """Return a conversation with the messages of its answered turns. Delete it first if it has expired."""
         while True:
-            found = await self._database.read(
+            conversation = await self._database.read(
                 lambda connection: sql_conversations.load_conversation(connection, conversation_id)
             )
-            if found is not None:
-                return found
+            if conversation is not None:
+                return conversation
             await self._database.write(lambda c: sql_conversations.delete_expired(c, time.time(), conversation_id))
 
     async def conversations(self, query: ConversationQuery | None = None) -> Sequence[ConversationInfo]:
-        """All conversations, or some."""
-        wanted = query or ConversationQuery()
-        return await self._database.read(lambda connection: sql_conversations.list_conversations(connection, wanted))
+        """Return the matching conversations, latest turn first."""
+        filters = query or ConversationQuery()
+        return await self._database.read(lambda connection: sql_conversations.list_conversations(connection, filters))
 
     async def replace_session(self, conversation: Conversation) -> None:
-        """Compare-and-set on the number of turns."""
+        """Save session values, compare-and-set on the number of turns."""
         await self._database.write(lambda connection: sql_conversations.replace_session(connection, conversation))
 
     async def delete_conversation(self, conversation_id: str) -> int:
-        """One transaction: the conversation, its runs, and all that is on record of them."""
+        """Delete a conversation and its runs, in one transaction."""
         return await self._database.write(
             lambda connection: sql_conversations.delete_conversation(
                 connection, self._database, self._leases, conversation_id
@@ -195,7 +194,7 @@ class SqlStore:
         )
 
     async def prune(self, before: float | None, now: float, *, dry_run: bool = False) -> Pruned:
-        """In many small transactions: runs go on meanwhile."""
+        """Delete old data in many small transactions, so that runs can write between them."""
         if dry_run:
             return await self._database.read(lambda c: sql_conversations.count_prunable(c, before, now))
         pruned = await self._repeat(lambda c: sql_conversations.delete_expired(c, now))
@@ -206,14 +205,14 @@ class SqlStore:
         return replace(pruned, freed_bytes=await shrink(self._database, self._is_idle))
 
     async def _is_idle(self) -> bool:
-        """Whether no run is in progress, so that a longer write disturbs none."""
+        """Return whether no run is in progress, so that a longer write delays none."""
         in_progress = RunQuery(statuses=frozenset[Status](("running",)))
         return not any(info.held for info in await self.runs(in_progress))
 
-    async def _repeat(self, forget: Work[Pruned]) -> Pruned:
-        """Repeat a piece of work until it finds nothing more to do."""
+    async def _repeat(self, delete: Work[Pruned]) -> Pruned:
+        """Repeat a transaction until it deletes nothing more; return the totals."""
         total = Pruned()
-        while (some := await self._database.write(forget)) != Pruned():
+        while (some := await self._database.write(delete)) != Pruned():
             total = Pruned(total.runs + some.runs, total.conversations + some.conversations)
         return total
 
@@ -222,21 +221,21 @@ class SqlStore:
         await self._database.close()
 
     def _needs_blueprint_write(self, blueprint: Blueprint) -> bool:
-        """Is a blueprint to be put on record: for the first time, or once more, so that it is not deleted as unused?"""
+        """Return whether to write a blueprint: it is new, or it may soon be deleted as unused."""
         written = self._known_blueprints.get(blueprint.digest)
         return written is None or time.monotonic() > written + sql_conversations.UNUSED_BLUEPRINT_SECONDS / 4
 
     async def _claim(
         self, state: RunState, diff: StateDiff, lease: RunLease, work: Work[tuple[int, bool]]
     ) -> SqlRecord:
-        """The record of a run that a transaction brings under a hold.
+        """Execute a transaction that claims a run, and return the run's record.
 
-        The transaction gives the run's version, and whether somebody wants the run to end.
+        `work` returns the run's version, and whether a cancel request exists. If it fails, the lease ends.
         """
 
         def committed(connection: sa.Connection) -> tuple[int, bool] | None:
-            held = sa.select(runs.c.version, runs.c.cancel_requested)
-            row = connection.execute(held.where(runs.c.id == state.run_id, runs.c.owner == lease.name)).one_or_none()
+            columns = sa.select(runs.c.version, runs.c.cancel_requested)
+            row = connection.execute(columns.where(runs.c.id == state.run_id, runs.c.owner == lease.name)).one_or_none()
             return row and (row[0], bool(row[1]))
 
         try:

@@ -95,7 +95,7 @@ def test_a_plan_is_rejected_by_the_name_in_the_hint(project: Path) -> None:
     assert waiting.returncode == 3
     assert "--approve plan (or --reject plan; " in waiting.stderr
     done = agentsd("runs", "decide", "last", "--reject", "plan", cwd=project)
-    assert (done.returncode, "nothing named" in done.stderr) == (0, False), done.stderr
+    assert (done.returncode, "no pending decision" in done.stderr) == (0, False), done.stderr
 
 
 def test_a_rejected_edit_prints_the_reason(project: Path) -> None:

@@ -264,7 +264,7 @@ def test_a_decision_counts_once_and_only_for_what_is_asked_of_those_it_concerns(
                 await runtime.cancel(first.run_id, **wrong)
         with pytest.raises(RunNotFound):
             await runtime.resume("run_unknown", {asked: Approve()})
-        with pytest.raises(RequestError, match="nothing named x is asked"):
+        with pytest.raises(RequestError, match="no pending decision x; pending: "):
             await runtime.resume(first.run_id, {"x": Approve()}, **own)
         async with runtime.resume_stream(first.run_id, {asked: Approve()}, **own) as stream:
             await shop.began.wait()  # the run is in progress for as long as it takes

@@ -85,7 +85,7 @@ def test_a_locked_file_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
             await runtime.run("go")
             with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as other:
                 other.execute("BEGIN EXCLUSIVE")
-                with pytest.raises(StoreError, match="locked; another process holds it"):
+                with pytest.raises(StoreError, match="locked; another process is using it"):
                     await runtime.run("go")
                 assert len(await runtime.store.runs()) == 1, "reading goes on"
             assert (await runtime.run("go")).output == "two"
@@ -95,7 +95,13 @@ def test_a_locked_file_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(b"this is a text, not a database" * 100, "not a database; it is something else, or damaged")]
+    ("content", "said"),
+    [
+        (
+            b"this is a text, not a database" * 100,
+            "not a database; move the file away, or set `store.url` to another one",
+        )
+    ],
 )
 def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, content: bytes, said: str) -> None:
     file = tmp_path / "state.db"
@@ -131,7 +137,7 @@ def test_a_damaged_file_is_an_error_for_those_who_need_what_is_damaged(tmp_path:
         async with Runtime.open(
             project(tmp_path), tools=[fill], models=models, store=url_of(tmp_path), watch=False
         ) as runtime:
-            with pytest.raises(StoreError, match="it is damaged: restore a copy") as raised:
+            with pytest.raises(StoreError, match="the file is damaged: restore a backup") as raised:
                 await runtime.store.load_run(run_id)
         assert "xxx" not in str(raised.value), "what is in it is nobody's business"
 
@@ -153,7 +159,7 @@ def test_a_file_that_is_taken_away_is_not_written_on(tmp_path: Path, replaced: b
             if replaced:
                 await (await SqlStore.open(url_of(tmp_path), tmp_path)).close()
             for _ in range(2):
-                with pytest.raises(StoreError, match="deleted or replaced while it was in use; start again"):
+                with pytest.raises(StoreError, match="deleted or replaced while in use; restart the process"):
                     await runtime.run("go")
                 with pytest.raises(StoreError, match="deleted or replaced"):
                     await runtime.store.runs()
@@ -169,7 +175,7 @@ def test_what_a_newer_version_has_written_is_not_touched(store_url: str) -> None
         insert = f"INSERT INTO agentsd_schema (version, applied_at) VALUES ({newer}, 0)"
         await store._database.write(lambda connection: connection.exec_driver_sql(insert))
         await store.close()
-        with pytest.raises(StoreTooNew, match=f"version {newer} of its tables; this agentsd knows versions up to"):
+        with pytest.raises(StoreTooNew, match=f"schema version {newer}; this version of agentsd supports up to"):
             await SqlStore.open(store_url, Path("/"))
 
     asyncio.run(main())
@@ -189,7 +195,7 @@ def test_two_processes_that_start_at_once_make_the_tables_once(store_url: str) -
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("state.db", "store.url is no URL"),
+        ("state.db", "store.url is not a valid URL"),
         ("mysql://root:secret@host/x", "mysql is not supported"),
         ("sqlite://", "SQLite needs a file"),
         ("sqlite:///:memory:", "SQLite needs a file"),
@@ -243,7 +249,7 @@ def test_a_name_that_no_database_takes_is_refused(tmp_path: Path, name: str, val
         async with Runtime.open(
             project(tmp_path), tools=[fill], models=models, store=url_of(tmp_path), watch=False
         ) as runtime:
-            with pytest.raises(RequestError, match=f"{name}: at most 200 printable characters"):
+            with pytest.raises(RequestError, match=f"{name}: expected at most 200 printable characters"):
                 await runtime.run("go", **{name: value})  # type: ignore[arg-type]
             assert await runtime.store.runs() == []
 

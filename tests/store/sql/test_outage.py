@@ -120,7 +120,7 @@ def test_a_run_that_lost_its_server_is_resumed_by_its_own_process_at_once(
         async with Runtime.open(
             project(tmp_path), tools=weather.tools(), models=models, store=store, watch=False
         ) as runtime:
-            with pytest.raises(StoreError, match=r"store postgresql://.* refused; is its server there"):
+            with pytest.raises(StoreError, match=r"store postgresql://.* refused; start the database server"):
                 await runtime.run("go", conversation="c")
             with pytest.raises(StoreError):
                 await runtime.orphans()

@@ -117,7 +117,7 @@ def test_a_large_file_of_an_older_version_is_left_alone_and_the_log_says_what_to
         await store.close()
 
     asyncio.run(main())
-    assert "MB of the store's file are free; with no process using it, run: sqlite3 FILE" in caplog.text
+    assert "MB of the store file are free; while no process uses it, run: sqlite3 FILE" in caplog.text
 
 
 def test_runs_are_begun_and_written_while_the_file_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
