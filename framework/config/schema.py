@@ -25,7 +25,7 @@ EditorSchema = dict[str, Any]
 _DURATION: EditorSchema = {
     "type": ["string", "number"],
     "pattern": r"^(?=.*[1-9])\d+(\.\d+)?\s*(ms|s|m|h|d)$",
-    "patternErrorMessage": "a duration is written like 500ms, 90s, 15m, 24h or 30d",
+    "patternErrorMessage": "invalid duration: write it as 500ms, 90s, 15m, 24h or 30d",
     "exclusiveMinimum": 0,
 }
 _VARIABLE = r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}"

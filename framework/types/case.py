@@ -1,6 +1,6 @@
-"""Cases beside an agent, as typed data: what is said to it, how its model answers, and what must come of it.
+"""Test cases of agents as typed data: messages, scripted model answers, and expectations.
 
-A file `agents.d/NAME.test.yaml` holds cases of the agent `NAME`.
+A file `agents.d/NAME.test.yaml` contains the cases of the agent `NAME`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ def _listed(value: Any) -> Any:
 
 
 def _only_one(model: Frozen, *names: str) -> None:
-    """Raise ValueError unless exactly one of these keys is written."""
-    written = [name for name in names if getattr(model, name) is not None]
-    if len(written) != 1:
-        found = f"; there are {' and '.join(written)}" if written else ""
-        raise ValueError(f"write exactly one of {', '.join(names)}{found}")
+    """Raise ValueError unless exactly one of these keys is set."""
+    present = [name for name in names if getattr(model, name) is not None]
+    if len(present) != 1:
+        suffix = f"; found {' and '.join(present)}" if present else ""
+        raise ValueError(f"write exactly one of {', '.join(names)}{suffix}")
 
 
 def _some(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if not values:
-        raise ValueError("at least one is needed")
+        raise ValueError("at least one value is required")
     return values
 
 
@@ -51,48 +51,48 @@ Tools = Annotated[
 
 
 class ScriptedCall(Frozen):
-    """The model asks for one tool."""
+    """A tool call in a scripted answer."""
 
     call: Text
-    """The tool's name."""
+    """Name of the tool."""
     arguments: dict[str, Any] = {}
-    """Its arguments."""
+    """Arguments of the call."""
 
 
 class ScriptedAnswer(Frozen):
-    """One answer of the model, in the order in which it is asked."""
+    """The scripted answer to one model call. Answers are used in order."""
 
     call: Text | None = None
-    """It asks for this tool."""
+    """Tool that the model calls."""
     arguments: dict[str, Any] = {}
-    """The arguments of `call`."""
+    """Arguments of `call`."""
     calls: Annotated[tuple[ScriptedCall, ...], AfterValidator(_some)] | None = None
-    """It asks for several tools at once."""
+    """Several tools that the model calls in one turn."""
     say: Text | None = None
-    """It says this; in a run without a plan that is the answer."""
+    """Text of the model's message. In a run without a plan, this is the answer."""
     plan: PlanDraft | None = None
-    """It proposes this plan."""
+    """Plan that the model proposes."""
     fail: Text | None = None
-    """The provider fails with this message."""
+    """Message of a provider error that the model call fails with."""
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> ScriptedAnswer:
         _only_one(self, "call", "calls", "say", "plan", "fail")
         if self.call is None and "arguments" in self.model_fields_set:
-            raise ValueError("`arguments` belongs beside `call`")
+            raise ValueError("`arguments` requires `call`")
         return self
 
     @property
     def tool_calls(self) -> tuple[ScriptedCall, ...]:
-        """The tools it asks for."""
+        """The tool calls of the answer."""
         return self.calls or ((ScriptedCall(call=self.call, arguments=self.arguments),) if self.call else ())
 
 
 class Failure(Frozen):
-    """The tool fails, and the model is told this."""
+    """A failure of a tool call."""
 
     fail: Text
-    """What the model is told."""
+    """Error message that the model receives."""
 
 
 def _text_or_failure(value: Any) -> str:
@@ -110,14 +110,14 @@ ToolAnswers = Annotated[
 
 
 class LongDecision(Frozen):
-    """What the human says, with words of their own."""
+    """A decision with a text or edited arguments."""
 
     reject: Text | None = None
-    """No, and why."""
+    """Reject the call, with this reason."""
     respond: Text | None = None
-    """No; take this text as the result. A plan is made anew with it in mind."""
+    """Do not execute the call; use this text as its result. A plan is revised with this text as feedback."""
     edit: dict[str, Any] | None = None
-    """Yes, with these arguments; for a plan: this plan."""
+    """Approve the call with these arguments; for a plan, approve this plan instead."""
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> LongDecision:
@@ -136,7 +136,7 @@ CaseDecision = Annotated[
 
 
 def to_decision(written: CaseDecision) -> Decision:
-    """A decision as the runtime takes it."""
+    """Convert a decision of a case file to the type that the runtime accepts."""
     if isinstance(written, str):
         return Approve() if written == "approve" else Reject()
     if written.edit is not None:
@@ -145,59 +145,60 @@ def to_decision(written: CaseDecision) -> Decision:
 
 
 class Expect(Frozen):
-    """What must come of a case. Tools are names or globs; an empty list means: none at all."""
+    """Expectations of a case. Tools are names or globs; an empty list means none."""
 
     offered: Tools | None = None
-    """The model is offered these tools, among others."""
+    """Tools that the model is offered; others may be offered as well."""
     not_offered: Tools | None = None
-    """It is offered none of these."""
+    """Tools that the model is not offered."""
     called: Tools | None = None
-    """These tools are called in this order; others may be called between them."""
+    """Tools that are called in this order; other calls may come between them."""
     called_exactly: Tools | None = None
-    """These tools are called in this order, and no others."""
+    """Tools that are called in this order, and no others."""
     not_called: Tools | None = None
-    """None of these is called. A call that was denied, rejected or waits was not made."""
+    """Tools that are not called. Denied, rejected and pending calls do not count as calls."""
     arguments: dict[ToolPattern, dict[str, Any]] = {}
-    """By tool: one of its calls, made or asked for, has these arguments among others; texts may be globs."""
+    """Arguments by tool. At least one requested call of the tool has these arguments; strings may be globs."""
     denied: Tools | None = None
-    """Calls of these tools are refused, by a rule or by a human."""
+    """Tools with a call that is denied by a rule or rejected by a person."""
     asked: Tools | None = None
-    """A human is asked about these tools; `plan` is the plan itself."""
+    """Tools that need a person's decision; `plan` stands for the plan."""
     plan: Tools | None = None
-    """The last plan has these steps in this order, others between them: names of tools, or ids of steps."""
+    """Steps of the last plan in this order, as tool names or step ids; other steps may come between them."""
     output: Texts | None = None
-    """The last answer contains these texts."""
+    """Texts that the last answer contains."""
     output_matches: Regex | None = None
-    """A regular expression that is found in the last answer."""
+    """Regular expression that matches somewhere in the last answer."""
     status: Literal["completed", "stopped", "paused", "cancelled", "failed"] | None = None
-    """How the last run ends. Where neither this nor `finish_reason` is written, it must not fail."""
+    """Status of the last run. If neither `status` nor `finish_reason` is set, the run must not fail."""
     finish_reason: Text | None = None
-    """Why it ends: `final`, `confirmation`, the key of a limit, or an error's code."""
+    """Finish reason of the last run: `final`, `confirmation`, the key of a limit, or the code of an error."""
     max_steps_used: PositiveInt | None = None
-    """It takes no more model turns than these."""
+    """Maximum number of model turns that the run uses."""
 
 
 class Case(Frozen):
-    """One case: a conversation with an agent, and what is expected of it."""
+    """A test case: messages to an agent, and the expected outcome."""
 
     name: Text
-    """Unique in its file."""
+    """Name of the case, unique in its file."""
     agent: AgentName | None = None
-    """Whom it is about; missing: the agent that the file is named after."""
+    """Agent under test. Default: the agent that the file is named after."""
     message: Text | None = None
-    """What the user says."""
+    """Message of the user."""
     turns: Annotated[tuple[Text, ...], AfterValidator(_some)] | None = None
-    """What the user says, turn by turn, in one conversation."""
+    """Messages of the user in one conversation, one run each."""
     inputs: dict[str, Any] = {}
     """Values for the variables that the agent declares."""
     model: tuple[ScriptedAnswer, ...] | None = None
-    """How the model answers; missing: the agent runs on `offline`."""
+    """Scripted answers of the model. Default: the agent runs on `offline`."""
     results: dict[Text, ToolAnswers] = {}
-    """What tools answer instead of being called: a text, `{fail: TEXT}`, or several one after the other."""
+    """Results by tool, returned instead of calling it: a text, `{fail: TEXT}`, or a list with one item per call, whose
+    last item repeats."""
     decisions: dict[Text, CaseDecision] = {}
-    """What a human decides, by the tool that is asked about (`plan` for the plan), or by the question's id."""
+    """Decisions of a person, by tool (`plan` for the plan) or by the id of the confirmation."""
     expect: Expect = Expect()
-    """What must come of it."""
+    """Expected outcome."""
 
     @model_validator(mode="after")
     def _says_something(self) -> Case:
@@ -208,19 +209,19 @@ class Case(Frozen):
     @classmethod
     def _no_sub_agents(cls, results: dict[str, tuple[str | Failure, ...]]) -> dict[str, tuple[str | Failure, ...]]:
         if agents := [name for name in results if name.startswith(SUB_AGENT_PREFIX)]:
-            raise ValueError(f"{agents[0]} is a sub-agent: it takes its part in the case, script its answers")
+            raise ValueError(f"{agents[0]} is a sub-agent and runs as part of the case: script its answers in `model`")
         return results
 
     @property
     def messages(self) -> tuple[str, ...]:
-        """What the user says, turn by turn."""
+        """The messages of the user, one per turn."""
         return self.turns or ((self.message,) if self.message else ())
 
 
 class CaseFile(Frozen):
-    """A file of cases: `agents.d/NAME.test.yaml`."""
+    """A file of test cases, `agents.d/NAME.test.yaml`."""
 
     version: Annotated[Literal[1], BeforeValidator(check_version)] = 1
     """Version of this file format."""
     cases: tuple[Case, ...]
-    """Each is carried out by itself."""
+    """The cases. Each runs independently."""

@@ -1,4 +1,4 @@
-"""One change of a configuration, and which way it goes."""
+"""A change of a configuration key and its effect on permissions."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from framework.types.text import shorten
 
 ChangeEffect = Literal["widens", "tightens", "neutral"]
 _MAX_VALUE_CHARS = 60
-"""Length of a shown value."""
+"""Maximum length of a value in the text of a change."""
 
 
 class Change(Frozen):
-    """A key of an agent's file, or of `agentsd.yaml`, that says something else than before."""
+    """A changed key of an agent file or of `agentsd.yaml`."""
 
     agent: str
-    """The agent's name, or `agentsd.yaml`."""
+    """Name of the agent, or `agentsd.yaml`."""
     key: str
-    """Such as `runtime_policy.max_steps`; empty when the whole agent came or went."""
+    """Key such as `runtime_policy.max_steps`; empty if the whole agent was added or removed."""
     before: Any = None
+    """Previous value."""
     after: Any = None
+    """New value."""
     effect: ChangeEffect
-    """Whether the agent may now do more, less, or neither."""
+    """Whether the agent has more permissions (`widens`), fewer (`tightens`), or the same (`neutral`)."""
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Return the change as one line of text."""
         if not self.key:
             return f"{self.agent}: {'added' if self.after else 'removed'} ({self.effect})"
         return f"{self.agent}: {self.key}: {_text(self.before)} -> {_text(self.after)} ({self.effect})"

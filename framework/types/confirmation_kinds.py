@@ -1,4 +1,4 @@
-"""The kinds of confirmations: what a person is asked for, and which decisions answer it."""
+"""Kinds of confirmations, and the decisions that each accepts."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from typing import Literal
 
 ConfirmationKind = Literal["tool", "plan", "question", "ask_user", "step"]
 STEP_PREFIX = "failed-"
-"""Begins the last part of the id of each confirmation about a failed step."""
+"""Prefix of the last part of the id of confirmations about failed plan steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class KindTraits:
-    """What is the same for all confirmations of a kind."""
+    """The properties that all confirmations of one kind share."""
 
     awaits: Literal["approval", "an answer", "a choice"]
     """What the run waits for."""
     asked_by_tool: bool = False
-    """A tool asks it while it runs, and gets the answer."""
+    """Whether a running tool asks the question and receives the answer."""
     can_approve: bool = True
-    """Approving or editing it means something; otherwise it is answered or rejected."""
+    """Whether `approve` and `edit` are accepted. Otherwise only answers and rejections are."""
 
     @property
     def is_question(self) -> bool:
-        """Whether it wants an answer rather than an approval."""
+        """Whether the run waits for an answer rather than an approval."""
         return self.awaits != "approval"
 
 
 CONFIRMATION_KINDS: Mapping[ConfirmationKind, KindTraits] = {
-    "tool": KindTraits("approval"),  # may a tool be called
-    "plan": KindTraits("approval"),  # may a plan be executed
-    "question": KindTraits("an answer", asked_by_tool=True),  # what a tool asks
-    "ask_user": KindTraits("an answer", asked_by_tool=True, can_approve=False),  # what the model asks
-    "step": KindTraits("a choice", can_approve=False),  # what to do about a failed step of a plan
+    "tool": KindTraits("approval"),  # call a tool
+    "plan": KindTraits("approval"),  # execute a plan
+    "question": KindTraits("an answer", asked_by_tool=True),  # question of a tool
+    "ask_user": KindTraits("an answer", asked_by_tool=True, can_approve=False),  # question of the model
+    "step": KindTraits("a choice", can_approve=False),  # retry, skip or stop after a failed plan step
 }
 
 
 def subject_of(kind: ConfirmationKind, tool: str) -> str:
-    """What a confirmation is about, as test cases name it: the tool, `plan`, or `step` for a failed step."""
+    """Return the subject of a confirmation as test cases name it: the tool, `plan`, or `step` for a failed step."""
     return kind if kind in ("plan", "step") else tool
 
 
 def is_about_step(confirmation_id: str) -> bool:
-    """Whether a confirmation asks what to do about a failed step of a plan."""
+    """Return whether a confirmation is about a failed plan step."""
     return confirmation_id.rpartition("/")[2].startswith(STEP_PREFIX)

@@ -1,7 +1,7 @@
-"""Digests of content that a human or an operator has approved: arguments, plans and tool definitions.
+"""Digests of approved content: arguments, plans and tool definitions.
 
-They have 256 bits, because the author of the content (a model, a server) can search for two texts with one digest,
-which takes minutes for 64 bits. Stores and files may still contain digests of 64 bits; these are recognised.
+Digests have 256 bits, because the author of the content (a model or a server) can search for two texts with the same
+digest, which takes minutes for 64 bits. Stores and files may still contain 64-bit digests; these are recognised.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ _LEGACY_BYTES = 8
 
 
 def content_digest(text: str) -> str:
-    """The digest of a text, as 64 hexadecimal digits."""
+    """Return the digest of a text as 64 hexadecimal digits."""
     return _digest(text, _BYTES)
 
 
 def legacy_digest(text: str) -> str:
-    """The digest of 64 bits, as 16 hexadecimal digits: only to compare with stored ones."""
+    """Return the 64-bit digest of a text as 16 hexadecimal digits. Use it only to compare with stored digests."""
     return _digest(text, _LEGACY_BYTES)
 
 
 def matches_digest(recorded: str, text: str) -> bool:
-    """Whether a recorded digest, of either length, is that of a text."""
+    """Return whether a recorded digest, of either length, is the digest of `text`."""
     return recorded == (legacy_digest(text) if len(recorded) == 2 * _LEGACY_BYTES else content_digest(text))
 
 

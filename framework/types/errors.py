@@ -1,27 +1,29 @@
-"""Every error says whose fault it is.
+"""Errors. The class of an error names who caused it.
 
     AgentsdError
-    ├── ConfigError          the author of a file; carries the Problems
-    ├── RequestError         the caller
-    │   ├── AgentNotFound    names the agents there are
-    │   ├── RunNotFound
-    │   ├── ApprovalRequired a call outside a run that a human must approve
-    │   ├── RunBusy          the run is already in progress
-    │   ├── DecisionRefused  it was decided before, or too late
-    │   ├── GenerationNotFound
-    │   └── ConversationBusy a run of this conversation is in progress, waits for a decision or was interrupted
-    ├── ModelError           the provider; `retryable` or not, `unavailable` or not
-    ├── StepFailed           a step of a plan failed, and nothing was planned in its place
-    ├── ToolError            a tool; told to the model, never to the caller as a traceback
-    ├── PolicyDenied         the policy; names the rule and its `file:line`
-    ├── LimitExceeded        a limit; names it, its use and its place in the file
-    ├── StoreError           the store
-    │   ├── RunTaken         another process has taken the run over
-    │   └── StoreTooNew      a newer version has written it
-    └── RunSuspended         nobody: the runtime was closed, the run can be resumed
+    ├── ConfigError            the author of a file; contains the Problems
+    ├── RequestError           the caller
+    │   ├── AgentNotFound      no agent with this name; lists the agents
+    │   ├── RunNotFound        no run with this id
+    │   ├── ApprovalRequired   a call outside a run needs approval
+    │   ├── RunBusy            the run is already in progress
+    │   ├── DecisionRefused    the decision was made before, or is too late
+    │   ├── GenerationNotFound no stored generation with this number
+    │   └── ConversationBusy   a run of this conversation is in progress, waits for a decision or was interrupted
+    ├── ModelError             the provider; `retryable` or not, `unavailable` or not
+    │   └── ModelRefused       the model refused to answer
+    ├── StepFailed             a plan step failed and was not replaced
+    ├── ToolError              a tool; the model receives the message
+    ├── Refused                a hook refused the run or the call
+    ├── PolicyDenied           the policy; names the rule and its `file:line`
+    ├── LimitExceeded          a limit; names it, its use and its `file:line`
+    ├── StoreError             the store
+    │   ├── RunTaken           another process has taken over the run
+    │   └── StoreTooNew        the store was written by a newer version of agentsd
+    └── RunSuspended           the runtime was closed; the run can be resumed
 
-`Paused` is not an error: it is how a run that waits for a human leaves the executor. It derives from
-`BaseException`, so that no `except Exception` in a plugin can swallow it.
+`Paused` is not an error: a run that waits for a person leaves its executor with it. It derives from `BaseException`,
+so that `except Exception` in a plugin does not catch it.
 """
 
 from __future__ import annotations
@@ -34,12 +36,11 @@ if TYPE_CHECKING:
     from framework.types.problem import Problem
     from framework.types.state import Confirmation, RunResult
 
-
 from framework.types.text import did_you_mean
 
 
 class AgentsdError(Exception):
-    """The root of the tree. `code` is stable and short; the message says what to do."""
+    """Base class of all errors. `code` is short and stable; the message states the cause and the fix."""
 
     code: ClassVar[str] = "error"
     http_status: ClassVar[int] = 500
@@ -47,12 +48,12 @@ class AgentsdError(Exception):
 
     @property
     def message(self) -> str:
-        """The text alone."""
+        """The message without a list of problems."""
         return str(self.args[0]) if self.args else self.code
 
 
 class ConfigError(AgentsdError):
-    """Files that cannot be used. `problems` lists all of them, not only the first."""
+    """Invalid files or settings. `problems` contains every problem found, not only the first."""
 
     code = "config_invalid"
 
@@ -65,14 +66,14 @@ class ConfigError(AgentsdError):
 
 
 class RequestError(AgentsdError):
-    """The caller asked for something that cannot be done."""
+    """An invalid request."""
 
     code = "bad_request"
     http_status = 400
 
 
 class AgentNotFound(RequestError):
-    """No agent of that name; the message lists those there are."""
+    """No agent has this name. The message suggests similar names or lists the agents."""
 
     code = "agent_not_found"
     http_status = 404
@@ -80,25 +81,25 @@ class AgentNotFound(RequestError):
     def __init__(self, name: str, known: Sequence[str], broken: Sequence[Problem] = ()) -> None:
         self.name, self.known = name, tuple(sorted(known))
         why = f" (problems in the files, the first: {broken[0].place}: {broken[0].message})" if broken else ""
-        super().__init__(f"there is no agent named {name!r}{did_you_mean(name, self.known)}{why}")
+        super().__init__(f"no agent named {name!r}{did_you_mean(name, self.known)}{why}")
 
 
 class RunNotFound(RequestError):
-    """No run of that id."""
+    """No run has this id."""
 
     code = "run_not_found"
     http_status = 404
 
 
 class GenerationNotFound(RequestError):
-    """No generation of that number is kept; the message lists those that are."""
+    """No generation with this number is stored. The message lists the stored ones."""
 
     code = "generation_not_found"
     http_status = 404
 
 
 class ApprovalRequired(RequestError):
-    """A call outside a run needs a human's approval, which only a run can wait for."""
+    """A tool call outside a run needs a person's approval. Only runs can wait for one."""
 
     code = "approval_required"
     http_status = 409
@@ -108,9 +109,9 @@ class ConversationBusy(RequestError):
     """The conversation has a run that is in progress, waits for a decision or was interrupted.
 
     Args:
-        message: which run, and what to do.
-        run_id: the run, where it is known.
-        interrupted: the run's process ended without it: `resume` continues it, and waiting does not help.
+        message: names the run and the fix.
+        run_id: id of the run, if known.
+        interrupted: whether the process of the run ended before the run did. Only `resume` continues such a run.
     """
 
     code = "conversation_busy"
@@ -129,20 +130,21 @@ class RunBusy(RequestError):
 
 
 class DecisionRefused(RequestError):
-    """A decision that cannot count any more: it was made before, came too late, or nothing waits for it."""
+    """The decision was already made, came too late, or is not pending."""
 
     code = "decision_refused"
     http_status = 409
 
 
 class ModelError(AgentsdError):
-    """The model's provider failed, refused or answered something unusable.
+    """A model call failed: the provider failed, refused the request, or returned an invalid answer.
 
     Args:
-        message: what went wrong, and what to do.
-        retryable: the same request to the same model may succeed a little later.
-        retry_after: seconds after which the provider wants to be asked again, if it says so.
-        unavailable: the model cannot be had, whatever it is asked: another one may answer. None: as `retryable`.
+        message: the cause and the fix.
+        retryable: whether the same request to the same model may succeed later.
+        retry_after: delay before a retry that the provider requests, in seconds.
+        unavailable: whether the model is unavailable for any request, so that a fallback may succeed. None: same as
+            `retryable`.
     """
 
     code = "model_error"
@@ -161,9 +163,9 @@ class ModelError(AgentsdError):
         self.retry_after = retry_after
         self.unavailable = retryable if unavailable is None else unavailable
         self.usage: Usage | None = None
-        """What the failed answer has cost, where the provider said so."""
+        """Tokens and cost of the failed call, if the provider reported them."""
         self.message_id: str | None = None
-        """Id, in events, of the message that the failed attempt was to produce; None if no model was called."""
+        """Id of the message of the failed attempt, as used in events; None if no model was called."""
 
     def for_message(self, message_id: str | None) -> Self:
         """Set `message_id` and return the error."""
@@ -172,33 +174,33 @@ class ModelError(AgentsdError):
 
 
 class ModelRefused(ModelError):
-    """The model, or its provider's content filter, does not answer this request; asking again would change nothing."""
+    """The model or the provider's content filter refused the request. A retry does not help."""
 
     code = "refused"
     http_status = 200
 
 
 class StepFailed(AgentsdError):
-    """A step of a plan failed for good: `plan.on_failure` is `fail`, the user stopped, or nothing replaced it."""
+    """A plan step failed permanently: `plan.on_failure` is `fail`, the user stopped, or no new plan replaced it."""
 
     code = "step_failed"
     http_status = 502
 
 
 class ToolError(AgentsdError):
-    """A tool could not do what it was asked; raise it in a tool to tell the model why."""
+    """A tool call failed. Raise it in a tool; the model receives the message."""
 
     code = "tool_error"
 
 
 class Refused(AgentsdError):
-    """A guard says no; raise it in a hook, with what the caller is to be told."""
+    """A hook refused the run or the call. Raise it in a hook, with a message for the caller or the model."""
 
     code = "refused"
 
 
 class PolicyDenied(AgentsdError):
-    """The policy forbids the call. `rule` names the deciding rule, `place` its `file:line`."""
+    """The policy denied a tool call. `rule` names the deciding rule, `place` its `file:line`."""
 
     code = "policy_denied"
     http_status = 403
@@ -209,7 +211,7 @@ class PolicyDenied(AgentsdError):
 
 
 class LimitExceeded(AgentsdError):
-    """A limit stopped the run. `limit` is its key in the agent file, `result` what there was by then."""
+    """A limit stopped the run. `limit` is its key in the agent file, `result` the result up to that point."""
 
     code = "limit_exceeded"
     http_status = 200
@@ -222,33 +224,33 @@ class LimitExceeded(AgentsdError):
 
 
 class StoreError(AgentsdError):
-    """The store could not keep or give back a record."""
+    """The store could not read or write a record."""
 
     code = "store_error"
 
 
 class RunTaken(StoreError):
-    """Another process has taken the run over: this one may write nothing of it any more."""
+    """Another process has taken over the run. This process can no longer write to it."""
 
     code = "run_taken"
 
 
 class StoreTooNew(StoreError):
-    """A newer version of agentsd has written the store; this one would not understand it."""
+    """The store was written by a newer, incompatible version of agentsd."""
 
     code = "store_too_new"
 
 
 class RunSuspended(AgentsdError):
-    """The runtime was closed while the run went on. It is on record as it was, and can be resumed."""
+    """The runtime was closed while the run was in progress. The run's state is stored, and it can be resumed."""
 
     code = "run_suspended"
     http_status = 503
 
 
 class Paused(BaseException):
-    """The run waits for a human: `confirmations` say what for."""
+    """The run waits for decisions of a person, listed in `confirmations`."""
 
     def __init__(self, confirmations: Sequence[Confirmation]) -> None:
-        super().__init__(f"{len(confirmations)} confirmation(s) asked")
+        super().__init__(f"{len(confirmations)} confirmation(s) pending")
         self.confirmations = tuple(confirmations)

@@ -1,7 +1,7 @@
-"""What a run tells while it goes on. Typed here; `wire` gives the form every stream carries.
+"""Events of runs and configuration reloads; `wire` converts them to the JSON that every stream carries.
 
-Each event names its run, its number in the run, the generation it ran on, and `path`: the sub-runs it happened in.
-Content deltas are the exception: unnumbered (seq 0) and free to be merged. Every stream ends with exactly one
+Each event of a run contains the run's id, a sequence number, the generation, and `path`, the sub-runs that lead to
+where it happened. Content deltas have no number (`seq` is 0) and may be merged. Every stream ends with exactly one
 `RunFinished`.
 """
 
@@ -23,170 +23,229 @@ from framework.types.todo import TodoItem
 
 
 class RunEvent(Frozen):
-    """The head of every event of a run."""
+    """The fields that all events of a run have."""
 
     run_id: str
+    """Id of the run; of the root run for events of its sub-runs."""
     seq: int
+    """Number of the event in the run, from 1; 0 for content deltas."""
     generation: int
+    """Number of the configuration generation that the run uses."""
     path: tuple[str, ...] = ()
+    """Keys of the sub-runs that lead to where the event happened; empty for the root run."""
 
 
 class Routed(RunEvent):
-    """An agent was chosen."""
+    """The agent for the request was selected."""
 
     agent: str
+    """Name of the agent."""
     reason: str
+    """Why it was selected."""
     confidence: float
+    """Confidence of the selection, from 0 to 1."""
     executor: str | None = None
-    """How it works, where a model has chosen that."""
+    """Executor, if a model selected it."""
 
 
 class Thought(RunEvent):
-    """The provider's reasoning, or a message's text that turned out to lead to tool calls."""
+    """Reasoning of the model, or the text of a message that is followed by tool calls."""
 
     message_id: str
+    """Id of the message that the text belongs to."""
     text: str
+    """The text."""
 
 
 class ContentReceived(RunEvent):
-    """Text of the answer: a delta where the caller listens to deltas, else the whole."""
+    """Text of the answer: a delta if the caller streams deltas, otherwise the complete text."""
 
     message_id: str
+    """Id of the message that the text belongs to."""
     text: str
+    """The text."""
 
 
 class ToolRequested(RunEvent):
-    """The model asks for a tool."""
+    """The model requests a tool call."""
 
     id: str
+    """Id of the call, unique within its run."""
     tool: str
+    """Name of the tool."""
     arguments: dict[str, Any]
+    """Arguments of the call."""
     status: Literal["pending", "running"] = "pending"
+    """`pending` until the tool is called, then `running`."""
     progress: float | None = None
+    """Progress reported by the tool, from 0 to 1."""
     message: str | None = None
+    """Progress message reported by the tool."""
 
 
 class ToolStarted(ToolRequested):
-    """A tool was called, or tells how far it is (`progress` from 0 to 1, `message`)."""
+    """A tool call started, or the tool reports progress."""
 
     status: Literal["pending", "running"] = "running"
 
 
 class ToolFinished(RunEvent):
-    """A tool call has its result."""
+    """A tool call finished."""
 
     id: str
+    """Id of the call."""
     tool: str
+    """Name of the tool."""
     status: Literal["success", "error", "cancelled", "denied"]
-    """`denied` by a rule or a hook, `cancelled` by a human."""
+    """`denied` by a rule or a hook, `cancelled` by a person."""
     result: str
-    """What the model sees of it."""
+    """Text of the result as the model receives it."""
     error: str | None = None
-    """Why it did not succeed."""
+    """Why the call did not succeed."""
     elapsed_ms: float
+    """Duration in milliseconds."""
 
 
 class Warned(RunEvent):
-    """Something a person should know: a limit is near, a call repeats, a model is asked again."""
+    """A warning: for example a limit is nearly reached, a call is repeated, or a model call is retried."""
 
     code: str
+    """A key of `framework.types.warnings.WARNINGS`."""
     message: str
+    """The warning, for people."""
     message_id: str | None = None
-    """The message of the model call that failed: what came of it is void, the next attempt has another id."""
+    """Message id of a failed model call. Content received with this id is void; the next attempt uses another id."""
 
 
 class PlanProposed(RunEvent):
-    """There is a plan, or a new revision of it."""
+    """The model proposed a plan or a new revision of it."""
 
     revision: int
+    """Number of the revision."""
     goal: str
+    """Goal of the plan."""
     hash: str
+    """Digest of the plan. An approval applies to this digest only."""
     steps: tuple[PlanStep, ...]
+    """Steps of the plan."""
     changes: tuple[PlanChange, ...] = ()
-    """Of a new revision: what is other than before."""
+    """Differences from the previous revision."""
     preflight: Preflight | None = None
+    """Policy decision for each step, and an estimate."""
 
 
 class PlanStepChanged(RunEvent):
-    """A plan step's state changed."""
+    """The status of a plan step changed."""
 
     id: str
+    """Id of the step."""
     description: str
+    """Description of the step."""
     status: StepStatus
+    """New status."""
     result: str | None = None
+    """Result of the step, if it has one."""
 
 
 class TodoChanged(RunEvent):
-    """The conversation's to-do list has changed."""
+    """The to-do list of the conversation changed."""
 
     items: tuple[TodoItem, ...]
-    """The whole list."""
+    """The complete list."""
 
 
 class ConfirmationRequested(RunEvent):
-    """A human is asked; the run ends as paused."""
+    """A person must decide. The run pauses; its last event has the status `paused`."""
 
     id: str
+    """Id to pass with the decision."""
     kind: ConfirmationKind
+    """What the decision is about: a tool call, a plan, a failed step, or a question."""
     agent: str
+    """Agent that waits for the decision."""
     tool: str
+    """Tool to be called; empty for a plan."""
     description: str = ""
-    """What the tool does, in short."""
+    """Short description of the tool."""
     arguments: dict[str, Any]
+    """Arguments of the call."""
     hash: str
+    """Digest of what is to be approved. An approval applies to this content only."""
     reason: str
+    """Why a decision is required; for a question, the question itself."""
     rule: str
+    """Rule that requires the decision, with its `file:line`."""
     risk: Risk
+    """Risk of the call."""
     choices: tuple[str, ...] = ()
-    """The answers that are possible; none: any text."""
+    """Possible answers; empty if any text is accepted."""
     expires_at: datetime | None = None
-    """Until when a decision counts."""
+    """Time after which decisions are refused."""
     on_expiry: OnExpiry = "reject"
+    """Action when the time limit is exceeded."""
     plan: Plan | None = None
+    """Plan to be approved."""
     preflight: Preflight | None = None
-    """Of a plan: the verdict on each of its steps, and what it will take."""
+    """Policy decision for each step of the plan, and an estimate."""
 
 
 class RunFailed(RunEvent):
-    """The run could not go on; `RunFinished` follows."""
+    """The run failed. `RunFinished` follows."""
 
     code: str
+    """Code of the error."""
     message: str
+    """The error, for people."""
     retryable: bool = False
+    """Whether the same request may succeed later."""
 
 
 class RunFinished(RunEvent):
-    """The last event of every stream."""
+    """The run finished or paused. The last event of every stream."""
 
     status: Status
+    """Final status."""
     finish_reason: str
+    """`final`, `confirmation`, `cancelled`, the key of a limit, or the code of an error."""
     output: str
+    """Text of the answer."""
     message_id: str | None = None
+    """Id of the message that contains the answer."""
     tokens_used: int = 0
+    """Total number of tokens."""
     usage: Usage = Usage()
+    """Tokens and cost of all model calls."""
     trace_id: str | None = None
+    """Id of the trace, if one was recorded."""
 
 
 class ConfigReloaded(Frozen):
-    """A new generation is live."""
+    """A new configuration generation took effect."""
 
     generation: int
+    """Number of the new generation."""
     digest: str
+    """Digest of its files."""
     added: tuple[str, ...] = ()
+    """Names of new agents."""
     changed: tuple[str, ...] = ()
+    """Names of changed agents."""
     removed: tuple[str, ...] = ()
+    """Names of removed agents."""
     changes: tuple[Change, ...] = ()
-    """What the agents' files say otherwise, each with its direction."""
+    """Changed keys, each with its effect on permissions."""
     problems: tuple[Problem, ...] = ()
+    """Problems and warnings of the new generation."""
 
 
 class ConfigRejected(Frozen):
-    """Changed files could not be used; what served before still serves."""
+    """Changed files were rejected; the previous versions remain active."""
 
     generation: int
-    """The one that serves. Where single files are broken, it is a new one with their last good versions; where the edit
-    was refused as a whole (strict mode, the gate, agentsd.yaml), it is the same as before."""
+    """Number of the active generation. If only some files are invalid, it is a new generation with the last valid
+    versions of those files. If the whole edit was rejected (strict mode, the gate, agentsd.yaml), it is unchanged."""
     problems: tuple[Problem, ...]
+    """Why the files were rejected."""
 
 
 Event = (
@@ -214,5 +273,5 @@ WIRE_NAMES: dict[type[Frozen], str] = {
 
 
 def wire(event: Event | ConfigReloaded | ConfigRejected) -> dict[str, Any]:
-    """The event as JSON data: `{"event": NAME, …payload}`."""
+    """Return the event as JSON data: `{"event": NAME, …payload}`."""
     return {"event": WIRE_NAMES[type(event)], **event.model_dump(mode="json", exclude_none=True)}

@@ -1,4 +1,4 @@
-"""The two ways data is written down here: `Frozen` where text enters or leaves, durations as seconds."""
+"""`Frozen`, the base class of immutable data, and durations in seconds."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
-_DURATION_EXPECTED = "a duration is written like 500ms, 90s, 15m, 24h or 30d"
+_DURATION_EXPECTED = "invalid duration: write it as 500ms, 90s, 15m, 24h or 30d"
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Frozen(BaseModel):
-    """Immutable data in which an unknown key is an error. The docstring under a field describes it."""
+    """Base class of immutable data that rejects unknown keys. The docstring below a field documents the field."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -24,16 +24,20 @@ class Frozen(BaseModel):
 
 
 def check_version(value: Any) -> Any:
-    """Say which versions of a file format there are, when another one is named."""
+    """Return a file's version number; raise ValueError if it is not supported."""
     if isinstance(value, bool):
-        raise ValueError("1 is expected")
+        raise ValueError("expected 1")
     if isinstance(value, int) and value != 1:
-        raise ValueError(f"version {value} of this file format is not known; known: 1")
+        raise ValueError(f"unsupported version {value} of this file format; supported: 1")
     return value
 
 
 def parse_duration(value: Any) -> Any:
-    """Turn `"90s"`, `"15m"`, `"250ms"`, `"24h"` or `"30d"` into seconds; numbers pass through."""
+    """Convert `"90s"`, `"15m"`, `"250ms"`, `"24h"` or `"30d"` to seconds; other values are returned unchanged.
+
+    Raises:
+        ValueError: the text is not a duration, or the value is a bool.
+    """
     if isinstance(value, bool):
         raise ValueError(_DURATION_EXPECTED)
     if not isinstance(value, str):
@@ -50,4 +54,4 @@ Duration = Annotated[
     Field(gt=0),
     WithJsonSchema({"anyOf": [{"type": "string", "pattern": r"^\d+(\.\d+)?\s*(ms|s|m|h|d)$"}, {"type": "number"}]}),
 ]
-"""Seconds; written in files as `500ms`, `90s`, `15m`, `24h`, `30d`."""
+"""A positive number of seconds. Files may also contain `500ms`, `90s`, `15m`, `24h` or `30d`."""

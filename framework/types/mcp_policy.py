@@ -1,4 +1,4 @@
-"""What an agent file says about MCP servers, as typed data."""
+"""Settings for MCP servers in agent files, as typed data."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from framework.types.frozen import Frozen
 
 
 class PromptRef(Frozen):
-    """A prompt of an MCP server."""
+    """A prompt of an MCP server, with arguments."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=200)]
-    """The server's name for it."""
+    """Name of the prompt on the server."""
     arguments: dict[str, str] = {}
-    """What it is to be filled with."""
+    """Arguments of the prompt."""
 
 
 def _prompt(value: Any) -> Any:
@@ -23,11 +23,11 @@ def _prompt(value: Any) -> Any:
 
 
 class McpPolicy(Frozen):
-    """What comes from one MCP server into an agent's context. Which of its tools: see `skill_policy`."""
+    """Resources and prompts of an MCP server for an agent's context. `skill_policy` selects the server's tools."""
 
     resources: tuple[Annotated[str, StringConstraints(min_length=1, max_length=2000)], ...] = ()
-    """Resources by URI, whose text the model gets when a run begins."""
+    """URIs of resources whose text is added to the system prompt when a run starts."""
     prompts: tuple[Annotated[PromptRef, BeforeValidator(_prompt, json_schema_input_type=str | PromptRef)], ...] = ()
-    """Prompts by name, or `{name: …, arguments: {…}}`, whose text the model gets when a run begins."""
+    """Prompts whose text is added to the system prompt when a run starts: a name, or `{name: …, arguments: {…}}`."""
     pin: Literal["warn", "block"] = "block"
-    """What to do about a tool that says something else of itself than when it was accepted: refuse it, or say so."""
+    """Handling of tools whose definition has changed since it was accepted: `block` them, or `warn` and use them."""

@@ -1,4 +1,4 @@
-"""What travels between the runtime, the models and the tools."""
+"""Messages, tool calls, tool results and tool definitions, independent of the provider."""
 
 from __future__ import annotations
 
@@ -17,80 +17,84 @@ WIRE_NAME_LENGTH = 64
 
 
 class ToolCall(Frozen):
-    """The model asks for a tool."""
+    """A tool call that the model requested."""
 
     id: str
-    """Unique within its run."""
+    """Id of the call, unique within its run."""
     tool: str
-    """The tool's name, such as `read_file` or `docs.search`."""
+    """Name of the tool, such as `read_file` or `docs.search`."""
     arguments: dict[str, Any] = Field(default_factory=dict)
-    """The arguments by name."""
+    """Arguments by name."""
     invalid: str | None = None
-    """Why the provider's text could not be read as arguments; such a call is answered, never run."""
+    """Why the arguments could not be parsed. Such a call is answered with this error and never executed."""
 
 
 class Reasoning(Frozen):
-    """What a model thought before it answered; only the provider that made `data` may get it back."""
+    """Reasoning of a model. `data` is sent back only to the provider that produced it."""
 
     text: str = ""
-    """The readable part."""
+    """Readable text of the reasoning."""
     provider: str = ""
-    """Who made it."""
+    """Provider that produced it."""
     data: dict[str, Any] | None = None
-    """The provider's own form, opaque to us."""
+    """Reasoning in the provider's own format, not interpreted by the runtime."""
 
 
 class Message(Frozen):
-    """One entry of a conversation, neutral to the provider."""
+    """One message of a conversation, in a form that is independent of the provider."""
 
     role: Literal["system", "user", "assistant", "tool"]
+    """Role of the author."""
     content: str = ""
-    """The text."""
+    """Text of the message."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """On an assistant message: the tools it asks for."""
+    """Requested tool calls (assistant messages)."""
     tool_call_id: str | None = None
-    """On a tool message: the call that it answers."""
+    """Id of the call that the message answers (tool messages)."""
     reasoning: Reasoning | None = None
-    """On an assistant message: what the model thought."""
+    """Reasoning of the model (assistant messages)."""
     status: Literal["success", "error", "cancelled", "denied"] | None = None
-    """On a tool message: how the call ended, where that is known."""
+    """Outcome of the call, if known (tool messages)."""
     decision: str | None = None
-    """On a tool message: what a human said about the call, such as `approve` or `reject: too much`."""
+    """Decision of a person about the call, such as `approve` or `reject: too much` (tool messages)."""
 
 
 _SUMMARY_CHARS = 200
-"""Length of a tool's summary."""
+"""Maximum length of the summary of a tool."""
 REFUSED_STATUSES = ("denied", "cancelled")
-"""Statuses of calls that a rule or a human has refused."""
+"""Statuses of calls that a rule, a hook or a person refused."""
 
 
 class ToolResult(Frozen):
-    """What came of a tool call; only `output` or `error` reach the model."""
+    """The result of a tool call. The model receives `output` or `error` only."""
 
     status: Literal["success", "error", "cancelled", "denied"]
+    """Outcome of the call."""
     output: Any = None
-    """Text or JSON data, uncut."""
+    """Complete output: text or JSON data."""
     error: str | None = None
-    """Why it failed, in words the model can act on."""
+    """Error message that the model can act on."""
     metadata: dict[str, Any] = Field(default_factory=dict)
-    """For people and traces: the denying rule, a timeout, an error's class."""
+    """Details for people and traces, such as the denying rule, a timeout, or the class of an exception."""
     elapsed_ms: float = 0.0
+    """Duration in milliseconds."""
 
 
 class Usage(Frozen):
-    """Tokens and money, as the provider counted them."""
+    """Tokens as counted by the provider, and their cost."""
 
     prompt_tokens: int = 0
-    """Input tokens, cached ones included."""
+    """Input tokens, cached tokens included."""
     completion_tokens: int = 0
     """Output tokens, reasoning included."""
     total_tokens: int = 0
+    """Input and output tokens."""
     cached_tokens: int = 0
-    """The part of the input that the provider read from its cache."""
+    """Input tokens that the provider read from its cache."""
     cache_write_tokens: int = 0
-    """The part of the input that the provider put into its cache, where that has a price of its own."""
+    """Input tokens that the provider wrote to its cache, if it charges for that separately."""
     cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """0 where no price is known."""
+    """Cost in US dollars; 0 if the price is unknown."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -104,36 +108,38 @@ class Usage(Frozen):
 
 
 class ToolDefinition(Frozen):
-    """What a model is told of a tool."""
+    """The definition of a tool as sent to models."""
 
     name: str
+    """Full name of the tool."""
     description: str
+    """Description of the tool, for the model."""
     parameters: dict[str, Any]
-    """JSON Schema of the arguments: an object."""
+    """JSON Schema of the arguments, an object schema."""
 
     @property
     def summary(self) -> str:
-        """The first paragraph of the description in one line of at most 200 characters."""
+        """The first paragraph of the description, as one line of at most 200 characters."""
         return one_line(self.description.strip().split("\n\n")[0], _SUMMARY_CHARS)
 
     @property
     def wire_name(self) -> str:
-        """The name in the form every provider takes: letters, digits, `_`, `-`, at most 64 characters."""
+        """The name in a form that every provider accepts: letters, digits, `_`, `-`, at most 64 characters."""
         return wire_name(self.name)
 
     @cached_property
     def canonical_json(self) -> str:
-        """All of it as JSON."""
+        """The definition as JSON with sorted keys, from which its digest is computed."""
         return json.dumps(self.model_dump(), sort_keys=True, ensure_ascii=False)
 
     @cached_property
     def contract(self) -> str:
-        """Digest of all of it: what a human approved, and what a server may change behind one's back."""
+        """Digest of the definition. It changes when a server changes its tool, so approvals are bound to it."""
         return content_digest(self.canonical_json)
 
 
 def wire_name(name: str) -> str:
-    """Replace `.` by `__`; past 64 characters, end in a hash of the whole name."""
+    """Return a tool's name as providers accept it: `.` becomes `__`; names over 64 characters end in a hash."""
     wire = name.replace(".", "__")
     if len(wire) <= WIRE_NAME_LENGTH:
         return wire

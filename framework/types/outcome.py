@@ -1,4 +1,4 @@
-"""How a run can end, in one table: every surface (Python, HTTP, exit code, span) derives from it."""
+"""The table of a run's outcomes, from which its status, HTTP status, exit code and span error derive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Limit = Literal[
     "context_full",
     "refused",
 ]
-"""A `finish_reason` of a stopped run is the key of the limit in the agent file: no second vocabulary."""
+"""Limits that stop a run. The `finish_reason` of a stopped run is the key of the limit in the agent file."""
 
 EXIT_NEGATIVE = 1
 EXIT_USAGE = 2
@@ -29,25 +29,25 @@ EXIT_APPROVAL = 3
 EXIT_CONFIG = 78
 EXIT_CANCELLED = 130
 EXIT_CODES: Mapping[int, str] = {
-    0: "it worked: answered, allowed, all cases passed, nothing differs",
-    EXIT_NEGATIVE: "it did not: stopped by a limit, failed, denied, a case failed, something differs",
-    EXIT_USAGE: "the command line is wrong, or names something that does not exist",
-    EXIT_APPROVAL: "a human must approve",
-    EXIT_CONFIG: "files or settings cannot be used",
+    0: "success: answered, allowed, all cases passed, no differences",
+    EXIT_NEGATIVE: "failure: stopped by a limit, failed, denied, a case failed, differences found",
+    EXIT_USAGE: "invalid command line, or it names something that does not exist",
+    EXIT_APPROVAL: "a person must approve",
+    EXIT_CONFIG: "invalid files or settings",
     EXIT_CANCELLED: "cancelled with Ctrl-C or `agentsd runs cancel`",
 }
-"""Of every command, with their meaning; docs/records.md has the same table."""
+"""Exit codes of all commands and their meaning. docs/records.md contains the same table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One row: what the end of a run means on each surface."""
+    """The outcome of a run as each interface reports it."""
 
     status: Status
     http_status: int
     exit_code: int
     span_error: str | None
-    """The span's `error.type`; none leaves its status unset."""
+    """`error.type` of the span; None leaves the span's status unset."""
 
 
 OUTCOMES: dict[str, Outcome] = {
@@ -56,16 +56,16 @@ OUTCOMES: dict[str, Outcome] = {
     "confirmation": Outcome("paused", 202, EXIT_APPROVAL, None),
     "cancelled": Outcome("cancelled", 200, EXIT_CANCELLED, "cancelled"),
 }
-"""By `finish_reason`. Any other reason is the code of an error: see `outcome`."""
+"""Outcomes by `finish_reason`. Any other reason is the code of an error: see `outcome_for`."""
 
 
 def outcome_for(finish_reason: str, error_http_status: int = 500) -> Outcome:
-    """Look a finish reason up; an unknown one is an error's code, and the run has failed."""
+    """Return the outcome for a finish reason. A reason without an entry is the code of an error: the run failed."""
     return OUTCOMES.get(finish_reason) or Outcome("failed", error_http_status, EXIT_NEGATIVE, finish_reason)
 
 
 def exit_code_of(error: AgentsdError) -> int:
-    """The exit code of a command that ends with this error."""
+    """Return the exit code of a command that fails with this error."""
     match error:
         case ConfigError():
             return EXIT_CONFIG

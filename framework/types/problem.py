@@ -1,4 +1,4 @@
-"""A finding about a file: data first, text second."""
+"""Problems found in files, as data that can be printed with line, column and hint."""
 
 from __future__ import annotations
 
@@ -10,39 +10,41 @@ _EXCERPT_CHARS = 120
 
 
 class Fix(Frozen):
-    """What is to be written instead of what stands at a Problem's place, character for character."""
+    """A replacement for the text at a Problem's place."""
 
     written: str
+    """Exact text in the file."""
     instead: str
+    """Text to write instead."""
 
 
 class Problem(Frozen):
-    """One thing wrong with one file, with the place and what to do about it."""
+    """A problem in a file, with its place and a hint."""
 
     path: str
-    """The file, relative to the project's root."""
+    """Path of the file, relative to the project's root."""
     line: int | None = None
-    """1-based line; none when the whole file is meant."""
+    """Line number from 1; None if the problem concerns the whole file."""
     column: int | None = None
-    """1-based column."""
+    """Column number from 1."""
     message: str
-    """What is wrong."""
+    """Description of the problem."""
     severity: Literal["error", "warning"] = "error"
-    """A warning does not keep the file from being used."""
+    """Whether the file is rejected (`error`) or still used (`warning`)."""
     hint: str | None = None
-    """What to do about it, such as the name that was probably meant."""
+    """How to solve the problem, such as the name that was probably intended."""
     excerpt: str | None = None
-    """The source line the problem stands in."""
+    """Source line that contains the problem."""
     fix: Fix | None = None
-    """Where only one thing can have been meant: `agentsd check --fix` writes it."""
+    """Replacement that `agentsd check --fix` applies, if there is only one possible fix."""
 
     @property
     def place(self) -> str:
-        """`file:line:column`, as far as it is known."""
+        """`file:line:column`, as far as known."""
         return ":".join(str(part) for part in (self.path, self.line, self.column) if part is not None)
 
     def __str__(self) -> str:
-        """`file:line:col: message`, the source line with a caret, and the hint."""
+        """Return `file:line:column: message`, the source line with a caret, and the hint."""
         lines = [f"{self.place}: {self.message}"]
         if self.excerpt is not None and self.line is not None:
             column = self.column or 1

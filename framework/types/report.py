@@ -1,4 +1,4 @@
-"""What a run reports of its steps, its tool calls and its end."""
+"""Parts of a run's result: trace entries, call summaries, statistics, and the reason it stopped or failed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from framework.types.frozen import Frozen
 
 
 class Action(Frozen):
-    """What the model chose to do in a step."""
+    """The action that the model chose in a step: a tool call or the final answer."""
 
     type: Literal["tool", "final"]
     tool: str | None = None
@@ -17,53 +17,61 @@ class Action(Frozen):
 
 
 class TraceEntry(Frozen):
-    """One line of a run's trace."""
+    """One entry of a run's trace: a tool call or the answer."""
 
     step: int
+    """Number of the model turn."""
     agent: str
+    """Name of the agent."""
     call_id: str = ""
     """Id of the tool call; empty for an answer."""
     thought: str = ""
+    """Text that the model wrote before the action."""
     action: Action
+    """Tool call or final answer."""
     observation: str | None = None
-    """What the model saw of the result."""
+    """Text of the result as the model received it."""
     tool_output: Any = None
-    """The uncut result."""
+    """Complete result."""
     elapsed_ms: float = 0.0
+    """Duration in milliseconds."""
     timestamp: datetime
     error: str | None = None
+    """Error message, if the call failed."""
     repairs: tuple[str, ...] = ()
-    """What was put right in the arguments."""
+    """Repairs made to the arguments."""
 
 
 class ToolStat(Frozen):
-    """How often a tool was called, and for how long altogether."""
+    """Number of calls of a tool and their total duration."""
 
     count: int = 0
     total_ms: float = 0.0
+    """Total duration in milliseconds."""
 
 
 class ErrorInfo(Frozen):
-    """Why a run failed."""
+    """The error that a run failed with."""
 
     code: str
     message: str
     retryable: bool = False
+    """Whether the same request may succeed later."""
 
 
 class LimitUse(Frozen):
     """The limit that stopped a run."""
 
     limit: str
-    """Its key in the agent file."""
+    """Key of the limit in the agent file."""
     used: float
     allowed: float
     place: str
-    """Where it is set: `file:line`, or the request."""
+    """Place where the limit is set: `file:line`, or the request."""
 
 
 class CallSummary(Frozen):
-    """One tool call, as the caller sees it."""
+    """A tool call as reported in the result of a run."""
 
     id: str
     tool: str

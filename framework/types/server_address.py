@@ -1,4 +1,4 @@
-"""Host and port of a server, as telemetry names them."""
+"""Host and port of a URL, for telemetry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def server_address(url: str | None) -> tuple[str | None, int | None]:
-    """Return host and port of `url`, the scheme's port where it names none; (None, None) without a host."""
+    """Return host and port of `url`, or (None, None) without a host. The port defaults to that of the scheme."""
     parts = urlsplit(url or "")
     if not parts.hostname:
         return None, None

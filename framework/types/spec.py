@@ -1,4 +1,4 @@
-"""An agent file as typed data. A field's docstring is its documentation, in editors and on the reference page."""
+"""An agent file as typed data. Editors and the reference page show a field's docstring as its documentation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$"
 ToolPattern = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Risk = Literal["low", "medium", "high", "critical"]
 RISKS: tuple[Risk, ...] = ("low", "medium", "high", "critical")
-"""From harmless to harmful; the order is what `risk_level` and `confirm.from` compare by."""
+"""Risks in ascending order. `risk_level` and `confirm.from` compare by this order."""
 
 
 ContentMode = Literal["none", "redacted", "full"]
 CONTENT_MODES: tuple[ContentMode, ...] = ("none", "redacted", "full")
-"""What of prompts, arguments and results stands in traces, from least to most."""
+"""How much of prompts, arguments and results traces include, from least to most."""
 OnExpiry = Literal["reject", "cancel"]
 Protocol = Literal["auto", "native", "json"]
 PositiveInt = Annotated[int, Field(gt=0, strict=True)]
@@ -31,7 +31,7 @@ def _is_regex(pattern: str) -> str:
     try:
         LinearPattern(pattern)
     except ValueError as error:
-        raise ValueError(f"not a regular expression that takes linear time: {error}") from None
+        raise ValueError(f"not a linear-time regular expression: {error}") from None
     return pattern
 
 
@@ -40,7 +40,7 @@ Regex = Annotated[str, AfterValidator(_is_regex)]
 
 def _is_below_base(pattern: str) -> str:
     if ".." in pattern.split("/") or "\\" in pattern or pattern.startswith("~"):
-        raise ValueError("it matches no file: write it from tools.base_path, without '..', a backslash or '~'")
+        raise ValueError("the pattern matches no file: write it relative to tools.base_path, without '..', '\\' or '~'")
     return pattern
 
 
@@ -52,84 +52,84 @@ def _text_or(tag: str) -> Discriminator:
 
 
 class TemplateRef(Frozen):
-    """Instructions kept in a file under `prompts/`."""
+    """Instructions in a template file under `prompts/`."""
 
     template: str
-    """Path below `prompts/`, such as `support/system.j2`."""
+    """Path relative to `prompts/`, such as `support/system.j2`."""
     vars: dict[str, Any] = {}
     """Fixed values for the template's variables."""
 
 
 class InputSpec(Frozen):
-    """One typed variable of a request."""
+    """A typed variable that a request provides."""
 
     type: Literal["string", "integer", "number", "boolean", "array", "object"] = "string"
-    """What a value must be."""
+    """Type of the value."""
     required: bool = False
-    """Refuse requests that do not bring it."""
+    """Reject requests without this variable."""
     default: Any = None
-    """Used when the caller gives none."""
+    """Value used when the request provides none."""
     description: str = ""
-    """What it is: told to an agent that calls this one."""
+    """Description of the variable, shown to agents that call this one."""
 
 
 class Example(Frozen):
-    """A few-shot turn put before the conversation."""
+    """A few-shot example, inserted before the conversation."""
 
     user: str
-    """What the user says."""
+    """Message of the user."""
     assistant: str
-    """What the agent answers."""
+    """Answer of the agent."""
 
 
 class Routing(Frozen):
-    """When the router picks this agent by itself."""
+    """Rules by which the router selects this agent when a request names none."""
 
     priority: Annotated[int, Field(strict=True)] = 0
-    """Between agents that both match, the higher one wins."""
+    """If several agents match, the one with the highest priority is selected."""
     keywords: tuple[str, ...] = ()
-    """Words or phrases, matched without regard to case."""
+    """Words or phrases to find in the message, ignoring case."""
     patterns: tuple[Regex, ...] = ()
-    """Regular expressions searched for in the message."""
+    """Regular expressions to find in the message."""
     examples: tuple[str, ...] = ()
-    """Messages this agent is meant for, matched whole and without regard to case."""
+    """Complete messages that this agent handles, compared ignoring case."""
 
     @cached_property
     def compiled(self) -> tuple[tuple[str, LinearPattern], ...]:
-        """The patterns as written, and ready to be searched for."""
+        """The patterns as pairs of source text and compiled expression."""
         return tuple((pattern, LinearPattern(pattern)) for pattern in self.patterns)
 
 
 class ModelSettings(Frozen):
-    """Sampling options passed to the model; those left out stay the provider's own."""
+    """Sampling options passed to the model. Omitted options keep the provider's defaults."""
 
     temperature: Annotated[float, Field(ge=0, le=2, strict=True)] | None = None
-    """How much chance is in the choice of words: 0 (least) to 2."""
+    """Randomness of the output, from 0 (least) to 2."""
     top_p: Annotated[float, Field(gt=0, le=1, strict=True)] | None = None
-    """Choose only among the likeliest words that together reach this probability."""
+    """Nucleus sampling: sample only from the most likely tokens whose probabilities add up to this value."""
     max_tokens: Annotated[int, Field(gt=0, le=100_000_000, strict=True)] | None = None
-    """Longest answer of one model call, in tokens."""
+    """Maximum length of the answer of one model call, in tokens."""
     stop: tuple[str, ...] = ()
-    """Texts at which an answer ends."""
+    """Texts that end the answer when the model generates one of them."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63, strict=True)] | None = None
-    """The same seed and input give, with most providers, the same answer."""
+    """Seed for sampling. With most providers, the same seed and input produce the same answer."""
     tool_choice: str | None = None
-    """`auto`, `none`, `required` or the name of one tool."""
+    """Whether the model calls tools: `auto`, `none`, `required`, or the name of the tool it must call."""
     reasoning: Literal["minimal", "low", "medium", "high"] | None = None
-    """How long a reasoning model may think."""
+    """Reasoning effort of a reasoning model."""
     response_format: Literal["text", "json"] | None = None
-    """Form of the final answer: `json` is one JSON object. Left out: JSON of the `output_schema`, if there is one."""
+    """Format of the final answer; `json` is one JSON object. Default: JSON if `output_schema` is set, else text."""
 
 
 class Rule(Frozen):
-    """A rule for tool calls."""
+    """A rule that matches tool calls."""
 
     tool: ToolPattern
-    """A tool's name or a glob such as `orders.delete_*`."""
+    """Name of a tool, or a glob such as `orders.delete_*`."""
     when: dict[str, str | int | float | bool] = {}
-    """Only calls with such arguments, e.g. `{amount: "> 50"}`: `>`, `>=`, `<`, `<=`, `!=`, a glob, or a value."""
+    """Conditions on arguments, such as `{amount: "> 50"}`. Operators: `>`, `>=`, `<`, `<=`, `!=`, a glob or a value."""
     reason: str = ""
-    """Told to the human who is asked, and to the model that is denied."""
+    """Reason shown to the person who decides, and to the model when the call is denied."""
 
 
 def _rule(value: Any) -> Any:
@@ -140,120 +140,121 @@ Rules = tuple[Annotated[Rule, BeforeValidator(_rule, json_schema_input_type=str 
 
 
 class FilePolicy(Frozen):
-    """Which files no tool of the agent touches."""
+    """Files that no tool of the agent can access."""
 
     deny: tuple[FilePattern, ...] = ()
-    """Globs below `tools.base_path`, such as `data/*secret*` or `private/`: neither read, searched, listed nor
-    written. `*` stands for anything, slashes too, and `**/` for any number of folders; what lies in a denied folder
-    is denied as well."""
+    """Globs relative to `tools.base_path`, such as `data/*secret*` or `private/`. Matching files cannot be read,
+    searched, listed or written. `*` matches any characters, slashes included; `**/` matches any number of folders.
+    A denied folder denies everything below it."""
 
 
 class SkillPolicy(Frozen):
-    """Which tools the agent is offered. A matching deny wins over ask, ask over allow."""
+    """Tools that the agent can use. `deny` takes precedence over `ask`, and `ask` over `allow`."""
 
     deny: Rules = ()
-    """Calls that never happen."""
+    """Calls that are denied."""
     ask: Rules = ()
-    """Calls that a human must approve."""
+    """Calls that require the approval of a person."""
     allow: tuple[ToolPattern, ...]
-    """Tools the agent may call: names or globs; `["*"]` for all."""
+    """Tools that the agent may call, as names or globs; `["*"]` allows all."""
     files: FilePolicy = FilePolicy()
-    """Files that none of the tools may touch."""
+    """Files that no tool can access."""
 
 
 class ConfirmPolicy(Frozen):
-    """Which risks a human must confirm."""
+    """Which tool calls need a person's approval because of their risk."""
 
     from_: Literal["low", "medium", "high", "critical", "never"] = Field(default="high", alias="from")
-    """Ask for tools of this risk and above; `never` asks only where a rule or the tool itself does."""
+    """Require approval for tools of this risk or higher. `never`: only where a rule or the tool requires it."""
     expires: Duration | None = None
-    """How long a human may take to decide, such as `15m`; missing: as long as they like."""
+    """Time limit for a decision, such as `15m`. Default: no limit."""
     on_expiry: OnExpiry = "reject"
-    """What happens then: `reject` the call and go on, or `cancel` the run."""
+    """Action when the time limit is exceeded: `reject` the call and continue, or `cancel` the run."""
 
 
 class Limits(Frozen):
-    """What a run may use up. A missing limit is the small default, never unlimited; `null` means no limit."""
+    """Limits of a run. An omitted limit keeps its default; `null` removes the limit."""
 
     max_steps: PositiveInt | None = 10
-    """Model turns."""
+    """Maximum number of model turns."""
     max_tool_calls: PositiveInt | None = 20
-    """Calls of tools, those that failed included."""
+    """Maximum number of tool calls, failed calls included."""
     max_total_tokens: PositiveInt | None = 50_000
-    """Input and output tokens of all model calls together."""
+    """Maximum number of input and output tokens of all model calls together."""
     max_cost_usd: Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)] | None = None
-    """US dollars for all model calls together; every model that may be asked needs a known price."""
+    """Maximum cost of all model calls, in US dollars. Every model that the run can call needs a known price."""
     timeout: Duration | None = 120.0
-    """The whole run, without the time it waits for a human."""
+    """Time limit for the whole run, without the time it waits for a person."""
     model_timeout: Duration | None = 60.0
-    """One attempt at a model call; where answers are streamed, each pause between two pieces of the answer."""
+    """Time limit for one attempt of a model call. If the answer is streamed, the limit applies between two chunks."""
     first_token_timeout: Duration | None = 30.0
-    """The first piece of an answer, where answers are streamed; keeping the connection alive does not count."""
+    """Time limit for the first chunk of a streamed answer. Keep-alive messages do not count as chunks."""
     tool_timeout: Duration | None = 30.0
-    """One tool call; a tool's own, shorter timeout wins."""
+    """Time limit for one tool call. If the tool declares a shorter timeout, that one applies."""
     max_parallel_tools: PositiveInt = 8
-    """Tool calls of one turn that run side by side; 1 is serial."""
+    """Maximum number of tool calls of one turn that run concurrently; 1 runs them one after another."""
     max_repeated_calls: PositiveInt | None = 3
-    """The same tool with the same arguments: at this count a warning, after it the end."""
+    """Maximum number of calls of one tool with the same arguments. The last allowed call emits a warning; one more
+    stops the run."""
     max_corrections: Annotated[int, Field(ge=0, strict=True)] = 2
-    """Turns in a row with arguments or tool names that were wrong."""
+    """Maximum number of consecutive turns with invalid arguments or unknown tool names."""
     max_observation_chars: Annotated[int, Field(ge=100, strict=True)] = 4000
-    """What the model sees of a tool's result; the trace keeps the whole."""
+    """Maximum number of characters of a tool result that the model receives. The trace contains the full result."""
 
 
 class RuntimePolicy(Limits):
     """Limits, risk and confirmation."""
 
     risk_level: Risk = "medium"
-    """Tools above this risk are denied."""
+    """Highest risk of tools that the agent may use. Tools with a higher risk are denied."""
     confirm: ConfirmPolicy = ConfirmPolicy()
-    """Which risks a human must confirm."""
+    """Which tool calls need a person's approval because of their risk."""
     strict_arguments: Annotated[bool, Field(strict=True)] = False
-    """Put nothing right in a model's arguments, not even `"5"` where a number is wanted."""
+    """Reject invalid arguments instead of repairing them, even `"5"` for a number."""
 
 
 class ApprovalFrom(Frozen):
-    """Ask for plans that contain a step of some risk."""
+    """Require approval for plans that contain a step of a certain risk or higher."""
 
     from_: Risk = Field(alias="from")
-    """The lowest such risk."""
+    """Lowest risk of a step that makes the plan need approval."""
 
 
 class PlanSettings(Frozen):
-    """How `executor: plan` works."""
+    """Settings of `executor: plan`."""
 
     approval: Annotated[
         Annotated[Literal["never", "always"], Tag("text")] | Annotated[ApprovalFrom, Tag("risk")], _text_or("risk")
     ] = ApprovalFrom.model_validate({"from": "high"})
-    """When a human must approve the plan: `never`, `always` or `{from: RISK}`."""
+    """When a person must approve the plan: `never`, `always` or `{from: RISK}`."""
     model: str | None = None
-    """The model that plans, named as the agent's `model`; missing: the agent's own."""
+    """Model that writes the plan, in the same form as the agent's `model`. Default: the agent's model."""
     max_plan_steps: PositiveInt = 12
-    """Steps that one plan may still have to do; a longer one is refused."""
+    """Maximum number of open steps in a plan. A longer plan is rejected."""
     max_replans: Annotated[int, Field(ge=0, strict=True)] = 2
-    """How often a failed step may make the plan anew."""
+    """Maximum number of times that failed steps cause a new plan."""
     max_parallel: PositiveInt = 2
-    """Independent steps that run side by side."""
+    """Maximum number of independent steps that run concurrently."""
     step_timeout: Duration | None = 60.0
-    """One step: its call with all attempts, or all turns of a step without a tool."""
+    """Time limit for one step: all attempts of its tool call, or all turns of a step without a tool."""
     step_retries: Annotated[int, Field(ge=0, strict=True)] = 1
-    """How often a step's call is made again when its tool broke; only of tools that are harmless to repeat."""
+    """Maximum number of retries when the tool of a step fails. Only idempotent tools are retried."""
     on_failure: Literal["replan", "skip", "fail", "ask"] = "replan"
-    """When a step fails: replan from what is done, skip what depends on it, fail the run, or ask the user whether to
-    retry, skip or stop."""
+    """Action when a step fails: `replan` the remaining work, `skip` the steps that depend on it, `fail` the run, or
+    `ask` the user whether to retry, skip or stop."""
     recite: Annotated[bool, Field(strict=True)] = True
-    """Show the model its open plan, or its to-do list, at the end of every turn; never stored."""
+    """Append the open plan or the to-do list to every model request. The text is not stored in the conversation."""
 
 
 class ConversationSettings(Frozen):
-    """How long conversations may become and are kept."""
+    """How much history a request contains, and how long conversations are stored."""
 
     window: PositiveInt = 50
-    """Messages of history sent with a request."""
+    """Maximum number of earlier messages sent with a request."""
     compress_at_tokens: PositiveInt | None = 24_000
-    """When the history comes to about so many tokens, its beginning is replaced by a summary; `null`: never."""
+    """Token estimate of the history above which its oldest messages are replaced by a summary; `null`: never."""
     ttl: Duration | None = 2_592_000.0
-    """How long a conversation is kept after its last turn; `null`: for ever."""
+    """How long a conversation is stored after its last turn; `null`: without limit."""
 
 
 HookPlace = Literal["before_run", "before_tool", "after_tool", "after_run"]
@@ -261,66 +262,67 @@ ExtensionName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
 class Hooks(Frozen):
-    """Functions of plugins (`@hook`) by name, such as `audit.before`, called in this order. Each may refuse."""
+    """Plugin functions (`@hook`) by name, such as `audit.before`, called in the order listed. Each can refuse."""
 
     before_run: tuple[ExtensionName, ...] = ()
-    """Before the agent begins: they see the message."""
+    """Hooks called with the message, before the agent starts."""
     before_tool: tuple[ExtensionName, ...] = ()
-    """Before a call that the rules permit, and before a human is asked: they see the call."""
+    """Hooks called with each tool call that the rules permit, before a person is asked for approval."""
     after_tool: tuple[ExtensionName, ...] = ()
-    """After a call: they see its result, and may give another one instead."""
+    """Hooks called with the result of each tool call. They can replace it."""
     after_run: tuple[ExtensionName, ...] = ()
-    """Before the answer is handed out: they see it, and may give another one instead."""
+    """Hooks called with the final answer before it is emitted. They can replace it."""
 
 
 class TelemetryPolicy(Frozen):
-    """What of this agent's work stands in traces; never more than `telemetry.content` in agentsd.yaml lets through."""
+    """How much content this agent's traces include. Can only be stricter than `telemetry.content` in agentsd.yaml."""
 
     content: ContentMode | None = None
-    """Of prompts, arguments and results: `none`, `redacted` (secrets masked, long texts cut) or `full`."""
+    """Content of prompts, arguments and results: `none`, `redacted` (secrets masked, long texts cut) or `full`."""
 
 
 class AgentSpec(Frozen):
-    """One agent: a file `agents.d/NAME.yaml`."""
+    """An agent, defined by a file `agents.d/NAME.yaml`."""
 
     version: Annotated[Literal[1], BeforeValidator(check_version)]
     """Version of this file format."""
     name: AgentName
-    """The identity: unique, and independent of the file's name."""
+    """Unique name of the agent. It can differ from the name of the file."""
     description: Annotated[str, StringConstraints(min_length=1)]
-    """What the agent is for: what the router and a parent agent see."""
+    """Purpose of the agent. The router and parent agents select the agent by this text."""
     model: str | None = None
-    """`provider/model`, an alias from agentsd.yaml, or `offline`; missing: the process's default."""
+    """Model as `provider/model`, an alias from agentsd.yaml, or `offline`. Default: `model` in agentsd.yaml."""
     fallback_models: tuple[str, ...] = ()
-    """Models to ask, one after the other, when those before cannot be had; named as `model` is."""
+    """Models to call, in this order, when `model` is unavailable. Same form as `model`."""
     model_settings: ModelSettings = ModelSettings()
     protocol: Protocol = "auto"
-    """How tools are called: `native` by function calls, `json` by one JSON object a turn, for models that know only
-    text; `auto`: by function calls if the model has them."""
+    """How the model calls tools: `native` uses function calling; `json` uses one JSON object per turn, for models
+    without function calling; `auto` selects `native` if the model supports it."""
     instructions: Annotated[
         Annotated[str, StringConstraints(min_length=1), Tag("text")] | Annotated[TemplateRef, Tag("template")],
         _text_or("template"),
     ]
-    """The system prompt: text, or `{template: FILE, vars: {…}}`. Rendered byte for byte."""
+    """System prompt: text, or `{template: FILE, vars: {…}}`. Sent to the model unchanged, whitespace included."""
     inputs: dict[str, InputSpec] = {}
-    """Variables a request brings for the template."""
+    """Variables that a request provides for the template."""
     examples: tuple[Example, ...] = ()
-    """Few-shot turns put before the conversation."""
+    """Few-shot examples, inserted before the conversation."""
     routing: Routing = Routing()
     executor: str = "react"
-    """`react` thinks and acts turn by turn; `plan` makes a plan first and works it off; `auto` picks one for each
-    request; or a plugin's, by its name."""
+    """How the agent works: `react` calls tools turn by turn; `plan` writes a plan and executes its steps; `auto`
+    selects one of them for each request; or the name of a plugin's executor."""
     skill_policy: SkillPolicy = SkillPolicy(allow=())
-    """Which tools; missing: none."""
+    """Tools that the agent can use. Default: none."""
     mcp_policy: dict[SourceName, McpPolicy] = {}
-    """By server: what comes from it into the context, and whether its tools may change."""
+    """Settings per MCP server: resources and prompts to load, and how changed tools are handled."""
     runtime_policy: RuntimePolicy = RuntimePolicy()
     plan: PlanSettings = PlanSettings()
     sub_agents: tuple[AgentName, ...] = ()
-    """Agents this one may call, offered to the model as tools `agent.NAME`."""
+    """Agents that this agent can call, offered to the model as tools `agent.NAME`."""
     conversation: ConversationSettings = ConversationSettings()
     output_schema: dict[str, Any] | None = None
-    """JSON Schema of an object: the answer's data, beside its text. Missing: only text."""
+    """JSON Schema of an object for structured output: the answer contains data in addition to its text. Default: text
+    only."""
     hooks: Hooks = Hooks()
     telemetry: TelemetryPolicy = TelemetryPolicy()
 

@@ -1,4 +1,4 @@
-"""The state that makes a run re-entrant, what a human is asked and answers, and what the caller gets."""
+"""The persisted state of a run, the decisions it waits for, and the result that the caller receives."""
 
 from __future__ import annotations
 
@@ -22,104 +22,116 @@ from framework.types.warnings import RunWarning
 
 
 class Confirmation(Frozen):
-    """What a human is asked."""
+    """A decision that a run waits for."""
 
     id: str
+    """Id to pass with the decision."""
     kind: ConfirmationKind
+    """What the decision is about: a tool call, a plan, a failed step, or a question."""
     agent: str
+    """Agent that waits for the decision."""
     tool: str = ""
-    """The tool to be called; empty for a plan."""
+    """Tool to be called; empty for a plan."""
     description: str = ""
-    """What the tool does, in short."""
+    """Short description of the tool."""
     arguments: dict[str, Any] = {}
+    """Arguments of the call."""
     plan: Plan | None = None
+    """Plan to be approved."""
     preflight: Preflight | None = None
-    """Of a plan: the verdict on each of its steps, and what it will take."""
+    """Policy decision for each step of the plan, and an estimate."""
     hash: str
-    """An approval counts for exactly this content."""
+    """Digest of what is to be approved. An approval applies to this content only."""
     reason: str = ""
-    """Why a human is asked; of a question, the question itself."""
+    """Why a decision is required; for a question, the question itself."""
     rule: str = ""
-    """The rule that asks, with its place in the file."""
+    """Rule that requires the decision, with its `file:line`."""
     risk: Risk = "medium"
+    """Risk of the call."""
     choices: tuple[str, ...] = ()
-    """The answers that are possible; none: any text."""
+    """Possible answers; empty if any text is accepted."""
     expires_at: datetime | None = None
-    """After this nobody can decide it any more: what the agent's file says happens (`confirm.on_expiry`)."""
+    """Time after which decisions are refused and `on_expiry` applies."""
     on_expiry: OnExpiry = "reject"
+    """Action after `expires_at`, from `confirm.on_expiry` in the agent file."""
 
 
 class Approve(Frozen):
-    """Do it as shown."""
+    """Approve the call or plan as shown."""
 
     type: Literal["approve"] = "approve"
 
 
 class Edit(Frozen):
-    """Do it with these arguments instead; the edited call is judged anew."""
+    """Approve the call with other arguments. The policy is evaluated again for the edited call."""
 
     type: Literal["edit"] = "edit"
     arguments: dict[str, Any]
+    """Arguments to use instead; for a plan, the edited plan."""
 
 
 class Reject(Frozen):
-    """Do not do it; the model is told why."""
+    """Reject the call or plan."""
 
     type: Literal["reject"] = "reject"
     reason: str = ""
+    """Reason, passed to the model."""
 
 
 class Respond(Frozen):
-    """Do not do it; take this text as its result."""
+    """Answer a question, or use a text as the result of the call without executing it."""
 
     type: Literal["respond"] = "respond"
     text: str
+    """The answer, or the result."""
 
 
 Decision = Annotated[Approve | Edit | Reject | Respond, Field(discriminator="type")]
 
 
 class CallRecord(Frozen):
-    """How far a tool call has got; what makes a turn re-entrant."""
+    """Progress of a tool call, persisted so that a turn can be resumed."""
 
     call: ToolCall
+    """The call."""
     started: int = 0
-    """How often it was begun: a started call without a result was in flight at a crash."""
+    """Number of times that execution started. A started call without a result was in flight when the process ended."""
     result: ToolResult | None = None
+    """Result, once there is one."""
     repeats: int = 1
-    """Which time in this run the tool is called with these very arguments."""
+    """Ordinal of this call among the run's calls of the tool with the same arguments."""
     contract: str = ""
-    """Of the tool as a human was first asked about it; with another, they are asked again."""
+    """Digest of the tool's definition when approval was first requested. If it differs, approval is requested again."""
     asked: str = ""
-    """Hash of the arguments a human was first asked about; with others, they are asked again."""
+    """Digest of the arguments when approval was first requested. If it differs, approval is requested again."""
     repairs: tuple[str, ...] = ()
-    """What was put right in its arguments before it was judged."""
+    """Repairs made to the arguments before the policy was evaluated."""
 
 
 class RunState(BaseModel):
-    """Everything a run needs to go on, as plain JSON. The one record that changes: only `Run` writes it.
+    """Everything required to resume a run, as plain JSON. The only mutable record; only `Run` writes to it.
 
-    A sub-run (a sub-agent, a free step of a plan) has a state of its own, kept in its parent's `children`.
+    A sub-run (a sub-agent, or a plan step without a tool) has its own state in its parent's `children`.
     """
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
     schema_version: int = 1
     version: int = 0
-    """Which record of the run this is: a store counts them, and refuses to write over a later one."""
+    """Number of times that the state was stored. A store refuses to overwrite a later version."""
     run_id: str = Field(default_factory=lambda: f"run_{uuid4().hex}")
     path: tuple[str, ...] = ()
-    """Where in its root run this one stands: the keys of the sub-runs that lead to it."""
+    """Keys of the sub-runs that lead from the root run to this one."""
     agent: str
     generation: int = 0
     digest: str = ""
     traceparent: str = ""
-    """Where in a trace its last part began, as W3C writes it."""
+    """W3C trace context of the span in which the run was last started or resumed."""
     blueprint: str = ""
-    """Digest of the files its agent is made of, as a durable store keeps them."""
+    """Digest of the agent's files, as archived in a durable store."""
     conversation_id: str | None = None
     conversation_ttl: float | None = None
-    """Seconds for which the conversation is kept after this run; none: for ever."""
+    """Seconds for which the conversation is stored after this run; None: without limit."""
     user: str | None = None
     tenant: str | None = None
     locale: str = "en"
@@ -127,112 +139,113 @@ class RunState(BaseModel):
     metadata: dict[str, Any] = Field(default_factory=dict)
     base_path: str | None = None
     model: str | None = None
-    """Model that replaces those of the agent and its sub-agents, as the caller asked; only of a root run."""
+    """Model that the caller set instead of those of the agent and its sub-agents. Root runs only."""
     limits: Limits = Limits()
-    """The limits in force: the agent's, changed by the caller."""
+    """Effective limits: the agent's, as overridden by the caller."""
     model_settings: ModelSettings = ModelSettings()
 
     status: Status = "running"
     finish_reason: str = ""
     output: str = ""
     output_schema: dict[str, Any] | None = None
-    """What the answer's data must fit, if it is to have any."""
+    """JSON Schema of the structured output, if one is required."""
     data: Any = None
-    """The answer as data."""
+    """Structured output."""
     error: ErrorInfo | None = None
     stopped_by: LimitUse | None = None
     admitted: bool = False
-    """The hooks that look at the message have let it pass."""
+    """Whether the `before_run` hooks have accepted the message."""
     executor: str = ""
-    """How it works, where the agent's file leaves that to a choice: `react` or `plan`, once that is made."""
+    """Selected executor, `react` or `plan`, if the agent file has `executor: auto`."""
     background: list[str] | None = None
-    """What MCP servers gave for the context when the run began; none before that."""
+    """Resources and prompts of MCP servers, read when the run started; None before that."""
     history: list[Message] = Field(default_factory=list)
-    """Earlier turns of the conversation; where there is a summary, those that come after what it stands for."""
+    """Earlier messages of the conversation that `summary` does not replace."""
     summary: Summary | None = None
-    """What stands for the beginning of the conversation."""
+    """Summary that replaces the beginning of the conversation."""
     messages: list[Message] = Field(default_factory=list)
-    """This run's own messages, append-only; the first is the user's."""
+    """Messages of this run, append-only. The first is the user's."""
     replies: list[int] = Field(default_factory=list)
-    """Places in `messages` of what the model said, turn by turn; an executor may have put others there."""
+    """Indexes in `messages` of the model's replies. Executors may add other messages."""
     typed: list[str] = Field(default_factory=list)
-    """What the model gave as answers of a type, as JSON, one after the other."""
+    """Typed answers of the model as JSON, in order."""
     calls: dict[str, CallRecord] = Field(default_factory=dict)
-    """How far each tool call of the run has got, in the order they were asked for."""
+    """Progress of each tool call by call id, in the order requested."""
     plan: Plan | None = None
     children: dict[str, RunState] = Field(default_factory=dict)
     """Sub-runs by the call or plan step they belong to."""
     pending: list[Confirmation] = Field(default_factory=list)
     paused_at: float | None = None
-    """Since when it waits for them; Unix time."""
+    """Unix time at which the run paused."""
     decisions: dict[str, Decision] = Field(default_factory=dict)
-    """Answers by confirmation, all kept in the root's state."""
+    """Decisions by confirmation id. Stored in the root's state only."""
     expires: dict[str, datetime] = Field(default_factory=dict)
-    """Until when a confirmation may be answered, since it was first asked; all kept in the root's state."""
+    """Time limits by confirmation id, set when approval was first requested. Stored in the root's state only."""
 
     steps: int = 0
     tool_calls: int = 0
     corrections: int = 0
-    """Turns in a row with a wrong call."""
+    """Number of consecutive turns with an invalid call."""
     usage: Usage = Usage()
     tool_stats: dict[str, ToolStat] = Field(default_factory=dict)
     counted: tuple[int, int] = (0, 0)
-    """So many of the run's own messages, with all that stands before them, were so many tokens for the provider."""
+    """Number of this run's messages in the last measured request, and the tokens that the provider counted for it."""
     warned: list[str] = Field(default_factory=list)
-    """Limits already warned of."""
+    """Limits for which a warning was emitted."""
     call_counts: dict[str, int] = Field(default_factory=dict)
-    """How often each tool was called with the same arguments, by their hash."""
+    """Number of calls by digest of tool and arguments."""
     elapsed_ms: float = 0.0
-    """Active time, without waiting for a human."""
+    """Active time in milliseconds, without the time spent waiting for a person."""
     session: dict[str, Any] = Field(default_factory=dict)
-    """What tools keep, in the root's state: the conversation's values, as this run leaves them."""
+    """Session values that tools set. Stored in the root's state only."""
     seq: int = 0
-    """Number of the last event."""
+    """Sequence number of the last event."""
     trace: list[TraceEntry] = Field(default_factory=list)
     truncated: bool = False
-    """The model's last answer was cut by its output limit."""
+    """Whether the output limit cut the model's last answer."""
     warnings: list[RunWarning] = Field(default_factory=list)
-    """Of the run and its sub-runs; all kept in the root's state."""
+    """Warnings of the run and its sub-runs. Stored in the root's state only."""
 
     @property
     def trace_id(self) -> str | None:
-        """The trace of its last part, where one was recorded."""
+        """Id of the last recorded trace, or None."""
         return self.traceparent.split("-")[1] if self.traceparent else None
 
     def with_sub_runs(self) -> Iterator[RunState]:
-        """The run, its sub-runs, theirs, and so on."""
+        """Iterate over this state and those of all sub-runs, depth first."""
         yield self
         for child in self.children.values():
             yield from child.with_sub_runs()
 
     @property
     def last_reply(self) -> Message | None:
-        """What the model said last, if nothing has come after it: its calls stand unanswered, or it is the answer."""
+        """The last message, if it is a reply of the model: either its calls are open or it is the answer."""
         if self.replies and self.replies[-1] == len(self.messages) - 1:
             return self.messages[-1]
         return None
 
     def open_calls(self) -> tuple[ToolCall, ...]:
-        """Calls of the last turn that stand unanswered: left over from a pause or a crash."""
+        """Return the tool calls of the last turn that have no results, after a pause or a crash."""
         if not self.messages or self.messages[-1].role != "assistant":
             return ()
         return self.messages[-1].tool_calls
 
 
 class RunResult(Frozen):
-    """What the caller gets."""
+    """The result of a run, as returned to the caller."""
 
     run_id: str
     status: Status
     finish_reason: str
-    """`final`, `confirmation`, `cancelled`, the key of a limit, or an error's code."""
+    """`final`, `confirmation`, `cancelled`, the key of a limit, or the code of an error."""
     output: str
+    """Text of the answer."""
     data: Any = None
-    """The answer as JSON data, where `output_schema` or `output_type` asks for it."""
+    """Structured output, if `output_schema` or `output_type` is set."""
     plan: Plan | None = None
-    """The plan with the states and results of its steps, where the run made one."""
+    """Plan of the run with the status and result of each step, if there is one."""
     messages: tuple[Message, ...]
-    """History and this run's messages; feed them to the next call as `history`."""
+    """History and messages of this run. Pass them as `history` to continue the conversation."""
     steps: int
     tool_calls: tuple[CallSummary, ...] = ()
     tool_stats: dict[str, ToolStat] = {}
@@ -244,12 +257,12 @@ class RunResult(Frozen):
     trace_id: str | None = None
     trace: tuple[TraceEntry, ...] = ()
     pending: tuple[Confirmation, ...] = ()
-    """What a human must decide before the run goes on."""
+    """Decisions that the run waits for."""
     error: ErrorInfo | None = None
     stopped_by: LimitUse | None = None
-    """The limit that ended a run whose status is `stopped`."""
+    """Limit that stopped the run, if its status is `stopped`."""
     truncated: bool = False
-    """The output limit (`max_tokens`) cut the answer: `output` is not whole."""
+    """Whether the output limit (`max_tokens`) cut the answer, so that `output` is incomplete."""
     warnings: tuple[RunWarning, ...] = ()
-    """What a person should know: the warning events of the run and its sub-runs, parts before a pause included."""
+    """Warnings of the run and its sub-runs, those before a pause included."""
     elapsed_ms: float = 0.0

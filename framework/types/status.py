@@ -1,4 +1,4 @@
-"""States of a run, as stored and as reported."""
+"""The statuses of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file of tool sources (`plugins/*.yaml`) as typed data: MCP servers, and hosts of HTTP skills."""
+"""Files of tool servers (`plugins/*.yaml`) as typed data: MCP servers and hosts of HTTP skills."""
 
 from __future__ import annotations
 
@@ -15,81 +15,82 @@ HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+", max_len
 
 
 class McpServer(Frozen):
-    """A server that speaks the Model Context Protocol; its tools are `mcp.<server>.<tool>`."""
+    """A Model Context Protocol (MCP) server. Its tools are named `mcp.<server>.<tool>`."""
 
     command: tuple[Annotated[str, StringConstraints(min_length=1)], ...] = ()
-    """Program and arguments of a server that is started here and spoken to over its standard streams."""
+    """Program and arguments of a server that agentsd starts as a child process and connects to over stdio."""
     url: HttpUrl | None = None
-    """Of a server that is spoken to over streamable HTTP."""
+    """URL of a server that agentsd connects to over streamable HTTP."""
     env: dict[str, SecretStr] = {}
-    """The child process gets these variables, and of ours only what finds programs and the home folder."""
+    """Environment variables of the child process, in addition to PATH, HOME, user, locale, time zone and TMPDIR."""
     headers: dict[str, SecretStr] = {}
-    """Sent with every request to `url`."""
+    """HTTP headers sent with every request to `url`."""
     tools: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = ()
-    """Globs over its own names of its tools: the others are not taken. Missing: all, 1000 at most."""
+    """Globs of the server's tools to use, by their names on the server. Default: all, at most 1000."""
     risk: Risk | None = None
-    """Of all its tools; missing: high for what says that it destroys, low for what says that it only reads."""
+    """Risk of all tools of the server. Default: by the tool's hints, `high` if destructive, `low` if read-only, else
+    `medium`."""
     paths: dict[ToolPattern, tuple[ArgumentName, ...]] = {}
-    """Arguments that are paths, by the server's name of a tool or a glob, such as `{"*": [path], move: [source]}`.
-    Rules match them whatever their spelling. Arguments whose schema says `format: path` count anyway."""
+    """Arguments that are paths, by tool name on the server or glob, such as `{"*": [path], move: [source]}`. Rules
+    compare them in canonical form. Arguments with `format: path` in their schema are included automatically."""
     urls: dict[ToolPattern, tuple[ArgumentName, ...]] = {}
-    """Arguments that are URLs, likewise; those whose schema says `format: uri` count anyway."""
+    """Arguments that are URLs, in the same form. Arguments with `format: uri` are included automatically."""
     connect_timeout: Duration = Field(default=15.0, validate_default=False)
-    """How long a connection may take."""
+    """Time limit for connecting."""
     timeout: Duration = Field(default=30.0, validate_default=False)
-    """How long one call may take."""
+    """Time limit for one call."""
 
     @model_validator(mode="after")
     def _one_transport(self) -> McpServer:
         if bool(self.command) == (self.url is not None):
-            raise ValueError("give either `command` or `url`")
+            raise ValueError("write either `command` or `url`")
         if self.headers and self.command:
-            raise ValueError("`headers` go with `url`; a started server gets `env`")
+            raise ValueError("`headers` requires `url`; for a server with `command`, use `env`")
         if self.env and self.url:
-            raise ValueError("`env` goes with `command`; a server by `url` gets `headers`")
+            raise ValueError("`env` requires `command`; for a server with `url`, use `headers`")
         return self
 
 
 class Skill(Frozen):
-    """One thing that a skill host can do; a tool named `skill.<host>.<id>`."""
+    """A skill of a skill host, offered as a tool named `skill.<host>.<id>`."""
 
     id: SkillId
-    """The host's name for it."""
+    """Id of the skill on the host."""
     description: str | None = None
-    """What the model is told; missing: the function's docstring, else the document, as the host gives them."""
+    """Description for the model. Default: the description, docstring or document that the host reports."""
     parameters: dict[str, Any] = {}
-    """JSON Schema of the arguments: an object."""
+    """JSON Schema of the arguments, an object schema."""
     risk: Risk = "medium"
-    """How much harm a call may do."""
+    """Risk of a call."""
     idempotent: bool = False
-    """A repetition does no harm: it may be repeated after a crash."""
+    """Whether repeating a call has no further effect, so that it can be repeated after a crash."""
     timeout: Duration | None = None
-    """How long a call may take."""
+    """Time limit for a call."""
 
 
 class SkillHost(Frozen):
     """A service whose skills are called over HTTP."""
 
     url: HttpUrl
-    """Where it is, such as `http://127.0.0.1:8900`."""
+    """Base URL of the service, such as `http://127.0.0.1:8900`."""
     headers: dict[str, SecretStr] = {}
-    """Sent with every request to it."""
+    """HTTP headers sent with every request."""
     discover: bool = False
-    """Ask the host for its skills: `GET /skills`."""
+    """Whether to request the list of skills from the host with `GET /skills`."""
     skills: tuple[Skill, ...] = ()
-    """Skills declared here; for one that the host has too, what stands here wins."""
+    """Skills declared in this file. They take precedence over discovered skills with the same id."""
     trace: bool = False
-    """Send it the trace's context, so that its spans join ours."""
+    """Whether to send the trace context, so that spans of the service become part of the trace."""
     timeout: Duration = Field(default=30.0, validate_default=False)
-    """How long one request may take."""
+    """Time limit for one request."""
 
 
 class Sources(Frozen):
-    """One file of tool sources."""
+    """A file of tool servers."""
 
     version: Annotated[int, Field(ge=1, le=1), BeforeValidator(check_version)]
-    """Version of this file format: 1."""
+    """Version of the file format: 1."""
     mcp_servers: dict[SourceName, McpServer] = {}
-    """MCP servers by name."""
+    """MCP servers, by name."""
     skill_hosts: dict[SourceName, SkillHost] = {}
-    """Skill hosts by name."""
+    """Skill hosts, by name."""

@@ -1,4 +1,4 @@
-"""A finished span as plain data: what a store keeps of a trace, a picture shows of it and an export sends of it."""
+"""Finished spans as plain data, for storing, displaying and exporting traces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Inbound = Literal["ignore", "link", "parent"]
-"""What runs make of the trace context of the HTTP request that starts them."""
+"""How runs use the trace context of the HTTP request that starts them."""
 
 AttributeValue = str | bool | int | float | Sequence[str]
 Attributes = Mapping[str, AttributeValue]
@@ -15,7 +15,7 @@ Attributes = Mapping[str, AttributeValue]
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """Something that happened at one moment of a span."""
+    """An event at one point in time of a span."""
 
     name: str
     at_ns: int
@@ -25,7 +25,7 @@ class SpanEvent:
 
 @dataclass(frozen=True, slots=True)
 class SpanLink:
-    """Another span that this one belongs with, such as that of the run's first part."""
+    """A link to a related span, such as the one in which the run started before it paused."""
 
     trace_id: str
     span_id: str
@@ -34,7 +34,7 @@ class SpanLink:
 
 @dataclass(frozen=True, slots=True)
 class SpanRecord:
-    """A finished span. Ids are in hex; a host program's spans, where there are any, have the same ids."""
+    """A finished span. Ids are hexadecimal and equal those of the embedding program's spans, if it records any."""
 
     name: str
     trace_id: str
@@ -46,18 +46,18 @@ class SpanRecord:
     end_ns: int
     attributes: Attributes = field(default_factory=dict)
     error: str | None = None
-    """The `error.type`; none for a span that did not fail."""
+    """`error.type` of a failed span, otherwise None."""
     events: tuple[SpanEvent, ...] = ()
     links: tuple[SpanLink, ...] = ()
 
 
 def parse_link(traceparent: str, kind: str, attribute: str) -> SpanLink | None:
-    """A link to where a W3C `traceparent` points; none if it points nowhere.
+    """Return a link to the span of a W3C `traceparent`, or None if it has another format.
 
     Args:
         traceparent: `00-TRACE-SPAN-FLAGS`.
-        kind: what the link says.
-        attribute: the name under which it says so.
+        kind: value of the link's attribute.
+        attribute: name of the link's attribute.
     """
     parts = traceparent.split("-")
     return SpanLink(parts[1], parts[2], {attribute: kind}) if len(parts) == 4 else None

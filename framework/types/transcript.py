@@ -1,4 +1,4 @@
-"""What makes a list of messages a conversation that every model takes."""
+"""Checks that a list of messages is a conversation that every model accepts, and summaries of long conversations."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from framework.types.frozen import Frozen
 from framework.types.messages import Message, ToolCall
 
 MAX_MESSAGE_CHARS = 1_000_000
-"""Of one message that comes in: no model reads more, and a store should not have to keep it."""
+"""Maximum length of one incoming message. No model accepts more, and stores should not have to store it."""
 
 
 class Summary(Frozen):
-    """What stands for the beginning of a conversation that has grown long."""
+    """A summary that replaces the beginning of a long conversation."""
 
     upto: int
-    """It stands for so many of the conversation's messages, counted from the first."""
+    """Number of messages that the summary replaces, counted from the first."""
     text: str
-    """What the model made of them."""
+    """Summary written by the model."""
     events: tuple[str, ...] = ()
-    """Failures, denials and what humans decided, word for word, a line each: no model can leave them out."""
+    """Failures, denials and decisions of people, verbatim, one per line, so that no model can omit them."""
     facts: tuple[str, ...] = ()
-    """Numbers, dates, names of files and the like that the user wrote and `text` leaves out."""
+    """Numbers, dates, file names and the like that the user wrote and `text` omits."""
 
 
 def is_unicode(text: str) -> bool:
-    """Is it text that can be stored and sent? Half a surrogate pair, which JSON can hold, is none."""
+    """Return whether the text can be encoded. JSON can contain unpaired surrogates, which cannot be."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -34,17 +34,16 @@ def is_unicode(text: str) -> bool:
 
 
 def transcript_errors(messages: Sequence[Message]) -> Iterator[str]:
-    """What is wrong with them: texts that are too long, calls without an answer, answers without a call."""
+    """Yield the errors of a list of messages: long or invalid texts, calls without results, results without calls."""
     open_calls: dict[str, ToolCall] = {}
     for number, message in enumerate(messages, 1):
         if not is_unicode(message.content):
-            yield f"message {number} is not Unicode text: it holds half a character"
+            yield f"message {number} is not Unicode text: it contains an unpaired surrogate"
         if len(message.content) > MAX_MESSAGE_CHARS:
-            size = f"{len(message.content)} characters; at most {MAX_MESSAGE_CHARS} are taken"
-            yield f"message {number} has {size}"
+            yield f"message {number} has {len(message.content)} characters; the maximum is {MAX_MESSAGE_CHARS}"
         if message.role == "tool":
             if open_calls.pop(message.tool_call_id or "", None) is None:
-                yield f"message {number} answers the call {message.tool_call_id!r}, which no message before it asks for"
+                yield f"message {number} answers call {message.tool_call_id!r}, which no earlier message requests"
         else:
             yield from _unanswered(open_calls, number - 1)
             open_calls = {call.id: call for call in message.tool_calls}
@@ -53,4 +52,4 @@ def transcript_errors(messages: Sequence[Message]) -> Iterator[str]:
 
 def _unanswered(open_calls: dict[str, ToolCall], last: int) -> Iterator[str]:
     for call in open_calls.values():
-        yield f"the call {call.id!r} of {call.tool} is not answered by message {last} or one before it"
+        yield f"call {call.id!r} of {call.tool} has no answer up to message {last}"

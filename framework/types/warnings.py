@@ -1,4 +1,4 @@
-"""Warnings of a run: the table of their codes, from which the documentation and every surface derive."""
+"""Warnings of a run, and the table of their codes."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ WARNINGS: Mapping[WarningCode, str] = {
     "compression": "the conversation could not be summarized",
     "truncated": "the output limit (`max_tokens`) cut a model's answer",
     "model_retry": "a model call failed and is retried, or the run waits for an unavailable model",
-    "model_fallback": "a model call failed and the next of `fallback_models` is asked",
+    "model_fallback": "a model call failed and the next of `fallback_models` is called",
     "background": "a resource or prompt of an MCP server is missing",
-    "routing": "a model could not choose the agent, or how it works: the default applies",
+    "routing": "a model could not select the agent or the executor: the default applies",
     "arguments_repaired": "the arguments of a tool call were repaired before the call",
     "steps_not_done": "a plan was completed without its failed and skipped steps",
 }
-"""Code -> what happened. Codes of limits are the limits' keys in the agent file."""
+"""Meaning of each code. The code of a limit is the key of the limit in the agent file."""
 
 MAX_WARNINGS_PER_CODE = 20
-"""How many warnings with one code a run keeps; later ones are events only."""
+"""Maximum number of warnings with one code that a run stores. Later ones are emitted as events only."""
 
 
 class RunWarning(Frozen):
-    """Something a person should know about a run, whether or not anyone followed its events."""
+    """A warning of a run, also reported in the run's result."""
 
     code: str
-    """One of `WARNINGS`."""
+    """Key of `WARNINGS`."""
     message: str
     path: tuple[str, ...] = ()
-    """The sub-runs that lead to where it happened; empty: the run itself."""
+    """Keys of the sub-runs that lead to where it happened; empty for the run itself."""

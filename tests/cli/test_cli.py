@@ -118,7 +118,7 @@ def test_trace_draws_the_waterfall(starter: Path) -> None:
 
 def test_an_unknown_agent_is_one_line_and_exit_2(starter: Path) -> None:
     done = agentsd("run", "-a", "planer", "hi", cwd=starter)
-    assert (done.returncode, done.stderr) == (2, "error: there is no agent named 'planer'; did you mean planner?\n")
+    assert (done.returncode, done.stderr) == (2, "error: no agent named 'planer'; did you mean planner?\n")
 
 
 def test_a_missing_key_is_one_line_that_names_the_variable(starter: Path) -> None:

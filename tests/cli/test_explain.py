@@ -106,7 +106,7 @@ def test_agents_are_listed_and_shown_as_they_are_in_effect(project: Path) -> Non
     assert spec["runtime_policy"]["max_steps"] == 10
     assert spec["runtime_policy"]["confirm"] == {"from": "high", "expires": None, "on_expiry": "reject"}
     missing = agentsd("agents", "show", "b", cwd=project)
-    assert (missing.returncode, "there is no agent named 'b'" in missing.stderr) == (2, True)
+    assert (missing.returncode, "no agent named 'b'" in missing.stderr) == (2, True)
 
 
 def test_tools_are_listed_and_called_under_an_agents_policy(project: Path) -> None:

@@ -117,9 +117,9 @@ def test_every_field_says_what_it_is(schema: dict[str, Any]) -> None:
 
 def test_docstrings_of_fields_are_found_where_they_are_inherited_from() -> None:
     docs = field_docs(RuntimePolicy)
-    assert docs["max_steps"] == "Model turns."
-    assert docs["risk_level"] == "Tools above this risk are denied."
-    assert AGENT["$defs"]["RuntimePolicy"]["properties"]["max_steps"]["description"] == "Model turns."
+    assert docs["max_steps"] == "Maximum number of model turns."
+    assert docs["risk_level"] == "Highest risk of tools that the agent may use. Tools with a higher risk are denied."
+    assert AGENT["$defs"]["RuntimePolicy"]["properties"]["max_steps"]["description"] == "Maximum number of model turns."
 
 
 @pytest.mark.parametrize(

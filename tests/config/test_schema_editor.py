@@ -80,7 +80,7 @@ def test_the_keys_that_are_missing_are_offered_with_what_they_mean(desk: Desk) -
     keys = desk.offered(START + "|")
     assert {"model", "routing", "executor", "skill_policy", "runtime_policy", "plan", "sub_agents"} <= keys.keys()
     assert "version" not in keys, "it is there already"
-    assert keys["examples"] == "Few-shot turns put before the conversation."
+    assert keys["examples"] == "Few-shot examples, inserted before the conversation."
 
 
 @pytest.mark.parametrize(
@@ -125,17 +125,17 @@ def test_settings_are_offered_too(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("runtime_policy:\n  max_|steps: 3\n", "Model turns."),
-        ("runtime_policy:\n  time|out: 60s\n", "The whole run, without the time it waits for a human."),
+        ("runtime_policy:\n  max_|steps: 3\n", "Maximum number of model turns."),
+        ("runtime_policy:\n  time|out: 60s\n", "Time limit for the whole run, without the time it waits for a person."),
         ("runtime|_policy: {max_steps: 3}\n", "Limits, risk and confirmation."),
         (
             "mod|el: fast\n",
-            "`provider/model`, an alias from agentsd.yaml, or `offline`; missing: the process's default.",
+            "Model as `provider/model`, an alias from agentsd.yaml, or `offline`. Default: `model` in agentsd.yaml.",
         ),
         (
             "execu|tor: plan\n",
-            "`react` thinks and acts turn by turn; `plan` makes a plan first and works it off; "
-            "`auto` picks one for each",
+            "How the agent works: `react` calls tools turn by turn; "
+            "`plan` writes a plan and executes its steps; `auto`",
         ),
     ],
 )
@@ -166,8 +166,8 @@ def test_hover_over_a_tool_shows_what_it_does(desk: Desk) -> None:
         ("skill_policy: {allow: read_file}\n", 6, 23, 'Incorrect type. Expected "array".'),
         ("runtime_policy: {max_steps: 0}\n", 6, 29, "Value is below the exclusive minimum of 0."),
         ("runtime_policy: {timeout: -3}\n", 6, 27, "Value is below the exclusive minimum of 0."),
-        ("runtime_policy: {timeout: soon}\n", 6, 27, "a duration is written like 500ms, 90s, 15m, 24h or 30d"),
-        ("runtime_policy: {timeout: 0s}\n", 6, 27, "a duration is written like 500ms, 90s, 15m, 24h or 30d"),
+        ("runtime_policy: {timeout: soon}\n", 6, 27, "invalid duration: write it as 500ms, 90s, 15m, 24h or 30d"),
+        ("runtime_policy: {timeout: 0s}\n", 6, 27, "invalid duration: write it as 500ms, 90s, 15m, 24h or 30d"),
         ("skill_policy: {deny: []}\n", 6, 1, 'Missing property "allow".'),
         ("sub_agents: [Billing]\n", 6, 14, "Value is not accepted."),
     ],

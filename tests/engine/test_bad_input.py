@@ -68,7 +68,7 @@ def observation(model: ScriptedModel) -> str:
 
 
 def test_an_unknown_agent_is_refused_with_the_one_that_was_probably_meant(tmp_path: Path) -> None:
-    with pytest.raises(AgentNotFound, match=r"^there is no agent named 'clerc'; did you mean clerk\?$"):
+    with pytest.raises(AgentNotFound, match=r"^no agent named 'clerc'; did you mean clerk\?$"):
         asyncio.run(run(project(tmp_path), agent="clerc"))
 
 
@@ -130,7 +130,7 @@ def test_half_a_character_in_an_option_is_the_callers_fault_and_not_the_stores(t
         ([["role", "user"]], r"^history: 0: "),
         ("hello", r"^history: invalid JSON: "),
         ('{"role": "user"}', r"^history: expected a list of messages, or an object with 'messages'$"),
-        ([CALL], r"^history: the call '1' of echo is not answered by message 1"),
+        ([CALL], r"^history: call '1' of echo has no answer up to message 1"),
         ([{"role": "tool", "tool_call_id": "1"}], r"^history: message 1 answers the call '1', which no message"),
         ([{"role": "user", "content": "x" * 1_000_001}], r"^history: message 1 has 1000001 characters"),
         ([{"role": "user", "content": "\ud800"}], r"^history: message 1 is not Unicode text"),

@@ -344,21 +344,21 @@ def test_rates_count_the_attempts_in_which_a_thing_can_be_seen(tmp_path: Path) -
         ("message: @[x]", "must be text"),
         ("message: @''", "string should have at least 1 character"),
         ("model: [{@cal: x}]", "unknown key 'cal' (did you mean 'call'?)"),
-        ("model: [@{call: x, say: y}]", "write exactly one of call, calls, say, plan, fail; there are call and say"),
+        ("model: [@{call: x, say: y}]", "write exactly one of call, calls, say, plan, fail; found call and say"),
         ("model: [@{}]", "write exactly one of call, calls, say, plan, fail"),
-        ("model: [@{say: x, arguments: {a: 1}}]", "`arguments` belongs beside `call`"),
-        ("model: [{calls: @[]}]", "at least one is needed"),
+        ("model: [@{say: x, arguments: {a: 1}}]", "`arguments` requires `call`"),
+        ("model: [{calls: @[]}]", "at least one value is required"),
         ("model: [{@plan: {goal: x}}]", "the key 'steps' is missing"),
         ("expect: {@caled: [a]}", "unknown key 'caled' (did you mean 'called'?)"),
         ("expect: {status: @pausd}", "must be 'completed', 'stopped', 'paused', 'cancelled' or 'failed' (did you mean"),
-        ("expect: {output_matches: @'('}", "not a regular expression"),
+        ("expect: {output_matches: @'('}", "not a linear-time regular expression"),
         ("expect: {max_steps_used: @true}", "must be a whole number"),
         ("decisions: {x: @aprove}", "must be 'approve' or 'reject' (did you mean 'approve'?)"),
         ("decisions: {x: {@rejct: z}}", "unknown key 'rejct' (did you mean 'reject'?)"),
         ("decisions: {x: @{reject: a, respond: b}}", "write exactly one of reject, respond, edit"),
         ("results: {x: {@fial: y}}", "unknown key 'fial' (did you mean 'fail'?)"),
-        ("results: {x: @[]}", "at least one is needed"),
-        ("turns: @[]", "at least one is needed"),
+        ("results: {x: @[]}", "at least one value is required"),
+        ("turns: @[]", "at least one value is required"),
     ],
 )
 def test_a_mistake_has_its_place_and_what_was_meant(line: str, message: str) -> None:
@@ -373,10 +373,10 @@ def test_a_mistake_has_its_place_and_what_was_meant(line: str, message: str) -> 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ("name: it, message: a, turns: [b]", "write exactly one of message, turns; there are message and turns"),
+        ("name: it, message: a, turns: [b]", "write exactly one of message, turns; found message and turns"),
         ("name: it", "write exactly one of message, turns"),
         ("message: it", "the key 'name' is missing"),
-        ("name: it, message: a, results: {agent.x: y}", "agent.x is a sub-agent: it takes its part in the case"),
+        ("name: it, message: a, results: {agent.x: y}", "agent.x is a sub-agent and runs as part of the case"),
     ],
 )
 def test_a_case_that_says_too_much_or_too_little_is_refused(keys: str, message: str) -> None:

@@ -273,7 +273,7 @@ def test_llm02_an_error_of_a_command_is_masked(
         agentsd(["run", *options, "-a", KEYS["argument"], "hi"])
     out, err = capfd.readouterr()
     assert ended.value.code == 2
-    assert "there is no agent named '***'" in out + err
+    assert "no agent named '***'" in out + err
     assert leaked(out + err, KEYS) == []
 
 

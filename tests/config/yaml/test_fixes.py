@@ -222,5 +222,5 @@ def test_an_unknown_version_names_the_known_one(tmp_path: Path, path: str, text:
     write(tmp_path, {path: text})
     done = agentsd("check", "--fix", cwd=tmp_path)
     assert done.returncode == 78
-    assert "version 2 of this file format is not known; known: 1" in done.stderr
+    assert "unsupported version 2 of this file format; supported: 1" in done.stderr
     assert (tmp_path / path).read_text() == text

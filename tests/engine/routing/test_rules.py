@@ -192,7 +192,7 @@ def test_the_choice_is_always_the_same_and_never_below_a_matching_agents_priorit
 
 
 def test_an_unknown_agent_is_refused_with_the_name_that_was_probably_meant() -> None:
-    with pytest.raises(AgentNotFound, match=r"^there is no agent named 'biling'; did you mean billing\?$") as caught:
+    with pytest.raises(AgentNotFound, match=r"^no agent named 'biling'; did you mean billing\?$") as caught:
         choose_route("hello", SHOP, explicit="biling")
 
     assert caught.value.known == ("assistant", "billing", "returns")

@@ -95,7 +95,7 @@ def test_two_stars_stand_for_any_number_of_folders(pattern: str, path: str, is_d
 @pytest.mark.parametrize("pattern", ["../secret", "data/../secret", "data\\\\secret", "~/.ssh/*"])
 def test_a_pattern_that_matches_no_file_is_an_error(pattern: str) -> None:
     text = agent("a", skill_policy=f'{{files: {{deny: ["{pattern}"]}}, allow: []}}')
-    with pytest.raises(ParseError, match=r"it matches no file: write it from tools\.base_path"):
+    with pytest.raises(ParseError, match=r"the pattern matches no file: write it relative to tools\.base_path"):
         parse_agent("agents.d/a.yaml", text.encode())
 
 
