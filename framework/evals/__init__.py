@@ -1,12 +1,12 @@
-"""TO WRITE.
+"""Evals: runs test cases of agents, and measures how well a model does on them.
 
 In reading order; each module imports only from those below it:
 
-    rates         How well a model does on cases: one rate for each thing a model must be able to do.
-    runner        Runs the cases beside agents: through a runtime like any other, on a scripted model, with tools ...
-    case_file     A case as the text of a file: YAML that our reader, and a person, reads as what it is.
-    expectations  What a case's runs did, compared with what is expected: one Check for each expectation.
-    export        A recorded run as a case that `agentsd test` carries out: what its models said as the script, ...
-    stubs         What makes a case harmless: the part of a generation that one agent needs, with a model and ...
-    suite         The cases of a project: read from its `*.test.yaml` files, and compared with the agents and ...
+    rates         Success rates of a model on the cases, one per ability.
+    runner        Runs cases in a real runtime, with a scripted model; the gate of `reload.gate: tests`.
+    expectations  Compares what the runs of a case did with its expectations.
+    stubs         Replaces models and tools with side effects by stubs.
+    suite         Reads and validates the cases of a project.
+    export        Exports a recorded run as a case.
+    case_file     Writes a case as YAML.
 """

@@ -1,4 +1,4 @@
-"""A case as the text of a file: YAML that our reader, and a person, reads as what it is."""
+"""Writes a case as YAML: a new file, or an addition to an existing file that leaves its other lines unchanged."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from framework.types.errors import RequestError
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./ -]*[A-Za-z0-9_./-]|[A-Za-z_]")
 _ITEM = re.compile(r"^cases:[ \t]*(?:#.*)?\n(?:[ \t]*(?:#.*)?\n)*([ ]*)- ", re.MULTILINE)
 _WORDS = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n", "~"])
-"""Texts that some reader of YAML takes for something else."""
+"""Texts that some YAML parsers read as another type."""
 _WIDTH = 140
 
 
 def case_file(case: Mapping[str, Any]) -> str:
-    """A file with one case; a text in it that could be read as anything else is quoted."""
+    """Return the text of a file with one case. Texts that YAML could read as another type are quoted."""
     text = yaml.dump({"cases": [dict(case)]}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
-    assert read_document("case", text.encode()).data == {"cases": [dict(case)]}, "it reads as it was written"
+    assert read_document("case", text.encode()).data == {"cases": [dict(case)]}, "parsing the text returns the case"
     return text
 
 
 def with_case(source: bytes, case: Mapping[str, Any], path: str) -> str:
-    """The text of a file of cases with one case more at its end; everything else in it stays as it is.
+    """Return the text of a case file with one case appended; the other lines are unchanged.
 
     Raises:
-        RequestError: the file cannot be read, or a case cannot be added at its end.
+        RequestError: the file is invalid, or a case cannot be appended to it.
     """
     try:
         data = read_document(path, source).data
@@ -59,7 +59,7 @@ def _new_name(name: str, cases: Sequence[Any]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without anchors, which our format has none of."""
+    """A dumper without anchors, which the case format does not support."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the signature is PyYAML's
         return True

@@ -1,4 +1,4 @@
-"""What a case's runs did, compared with what is expected: one Check for each expectation."""
+"""Compares what the runs of a case did with its expectations: one Check per expectation."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _SHOWN_CHARS = 160
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One expectation, and whether it holds."""
+    """One expectation, and whether it was met."""
 
     key: str
-    """The key of `expect`; `run` where it is the case itself that could not be carried out."""
+    """The key of `expect`, or `run` if the case itself could not be completed."""
     passed: bool
     message: str
     """`expected called [a], got [b]`."""
@@ -34,23 +34,23 @@ class Check:
 
 @dataclass(slots=True)
 class Evidence:
-    """What the runs of a case did, in the order in which they did it, sub-agents included."""
+    """Observations from the runs of a case, in order, sub-agents included."""
 
     offered: Sequence[str] = ()
     called: dict[tuple[object, ...], str] = field(default_factory=dict)
-    """The tools called, by run, sub-run and call: a call that goes on after a pause is still one call."""
+    """Tools called, by run, sub-run and call id: a call that resumes after a pause counts once."""
     requested: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
-    """Every tool that was called, asked about or denied, with its arguments."""
+    """Every tool that was called, needed a confirmation or was denied, with its arguments."""
     denied: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     failed_calls: int = 0
     steps: int = 0
     plan: tuple[PlanStep, ...] = ()
     result: RunResult | None = None
-    """Of the last run."""
+    """Result of the last run."""
 
     def observe(self, event: Event) -> None:
-        """Take in what happened."""
+        """Record an event of a run."""
         match event:
             case events.ToolStarted(run_id=run, path=path, id=call, tool=tool, arguments=arguments, progress=None):
                 self.called[run, path, call] = tool
@@ -66,14 +66,14 @@ class Evidence:
                 self.plan = steps
 
     def add_result(self, result: RunResult) -> None:
-        """Take in how a run ended: of its calls, those that were never made too."""
+        """Record the result of a run, with its calls, also those that were not executed."""
         self.result = result
         self.steps += result.steps
         self.requested.extend((call.tool, call.arguments) for call in result.tool_calls)
 
 
 def checks(expect: Expect, evidence: Evidence) -> Iterator[Check]:
-    """Compare; the expectations that are not written are not checked."""
+    """Yield a Check for each expectation that the case states."""
     yield from _membership_checks(expect, evidence)
     yield from _order_checks(expect, evidence)
     for tool, arguments in expect.arguments.items():
@@ -143,7 +143,7 @@ def _arguments_check(tool: str, expected: Mapping[str, Any], evidence: Evidence)
 
 
 def _same(expected: Any, got: Any) -> bool:
-    """Equal, as JSON tells values apart; of two texts, the wanted one may be a glob."""
+    """Return whether two JSON values are equal; an expected text may be a glob."""
     if isinstance(expected, bool) or isinstance(got, bool):
         return expected is got
     return bool(expected == got) or (isinstance(expected, str) and isinstance(got, str) and fnmatchcase(got, expected))
@@ -154,7 +154,7 @@ def _any_matches(names: Sequence[str], pattern: str) -> bool:
 
 
 def _in_order(patterns: Sequence[str], entries: Sequence[set[str]]) -> bool:
-    """Does each pattern match an entry after that of the pattern before it?"""
+    """Return whether each pattern matches an entry after the one that the previous pattern matched."""
     rest = iter(entries)
     return all(any(_any_matches(sorted(names), pattern) for names in rest) for pattern in patterns)
 

@@ -1,4 +1,4 @@
-"""A recorded run as a case that `agentsd test` carries out: what its models said as the script, its tools' answers."""
+"""Exports a recorded run as a case for `agentsd test`: its replies become the script, its tool results the stubs."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from framework.types.state import Approve, CallRecord, Decision, Edit, Reject, R
 from framework.types.text import one_line
 
 _NAME_CHARS = 60
-"""Of the message, as the case's name."""
+"""Maximum length of a case's name, which is taken from the message."""
 _OUTPUT_CHARS = 200
-"""Of the answer that must come again."""
+"""Maximum length of the answer that the case expects."""
 
 
 def export_case(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The case as data, in the order in which its keys are read best.
+    """Return the case as data, with its keys in reading order.
 
-    It is about this run alone: earlier turns of its conversation are not part of it. Of models that answered side by
-    side, those of the first call come first.
+    The case covers this run only, without earlier turns of its conversation. Replies of sub-agents that ran
+    concurrently are listed in the order of their calls.
 
     Args:
         record: the run.
-        events: what it told, in the form of the wire: they say in which order tools were called, and what was asked.
+        events: the run's events in wire format, which contain the order of tool calls and the confirmations.
 
     Raises:
-        RequestError: the run failed before a model answered, so a case could not repeat it.
+        RequestError: the run failed before a model replied, so a case cannot repeat it.
     """
     message = record.messages[0].content
     numbers: dict[str, str] = {}
     script = list(_script(record, numbers))
     if record.status == "failed" and not script:
-        raise RequestError(f"run {record.run_id} failed before a model answered: there is no answer to test with")
+        raise RequestError(f"cannot export run {record.run_id}: it failed before a model replied")
     case: dict[str, Any] = {"name": one_line(message, _NAME_CHARS), "agent": record.agent, "message": message}
     if record.inputs:
         case["inputs"] = record.inputs
@@ -59,11 +59,11 @@ def export_case(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def _script(record: RunState, numbers: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """A run's answers in order, those of its sub-runs behind the answer that began them.
+    """Yield a run's replies in order, those of a sub-run after the reply that started it.
 
     Args:
         record: the run, or a sub-run.
-        numbers: filled with the ids that the script's calls will have, by the ids of the record's.
+        numbers: filled with the ids of calls in the script, by their ids in the record.
     """
     drafts = [text for text in record.typed if _is_plan(text)]
     for text in drafts:
@@ -99,11 +99,11 @@ def _answer(record: RunState, message: Message, numbers: dict[str, str]) -> dict
     return calls[0] if len(calls) == 1 else {"calls": calls}
 
 
-# --- tools and humans
+# --- tools and decisions
 
 
 def _results(record: RunState) -> dict[str, Any]:
-    """What tools answered, by name, one answer or several in order; not of those that were never called."""
+    """Return the results of executed tools by name: one value if all are equal, else a list in order."""
     answers: dict[str, list[Any]] = {}
     for _, call in _calls(record):
         tool = call.call.tool
@@ -123,7 +123,7 @@ def _result(result: ToolResult) -> Any:
 def _decisions(
     record: RunState, decisions_made: Mapping[str, Decision], numbers: Mapping[str, str]
 ) -> Iterator[tuple[str, Any]]:
-    """By tool where all that was said about it is the same, else by the call's number in the script."""
+    """Yield decisions by tool if all decisions on it are equal, else by the call's id in the script."""
     decisions: dict[str, dict[str, Any]] = {}
     for key, call in _calls(record):
         for confirmation_id, decision in decisions_made.items():
@@ -168,7 +168,7 @@ def _decision(decision: Decision) -> Any:
             return {"edit": arguments}
 
 
-# --- what came of it
+# --- expectations
 
 
 def _expected(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _expected(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[str
                 started.setdefault((*event.get("path", ()), call), tool)
             case {"event": "tool_result", "status": status, "tool": tool} if status in REFUSED_STATUSES:
                 denied[tool] = None
-            case {"event": "confirm_required", "kind": kind} if kind != "question":  # a stand-in asks nothing
+            case {"event": "confirm_required", "kind": kind} if kind != "question":  # stubs ask nothing
                 confirmation_id[subject_of(kind, event["tool"])] = None
     expected: dict[str, Any] = {"called_exactly": list(started.values())}
     expected |= {key: list(found) for key, found in (("asked", confirmation_id), ("denied", denied)) if found}
@@ -194,7 +194,7 @@ def _expected(record: RunState, events: Sequence[Mapping[str, Any]]) -> dict[str
 
 
 def _calls(record: RunState) -> Iterator[tuple[str, CallRecord]]:
-    """All calls with their ids, a sub-run's behind the call that began it."""
+    """Yield all calls with their ids, those of a sub-run after the call that started it."""
     for call in record.calls.values():
         yield "/".join((*record.path, call.call.id)), call
         if call.call.id in record.children:

@@ -1,4 +1,4 @@
-"""How well a model does on cases: one rate for each thing a model must be able to do."""
+"""Success rates of a model on the cases, one per ability: choosing tools, arguments, answers and so on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CaseAttempt = tuple[Case, Attempt]
 
 @dataclass(frozen=True, slots=True)
 class SuccessRate:
-    """How many of the attempts that show something did well."""
+    """The number of attempts that passed, out of those that exercised an ability."""
 
     passed: int
     tried: int
@@ -28,7 +28,7 @@ _ANSWER = frozenset({"output", "output_matches"})
 
 
 def rates(tried: Iterable[CaseAttempt]) -> dict[str, SuccessRate]:
-    """Rates by name, each over the attempts in which the thing could be seen."""
+    """Return rates by name, each over the attempts that exercised the ability."""
     attempts = list(tried)
     turns = (attempt.passed for case, attempt in attempts if len(case.messages) > 1)
     recovered = (attempt.passed for _, attempt in attempts if attempt.failed_calls)
@@ -42,7 +42,7 @@ def rates(tried: Iterable[CaseAttempt]) -> dict[str, SuccessRate]:
 
 
 def _outcomes(attempts: Iterable[CaseAttempt], keys: frozenset[str]) -> Iterator[bool]:
-    """Of each attempt with expectations of these keys: do they hold?"""
+    """Yield, for each attempt with expectations of these keys, whether all of them passed."""
     for _, attempt in attempts:
         if shown := [check.passed for check in attempt.checks if check.key in keys]:
             yield all(shown)

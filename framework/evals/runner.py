@@ -1,4 +1,4 @@
-"""Runs the cases beside agents: through a runtime like any other, on a scripted model, with tools that do no harm."""
+"""Runs the test cases of agents in a real runtime, with a scripted model and stubs for tools with side effects."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ class CaseRuntime(Protocol):
 
 
 Launch = Callable[[Generation, Mapping[str, ModelClient]], AbstractAsyncContextManager[CaseRuntime]]
-"""Opens a runtime on a generation as it is, with these models, and a store of its own."""
+"""Opens a runtime on a generation, with the given models and a separate store."""
 
 _SCRIPTED = "scripted"
 _CONVERSATION = "case"
 _MAX_DECISIONS = 50
-"""Rounds of decisions in one turn: a plan that is sent back again and again must not go on for ever."""
+"""Maximum rounds of decisions in one turn, so that a plan that is always sent back ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A case that was carried out once."""
+    """The result of running a case once."""
 
     checks: tuple[Check, ...]
     elapsed_ms: float
@@ -72,25 +72,25 @@ class Attempt:
 
     @property
     def passed(self) -> bool:
-        """All that was expected came."""
+        """Whether every check passed."""
         return all(check.passed for check in self.checks)
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What did not come, one line each."""
+        """Messages of the checks that failed, one line each."""
         return tuple(check.message for check in self.checks if not check.passed)
 
 
 @dataclass(frozen=True, slots=True)
 class CaseRunner:
-    """Carries out cases, each in a runtime of its own."""
+    """Runs cases, each in a separate runtime."""
 
     launch: Launch
     live: str | None = None
-    """Ask this model instead of the script."""
+    """Name of a real model to call instead of the script."""
 
     async def attempt(self, placed: PlacedCase, generation: Generation) -> Attempt:
-        """Carry out one case; whatever goes wrong in it is a failed check."""
+        """Run one case; any error in it becomes a failed check."""
         started = perf_counter()
         if placed.agent not in generation.agents:
             return Attempt((Check("run", False, f"there is no usable agent {placed.agent!r}"),), 0.0)
@@ -108,14 +108,14 @@ class CaseRunner:
 
 
 def case_gate(launch: Launch) -> Gate:
-    """The gate of `reload.gate: tests`: a candidate's files of cases can be read, and every case passes."""
+    """Return the gate of `reload.gate: tests`: a candidate's case files must be valid, and every case must pass."""
     bench = CaseRunner(launch)
 
     async def run_cases(candidate: Generation) -> tuple[Problem, ...]:
         suite = read_suite(candidate)
         problems = list(suite.errors)
         for placed in suite.cases:
-            if placed.agent in candidate.agents:  # otherwise the suite says so
+            if placed.agent in candidate.agents:  # otherwise the suite has a problem for it
                 attempt = await bench.attempt(placed, candidate)
                 problems.extend([] if attempt.passed else [failed_case_problem(placed, attempt)])
         return tuple(problems)
@@ -124,36 +124,36 @@ def case_gate(launch: Launch) -> Gate:
 
 
 def failed_case_problem(placed: PlacedCase, attempt: Attempt) -> Problem:
-    """A case that failed, as a finding at its place."""
-    return placed.problem(f"the case {placed.case.name!r} fails: {'; '.join(attempt.failures)}", "name")
+    """Return a failed case as a problem at its place in the file."""
+    return placed.problem(f"case {placed.case.name!r} failed: {'; '.join(attempt.failures)}", "name")
 
 
 class CaseScript:
-    """The answers of a case's model, one after the other."""
+    """The scripted answers of a case's model, in order."""
 
     def __init__(self, answers: Sequence[ScriptedAnswer]) -> None:
         self._answers = answers
         self._requests = 0
         self._calls = 0
         self.error = ""
-        """Why the script does not fit what the agent does."""
+        """Why the script does not match the agent's requests; empty if it does."""
 
     def answer(self, request: ModelRequest) -> Turn:
-        """The next answer, or the error to raise."""
+        """Return the next answer, or the error to raise."""
         self._requests += 1
         if self._requests > len(self._answers):
-            return self._fail(f"the script has ended after {len(self._answers)} answers, but the model is asked again")
+            return self._fail(f"the script has only {len(self._answers)} answers, but the model is called again")
         answer = self._answers[self._requests - 1]
         if answer.fail is not None:
             return ModelError(answer.fail)
         if request.output is PlanDraft and answer.plan is None:
-            return self._fail(f"answer {self._requests} of the script must be a plan: that is what is asked for")
+            return self._fail(f"answer {self._requests} of the script must be a plan: the agent requests one")
         if request.output is not PlanDraft and answer.plan is not None:
-            return self._fail(f"answer {self._requests} of the script is a plan, but none is asked for")
+            return self._fail(f"answer {self._requests} of the script is a plan, but the agent does not request one")
         return answer.plan or self._tool_calls(answer) or answer.say or ""
 
     def _tool_calls(self, answer: ScriptedAnswer) -> tuple[ToolCall, ...]:
-        """Ids count through the script, `c1`, `c2`, …, so that a decision can name its call."""
+        """Return the answer's calls, with ids `c1`, `c2`, … counted over the script, for decisions to refer to."""
         first = self._calls + 1
         self._calls += len(answer.tool_calls)
         return tuple(
@@ -167,10 +167,10 @@ class CaseScript:
 
 
 async def _run_messages(runtime: CaseRuntime, case: Case, agent: str, evidence: Evidence) -> str:
-    """Say everything there is to say, and decide what is asked.
+    """Send the case's messages, and answer confirmations with its decisions.
 
     Returns:
-        Why the case could not be carried out to its end; empty if it could.
+        Why the case could not be completed; empty if it was.
     """
     for number, message in enumerate(case.messages, 1):
         try:
@@ -185,7 +185,7 @@ async def _run_messages(runtime: CaseRuntime, case: Case, agent: str, evidence: 
         evidence.add_result(result)
         if result.status == "paused" and number < len(case.messages):
             waiting = ", ".join(confirmation.tool or confirmation.kind for confirmation in result.pending)
-            return f"turn {number} still waits for a decision about {waiting}, so turn {number + 1} cannot be said"
+            return f"turn {number} is waiting for a decision about {waiting}, so turn {number + 1} cannot start"
     return ""
 
 
@@ -197,7 +197,7 @@ async def _watch(started: AbstractAsyncContextManager[CaseRun], evidence: Eviden
 
 
 def _decisions(case: Case, pending: Sequence[Confirmation]) -> dict[str, Decision]:
-    """The case's word on what is asked; what it says nothing about stays open."""
+    """Return the case's decisions on pending confirmations; those that it does not mention stay open."""
     results = {}
     for confirmation in pending:
         answer = case.decisions.get(confirmation.id) or case.decisions.get(

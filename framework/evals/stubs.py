@@ -1,7 +1,7 @@
-"""What makes a case harmless: the part of a generation that one agent needs, with a model and tools safe in a test.
+"""Makes a case free of side effects: the part of a generation that one agent needs, with stubs for tools and models.
 
-Only tools that look something up run for real: of low risk, harmless to repeat, and of this process. Everything else is
-a stand-in that answers with the case's `results`, or with a neutral sentence. Rules and limits stay as they are.
+Only read-only lookups are executed: tools with low risk that are idempotent and run in this process. Every other tool
+is a stub that returns the case's `results`, or a fixed sentence. Rules and limits are unchanged.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from framework.types.errors import ToolError
 
 _NOT_EXECUTED = "(not executed in a test)"
 _LOCAL_SOURCES = ("builtin", "plugin", "python")
-"""Where tools come from that may run for real; those of servers elsewhere never do."""
+"""Sources of tools that may be executed; tools of external servers never are."""
 
 Answers = Sequence[str | Failure]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StubTool(Tool):
-    """A tool that policy and model see as it is, and that is never carried out."""
+    """A stub: to policy and model it looks like the real tool, but it returns given answers and is never executed."""
 
     answers: Iterator[str | Failure]
 
     async def invoke(self, bound: Mapping[str, Any], context: ToolContext, threads: Executor | None) -> Any:  # noqa: ARG002 - the signature is Tool's
-        """The next answer; raises ToolError where it is a failure."""
+        """Return the next answer; raise ToolError if it is a failure."""
         answer = next(self.answers)
         if isinstance(answer, Failure):
             raise ToolError(answer.fail)
@@ -42,13 +42,13 @@ class StubTool(Tool):
 
 
 def sandboxed(generation: Generation, agent: str, model: str, results: Mapping[str, Answers]) -> Generation:
-    """The generation as a case sees it: an agent and whom it may call, all on one model.
+    """Return the generation for a case: an agent and its sub-agents, on one model, with stubs for unsafe tools.
 
     Args:
-        generation: where the agents come from; it is not changed.
-        agent: the agent that the case is about.
-        model: the name of the model that all of them use.
-        results: what tools answer instead of being called, by name.
+        generation: the generation with the agents; it is not changed.
+        agent: name of the agent under test.
+        model: name of the model that all agents use.
+        results: answers of stubs, by tool name.
     """
     tools = {name: stub_unless_safe(tool, results.get(name)) for name, tool in generation.tools.items()}
     agents = {
@@ -59,12 +59,12 @@ def sandboxed(generation: Generation, agent: str, model: str, results: Mapping[s
 
 
 def without_router_model(settings: Settings) -> Settings:
-    """The settings without a model of the router's: agents have theirs."""
+    """Return the settings without `routing.model`."""
     return settings.model_copy(update={"routing": settings.routing.model_copy(update={"model": None})})
 
 
 def stub_unless_safe(tool: Tool, answers: Answers | None) -> Tool:
-    """The tool itself if it may run in a test and has no answers of its own, else a stand-in."""
+    """Return the tool itself if it is safe in a test and has no given answers, else a stub."""
     is_safe = tool.risk == "low" and tool.idempotent and tool.source in _LOCAL_SOURCES
     if is_safe and answers is None:
         return tool
@@ -79,7 +79,7 @@ def _in_sequence(answers: Answers) -> Iterator[str | Failure]:
 
 
 def reachable_agents(generation: Generation, agent: str) -> list[str]:
-    """The agent, its sub-agents, theirs, and so on."""
+    """Return the agent's name, with the names of all its direct and indirect sub-agents."""
     names = [agent]
     for name in names:
         subs = generation.agents[name].spec.sub_agents
@@ -95,5 +95,5 @@ def _sandboxed_agent(agent: Agent, model: str, tools: Mapping[str, Tool]) -> Age
 
 
 def _safe_tool(tool: Tool, tools: Mapping[str, Tool]) -> Tool:
-    """A sub-agent stays what it is; an agent that is stale may know a tool that is there no more."""
+    """Return a sub-agent's tool unchanged, else its safe version; a stale agent may have a removed tool."""
     return tool if tool.source == "agent" else tools.get(tool.name) or stub_unless_safe(tool, None)

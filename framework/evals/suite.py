@@ -1,4 +1,4 @@
-"""The cases of a project: read from its `*.test.yaml` files, and compared with the agents and tools there are."""
+"""Reads a project's cases from its `*.test.yaml` files, and validates them against its agents and tools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from framework.types.text import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class PlacedCase:
-    """A case, whom it is about, and where it stands."""
+    """A case with its agent and its place in a file."""
 
     case: Case
     agent: str
@@ -31,25 +31,25 @@ class PlacedCase:
         return self.document.place(("cases", self.index))
 
     def problem(self, message: str, *keys: str | int, hint: str | None = None) -> Problem:
-        """A Problem at the case, or at one of its keys."""
+        """Return a Problem at the case, or at one of its keys."""
         return self.document.problem(("cases", self.index, *keys), message, hint=hint, at_key=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The cases that can be read, in the order of their files, and what is wrong with the others."""
+    """The valid cases, in the order of their files, and the problems of the others."""
 
     cases: tuple[PlacedCase, ...] = ()
     problems: tuple[Problem, ...] = ()
 
     @property
     def errors(self) -> tuple[Problem, ...]:
-        """The problems that keep a file or a case from being used."""
+        """The problems that make a file or a case invalid."""
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
 
 def read_suite(generation: Generation) -> Suite:
-    """Read the files of cases that lie beside a generation's agents."""
+    """Read the case files of a generation."""
     cases: list[PlacedCase] = []
     problems: list[Problem] = []
     for path, source in sorted(generation.cases.items()):
@@ -71,7 +71,7 @@ def read_suite(generation: Generation) -> Suite:
 
 
 def default_agent(path: str) -> str:
-    """The agent that a file of cases is named after."""
+    """Return the name of the agent that a case file is named after."""
     name = PurePosixPath(path).name
     return next((name.removesuffix(suffix) for suffix in TEST_SUFFIXES if name.endswith(suffix)), name)
 
@@ -79,11 +79,11 @@ def default_agent(path: str) -> str:
 def _problems(cases: Iterable[PlacedCase], generation: Generation) -> Iterator[Problem]:
     seen: set[str] = set()
     reported = {PurePosixPath(problem.path).stem for problem in generation.errors}
-    """Whose absence needs no words: agents whose own files say what is wrong, and those that were told of."""
+    """Agents not to report as missing: those with problems of their own files, and those already reported."""
     for placed in cases:
         name = placed.case.name
         if name in seen:
-            yield placed.problem(f"two cases are named {name!r}", "name")
+            yield placed.problem(f"duplicate case name: {name!r}", "name")
         seen.add(name)
         agent = generation.agents.get(placed.agent)
         if agent is None and placed.agent in reported:
@@ -102,7 +102,7 @@ def _problems(cases: Iterable[PlacedCase], generation: Generation) -> Iterator[P
 
 
 def _unknown_tools(placed: PlacedCase, known: list[str]) -> Iterator[Problem]:
-    """Names that can never match: what is said of them would hold, or fail, whatever the agent does."""
+    """Yield warnings for names that match no tool: expectations on them do not depend on what the agent does."""
     for path, pattern in _tool_patterns(placed.case):
         if not any(fnmatchcase(name, pattern) for name in known):
             problem = placed.problem(f"there is no tool {pattern!r}{did_you_mean(pattern, known)}", *path)

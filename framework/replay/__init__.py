@@ -1,8 +1,8 @@
-"""TO WRITE.
+"""Replay: runs a recorded run again under other files, and reports what differs.
 
 In reading order; each module imports only from those below it:
 
-    player    Carries a recorded run out again, on a recording of what its models and tools said.
-    compare   A recorded run once more, offline and through the same engine, under other files: what would be ...
-    recorded  A run's record in the place of its models and tools: they say again what they said, and nothing is ...
+    player    Replays a run with its recorded models and tools.
+    compare   Compares the record with its replays.
+    recorded  Models, tools and hooks that repeat a recorded run's answers.
 """

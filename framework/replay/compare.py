@@ -1,8 +1,7 @@
-"""A recorded run once more, offline and through the same engine, under other files: what would be different?
+"""Compares a recorded run with its replays.
 
-Models and tools answer as they did, whatever they are asked: nothing is called, no network is used. The run is carried
-out twice, with the files that it began with and with those of now. What its agents were told and offered is compared
-between the two; what came of it, with the record.
+A run is replayed twice, with the files that it started with and with the current ones. Prompts and offered tools are
+compared between the two replays; calls, plan, status and output are compared with the record.
 """
 
 from __future__ import annotations
@@ -20,40 +19,40 @@ DifferenceKind = Literal["agent", "offered", "prompt", "asked", "call", "plan", 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that would be otherwise."""
+    """One difference between the record and the replay."""
 
     what: DifferenceKind
     subject: str
-    """The agent, the call or the question that it is about; empty for the run."""
+    """The agent, call or question that differs; empty for the run as a whole."""
     before: str
-    """As it was; empty where there was nothing."""
+    """The recorded value; empty if there was none."""
     after: str
-    """As it would be; empty where there would be nothing."""
+    """The value under the current files; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedRun:
-    """What a replayed run did."""
+    """Observations from a replayed run."""
 
     state: RunState
     requests: Mapping[str, FirstRequest]
-    """What models were asked, by agent."""
+    """The first request of each agent to its model."""
     questions: Sequence[str]
-    """Ids of what a human was asked."""
+    """Ids of the confirmations that were requested."""
     missing: Sequence[str]
-    """What it wanted that the record does not have."""
+    """Replies and results that the run requested and the record does not contain."""
 
 
 def differences(
     record: RunState, questions: Sequence[str], before: ReplayedRun | None, now: ReplayedRun
 ) -> Iterator[Difference]:
-    """What would be otherwise.
+    """Yield the differences between a recorded run and its replays.
 
     Args:
         record: the run.
-        questions: ids of what a human was asked in it.
-        before: the run once more under the files that it began with, if they are still known.
-        now: the run once more under the files of now.
+        questions: ids of the confirmations that the run requested.
+        before: the replay with the files that the run started with, if they are still stored.
+        now: the replay with the current files.
     """
     if before is not None:
         yield from _request_differences(before.requests, now.requests)
@@ -89,19 +88,19 @@ def _calls(before: Mapping[str, CallRecord], now: Mapping[str, CallRecord]) -> I
 
 
 def _call_text(record: CallRecord | None) -> str:
-    """How a call ended, and with what arguments where they are not the model's."""
+    """Return how a call ended."""
     if record is None:
         return "not asked for"
     if record.result is None or record.result.output == NO_RESULT:
         return "has no result"
     result = record.result
-    if result.metadata.get("decision") == "reject":  # its status and words were others in older records
+    if result.metadata.get("decision") == "reject":  # older records have another status and message
         return "rejected"
     return result.status if result.status == "success" else f"{result.status}: {result.error}"
 
 
 def _ending(record: RunState, now: ReplayedRun) -> Iterator[Difference]:
-    """How it ends; a run that was cut off ends where its record does."""
+    """Yield differences of status and output. A run that was interrupted is compared up to the end of its record."""
     was_cut_off = record.status not in ("completed", "paused")
     if now.missing:
         if not was_cut_off:
@@ -122,7 +121,7 @@ def _calls_of(state: RunState) -> Iterator[tuple[str, CallRecord]]:
 
 
 def _plan(state: RunState) -> str:
-    """A plan as lines: its steps with what they do and how they ended."""
+    """Return a plan as text, one line per step, with its status and call."""
     lines = [
         f"{step.id} ({step.status}): {step.description}{f': {step.tool} {_json(step.parameters)}' if step.tool else ''}"
         for step in (state.plan.steps if state.plan else ())

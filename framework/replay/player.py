@@ -1,4 +1,4 @@
-"""Carries a recorded run out again, on a recording of what its models and tools said."""
+"""Replays a recorded run under other files: models and tools repeat their recorded answers."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from framework.types.state import Approve, Confirmation, Decision, RunState
 
 _OPEN_OBJECT = {"type": "object", "properties": {}, "additionalProperties": True}
 _MAX_ROUNDS = 50
-"""Of questions: a plan that is asked about again and again must not go on for ever."""
+"""Maximum rounds of decisions, so that a plan that is sent back in each round ends."""
 
 
 async def replay(root: Path, store: Store, record: RunState, current: Generation) -> tuple[Difference, ...]:
-    """What would be different if a run were carried out with other files. Nothing is called, no network is used.
+    """Return the differences between a recorded run and the same run under other files. Nothing external is called.
 
     Args:
-        root: the project's folder.
-        store: where the run is on record.
-        record: the run.
-        current: the files of now.
+        root: the project's directory.
+        store: the store that contains the run.
+        record: the recorded run.
+        current: the files to replay it with.
 
     Raises:
-        AgentNotFound: its agent is gone.
+        AgentNotFound: the run's agent does not exist in `current`.
     """
     if record.agent not in current.agents:
         raise AgentNotFound(record.agent, list(current.agents), current.errors)
@@ -54,7 +54,7 @@ async def replay(root: Path, store: Store, record: RunState, current: Generation
     before = await _replay_with(root, record, original, record.limits) if original else None
     now = await _replay_with(root, record, current, _limits(record.limits, policy, current.agents[record.agent]))
     asked = [event for event in await store.events(record.run_id) if event["event"] == "confirm_required"]
-    # A recorded tool repeats its result without the questions that were answered.
+    # A recorded tool returns its result without the questions that were answered.
     open_questions = [
         one["id"]
         for one in asked
@@ -64,7 +64,7 @@ async def replay(root: Path, store: Store, record: RunState, current: Generation
 
 
 async def _original_generation(store: Store, record: RunState, current: Generation) -> Generation | None:
-    """The files that the run began with, if they were kept and still fit the plugins."""
+    """Return the generation that the run started with, or None if it is not stored or does not fit the plugins."""
     blueprint = await store.blueprint(record.blueprint) if record.blueprint else None
     try:
         return replace(current, agents=Blueprints(EXECUTORS).agents(blueprint, current)) if blueprint else None
@@ -73,7 +73,7 @@ async def _original_generation(store: Store, record: RunState, current: Generati
 
 
 def _limits(own: Limits, original: Limits, agent: Agent) -> Limits:
-    """The limits of now, with those that the caller had changed."""
+    """Return the agent's current limits, with those that the run's caller had changed."""
     changed = {
         name: getattr(own, name) for name in Limits.model_fields if getattr(own, name) != getattr(original, name)
     }
@@ -82,7 +82,7 @@ def _limits(own: Limits, original: Limits, agent: Agent) -> Limits:
 
 
 async def _replay_with(root: Path, record: RunState, generation: Generation, limits: Limits) -> ReplayedRun:
-    """The run from its beginning to where its record ends. What was decided is decided again, the rest is approved."""
+    """Replay the run to the end of its record. Recorded decisions are repeated, other confirmations approved."""
     state = _first_state(record, limits)
     recording = Recording(record, state)
     catalog, store = Catalog(root, tools=(), executors=(), models=()), MemoryStore()
@@ -115,12 +115,12 @@ async def _replay_with(root: Path, record: RunState, generation: Generation, lim
 
 
 def _decision(record: RunState, question: Confirmation) -> Decision | None:
-    """What was decided, or else an approval; a question that was never asked has no answer."""
+    """Return the recorded decision, or else an approval if the kind of confirmation allows one."""
     return record.decisions.get(question.id) or (Approve() if CONFIRMATION_KINDS[question.kind].can_approve else None)
 
 
 def _first_state(record: RunState, limits: Limits) -> RunState:
-    """How the run began: what was chosen for it and given to it before its first turn included."""
+    """Return the run's initial state, with the choices and inputs from before its first turn."""
     return RunState(
         agent=record.agent,
         user=record.user,
@@ -140,7 +140,7 @@ def _first_state(record: RunState, limits: Limits) -> RunState:
 
 
 def _recorded_generation(generation: Generation, record: RunState, recording: Recording) -> Generation:
-    """The agents that the run reaches, on its recording."""
+    """Return a generation with the agents that the run can reach, on recorded models and tools."""
     outside = [_unconnected_tool(name) for name in _tools_of_unavailable_servers(generation, record)]
     hooks = recording.hooks()
     agents = {}
@@ -161,16 +161,16 @@ def _recorded_generation(generation: Generation, record: RunState, recording: Re
 
 
 def _tools_of_unavailable_servers(generation: Generation, record: RunState) -> list[str]:
-    """Tools that the run called, of servers that are not asked now which tools they have."""
+    """Return the tools that the run called on servers whose tool lists are not available now."""
     names = dict.fromkeys(call.tool for call in requested_calls(record))
     return [n for n in names if n not in generation.tools and source_of(n) in generation.external.unavailable]
 
 
 def _unconnected_tool(name: str) -> Tool:
-    """Stands for a tool of which nothing is known but its name."""
+    """Return a placeholder for a tool whose definition is not available."""
 
     async def unknown(**arguments: object) -> str:
-        raise ToolError(f"it is not connected: {sorted(arguments)}")
+        raise ToolError(f"the tool's server is not connected: {sorted(arguments)}")
 
     arguments = SchemaArguments(_OPEN_OBJECT)
     definition = ToolDefinition(name=name, description="(its server is not connected)", parameters=arguments.schema)

@@ -1,4 +1,4 @@
-"""A run's record in the place of its models and tools: they say again what they said, and nothing is called."""
+"""Recorded models, tools and hooks: they repeat the answers of a recorded run, and call nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from framework.types.spec import HookPlace
 from framework.types.state import Confirmation, RunState
 
 RECORDED = "recorded"
-"""The name under which agents have the model."""
+"""Name of the recorded model."""
 NO_RESULT = "(the record has no result of this call)"
 _USAGE_LIMITS = ("max_total_tokens", "max_cost_usd")
 RunPath = tuple[str, ...]
@@ -28,20 +28,20 @@ RunPath = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class FirstRequest:
-    """What a model was asked when an agent asked it first."""
+    """The first request of an agent to its model."""
 
     agent: str
     prompt: str
     """The system prompt."""
     offered: tuple[str, ...]
-    """Tools by name."""
+    """Names of the offered tools, sorted."""
 
 
 class Recording:
-    """What a run was told, to be told once more to a run that begins as it did."""
+    """Replies, results and decisions of a recorded run, repeated to a run with the same beginning."""
 
     def __init__(self, record: RunState, live: RunState) -> None:
-        """Take the record, and the state of the run that is to be told: it says which sub-run asks."""
+        """Initialize from the record, and the replayed run's state, which shows which sub-run a request is from."""
         self._records = {state.path: state for state in record.with_sub_runs()}
         self._live, self._record = live, record
         self._given_counts: Counter[tuple[RunPath, str]] = Counter()
@@ -51,14 +51,14 @@ class Recording:
             if CONFIRMATION_KINDS[question.kind].asked_by_tool
         }
         self.first_requests: dict[str, FirstRequest] = {}
-        """By agent."""
+        """First requests, by agent."""
         self.missing: list[str] = []
-        """What was wanted that the record does not have."""
+        """Requests that the record has no answer for."""
 
     # --- the model
 
     def reply(self, request: ModelRequest) -> ModelReply:
-        """The answer that was given in the place of this one; raises ModelError where there is none."""
+        """Return the recorded reply to this request; raise ModelError if there is none."""
         path = self._asking_path(request)
         if path is None:
             return _reply(Message(role="assistant", content=self._answer_outside_turns(request)), Usage())
@@ -70,12 +70,12 @@ class Recording:
         answers = _answers(record, kind) if record else []
         if place >= len(answers):
             where = f"the sub-run {'/'.join(path)}" if path else "the run"
-            self.missing.append(f"{where} asks its model once more than it did, after {place} answers")
-            raise ModelError("the record has no further answer")
+            self.missing.append(f"{where} calls its model more often than recorded: {place} replies")
+            raise ModelError("the record has no further reply")
         return _reply(answers[place], self._usage())
 
     def _answer_outside_turns(self, request: ModelRequest) -> str:
-        """What is no turn of a run: how a sub-run works, or a summary; raises ModelError where there is none."""
+        """Return the reply to a request outside a turn, for an executor or a summary; raise ModelError if none."""
         if request.output is not RouteChoice:
             if self._record.summary is None:
                 raise ModelError("the record has no summary")
@@ -85,10 +85,10 @@ class Recording:
         for live in candidates:
             if (record := self._records.get(live.path)) and record.executor:
                 return json.dumps({"agent": live.agent, "executor": record.executor})
-        raise ModelError("the record does not say how it works")
+        raise ModelError("the record has no choice of executor")
 
     def _asking_path(self, request: ModelRequest) -> RunPath | None:
-        """Which run asks: its own first message is in the request; none: what is asked is no turn of it."""
+        """Return the path of the run whose first message is in the request; None if the request is not a turn."""
         message_ids = {id(message) for message in request.messages}
         own = (s.path for s in self._live.with_sub_runs() if s.messages and id(s.messages[0]) in message_ids)
         return next(own, None)
@@ -100,7 +100,7 @@ class Recording:
             self.first_requests[agent] = FirstRequest(agent, request.messages[0].content, offered)
 
     def _usage(self) -> Usage:
-        """Tokens of one answer: their sum is that of the record, where it comes to be what stopped the run too."""
+        """Return the usage of one reply, so that the replay uses as much as the record, and meets the same limits."""
         used, answers = self._record.usage, sum(len(_answers(run, k)) for run in self._records.values() for k in _KINDS)
         share = 1 / max(answers, 1)
         if self._record.finish_reason in _USAGE_LIMITS:
@@ -112,26 +112,26 @@ class Recording:
             cost_usd=used.cost_usd * share,
         )
 
-    # --- tools, and those who decide about them
+    # --- tools and hooks
 
     def tool(self, tool: Tool) -> Tool:
-        """A tool that policy and model see as it is, and that answers as it did."""
+        """Return a tool that looks like the original to the policy and the model, and returns its recorded results."""
         if tool.source == "agent":
             return tool
         known = {field.name: getattr(tool, field.name) for field in fields(Tool)}
         return _Recorded(**{**known, "retries": 0, "rate": None}, recording=self)
 
     def result(self, call_id: str) -> ToolResult | Confirmation:
-        """What came of a call, or what its tool asked a human."""
+        """Return the recorded result of a call, or the question that its tool asked."""
         if known := self._recorded_result(call_id):
             return known
         if question := self._questions.get(call_id):
             return question
-        self.missing.append(f"the call {call_id} has no result on record")
+        self.missing.append(f"call {call_id} has no recorded result")
         return ToolResult(status="success", output=NO_RESULT)
 
     def hooks(self) -> Mapping[HookPlace, tuple[Extension, ...]]:
-        """Hooks that refuse what hooks refused."""
+        """Return hooks that refuse what the recorded run's hooks refused."""
 
         async def before_tool(context: ToolContext, call: ToolCall) -> None:  # noqa: ARG001 - a hook's signature
             result = self._recorded_result(context.call_id)
@@ -170,7 +170,7 @@ class _Recorded(Tool):
 
 
 class RecordedModel:
-    """A client that gives a recording's answers."""
+    """A model client that returns recorded replies."""
 
     info = ModelInfo(provider=RECORDED, model="", typed=True, stand_in=True)
 
@@ -178,11 +178,11 @@ class RecordedModel:
         self._recording = recording
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        """The next answer; raises ModelError where the record ends."""
+        """Yield the next reply; raise ModelError at the end of the record."""
         yield Delta(reply=self._recording.reply(request))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no connection."""
 
 
 _KINDS = ("reply", "typed")
@@ -199,6 +199,6 @@ def _reply(message: Message, usage: Usage) -> ModelReply:
 
 
 def requested_calls(record: RunState) -> Iterator[ToolCall]:
-    """Every call of a run and its sub-runs that was asked for."""
+    """Yield every call that a run and its sub-runs requested."""
     for state in record.with_sub_runs():
         yield from (call.call for call in state.calls.values())

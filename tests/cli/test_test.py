@@ -115,7 +115,7 @@ def test_a_closed_gate_keeps_neither_check_nor_test_from_looking(project: Path) 
     assert agentsd("test", cwd=project).stdout.endswith("0 passed, 1 failed\n")
     ran = agentsd("run", "echo hello", cwd=project)
     assert ran.returncode == 78
-    assert "the case 'it reads' fails: expected called [read_file], got []" in ran.stderr
+    assert "case 'it reads' failed: expected called [read_file], got []" in ran.stderr
 
 
 def test_a_single_agent_file_has_its_cases_next_to_it(tmp_path: Path) -> None:

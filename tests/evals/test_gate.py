@@ -58,7 +58,7 @@ def test_an_edit_whose_case_fails_is_refused_by_name_and_the_old_generation_serv
         assert "the restrictions of this edit are NOT in effect for one" in warning.message
         assert problem.place == f"{CASES}:2:5"
         assert problem.message.startswith(
-            "the case 'it says hello' fails: expected called [echo], got []; expected output"
+            "case 'it says hello' failed: expected called [echo], got []; expected output"
         )
         assert runtime.catalog.problems == rejected.problems
         assert (await runtime.run("echo again")).output == "again"
@@ -151,7 +151,7 @@ def test_a_first_start_whose_cases_fail_serves_nothing(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="nothing is served until every case passes") as refused:
         live(root, body)
-    assert "the case 'it says hello' fails" in refused.value.problems[0].message
+    assert "case 'it says hello' failed" in refused.value.problems[0].message
 
 
 def test_with_the_gate_off_cases_are_not_even_looked_at(tmp_path: Path) -> None:

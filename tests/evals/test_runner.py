@@ -228,7 +228,7 @@ def test_a_plan_that_is_sent_back_for_ever_ends_with_its_script(tmp_path: Path) 
     root = shop(tmp_path, executor="plan", plan="{approval: always}")
     plan = "{plan: {goal: g, steps: [{id: a, description: a}]}}"
     told = failures(root, case("{}", f"[{plan}, {plan}]", decisions="{plan: {respond: shorter}}"))
-    assert told[0] == "the script has ended after 2 answers, but the model is asked again"
+    assert told[0] == "the script has only 2 answers, but the model is called again"
 
 
 def test_turns_are_one_conversation(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_turns_are_one_conversation(tmp_path: Path) -> None:
 def test_a_turn_after_one_that_waits_cannot_be_said(tmp_path: Path) -> None:
     text = case("{}", f"[{REFUND}, {{say: x}}]", message="").replace("name: it", "name: it\n    turns: [a, b]")
     [told] = failures(shop(tmp_path), text)
-    assert told == "turn 1 still waits for a decision about shop.refund, so turn 2 cannot be said"
+    assert told == "turn 1 is waiting for a decision about shop.refund, so turn 2 cannot start"
 
 
 def test_the_limits_are_those_of_the_agent(tmp_path: Path) -> None:
@@ -284,9 +284,13 @@ def test_inputs_reach_the_agent_and_wrong_ones_fail_the_case(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("executor", "model", "why"),
     [
-        ("react", f"[{LOOKUP}]", "the script has ended after 1 answers, but the model is asked again"),
-        ("react", "[{plan: {goal: g, steps: [{id: a, description: a}]}}]", "is a plan, but none is asked for"),
-        ("plan", "[{say: hello}]", "answer 1 of the script must be a plan: that is what is asked for"),
+        ("react", f"[{LOOKUP}]", "the script has only 1 answers, but the model is called again"),
+        (
+            "react",
+            "[{plan: {goal: g, steps: [{id: a, description: a}]}}]",
+            "is a plan, but the agent does not request one",
+        ),
+        ("plan", "[{say: hello}]", "answer 1 of the script must be a plan: the agent requests one"),
     ],
 )
 def test_a_script_that_does_not_fit_fails_the_case_whatever_is_expected(
@@ -394,7 +398,7 @@ def test_names_that_lead_nowhere_are_problems_of_the_suite(tmp_path: Path) -> No
     suite, [lonely, *_] = attempts(root)
     assert [f"{p.place}: {p.message}" for p in suite.errors] == [
         "agents.d/clark.test.yaml:2:5: there is no usable agent 'clark'; did you mean clerk?",
-        "agents.d/clerk.test.yaml:6:5: two cases are named 'it'",
+        "agents.d/clerk.test.yaml:6:5: duplicate case name: 'it'",
     ]
     warnings = [problem.message for problem in suite.problems if problem.severity == "warning"]
     assert [text.partition(";")[0] for text in warnings] == [

@@ -425,7 +425,7 @@ def test_a_run_that_failed_before_its_first_answer_is_not_exported_as_a_case(tmp
     assert agentsd("run", "hi", cwd=tmp_path).returncode == 1
     refused = agentsd("runs", "export", "last", "--as-test", cwd=tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "failed before a model answered: there is no answer to test with" in refused.stderr
+    assert "it failed before a model replied" in refused.stderr
 
 
 def test_a_pruned_turn_keeps_its_messages_and_cannot_be_replayed(tmp_path: Path) -> None:
