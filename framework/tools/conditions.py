@@ -1,6 +1,6 @@
-"""Whether the conditions of a rule (`when`) are met by the arguments of a call.
+"""Evaluates the conditions (`when`) of a policy rule against the arguments of a call.
 
-A condition that cannot be evaluated counts as met: rules only restrict, so the stricter reading is the safe one.
+A condition that cannot be evaluated counts as met: rules only restrict, so this is the safe interpretation.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from framework.tools.tool import Tool
 from framework.types.spec import Rule
 
 Matcher = Callable[[str, str], bool | None]
-"""Whether a text matches a pattern; None: unknown."""
+"""Returns whether a text matches a pattern, or None if that is unknown."""
 WORKING_FOLDER = BaseFolder(Path())
 _SCALARS = frozenset({str, int, float, bool, type(None)})
-"""Types whose values are JSON data already; their subclasses are not, such as an enumeration of texts."""
+"""Types whose values are JSON data as they are. Their subclasses are not, such as an enumeration of strings."""
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -39,11 +39,11 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
 def rule_matches(
     rule: Rule, arguments: Mapping[str, Any], tool: Tool | None = None, base: BaseFolder = WORKING_FOLDER
 ) -> bool:
-    """Whether all of a rule's conditions are met. One on an argument that is not given is not.
+    """Return whether all conditions of a rule are met. A condition on a missing argument is not met.
 
     Args:
-        rule: its `when` names arguments, or parts of them with dots.
-        arguments: of the call.
+        rule: its `when` maps arguments, or parts of them such as `filter.amount`, to conditions.
+        arguments: the arguments of the call.
         tool: declares which arguments are paths and URLs.
         base: the folder that paths are relative to.
     """
@@ -55,12 +55,12 @@ def rule_matches(
 
 
 def condition_matches(condition: str | int | float | bool, value: Any, match: Matcher = fnmatchcase) -> bool:
-    """Whether one condition is met by a value; by a list, if any item meets it.
+    """Return whether a value meets a condition. A list meets it if any of its items does.
 
     Args:
         condition: a comparison such as `> 50`, `!= PATTERN`, a pattern, or a value.
         value: JSON data. An object cannot be compared, so it meets every condition.
-        match: compares a text with a pattern.
+        match: matches a text with a pattern.
     """
     if isinstance(value, list):
         return any(condition_matches(condition, item, match) for item in value)
@@ -83,26 +83,28 @@ def condition_matches(condition: str | int | float | bool, value: Any, match: Ma
 def policy_views(
     tool: Tool, arguments: Mapping[str, Any], bound: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """A call's arguments as a policy must evaluate them: as they were given, and as the tool gets them if that differs.
+    """Return the forms of a call's arguments that a policy must evaluate.
+
+    These are the arguments as given, and as the tool receives them if that differs.
 
     Args:
-        tool: completes them with its defaults.
-        arguments: as they were given.
-        bound: as the tool's types have converted them; None while that is not known.
+        tool: adds its default values.
+        arguments: the arguments as given.
+        bound: the arguments after conversion to the tool's types; None if they have not been converted yet.
     """
-    given = tool.with_defaults(arguments)
-    converted = to_json_values(bound) if bound is not None else given
-    return [given] if converted == given else [given, converted]
+    original = tool.with_defaults(arguments)
+    converted = to_json_values(bound) if bound is not None else original
+    return [original] if converted == original else [original, converted]
 
 
 def to_json_values(value: Any) -> Any:
-    """Checked arguments as JSON data: what a tool really gets, after its types have converted what the model sent.
+    """Convert bound arguments back to JSON data, so that rules see the values that the tool receives.
 
-    Fields of models come under their names and their aliases, for rules may use either.
+    Fields of models appear under both their names and their aliases, because rules may use either.
     """
     if type(value) in _SCALARS:
         return value
-    if isinstance(value, (dict, Mapping)):  # dict first: asking an abstract class takes long
+    if isinstance(value, (dict, Mapping)):  # dict first: isinstance is slow for an abstract class
         return {str(to_json_values(key)): to_json_values(item) for key, item in value.items()}
     if isinstance(value, BaseModel):
         return _model_values(value)
@@ -118,11 +120,11 @@ def to_json_values(value: Any) -> Any:
 
 
 def _model_values(value: BaseModel) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, field in type(value).model_fields.items():
-        given = to_json_values(getattr(value, name))
-        found |= dict.fromkeys({name, field.alias or name}, given)
-    return found | {name: to_json_values(extra) for name, extra in (value.model_extra or {}).items()}
+        field_value = to_json_values(getattr(value, name))
+        values |= dict.fromkeys({name, field.alias or name}, field_value)
+    return values | {name: to_json_values(extra) for name, extra in (value.model_extra or {}).items()}
 
 
 def _matcher_for(tool: Tool | None, name: str, base: BaseFolder) -> Matcher:
@@ -139,7 +141,7 @@ def _to_text(value: Any) -> str:
 
 
 def _as_in_yaml(value: Any) -> str:
-    """A value as an agent file would write it: `true`, `null`, `50`; so `50.0` is `50`."""
+    """Return a value as written in an agent file: `true`, `null`, `50`. `50.0` becomes `50`."""
     if isinstance(value, str):
         return value
     if isinstance(value, float) and value.is_integer():

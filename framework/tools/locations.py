@@ -1,7 +1,7 @@
-"""Paths and URLs in a tool's arguments, written in one canonical form.
+"""Converts paths and URLs in a tool's arguments to one canonical form.
 
-A tool declares which of its arguments are paths and URLs. The canonical form is computed once, before the policy is
-evaluated, so that the policy, the approval, the human who is asked and the tool itself all see the same value.
+A tool declares which of its arguments are paths and URLs. They are converted once, before the policy is evaluated, so
+that the policy, the approval, the person who approves and the tool all see the same value.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _FORMATS: Mapping[str, LocationKind] = {
     **dict.fromkeys(("path", "file-path", "directory-path"), "path"),
     **dict.fromkeys(("uri", "url"), "url"),
 }
-"""Values of `format` in a server's JSON Schema that declare an argument."""
+"""Values of `format` in a server's JSON Schema that declare an argument as a path or URL."""
 _MAX_DEPTH = 6
 NOT_AN_OBJECT: Any = object()
-"""Stands for a part of a value that is not an object, although a rule looks for something inside it."""
+"""Placeholder for a value that is not an object, although a rule names a part of it."""
 
 
 def location_kind(tool: Tool, name: str) -> LocationKind | None:
-    """What a tool declares an argument to be, by its dotted name."""
+    """Return the kind that a tool declares for an argument, by its dotted name, or None."""
     return "path" if name in tool.paths else "url" if name in tool.urls else None
 
 
 def canonical_arguments(tool: Tool, arguments: Mapping[str, Any], base: Path) -> RepairedArguments:
-    """Write declared paths and URLs in their canonical form; values without one are left as they are.
+    """Convert declared paths and URLs to their canonical form; values that have none stay unchanged.
 
     Returns:
-        The arguments, and one note for each argument that was changed.
+        The arguments, with one note for each argument that was changed.
     """
     changed, notes = dict(arguments), []
     for name in (*tool.paths, *tool.urls):
@@ -63,36 +63,36 @@ def require_canonical(tool: Tool, arguments: Mapping[str, Any], base: Path) -> N
 
 
 def paths_below_base(tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Iterator[tuple[str, ...]]:
-    """The declared paths of a call and its `file:` URLs, as parts below the base folder; others are left out."""
+    """Yield the declared paths and `file:` URLs of a call as parts below the base folder; omit those outside."""
     for name in (*tool.paths, *tool.urls):
         for value in values_at(arguments, name):
             text = str(value) if isinstance(value, (str, Path)) else None
-            given = text and (_file_url_path(text) or (text if name in tool.paths else None))
-            if given is None:
+            given_path = text and (_file_url_path(text) or (text if name in tool.paths else None))
+            if given_path is None:
                 continue
             try:
-                path = PurePosixPath(_path_for_rules(given, base))
+                path = PurePosixPath(_path_for_rules(given_path, base))
             except ToolError:
-                continue  # refused before the call
+                continue  # rejected before the call
             if not path.is_absolute():
                 yield path.parts
 
 
 def location_matches(kind: LocationKind, value: str, pattern: str, base: BaseFolder) -> bool | None:
-    """Whether a path or URL matches a rule's pattern, whatever the spelling of either; None: unknown."""
+    """Return whether a path or URL matches a rule's pattern, in any spelling of either, or None if unknown."""
     try:
-        judged = _path_for_rules(value, base) if kind == "path" else str(parse_canonical_url(value))
+        canonical = _path_for_rules(value, base) if kind == "path" else str(parse_canonical_url(value))
     except ToolError:
         return None if kind == "path" or _is_http(value) else fnmatchcase(value, pattern)
     if kind == "url":
-        return fnmatchcase(judged, _url_pattern(pattern))
-    return base.matches(judged, pattern)
+        return fnmatchcase(canonical, _url_pattern(pattern))
+    return base.matches(canonical, pattern)
 
 
 def values_at(value: Any, name: str) -> Iterator[Any]:
-    """The values that a dotted name leads to: `a.b` is `b` in the object `a`, and each item of a list counts.
+    """Yield the values at a dotted name: `a.b` is `b` in the object `a`. Lists are searched item by item.
 
-    A part that is no object, although something inside it is asked for, comes back as `UNKNOWN`.
+    Where the name continues into a value that is not an object, `NOT_AN_OBJECT` is yielded.
     """
     if isinstance(value, (list, tuple)):
         for item in value:
@@ -107,15 +107,15 @@ def values_at(value: Any, name: str) -> Iterator[Any]:
 
 
 def declared_in_schema(schema: Mapping[str, Any]) -> Iterator[tuple[str, LocationKind]]:
-    """The arguments that a JSON Schema declares as paths or URLs with `format`, by their dotted names."""
+    """Yield the arguments that a JSON Schema declares as paths or URLs with `format`, by their dotted names."""
     yield from _declared_in_node(JsonSchema(schema), schema, "", 0)
 
 
 def types_at(schema: Mapping[str, Any], name: str) -> set[str] | None:
-    """The JSON types that an argument may have, by its dotted name; of a list, those of its items.
+    """Return the JSON types that an argument may have, by its dotted name; for a list, those of its items.
 
     Returns:
-        An empty set where the schema does not say; None where it has no such argument.
+        An empty set if the schema does not restrict the type; None if it has no such argument.
     """
     reader = JsonSchema(schema)
     nodes: list[Any] = [schema]
@@ -126,12 +126,12 @@ def types_at(schema: Mapping[str, Any], name: str) -> set[str] | None:
         nodes = [properties[part] for branch in inside if part in (properties := branch.get("properties") or {})]
         if not nodes:
             return None
-    found = [list(_item_schemas(reader, node)) for node in nodes]
-    return type_names(branch for branches in found for branch in branches) if all(found) else set()
+    schemas = [list(_item_schemas(reader, node)) for node in nodes]
+    return type_names(branch for branches in schemas for branch in branches) if all(schemas) else set()
 
 
 def _item_schemas(schema: JsonSchema, node: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
-    """The schemas of a value, or of the items where it is a list."""
+    """Yield the schemas of a value, or of its items if it is a list."""
     for branch in schema.branches(node):
         if branch.get("type") != "array":
             yield branch
@@ -152,14 +152,14 @@ def _declared_in_node(schema: JsonSchema, node: Any, name: str, depth: int) -> I
 
 
 def _leading_keys(value: Mapping[str, Any], name: str) -> list[str]:
-    """The keys of an object that a dotted name may begin with; keys may have dots themselves."""
+    """Return the keys of an object that a dotted name may begin with; keys may contain dots themselves."""
     parts = name.split(".")
     heads = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
     return [head for head in heads if head in value]
 
 
 def _replace_at(value: Any, name: str, convert: Callable[[str], str]) -> Any:
-    """The value with `convert` applied where the name leads; the same object if nothing changes."""
+    """Return the value with `convert` applied at the name; the same object if nothing changes."""
     if isinstance(value, list):
         items = [_replace_at(item, name, convert) for item in value]
         return value if all(new is old for new, old in zip(items, value, strict=True)) else items
@@ -173,18 +173,18 @@ def _replace_at(value: Any, name: str, convert: Callable[[str], str]) -> Any:
 
 def _canonical_or_unchanged(tool: Tool, kind: LocationKind | None, base: Path, text: str) -> str:
     try:
-        found = _canonical(tool, kind, base, text)
+        canonical = _canonical(tool, kind, base, text)
     except ToolError:
         return text
-    return text if found == text else found
+    return text if canonical == text else canonical
 
 
 def _canonical(tool: Tool, kind: LocationKind | None, base: Path, text: str) -> str:
     if not text:
-        return text  # an empty text may stand for "no path"
+        return text  # an empty string may mean "no path"
     if kind == "url":
         return text if tool.is_external and not _is_http(text) else str(parse_canonical_url(text))
-    if tool.is_external:  # its folders are not ours: an absolute path stays one
+    if tool.is_external:  # a server has its own folders, so an absolute path stays absolute
         return _joined(split_path(text))
     parts = relative_parts(base, text)
     refuse_symlinks(base, parts)
@@ -192,7 +192,7 @@ def _canonical(tool: Tool, kind: LocationKind | None, base: Path, text: str) -> 
 
 
 def _path_for_rules(text: str, base: BaseFolder) -> str:
-    """A path as rules see it: relative to the base folder where it lies below it."""
+    """Return a path as rules see it: relative to the base folder if it is below it."""
     parts = split_path(text)
     inside = relative_to_base(base.path, PurePosixPath(*parts)) if parts[:1] == ("/",) else None
     return _joined(parts) if inside is None else str(inside)
@@ -203,7 +203,7 @@ def _joined(parts: tuple[str, ...]) -> str:
 
 
 def _file_url_path(text: str) -> str | None:
-    """The path that a `file:` URL leads to, whatever its spelling; None for any other text."""
+    """Return the path of a `file:` URL in any spelling, or None for any other text."""
     scheme, mark, rest = text.strip().partition(":")
     if not mark or scheme.lower() != "file":
         return None
@@ -212,13 +212,13 @@ def _file_url_path(text: str) -> str | None:
 
 
 def _url_pattern(pattern: str) -> str:
-    """A pattern for URLs with scheme and host in lower case, and a `/` after a host that stands alone."""
+    """Return a URL pattern with scheme and host in lower case, and a `/` after a host without a path."""
     scheme, mark, rest = pattern.partition("#")[0].partition("://")
     if not mark:
         return pattern
     host, slash, target = rest.partition("/")
-    alone = not slash and not any(char in host for char in "*?[")
-    return f"{scheme.lower()}://{host.lower()}{'/' if alone else slash}{target}"
+    is_whole_url = not slash and not any(char in host for char in "*?[")
+    return f"{scheme.lower()}://{host.lower()}{'/' if is_whole_url else slash}{target}"
 
 
 def _is_http(text: str) -> bool:

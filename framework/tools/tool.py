@@ -278,7 +278,7 @@ def _signature(
         hints = typing.get_type_hints(function, include_extras=True)
         described = {p.arg_name: p.description for p in doc.params}
         model, context_parameter = _arguments_model(function, title, hints, described)
-        returns = ReturnType.of(hints.get("return"))
+        returns = ReturnType.from_annotation(hints.get("return"))
         arguments = ModelArguments(model)
         text = description or "\n\n".join(part for part in (doc.short_description, doc.long_description) if part)
         told = "\n\n".join(filter(None, (text, returns.described if returns else "")))

@@ -1,7 +1,8 @@
-"""Writing files below a base folder: a whole new content takes a file's place at once, or nothing changes.
+"""Atomic writes below a base folder: a file gets its whole new content, or stays unchanged.
 
-The new content is written beside the file and renamed over it, so no reader ever sees half of it. The folder is locked
-from reading to renaming: of calls that change the same file side by side, each sees what the one before it wrote.
+The new content is written to a temporary file in the same folder and renamed over the file, so that readers never see
+a partial write. The folder is locked from reading to renaming, so that concurrent edits of one file build on each
+other.
 """
 
 from __future__ import annotations
@@ -17,23 +18,24 @@ from framework.tools.files.safe_open import open_file_at, open_folder, quoted, r
 from framework.types.errors import ToolError
 
 MAX_FILE_BYTES = 1024 * 1024
-"""The largest file that is written, and the largest that is changed."""
+"""Maximum size of a file, before and after a change."""
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE_MODE = 0o666
-"""Permissions of a new file, less what the process's umask takes away."""
+"""Permissions of a new file, before the process's umask is applied."""
 
 Update = Callable[[bytes | None], bytes]
-"""From a file's content, None where there is no file, to its new content; may raise ToolError: then nothing changes."""
+"""Maps a file's content, None for a new file, to its new content. A ToolError leaves the file unchanged."""
 
 
 def write_atomically(base: BaseFolder, parts: Sequence[str], update: Update, *, create_folders: bool = False) -> None:
-    """Give the file `parts` below `base` the content that `change` makes of what is in it; its permissions are kept.
+    """Replace the content of the file `parts` below `base` by what `update` returns for it; keep its permissions.
 
     Raises:
-        ToolError: it is denied, is no regular file with a single name, is read-only or too large, or cannot be written.
+        ToolError: the file is denied, is not a regular file, has hard links, is read-only or too large, or cannot be
+            written.
     """
     if not parts:
-        raise ToolError("the path names the base folder itself, not a file")
+        raise ToolError("the path is the base folder itself, not a file")
     require_permitted(base, parts)
     with open_folder(base, parts[:-1], create=create_folders) as folder:
         try:
@@ -49,7 +51,7 @@ def _write_at(base: BaseFolder, folder: int, parts: Sequence[str], update: Updat
     content = None if old_stat is None else _read(base, folder, parts)
     new_content = update(content)
     if len(new_content) > MAX_FILE_BYTES:
-        raise ToolError(f"{quoted(parts)} would have {len(new_content)} bytes; at most {MAX_FILE_BYTES} are written")
+        raise ToolError(f"{quoted(parts)} would have {len(new_content)} bytes; the limit is {MAX_FILE_BYTES}")
     if new_content == content:
         return
     temporary = _write_temporary(folder, new_content, None if old_stat is None else stat.S_IMODE(old_stat.st_mode))
@@ -57,7 +59,7 @@ def _write_at(base: BaseFolder, folder: int, parts: Sequence[str], update: Updat
         if old_stat is None:
             _reserve_name(folder, parts)
         elif _identity(old_stat) != _identity(_stat(folder, name)):
-            raise ToolError(f"{quoted(parts)} was changed by somebody else meanwhile: read it again")
+            raise ToolError(f"{quoted(parts)} was changed by another process during this call: read it again")
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         os.unlink(temporary, dir_fd=folder)
@@ -82,12 +84,12 @@ def _read(base: BaseFolder, folder: int, parts: Sequence[str]) -> bytes:
             raise ToolError(f"{quoted(parts)} is read-only")
         content = file.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
-        raise ToolError(f"{quoted(parts)} is larger than {MAX_FILE_BYTES} bytes: such files are not changed")
+        raise ToolError(f"{quoted(parts)} is larger than {MAX_FILE_BYTES} bytes: it is too large to change")
     return content
 
 
 def _write_temporary(folder: int, content: bytes, mode: int | None) -> str:
-    """A new file with that content, safely on disk; returns its name: hidden, so that nobody takes it for a file."""
+    """Write a hidden temporary file, sync it to disk, and return its name."""
     name = f".{secrets.token_hex(8)}.tmp"
     descriptor = os.open(name, _CREATE_FLAGS, _NEW_FILE_MODE, dir_fd=folder)
     try:
@@ -104,8 +106,8 @@ def _write_temporary(folder: int, content: bytes, mode: int | None) -> str:
 
 
 def _reserve_name(folder: int, parts: Sequence[str]) -> None:
-    """Make an empty file to rename over: a rename alone would replace what somebody else has made meanwhile."""
+    """Create an empty file to rename over: a rename alone would replace a file created since the check."""
     try:
         os.close(os.open(parts[-1], _CREATE_FLAGS, _NEW_FILE_MODE, dir_fd=folder))
     except FileExistsError:
-        raise ToolError(f"{quoted(parts)} was made by somebody else meanwhile: read it first") from None
+        raise ToolError(f"{quoted(parts)} was created by another process during this call: read it first") from None

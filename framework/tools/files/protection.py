@@ -1,7 +1,7 @@
-"""Places that file tools leave alone: hidden ones are not read, those that decide what runs are not written.
+"""Places that file tools neither read (hidden files) nor write (files that decide what runs).
 
-A file that an agent writes must not become an agent, a prompt, a tool, a hook or a build that somebody runs.
-`tools.unprotected` in agentsd.yaml opens such places one by one; `tools.write_below` closes all but a few folders.
+A file written by an agent must not become an agent, a prompt, a tool, a hook or part of a build. In agentsd.yaml,
+`tools.unprotected` opens single places and `tools.write_below` limits writing to a few folders.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from framework.tools.tool import ToolContext
 from framework.types.errors import ToolError
 
 _AUTOLOADED_STEMS = ("conftest", "sitecustomize", "usercustomize")
-"""Names that Python imports unasked, as a module of any form: `conftest.py`, `conftest/`, `sitecustomize.so`."""
+"""Modules that Python or pytest imports automatically, in any form: `conftest.py`, `conftest/`, `sitecustomize.so`."""
 _PROTECTED_NAMES = (
     *("agents.d", "prompts", "plugins", "agentsd.yaml", "agentsd.yml"),
     *("*.pth", "*.pyc", "*.pyo", "__pycache__", "*.so", "*.pyd", "*.dylib", "*.dll"),  # loaded instead of a source file
@@ -26,44 +26,44 @@ _PROTECTED_NAMES = (
     *("dockerfile", "dockerfile.*", "*.dockerfile", "docker-compose*", "compose.yaml", "compose.yml"),
     *("jenkinsfile", "vagrantfile", "hooks", "*.git"),
 )
-"""Names that are not written, as a file or as a folder with all that is in it, besides the hidden ones."""
+"""Names of files and folders that are not written, in addition to hidden ones; a folder includes its content."""
 
 
 def readable_parts(context: ToolContext, path: str) -> tuple[str, ...]:
-    """What `parts_below` makes of a path that may be read or listed.
+    """Split a path that is to be read or listed into parts below the base folder.
 
     Raises:
-        ToolError: the path leads outside the base folder, or to something hidden.
+        ToolError: the path is outside the base folder, or hidden.
     """
     parts = relative_parts(context.base_path, path)
     hidden = next((name for name in parts if is_hidden(name)), None)
     if hidden is not None and not _is_unprotected(parts, context.unprotected):
-        raise ToolError(_refusal(parts, hidden, "hidden files may hold secrets, so they are not read"))
+        raise ToolError(_refusal(parts, hidden, "hidden files may contain secrets, so they are not read"))
     return parts
 
 
 def writable_parts(context: ToolContext, path: str) -> tuple[str, ...]:
-    """What `parts_below` makes of a path that may be written.
+    """Split a path that is to be written into parts below the base folder.
 
     Raises:
-        ToolError: the path leads outside the base folder or `tools.write_below`, or to a protected place, or has
-            invisible characters.
+        ToolError: the path is outside the base folder or `tools.write_below`, is protected, or has invisible
+            characters.
     """
     parts = relative_parts(context.base_path, path)
     if any(unicodedata.category(char) == "Cf" for char in path):
         raise ToolError("the path has invisible characters: write it without them")
     protected = next((name for name in parts if is_protected(name)), None)
     if protected is not None and not _is_unprotected(parts, context.unprotected):
-        raise ToolError(_refusal(parts, protected, "what is in it decides what runs, so it is not written"))
+        raise ToolError(_refusal(parts, protected, "its content decides what runs, so it is not written"))
     if context.write_below is not None and not any(is_inside(parts, folder) for folder in context.write_below):
-        folders = ", ".join(context.write_below) or "nowhere"
+        folders = ", ".join(context.write_below) or "none"
         raise ToolError(f"{quoted(parts)} is outside the folders that may be written (tools.write_below): {folders}")
     return parts
 
 
 def is_protected(name: str) -> bool:
-    """Whether a file or folder of this name is left alone; any spelling that a file system may take for it counts."""
-    # Names that differ in case or in Unicode form are one file on some systems, and the same to whoever reads them.
+    """Return whether a file or folder of this name is not written, in any spelling that means it on some system."""
+    # Names that differ in case or Unicode form are one file on some systems, and look the same to a person.
     normalized = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
     if is_hidden(normalized) or normalized.partition(".")[0] in _AUTOLOADED_STEMS:
         return True
@@ -71,8 +71,8 @@ def is_protected(name: str) -> bool:
 
 
 def _refusal(parts: Sequence[str], name: str, why: str) -> str:
-    what = quoted(parts) if parts[-1] == name else f"{quoted(parts)} (because of {quoted([name])})"
-    return f"{what} is protected: {why}. Only the operator can open it, with tools.unprotected in agentsd.yaml"
+    place = quoted(parts) if parts[-1] == name else f"{quoted(parts)} (because of {quoted([name])})"
+    return f"{place} is protected: {why}. Only the operator can open it, with tools.unprotected in agentsd.yaml"
 
 
 def _is_unprotected(parts: Sequence[str], patterns: Sequence[str]) -> bool:
@@ -80,7 +80,7 @@ def _is_unprotected(parts: Sequence[str], patterns: Sequence[str]) -> bool:
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Segment by segment; `**` stands for any number of them, and only a hidden pattern for a hidden name."""
+    """Match part by part. `**` matches any number of parts; a hidden name needs a pattern that is hidden, too."""
     if not pattern:
         return not parts
     if pattern[0] == "**" and _matches(parts, pattern[1:]):

@@ -1,7 +1,7 @@
-"""Opening files strictly below a base folder.
+"""Opens files and folders below a base folder without following symbolic links.
 
-Each folder on the way is opened relative to the one before it and no symbolic link is followed: exchanging something
-between a check and its use cannot lead outside. Every refusal is a ToolError that names only relative paths.
+Each folder of a path is opened relative to its parent, so replacing a folder between the check and the use cannot
+lead outside. Every rejection is a ToolError that names relative paths only.
 """
 
 from __future__ import annotations
@@ -19,48 +19,48 @@ from framework.types.errors import ToolError
 from framework.types.text import did_you_mean, shorten
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Without O_NONBLOCK, opening a named pipe waits for a writer before it can be seen to be no file.
+# Without O_NONBLOCK, opening a named pipe would block until a writer opens it, too.
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _MAX_NAMES_COMPARED = 5_000
 _MAX_QUOTED_CHARS = 200
 
 
 def relative_parts(base: Path, path: str) -> tuple[str, ...]:
-    """The folders and the name in `path`, relative to `base`; empty for `base` itself.
+    """Split `path` into parts relative to `base`; empty for `base` itself.
 
-    An absolute path is taken when it begins with the base path, in the given or in the resolved form.
+    An absolute path is accepted if it begins with the base path, as given or resolved.
 
     Raises:
-        ToolError: the path leads outside, or has characters that no path of ours has.
+        ToolError: the path is outside the base folder, or contains a part or character that is not allowed.
     """
     parts = split_path(path)
     if parts[:1] != ("/",):
         return parts
     inside = relative_to_base(base, PurePosixPath(*parts))
     if inside is None:
-        raise ToolError("the path lies outside the base folder: give one that starts in it, like 'docs/notes.txt'")
+        raise ToolError("the path is outside the base folder: give one that starts in it, like 'docs/notes.txt'")
     return inside.parts
 
 
 def refuse_symlinks(base: Path, parts: Sequence[str]) -> None:
-    """Raise ToolError if a part of the path is a symbolic link: the path would be another spelling of its target."""
+    """Raise ToolError if a part of the path is a symbolic link: policy rules would not see where it points."""
     here = str(base)
     for depth, name in enumerate(parts, start=1):
         here = f"{here}/{name}"
         try:
             mode = os.lstat(here).st_mode
         except OSError:
-            return  # what is missing leads nowhere
+            return  # a part that does not exist is not a link
         if stat.S_ISLNK(mode):
             raise ToolError(f"{quoted(parts[:depth])} is a symbolic link; links are not followed")
 
 
 @contextmanager
 def open_folder(base: BaseFolder, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
-    """A descriptor of the folder `parts` below `base`, closed at the end; with `make`, what is missing is made.
+    """Open the folder `parts` below `base` and yield its descriptor; `create` creates missing folders.
 
     Raises:
-        ToolError: it is denied, is not there, or cannot be opened or made.
+        ToolError: the folder is denied, does not exist, or cannot be opened or created.
     """
     require_permitted(base, parts)
     folder = _open_base(base.path)
@@ -77,20 +77,20 @@ def open_folder(base: BaseFolder, parts: Sequence[str], *, create: bool = False)
 
 
 def open_file(base: BaseFolder, parts: Sequence[str]) -> BinaryIO:
-    """The regular file `parts` below `base`, opened for reading.
+    """Open the regular file `parts` below `base` for reading.
 
     Raises:
-        ToolError: it is denied, or does not exist (with the names that were probably meant), or is a folder, a link,
-            a second name of another file, a pipe or a device.
+        ToolError: the file is denied, does not exist (similar names are suggested), or is a folder, a symbolic or
+            hard link, a pipe or a device.
     """
     if not parts:
-        raise ToolError("the path names the base folder itself, not a file: list_dir shows what is in it")
+        raise ToolError("the path is the base folder itself, not a file: list its content with list_dir")
     with open_folder(base, parts[:-1]) as folder:
         return open_file_at(base, folder, parts)
 
 
 def open_file_at(base: BaseFolder, folder: int, parts: Sequence[str]) -> BinaryIO:
-    """The same, for the file `parts` whose folder is open already."""
+    """Open a file like `open_file`, in a folder that is already open."""
     require_permitted(base, parts)
     descriptor = _open_entry(folder, parts[-1], parts, "file", base)
     try:
@@ -102,28 +102,28 @@ def open_file_at(base: BaseFolder, folder: int, parts: Sequence[str]) -> BinaryI
 
 
 def require_permitted(base: BaseFolder, parts: Sequence[str]) -> None:
-    """Raise ToolError for what tools leave alone: files that the agent's file denies, and those of the store."""
+    """Raise ToolError for the store's files and for files that the agent's policy denies."""
     if base.is_reserved(parts):
-        raise ToolError(f"{quoted(parts)} belongs to the store of runs and conversations, which tools do not touch")
+        raise ToolError(f"{quoted(parts)} belongs to the store of runs and conversations: tools cannot access it")
     if pattern := base.denying_pattern(parts):
         raise ToolError(f"{quoted(parts)} is denied by skill_policy.files.deny: {pattern}")
 
 
 def printable(name: str) -> str:
-    """A name or path in a form that fits into one line of UTF-8: what cannot be printed is escaped."""
+    """Return a name or path as one line of UTF-8, with characters that cannot be printed escaped."""
     if is_printable(name):
         return name
     return "".join(char if is_printable(char) else char.encode("unicode_escape").decode() for char in name)
 
 
 def quoted(parts: Sequence[str]) -> str:
-    """A path as it stands in a message: escaped, and not too long."""
+    """Return a path for a message: in quotes, escaped, at most 200 characters."""
     text = printable("/".join(parts))
     return f"'{shorten(text, _MAX_QUOTED_CHARS)}'"
 
 
 def is_hidden(name: str) -> bool:
-    """Hidden files and folders, and dot-env files of any name, are left out of listings, searches and suggestions."""
+    """Return whether a name is omitted from listings, searches and suggestions: `.name`, or `*.env` in any case."""
     return name.startswith(".") or name.lower().endswith(".env")
 
 
@@ -149,9 +149,9 @@ def _create_folder(folder: int, name: str, parts: Sequence[str]) -> None:
     try:
         os.mkdir(name, dir_fd=folder)
     except FileExistsError:
-        pass  # also when it is no folder: opening it will tell
+        pass  # if it is not a folder, opening it fails next
     except OSError as error:
-        raise ToolError(f"the folder {quoted(parts)} cannot be made: {error.strerror}") from None
+        raise ToolError(f"the folder {quoted(parts)} cannot be created: {error.strerror}") from None
 
 
 def _open_error(folder: int, name: str, parts: Sequence[str], error: OSError) -> str:
@@ -169,11 +169,11 @@ def _open_error(folder: int, name: str, parts: Sequence[str], error: OSError) ->
 
 def _require_regular_file(status: os.stat_result, where: str) -> None:
     if stat.S_ISDIR(status.st_mode):
-        raise ToolError(f"{where} is a folder, not a file: list_dir shows what is in it")
+        raise ToolError(f"{where} is a folder, not a file: list its content with list_dir")
     if not stat.S_ISREG(status.st_mode):
         raise ToolError(f"{where} is a pipe or a device, not a file with content")
     if status.st_nlink > 1:
-        raise ToolError(f"{where} is a hard link: its content may belong outside the base folder, so it is not read")
+        raise ToolError(f"{where} is a hard link: its content may be outside the base folder, so it is not read")
 
 
 def _visible_names(folder: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which network addresses tools may connect to: public ones, and private ones only if the operator listed them."""
+"""Decides which IP addresses tools may connect to: public ones, and private ones only if the operator lists them."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ ALWAYS_REFUSED = tuple(
         "fe80::/10",  # link-local
     )
 )
-"""Refused even where the operator lists a network around them."""
+"""Metadata services and link-local addresses: refused even inside a network that the operator lists."""
 _TUNNELS = tuple(ip_network(text) for text in ("2001::/32", "2002::/16", "192.88.99.0/24"))
-"""Teredo and 6to4: tunnels that lead to IPv4 addresses unseen, and that nothing public needs."""
+"""Teredo and 6to4 tunnels: they hide the IPv4 address they lead to, and no public service needs them."""
 _PUBLIC_V6 = ip_network("2000::/3")
 _NAT64 = ip_network("64:ff9b::/96")
 _ISATAP = (0x00005EFE, 0x02005EFE)
 
 
 def is_allowed_address(text: str, private_networks: Iterable[str] = ()) -> bool:
-    """Whether tools may connect to an address: it is public, or in a listed network and no metadata service."""
+    """Return whether tools may connect to an address: it is public or in a listed network, and no metadata service."""
     try:
         address = ip_address(text)
     except ValueError:
         return False
-    real = _embedded_ipv4(address)
-    if any(address in network or real in network for network in ALWAYS_REFUSED) or getattr(address, "scope_id", None):
+    target = _embedded_ipv4(address)
+    if any(address in network or target in network for network in ALWAYS_REFUSED) or getattr(address, "scope_id", None):
         return False
-    listed = [ip_network(network) for network in private_networks]
-    return any(real in network for network in listed) or _is_public(real)
+    allowed_networks = [ip_network(network) for network in private_networks]
+    return any(target in network for network in allowed_networks) or _is_public(target)
 
 
 def _embedded_ipv4(address: _Address) -> _Address:
-    """The IPv4 address that an IPv6 address stands for, if it does."""
+    """Return the IPv4 address that an IPv6 address represents, or the address itself."""
     if isinstance(address, IPv4Address):
         return address
     if address.ipv4_mapped:

@@ -1,9 +1,9 @@
-"""HTTP for tools: it goes where the operator allows it and nowhere else, and no answer can hold it up or fill it up.
+"""The HTTP client of tools: requests and redirects within the limits of `tools.http`.
 
-What is allowed is checked twice: the URL before every request, and the address where the socket is opened. A name is
-resolved once, all its addresses must be allowed, and the connection goes to one of those: a redirect, or a name that
-leads elsewhere the second time, changes nothing. Each request has a connection of its own, so that none is sent into
-one that the other side is about to close.
+Limits are checked twice: the URL before every request and every redirect, and the IP address when the socket is
+opened. A name is resolved once, all its addresses must be allowed, and the connection goes to one of them, so a name
+that resolves differently the second time changes nothing. Time and size of a response are limited. Each request uses a
+new connection, so that none is sent on one that the server is about to close.
 """
 
 from __future__ import annotations
@@ -57,26 +57,26 @@ _EVERYWHERE = ("0.0.0.0/0", "::/0")
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """An answer, whatever its status."""
+    """A response with any status."""
 
     url: str
-    """Where it came from, after redirects."""
+    """URL of the response, after redirects."""
     status: int
     headers: Mapping[str, str]
-    """By name in lower case."""
+    """Headers by name in lower case."""
     body: bytes
-    """Unpacked."""
+    """Decompressed body, at most `max_bytes` long."""
     truncated: bool
-    """There was more than `max_bytes`."""
+    """Whether the body was longer than `max_bytes`."""
 
     @property
     def content_type(self) -> str:
-        """Such as `text/html`; empty if it says none."""
+        """Media type, such as `text/html`; empty if the response has none."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     @property
     def text(self) -> str:
-        """The body as text; what cannot be decoded is replaced."""
+        """Body as text; bytes that cannot be decoded are replaced."""
         charset = _CHARSET.search(self.headers.get("content-type", ""))
         try:
             return self.body.decode(charset[1] if charset else "utf-8", "replace")
@@ -85,24 +85,24 @@ class HttpReply:
 
 
 class HttpClient:
-    """Makes requests within limits. Nothing is kept from one to the next: no connection, no cookie."""
+    """Sends requests within limits. No connection and no cookie is kept between requests."""
 
     def __init__(self, limits: HttpLimits, *, resolver: Resolver = resolve_host) -> None:
-        """Take what is allowed.
+        """Create a client.
 
         Args:
-            limits: `context.http` in a tool: what `tools.http` in agentsd.yaml allows.
-            resolver: finds the addresses of a host.
+            limits: the limits set under `tools.http` in agentsd.yaml; a tool passes `context.http`.
+            resolver: returns the addresses of a host.
         """
         self._limits = limits
         self._network = CheckedNetwork(limits, resolver)
 
     @classmethod
     def to(cls, server: str | WebUrl, *, timeout: float = 20.0) -> HttpClient:
-        """A client of one server that the operator, not a model, has named: it may be on a private network.
+        """Return a client for one server that the operator chose, not a model; it may be on a private network.
 
         Raises:
-            UrlRefused: the URL is no plain http(s) address.
+            UrlRefused: the URL is not a plain http(s) URL.
         """
         url = parse_url(server) if isinstance(server, str) else server
         server_only = (f"{url.url_host}:{url.port}",)
@@ -118,19 +118,20 @@ class HttpClient:
         body: bytes | None = None,
         follow: bool = True,
     ) -> HttpReply:
-        """Make a request and read the answer.
+        """Send a request and read the response.
 
         Args:
-            method: in capitals.
-            url: where to.
-            headers: sent along; to another host that it is redirected to, only those that say what is understood.
-            body: sent along; its content-type is one of the headers.
-            follow: redirects, each of which must be allowed as well; otherwise a redirect is the answer.
+            method: the HTTP method, in capitals.
+            url: the URL, in its canonical spelling.
+            headers: request headers. After a redirect to another host, only `accept`, `accept-language`, `user-agent`
+                and `content-type` are sent.
+            body: the request body; its content type is one of the headers.
+            follow: follow redirects, each of which must be allowed, too; otherwise return the redirect.
 
         Raises:
-            UrlRefused: the URL is no plain http(s) address, or not in its plain spelling.
-            HttpRefused: it is not allowed, with what would allow it.
-            HttpFailed: there was no answer, or none that can be read.
+            UrlRefused: the URL is not a plain http(s) URL, or not in its canonical spelling.
+            HttpRefused: the request is not allowed; the message names the setting that would allow it.
+            HttpFailed: there was no response, or none that can be read.
         """
         target_url = parse_canonical_url(url) if isinstance(url, str) else url
         request_headers = validate_headers(headers or {})
@@ -139,7 +140,7 @@ class HttpClient:
                 return await self._follow(method, target_url, request_headers, body, follow)
         except TimeoutError:
             message = (
-                f"{target_url.host} did not answer in full within {self._limits.timeout:g}s{_unknown_outcome(method)}"
+                f"{target_url.host} did not respond in full within {self._limits.timeout:g}s{_unknown_outcome(method)}"
             )
             raise HttpFailed(message) from None
 
@@ -159,18 +160,20 @@ class HttpClient:
             if target.origin != url.origin:
                 headers = {name: value for name, value in headers.items() if name in _KEPT_ACROSS_HOSTS}
             url = target
-        raise HttpFailed(f"more than {self._limits.max_redirects} redirects: the last one leads to {url}")
+        raise HttpFailed(f"more than {self._limits.max_redirects} redirects: the last one is to {url}")
 
     def _check(self, method: str, url: WebUrl) -> None:
         if method not in self._limits.methods:
             listed = ", ".join((*self._limits.methods, method))
             line = f"tools: {{http: {{methods: [{listed}]}}}}"
-            raise HttpRefused(f"tools may not send {method} requests; agentsd.yaml would allow it: {line}")
+            raise HttpRefused(f"tools may not send {method} requests: to allow it, write in agentsd.yaml: {line}")
         if not any(_entry_matches(entry, url) for entry in self._limits.domains):
             entry = url.url_host if url.port in {80, 443} else f"{url.url_host}:{url.port}"
-            listed = ", ".join(self._limits.domains) or "nothing"
+            listed = ", ".join(self._limits.domains) or "none"
             line = f'tools: {{http: {{domains: ["{entry}"]}}}}'
-            raise HttpRefused(f"tools may not reach {entry}; allowed: {listed}. agentsd.yaml would allow it: {line}")
+            raise HttpRefused(
+                f"tools may not reach {entry}; allowed: {listed}. To allow it, write in agentsd.yaml: {line}"
+            )
 
     async def _exchange(self, method: str, url: WebUrl, headers: dict[str, str], body: bytes | None) -> HttpReply:
         import httpcore2
@@ -181,7 +184,7 @@ class HttpClient:
         request_headers = {**defaults, **headers, "accept-encoding": "gzip, deflate", "host": host}
         content = (body or b"") if method not in _SAFE_METHODS or body else None
         httpcore_url = httpcore2.URL(scheme=url.scheme, host=url.host, port=url.port, target=url.target)
-        # the client only calls methods of its network; its base class would have to be imported to be inherited
+        # httpcore2 only calls the methods of a network backend; inheriting its class would import httpcore2 early
         network = cast("httpcore2.AsyncNetworkBackend", self._network)
         try:
             async with (
@@ -192,7 +195,7 @@ class HttpClient:
                 read, truncated = await self._read(response)
         except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException, httpx2.HTTPError) as error:
             why = f": {error}" if str(error) else ""
-            raise HttpFailed(f"no usable answer from {url.host}{why}{_unknown_outcome(method)}") from None
+            raise HttpFailed(f"no usable response from {url.host}{why}{_unknown_outcome(method)}") from None
         received = {name.lower(): value for name, value in response.headers.items()}
         return HttpReply(str(url), reply.status, received, read, truncated)
 
@@ -207,14 +210,14 @@ class HttpClient:
 
 
 def validate_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers by name in lower case; raises HttpRefused for those that could change what the request is."""
+    """Return headers by name in lower case; raise HttpRefused for those that could change the request itself."""
     checked: dict[str, str] = {}
-    for given, value in headers.items():
-        name = given.lower()
-        if not _HEADER_NAME.match(given) or not _HEADER_VALUE.match(value):
-            raise HttpRefused(f"the header {given[:80]!r} is not one line of plain ASCII text")
+    for header, value in headers.items():
+        name = header.lower()
+        if not _HEADER_NAME.match(header) or not _HEADER_VALUE.match(value):
+            raise HttpRefused(f"the header {header[:80]!r} is not one line of plain ASCII text")
         if name in _RESERVED_HEADERS or name.startswith("proxy-"):
-            raise HttpRefused(f"the header {name!r} is not yours to set: leave it away")
+            raise HttpRefused(f"the header {name!r} is set by the client: remove it")
         if name in checked:
             raise HttpRefused(f"the header {name!r} is given twice")
         checked[name] = value
@@ -234,16 +237,16 @@ def _entry_matches(entry: str, url: WebUrl) -> bool:
 
 def _redirect_target(url: WebUrl, location: str) -> WebUrl:
     if not location.isascii() or any(char <= " " or char == "\\" for char in location):
-        raise HttpRefused(f"{url.host} redirects to something that is no plain URL")
+        raise HttpRefused(f"{url.host} redirects to a URL that is not plain ASCII without spaces")
     scheme, mark, rest = urljoin(str(url), location).partition("://")
     host, slash, path = rest.partition("/")
     try:
         target = parse_url(scheme.lower() + mark + host.lower() + slash + path)
         refuse_ambiguous_path(target)
     except UrlRefused as error:
-        raise HttpRefused(f"{url.host} redirects to where tools do not go: {error.message}") from None
+        raise HttpRefused(f"{url.host} redirects to a URL that is not allowed: {error.message}") from None
     if url.scheme == "https" and target.scheme == "http":
-        raise HttpRefused(f"{url.host} redirects from https to http, which anybody can read")
+        raise HttpRefused(f"{url.host} redirects from https to http, which is not encrypted")
     return target
 
 

@@ -1,4 +1,7 @@
-"""Where tools' connections are opened: the one place that no redirect and no name server gets past."""
+"""Resolves host names and opens connections, to allowed addresses only.
+
+Every connection of a tool passes here, so that neither a redirect nor a name server can lead elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     import httpcore2
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Finds all addresses of a host and port; raises OSError if there are none."""
+"""Returns all addresses of a host and port; raises OSError if there are none."""
 
 
 class HttpRefused(ToolError):
@@ -26,19 +29,19 @@ class HttpRefused(ToolError):
 
 
 class HttpFailed(ToolError):
-    """A request that brought no usable answer."""
+    """A request without a usable response."""
 
     code = "http_failed"
 
 
 async def resolve_host(host: str, port: int) -> Sequence[str]:
-    """The addresses the system's resolver knows; raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    """Return the addresses of a host from the system's resolver; raises OSError."""
+    entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 def split_host_port(entry: str) -> tuple[str, int | None]:
-    """A listed domain as host and port; an IPv6 address loses its brackets."""
+    """Split an entry of `tools.http.domains` into host and port, and remove the brackets of an IPv6 address."""
     host, _, port = entry.rpartition(":")
     if not host or not port.isdecimal():
         host, port = entry, ""
@@ -53,7 +56,7 @@ def _normalized_address(address: str) -> str:
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is an address, not a name."""
+    """Return whether a host is an IP address, not a name."""
     try:
         ip_address(host)
     except ValueError:
@@ -66,7 +69,7 @@ class CheckedNetwork:
 
     def __init__(self, limits: HttpLimits, resolver: Resolver) -> None:
         self._networks = limits.private_networks
-        self._written = frozenset(host for host, _ in map(split_host_port, limits.domains) if is_address(host))
+        self._listed_addresses = frozenset(host for host, _ in map(split_host_port, limits.domains) if is_address(host))
         self._resolver = resolver
 
     async def connect_tcp(
@@ -77,7 +80,7 @@ class CheckedNetwork:
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Connect to an address that was checked; raises HttpRefused or HttpFailed."""
+        """Connect to an allowed address of the host; raises HttpRefused or HttpFailed."""
         import httpcore2
 
         failure = ""
@@ -95,18 +98,18 @@ class CheckedNetwork:
             addresses = []
         if not addresses:
             raise HttpFailed(f"there is no host named {host}")
-        networks = (*self._networks, host) if host in self._written else self._networks
+        networks = (*self._networks, host) if host in self._listed_addresses else self._networks
         if not all(is_allowed_address(address, networks) for address in addresses):
             raise HttpRefused(
-                f"{host} leads to an address that is not public; only networks listed under "
-                "tools.http.private_networks in agentsd.yaml may be reached all the same, metadata services never"
+                f"{host} resolves to an address that is not public: the operator can allow private networks with "
+                "tools.http.private_networks in agentsd.yaml, but no metadata service"
             )
         return addresses
 
     async def connect_unix_socket(self, *_: object, **__: object) -> NoReturn:
-        """Never."""
-        raise HttpRefused("sockets of the file system cannot be reached")
+        """Raise HttpRefused: unix sockets are not allowed."""
+        raise HttpRefused("unix sockets are not allowed")
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for a number of seconds."""
         await asyncio.sleep(seconds)

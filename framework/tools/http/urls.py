@@ -1,4 +1,7 @@
-"""Web addresses, read in one way only: what can be understood in two ways is refused with the spelling that works."""
+"""Parses http(s) URLs and rejects those that clients or servers read in different ways.
+
+Where a canonical spelling exists, the rejection names it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*\Z")
 _NUMERIC_END = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\Z")
 _NONCANONICAL_ESCAPE = re.compile(r"%(?![0-9A-F]{2})|%(?:2[DE]|3[0-9]|[46][1-9A-F]|[57][0-9A]|5F|7E)")
-"""One that is not like `%2F`, or that stands for a letter, a digit or one of `-._~`."""
+"""An escape that is not in the form `%2F`, or that encodes a letter, a digit or one of `-._~`."""
 _DOTS = re.compile(r"/\.{1,2}(?:[/?]|\Z)")
 
 
@@ -25,31 +28,31 @@ _MAX_DECODE_ROUNDS = 4
 
 
 class UrlRefused(ToolError):
-    """An address that is not read, with what is wrong in it."""
+    """A URL that is rejected, with the reason."""
 
     code = "url_refused"
 
 
 @dataclass(frozen=True, slots=True)
 class WebUrl:
-    """An address in its parts."""
+    """A parsed URL."""
 
     scheme: str
     host: str
-    """In lower case; an IPv6 address without brackets."""
+    """Host in lower case; an IPv6 address has no brackets."""
     port: int
     target: str
     """Path and query."""
 
     @property
     def origin(self) -> str:
-        """Scheme, host and, if it is not the scheme's own, port."""
+        """Scheme, host and, if it is not the scheme's default, port."""
         port = "" if self.port == _DEFAULT_PORTS[self.scheme] else f":{self.port}"
         return f"{self.scheme}://{self.url_host}{port}"
 
     @property
     def url_host(self) -> str:
-        """The host as addresses have it."""
+        """Host as written in a URL: an IPv6 address has brackets."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
     def __str__(self) -> str:
@@ -57,10 +60,10 @@ class WebUrl:
 
 
 def parse_url(text: str) -> WebUrl:
-    """Read an address.
+    """Parse a URL.
 
     Raises:
-        UrlRefused: it is not a plain http(s) address, names a user, or could be read as another host.
+        UrlRefused: the URL is not a plain http(s) URL, contains a user, or could be read as another host.
     """
     if len(text) > _MAX_LENGTH:
         raise UrlRefused(f"the URL is longer than {_MAX_LENGTH} characters")
@@ -73,11 +76,11 @@ def parse_url(text: str) -> WebUrl:
         raise UrlRefused("the URL must begin with http:// or https://, in lower case")
     scheme, authority, target = match.groups()
     if "@" in authority:
-        raise UrlRefused("the URL names a user before its host: leave everything up to the '@' away")
+        raise UrlRefused("the URL has a user before its host: remove everything up to the '@'")
     parts = _AUTHORITY.match(authority)
     if parts is None:
         raise UrlRefused(
-            f"the URL's host {authority[:80]!r} cannot be read: write it in lower case, as host or host:port"
+            f"the URL's host {authority[:80]!r} is not valid: write it in lower case, as host or host:port"
         )
     port = int(parts[2]) if parts[2] else _DEFAULT_PORTS[scheme]
     if not 0 < port < 65536:
@@ -86,16 +89,16 @@ def parse_url(text: str) -> WebUrl:
 
 
 def parse_canonical_url(text: str) -> WebUrl:
-    """As `read_url`, for an address that rules with patterns have judged: no other spelling may lead to the same.
+    """Parse a URL like `parse_url`, but accept only its canonical spelling, because policy rules match it as text.
 
     Raises:
-        UrlRefused: also for what every client would rewrite, with the spelling that works.
+        UrlRefused: the URL is not valid, or clients would rewrite it; the message then names the canonical spelling.
     """
     url = parse_url(text)
     plain = text.partition("#")[0]
     path = url.target.partition("?")[0]
     if _DOTS.search(path) or _NONCANONICAL_ESCAPE.search(url.target):
-        raise UrlRefused("the URL has '.', '..' or an escape that is not needed or not like %2F: write it plainly")
+        raise UrlRefused("the URL has '.', '..', or an escape that is not needed or not like %2F: write it without")
     refuse_ambiguous_path(url)
     if str(url) not in (plain, plain + "/"):
         raise UrlRefused(f"write the URL as {url}")
@@ -105,7 +108,7 @@ def parse_canonical_url(text: str) -> WebUrl:
 def refuse_ambiguous_path(url: WebUrl) -> None:
     """Raise UrlRefused for a path that some servers read as another one: `..%2F`, `..;`, `%5C`, `%00` or `//`.
 
-    Proxies and servers decode paths at different moments and some decode twice, so each form is looked at.
+    Proxies and servers decode a path at different times, and some decode it twice, so every decoded form is checked.
     """
     path = url.target.partition("?")[0]
     decoded = path
@@ -115,27 +118,27 @@ def refuse_ambiguous_path(url: WebUrl) -> None:
                 "the URL's path has a backslash or a zero byte (%5C, %00), which servers read in different ways"
             )
         if any(part.partition(";")[0].strip() in (".", "..") for part in decoded.split("/")):
-            raise UrlRefused("the URL's path has a disguised '.' or '..', such as ..%2F or ..; - write it plainly")
+            raise UrlRefused("the URL's path has a disguised '.' or '..', such as ..%2F or ..;: write it without")
         before, decoded = decoded, unquote(decoded, errors="replace")
         if decoded == before:
             break
     if "//" in path:
-        raise UrlRefused("the URL's path has '//': some servers read it as '/', so write a single one")
+        raise UrlRefused("the URL's path has '//', which some servers read as '/': write a single '/'")
 
 
 def _parse_host(text: str) -> str:
-    """A name in lower case or an address in its one spelling: `127.1` and `0x7f000001` are addresses too."""
+    """Return a valid host name, or an IP address in canonical spelling: `127.1` and `0x7f000001` are rejected."""
     if text.startswith("["):
         try:
             return str(IPv6Address(text[1:-1]))
         except AddressValueError:
-            raise UrlRefused(f"{text[:80]!r} is no IPv6 address") from None
+            raise UrlRefused(f"{text[:80]!r} is not an IPv6 address") from None
     if _NUMERIC_END.match(text):
         try:
             return str(IPv4Address(text))
         except AddressValueError:
-            raise UrlRefused(f"{text[:80]!r} is no IPv4 address: write four decimal numbers, as in 192.0.2.1") from None
+            raise UrlRefused(f"{text[:80]!r} is not an IPv4 address: write four decimals, as in 192.0.2.1") from None
     if not _NAME.match(text):
-        advice = "leave the dot at its end away" if text.endswith(".") else "names are written in lower case"
+        advice = "remove the dot at its end" if text.endswith(".") else "write it in lower case"
         raise UrlRefused(f"the URL's host {text[:80]!r} is not a plain name: {advice}")
     return text

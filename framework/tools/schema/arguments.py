@@ -1,4 +1,4 @@
-"""What arguments a tool takes: checked against a function's signature, or against a schema from outside."""
+"""Validates the arguments of a call, by a function's signature or by an external JSON Schema."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ _ModelT = TypeVar("_ModelT", bound=BaseModel)
 _MAX_SCHEMA_CHARS = 64 * 1024
 _MAX_SCHEMA_DEPTH = 32
 _MAX_ERRORS = 10_000
-"""Errors that are made into findings: Pydantic only gives all of them or none."""
+"""Maximum number of errors converted to findings: Pydantic returns all errors at once, each with its value."""
 _MAX_EXPLAINED_WORK = 3_000
-"""Evaluations: to name a mistake takes jsonschema-rs 100 times as long as to find that there is one."""
+"""Maximum work for which errors are located: jsonschema-rs needs 100 times as long to locate an error as to find it."""
 _MAX_REASON_CHARS = 200
-"""Length of the reason why a schema cannot be used."""
+"""Maximum length of the reason why a schema is invalid."""
 _MAX_EXPLAINED_CHARS = 100_000
-"""JSON of arguments: in longer ones only the first error is looked for, because each error copies its value."""
+"""Maximum length, as JSON, of arguments for which all errors are listed, because each error copies its value.
+
+For longer arguments, only the first error is reported."""
 
 
 class ArgumentsError(ToolError):
-    """Arguments that do not fit the tool's schema, one line a field: what is wrong, what was given, what to do."""
+    """Arguments that do not match the tool's schema. The message has one line per field: problem, value and fix."""
 
     code = "invalid_arguments"
 
@@ -47,20 +49,20 @@ class Arguments(Protocol):
 
     @property
     def schema(self) -> dict[str, Any]:
-        """JSON Schema of the arguments: what the model sees."""
+        """JSON Schema of the arguments, as the model sees it."""
         ...
 
     def with_defaults(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as the tool will get them: what a policy must evaluate."""
+        """Return the arguments with default values added, as a policy must evaluate them."""
         ...
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Check arguments strictly; raises ArgumentsError."""
+        """Validate arguments strictly and return the tool's keyword arguments; raise ArgumentsError."""
         ...
 
 
 class ModelArguments:
-    """Arguments of a Python function, as a Pydantic model."""
+    """Validates the arguments of a Python function with a Pydantic model."""
 
     def __init__(self, model: type[BaseModel]) -> None:
         self.model = model
@@ -69,7 +71,7 @@ class ModelArguments:
         self._defaults = {name: field.default for name, field in model.model_fields.items() if not field.is_required()}
 
     def accepted_names(self, name: str) -> tuple[str, ...]:
-        """The names by which a call may give a parameter: its own and its aliases; none if there is no such one."""
+        """Return the names that a call may use for a parameter: its own and its aliases; empty if unknown."""
         field = self.model.model_fields.get(name)
         if field is None:
             return ()
@@ -94,14 +96,14 @@ class ModelArguments:
 
 
 class SchemaArguments:
-    """Arguments of a tool that lives elsewhere, by the JSON Schema it came with.
+    """Validates the arguments of a remote tool with the JSON Schema that its server declares.
 
-    The schema is somebody else's: nothing is fetched for it, its patterns run in linear time, and one that names no
-    further properties allows none, for a server may do anything with what nobody declared.
+    The schema is untrusted: its references are not fetched, and its patterns are matched in linear time. Undeclared
+    properties are rejected unless the schema allows them, because the effect of an undeclared one is unknown.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Take a schema; raises ConfigError if it cannot be used."""
+        """Compile a schema; raise ConfigError if it is invalid or too large."""
         self.schema: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False} | dict(schema)
         self._validator = _validator(self.schema)
         self._work = ValidationWork(self.schema)
@@ -118,7 +120,9 @@ class SchemaArguments:
         if self._validator.is_valid(bound):
             return bound
         if work > _MAX_EXPLAINED_WORK:
-            raise ArgumentsError("they do not fit the schema, which has too many choices to say where: compare them")
+            raise ArgumentsError(
+                "the arguments do not match the schema, which has too many choices to locate the error: compare them"
+            )
         errors = self._validator.iter_errors(bound) if len(text) <= _MAX_EXPLAINED_CHARS else self._first_error(bound)
         raise ArgumentsError(findings=findings_from_validator(errors, self.schema, bound))
 
@@ -133,43 +137,43 @@ class SchemaArguments:
 
 
 def bounded_model(model: type[_ModelT]) -> type[_ModelT]:
-    """A model that refuses JSON whose validation would take too much work; the model itself where none can.
+    """Return a subclass of a model that rejects JSON whose validation would take too much work.
 
-    Its `model_validate_json` raises a ValidationError for such a text, as for any other that does not fit.
+    Its `model_validate_json` raises a ValidationError for such a text. If no text can cause too much work, the model
+    itself is returned.
     """
     work = ValidationWork(model.model_json_schema(), tagged=True)
     if not work.is_needed:
         return model
 
-    class Bounded(model):  # type: ignore[valid-type,misc]  # the base is known when it runs
+    class Bounded(model):  # type: ignore[valid-type,misc]  # the base class is a parameter
         @classmethod
         def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Any:
             try:
                 text = json_data if isinstance(json_data, str) else bytes(json_data).decode()
                 _require_bounded_work(work, read_json(text))
             except (ArgumentsError, ValueError) as error:
-                told = error.message if isinstance(error, ArgumentsError) else str(error)
-                found = InitErrorDetails(
-                    type=PydanticCustomError("too_much_work", "{told}", {"told": told}), input=None
-                )
-                raise ValidationError.from_exception_data(model.__name__, [found]) from None
+                message = error.message if isinstance(error, ArgumentsError) else str(error)
+                problem = PydanticCustomError("too_much_work", "{message}", {"message": message})
+                details = InitErrorDetails(type=problem, input=None)
+                raise ValidationError.from_exception_data(model.__name__, [details]) from None
             return super().model_validate_json(json_data, **options)
 
     return create_model(model.__name__, __base__=Bounded, __doc__=model.__doc__)
 
 
 def _require_bounded_work(work: ValidationWork, value: Any) -> int:
-    """The work of checking a value; raises ArgumentsError if it is too much."""
-    needed = work.of(value)
-    if not is_within_limit(needed, value):
+    """Return the estimated work of validating a value; raise ArgumentsError if it is too much."""
+    estimate = work.estimate(value)
+    if not is_within_limit(estimate, value):
         raise ArgumentsError(
-            "they nest too deep for a schema with recursive choices: give a flatter value, or several calls"
+            "the arguments nest too deep for a schema with recursive choices: pass a flatter value, or make more calls"
         )
-    return needed
+    return estimate
 
 
 def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON Schema of a model, without the titles that Pydantic makes up."""
+    """Return the JSON Schema of a model, without the titles that Pydantic generates."""
     schema = model.model_json_schema()
     schema.pop("title", None)
     for spec in schema.get("properties", {}).values():
@@ -192,16 +196,16 @@ def _validator(schema: dict[str, Any]) -> jsonschema_rs.Validator:
         return jsonschema_rs.validator_for(schema, retriever=_refuse_retrieval, pattern_options=linear)
     except (jsonschema_rs.ValidationError, ValueError) as error:
         raise ConfigError(
-            f"its schema cannot be used: {shorten(str(error).partition(chr(10))[0], _MAX_REASON_CHARS)}"
+            f"its schema is invalid: {shorten(str(error).partition(chr(10))[0], _MAX_REASON_CHARS)}"
         ) from None
 
 
 def _refuse_retrieval(uri: str) -> NoReturn:
-    raise ValueError(f"{uri} lies outside the schema, and nothing is fetched")
+    raise ValueError(f"{uri} is outside the schema, and references are not fetched")
 
 
 def _depth(value: Any) -> int:
-    """How deep a schema nests; it stops counting past what is allowed."""
+    """Return how deep a schema nests, counting to just above the limit."""
     layer, depth = [value], 0
     while layer and depth <= _MAX_SCHEMA_DEPTH:
         layer = [inner for outer in layer for inner in _inside(outer)]

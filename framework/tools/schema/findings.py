@@ -1,4 +1,4 @@
-"""What is wrong with a call's arguments, field by field, in a form that a template can put into any language."""
+"""Validation errors as data, one per field, so that a template can render them in any language."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ _KINDS: Mapping[str, FindingKind] = {
     "anyOf": "type",
     "oneOf": "type",
 }
-"""By Pydantic's name of an error, or JSON Schema's keyword."""
+"""The kind of an error, by Pydantic's error type or JSON Schema's keyword."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One field that does not fit."""
+    """One field that does not match the schema."""
 
     field: str
-    """Its place, such as `filter.limit`."""
+    """Place of the field, such as `filter.limit`."""
     kind: FindingKind
     problem: str
-    """What is wrong, in English."""
+    """Description of the problem, in English."""
     value: str | None
-    """What was given, as JSON, cut; none where nothing was."""
+    """Given value as JSON, at most 80 characters; None if no value was given."""
     expected: str
-    """What the schema wants there, such as `integer, >= 1`; empty where it does not say."""
+    """Values that the schema allows, such as `integer, >= 1`; empty if it does not restrict them."""
 
     @property
     def fix(self) -> str:
-        """What to do about it, in English; empty where nobody knows."""
+        """Instruction that corrects the field, in English; empty if unknown."""
         if self.kind == "unknown":
             return "remove it"
-        what = f": {self.expected}" if self.expected else ""
-        return f"add it{what}" if self.kind == "missing" else f"give{what}" if what else ""
+        expectation = f": {self.expected}" if self.expected else ""
+        return f"add it{expectation}" if self.kind == "missing" else f"give{expectation}" if expectation else ""
 
     def __str__(self) -> str:
         given = "" if self.value is None else f" (given: {self.value})"
@@ -62,27 +62,27 @@ class Finding:
 def findings_from_pydantic(
     errors: Iterable[ErrorDetails], schema: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> list[Finding]:
-    """Pydantic's errors; of several for one field, such as all the choices of a union, the first."""
-    found: dict[str, Finding] = {}
+    """Convert Pydantic's errors; of several for one field, such as the choices of a union, keep the first."""
+    findings: dict[str, Finding] = {}
     for error in errors:
         kind = _KINDS.get(error["type"], "type" if error["type"].endswith(("_type", "_parsing")) else "value")
         path = _path_in_arguments(error["loc"], arguments, beyond=kind == "missing")
         finding = _finding(kind, path, error["msg"], JsonSchema(schema), arguments)
-        found.setdefault(finding.field, finding)
-    return list(found.values())[:_MAX_FINDINGS]
+        findings.setdefault(finding.field, finding)
+    return list(findings.values())[:_MAX_FINDINGS]
 
 
 def findings_from_validator(
     errors: Iterable[jsonschema_rs.ValidationError], schema: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> list[Finding]:
-    """A schema validator's errors, the first of them."""
-    found: list[Finding] = []
+    """Convert the first errors of a JSON Schema validator."""
+    findings: list[Finding] = []
     for error in errors:
         for kind, path in _error_fields(error):
-            found.append(_finding(kind, path, error.message, JsonSchema(schema), arguments))
-            if len(found) == _MAX_FINDINGS:
-                return found
-    return found
+            findings.append(_finding(kind, path, error.message, JsonSchema(schema), arguments))
+            if len(findings) == _MAX_FINDINGS:
+                return findings
+    return findings
 
 
 def _error_fields(error: jsonschema_rs.ValidationError) -> Iterator[tuple[FindingKind, _Path]]:
@@ -113,15 +113,18 @@ def _finding(kind: FindingKind, path: _Path, message: str, schema: JsonSchema, a
 
 
 def _path_in_arguments(path: _Path, value: Any, *, beyond: bool) -> _Path:
-    """The part of a path that leads through the arguments: Pydantic adds the names of a union's choices to it."""
-    known: list[str | int] = []
+    """Return the part of a path that exists in the arguments, because Pydantic appends the choices of a union to it.
+
+    With `beyond`, the last part may be missing.
+    """
+    existing: list[str | int] = []
     for part in path:
-        inside = part in value if isinstance(value, dict) else isinstance(value, list) and isinstance(part, int)
-        if not inside:
-            return [*known, part] if beyond and isinstance(value, dict) and part == path[-1] else known
-        known.append(part)
+        exists = part in value if isinstance(value, dict) else isinstance(value, list) and isinstance(part, int)
+        if not exists:
+            return [*existing, part] if beyond and isinstance(value, dict) and part == path[-1] else existing
+        existing.append(part)
         value = value[part]
-    return known
+    return existing
 
 
 def _value_text(path: _Path, value: Any) -> str:

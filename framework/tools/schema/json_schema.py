@@ -1,4 +1,4 @@
-"""Finds one's way in a JSON Schema: what may stand at a place, and how to say that in few words."""
+"""Looks up what a JSON Schema allows at a place in a value, and describes it in a few words."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from urllib.parse import unquote
 from framework.types.text import shorten
 
 _MAX_HOPS = 16
-"""How many references and choices are followed without getting any deeper into a value."""
+"""Maximum number of references and choices followed for one part of a value."""
 _MAX_VISITED = 200
-"""How many schemas are visited for one place: choices of choices multiply."""
+"""Maximum number of schemas visited for one part of a value, because nested choices multiply."""
 _MAX_CHOICES = 12
 _MAX_DIGITS = 10
-"""Of an index in a reference: Python refuses to read very long numbers."""
+"""Length from which an index in a reference is ignored: Python refuses to parse very long numbers."""
 _MAX_DESCRIBED_CHARS = 160
 _SIGNS = {
     "minimum": ">= {}",
@@ -30,7 +30,7 @@ _SIGNS = {
     "pattern": "pattern {}",
     "format": "format {}",
 }
-"""Formulas rather than words: they read the same in every language."""
+"""Symbols rather than words, so that descriptions read the same in every language."""
 _NAMES: Mapping[type, str] = {
     type(None): "null",
     bool: "boolean",
@@ -44,25 +44,25 @@ _NAMES: Mapping[type, str] = {
 
 
 class JsonSchema:
-    """A schema with the references inside it."""
+    """A JSON Schema whose references are resolved within it."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.root = root
 
     def branches(self, node: Any) -> list[Mapping[str, Any]]:
-        """The schemas a value may choose from, each with its `type`; none where anything else may be allowed too."""
-        if isinstance(node, dict) and "type" in node:  # nearly always, and asked for each argument
+        """Return the schemas that a value may match, each with a `type`; empty if other values may be allowed, too."""
+        if isinstance(node, dict) and "type" in node:  # fast path: nearly always true, once per argument
             return [node]
-        found: list[Mapping[str, Any]] = []
+        branches: list[Mapping[str, Any]] = []
         pending = [(node, 0)]
         for _ in range(_MAX_VISITED):
             if not pending:
-                return found
+                return branches
             node, hops = pending.pop()
-            if not isinstance(node, (dict, Mapping)) or hops > _MAX_HOPS:  # dict first: an abstract class takes long
+            if not isinstance(node, (dict, Mapping)) or hops > _MAX_HOPS:  # dict first: Mapping is slow to check
                 return []
             if "type" in node:
-                found.append(node)
+                branches.append(node)
             elif inner := self._alternatives(node):
                 pending.extend((choice, hops + 1) for choice in reversed(inner))
             else:
@@ -70,7 +70,7 @@ class JsonSchema:
         return []
 
     def _alternatives(self, node: Mapping[str, Any]) -> list[Any]:
-        """What takes the place of a schema without a type: the target of its reference, or its choices."""
+        """Return the schemas that replace a schema without a type: the target of its reference, or its choices."""
         if "$ref" in node:
             return [resolve_reference(self.root, node["$ref"])]
         for keyword in ("anyOf", "oneOf", "allOf"):
@@ -80,13 +80,13 @@ class JsonSchema:
         return []
 
     def child(self, node: Any, value: Any, part: str | int) -> Any:
-        """The schema of a part of a value that is an object or a list; nothing where that is not clear."""
-        wanted = "object" if isinstance(value, (dict, Mapping)) else "array"
-        fitting = [branch for branch in self.branches(node) if wanted in type_names([branch])]
-        if len(fitting) != 1:
+        """Return the schema of a part of an object or a list, or None if it is ambiguous."""
+        container_type = "object" if isinstance(value, (dict, Mapping)) else "array"
+        containers = [branch for branch in self.branches(node) if container_type in type_names([branch])]
+        if len(containers) != 1:
             return None
-        (branch,) = fitting
-        if wanted == "array":
+        (branch,) = containers
+        if container_type == "array":
             return None if "prefixItems" in branch else branch.get("items")
         properties = branch.get("properties")
         if isinstance(properties, (dict, Mapping)) and part in properties:
@@ -94,7 +94,7 @@ class JsonSchema:
         return None if "patternProperties" in branch else branch.get("additionalProperties")
 
     def optional_properties(self, node: Any) -> frozenset[str]:
-        """The properties of an object that need not be given; none where that is not clear."""
+        """Return the properties of an object that may be omitted; empty if that is ambiguous."""
         objects = [branch for branch in self.branches(node) if "object" in type_names([branch])]
         if len(objects) != 1 or not isinstance(objects[0].get("properties"), (dict, Mapping)):
             return frozenset()
@@ -102,16 +102,16 @@ class JsonSchema:
         return frozenset(objects[0]["properties"]) - frozenset(required if isinstance(required, list) else ())
 
     def at(self, path: Iterable[str | int], value: Any) -> Any:
-        """The schema of the place in a value that a path leads to."""
+        """Return the schema of the place in a value that a path leads to, or None if it is ambiguous."""
         node: Any = self.root
         for part in path:
             node = self.child(node, value, part)
-            inside = isinstance(value, (Mapping, list)) and _contains(value, part)
-            value = value[part] if inside else None
+            exists = isinstance(value, (Mapping, list)) and _contains(value, part)
+            value = value[part] if exists else None
         return node
 
     def describe(self, node: Any) -> str:
-        """What may stand there, such as `integer, >= 1` or `"asc" | "desc"`; empty where the schema does not say."""
+        """Describe the allowed values, such as `integer, >= 1` or `"asc" | "desc"`; empty if they are unrestricted."""
         if isinstance(node, Mapping) and ("enum" in node or "const" in node):
             description = _list_choices(node)
         else:
@@ -129,7 +129,7 @@ class JsonSchema:
 
 
 def resolve_reference(root: Any, reference: Any) -> Any:
-    """The subschema that a reference such as `#/$defs/filter` leads to; None if that is nothing in the schema."""
+    """Return the subschema that a reference such as `#/$defs/filter` names, or None if the schema has no such part."""
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         return None
     node = root
@@ -143,24 +143,24 @@ def resolve_reference(root: Any, reference: Any) -> Any:
 
 
 def type_names(branches: Iterable[Mapping[str, Any]]) -> set[str]:
-    """All the types that some schemas name."""
-    found: set[str] = set()
+    """Return all types that the schemas name."""
+    names: set[str] = set()
     for branch in branches:
-        named = branch["type"]
-        found.update(named if isinstance(named, list) else [named])
-    return found
+        types = branch["type"]
+        names.update(types if isinstance(types, list) else [types])
+    return names
 
 
 def type_of(value: Any) -> str:
-    """JSON's name for what a value is."""
+    """Return JSON Schema's name for the type of a value; empty if it has none."""
     name = _NAMES.get(type(value))
     return name or next((name for kind, name in _NAMES.items() if isinstance(value, kind)), "")
 
 
 def is_of_type(value: Any, types: set[str]) -> bool:
-    """Is the value of one of these types?"""
+    """Return whether the value has one of these JSON types."""
     if isinstance(value, float) and value.is_integer() and "integer" in types:
-        return True  # to JSON Schema, 5.0 is a whole number
+        return True  # for JSON Schema, 5.0 is an integer
     kind = type_of(value)
     return kind in types or (kind == "integer" and "number" in types)
 

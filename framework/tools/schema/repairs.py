@@ -1,8 +1,8 @@
-"""Puts arguments right whose value is clear and only its form is wrong, by the tool's JSON Schema.
+"""Repairs arguments whose meaning is clear and only their form is wrong, by the tool's JSON Schema.
 
-Only these, and only where the schema refuses the value as it is: a number or boolean written as text, an object or
-array written as JSON text, one value where a list is wanted, null for an optional argument that may not be null, which
-is left out. Nothing else is dropped, and nothing is cut, rounded or guessed.
+A value is repaired only if the schema rejects it and it is one of these: a number or boolean written as a string, an
+object or array written as a JSON string, a single value where a list is expected, or null for an optional argument that
+must not be null, which is then omitted. Nothing else is omitted, and nothing is truncated, rounded or guessed.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _OMITTED: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class RepairedArguments:
-    """Arguments after all repairs."""
+    """Arguments after repair."""
 
     arguments: dict[str, Any]
     notes: tuple[str, ...] = ()
-    """What was done, one line a field, without the values: `limit: text taken as integer`."""
+    """One line per repaired field, without its value, such as `limit: text taken as integer`."""
 
 
 def repair_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> RepairedArguments:
-    """Repair arguments; those that fit their schema come out as they are."""
+    """Return repaired arguments; those that match the schema are unchanged."""
     repairs = _Repairs(JsonSchema(schema))
     repaired = repairs.repair_parts(schema, dict(arguments), ())
     return RepairedArguments(repaired, tuple(repairs.notes))
@@ -49,7 +49,7 @@ class _Repairs:
         self._schema = schema
 
     def repair_parts(self, node: Any, value: Any, place: tuple[str | int, ...]) -> Any:
-        """Repair the parts of an object or a list; the same object comes back where nothing is to be done."""
+        """Repair the parts of an object or a list; return the same object if nothing needs repair."""
         if not isinstance(value, (dict, list)) or len(place) >= MAX_JSON_DEPTH:
             return value
         parts = list(value.items() if isinstance(value, dict) else enumerate(value))
@@ -85,7 +85,7 @@ class _Repairs:
         return value
 
     def _may_be_item(self, node: Any, value: Any) -> bool:
-        """Whether a list of this one value has a chance to fit; half a list in text is not one value."""
+        """Return whether a list of this one value can match; a string that looks like truncated JSON cannot."""
         if value is None or (isinstance(value, str) and value.lstrip().startswith(("[", "{"))):
             return False
         types = type_names(self._schema.branches(self._schema.child(node, [value], 0)))
@@ -96,7 +96,7 @@ class _Repairs:
 
 
 def parse_as(text: str, types: set[str]) -> Any:
-    """The value of one of these JSON types that a text spells out exactly, or UNREADABLE."""
+    """Return the value of one of these JSON types that a text represents exactly, or UNREADABLE."""
     if not types.isdisjoint(("integer", "number")) and _INTEGER.fullmatch(text):
         return int(text)
     if "number" in types and _NUMBER.fullmatch(text) and _is_exact(text):

@@ -1,7 +1,7 @@
-"""What a tool returns: checked against the annotation of its function, and described to the model.
+"""Validates what a tool returns, by the annotation of its function, and describes it to the model.
 
-Only annotations that contain a Pydantic model, a TypedDict or a dataclass count: they are written to be kept, while
-`-> str` or `-> dict` says little.
+Only annotations that contain a Pydantic model, a TypedDict or a dataclass are checked: they declare a structure, while
+`-> str` or `-> dict` declares little.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from typing_extensions import is_typeddict
 from framework.types.errors import ToolError
 
 MAX_DESCRIBED_SCHEMA_CHARS = 2000
-"""A longer schema is not described to the model: it would be paid for in every request."""
+"""Maximum length of a schema that is described to the model, because every request pays for it."""
 _MAX_PROBLEMS = 5
 _GENERATED_KEYS = ("title", "description")
-"""Keys of a schema that Pydantic fills in by itself; descriptions of fields are kept."""
+"""Keys of a schema that Pydantic generates; descriptions of fields are kept."""
 
 
 class ReturnError(ToolError):
-    """A tool returned data that its own annotation does not allow."""
+    """A tool returned data that its annotation does not allow."""
 
     code = "invalid_return"
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnType:
-    """The declared type of what a tool returns."""
+    """The declared return type of a tool."""
 
     name: str
     adapter: TypeAdapter[Any]
 
     @classmethod
-    def of(cls, annotation: Any) -> ReturnType | None:
-        """Return the check for a return annotation; None if it declares no structure."""
+    def from_annotation(cls, annotation: Any) -> ReturnType | None:
+        """Return the type of a return annotation, or None if it declares no structure."""
         if not any(map(_is_structure, _parts(annotation))):
             return None
         name = annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
@@ -47,7 +47,7 @@ class ReturnType:
 
     @property
     def described(self) -> str:
-        """The type as JSON Schema, for the description of the tool; empty if it is too long."""
+        """Type as JSON Schema, for the description of the tool; empty if it is too long."""
         schema = self.adapter.json_schema(by_alias=False, mode="serialization")
         text = json.dumps(_without_titles(schema), ensure_ascii=False, separators=(",", ":"))
         return f"Returns JSON of this schema: {text}" if len(text) <= MAX_DESCRIBED_SCHEMA_CHARS else ""
@@ -56,22 +56,22 @@ class ReturnType:
         """Return the output as JSON data of the declared type.
 
         Raises:
-            ReturnError: it does not fit. The tool has run all the same.
+            ReturnError: the output does not match. The tool has already run.
         """
         try:
             value = self.adapter.validate_python(output)
             return self.adapter.dump_python(value, mode="json", by_alias=False, warnings="error")
         except ValidationError as error:
             details = error.errors(include_url=False, include_input=False, include_context=False)
-            problems = [f"{'.'.join(map(str, one['loc'])) or 'result'}: {one['msg']}" for one in details]
-            shown = "; ".join(problems[:_MAX_PROBLEMS])
+            problems = [f"{'.'.join(map(str, detail['loc'])) or 'result'}: {detail['msg']}" for detail in details]
+            reason = "; ".join(problems[:_MAX_PROBLEMS])
         except Exception as error:  # noqa: BLE001 - validators and serializers are the tool's own code
-            shown = f"{type(error).__name__}: {error}"
-        raise ReturnError(f"the tool ran, but what it returned is not {self.name}: {shown}") from None
+            reason = f"{type(error).__name__}: {error}"
+        raise ReturnError(f"the tool ran, but its return value is not a valid {self.name}: {reason}") from None
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """Yield an annotation and all that it is made of, e.g. `list[Out] | None`."""
+    """Yield an annotation and all its type arguments, such as those of `list[Out] | None`."""
     yield annotation
     for part in typing.get_args(annotation):
         yield from _parts(part)
@@ -84,11 +84,11 @@ def _is_structure(part: Any) -> bool:
 
 
 def _without_titles(schema: Any, *, is_names: bool = False) -> Any:
-    """Return a schema without titles, and without the docstrings that describe whole types."""
+    """Return a schema without its titles and without the descriptions of whole types."""
     if isinstance(schema, list):
         return [_without_titles(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    made_up = () if is_names else _GENERATED_KEYS if "properties" in schema else ("title",)
-    kept = {key: value for key, value in schema.items() if key not in made_up}
-    return {key: _without_titles(value, is_names=key in ("properties", "$defs")) for key, value in kept.items()}
+    generated = () if is_names else _GENERATED_KEYS if "properties" in schema else ("title",)
+    declared = {key: value for key, value in schema.items() if key not in generated}
+    return {key: _without_titles(value, is_names=key in ("properties", "$defs")) for key, value in declared.items()}

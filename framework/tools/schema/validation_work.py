@@ -1,9 +1,9 @@
-"""How much work it is to check a value against a JSON Schema, before it is checked.
+"""Estimates the work of validating a value against a JSON Schema, before the validation starts.
 
 Validators try the choices of `anyOf` and `oneOf` one after another. Where several choices lead to the same part of a
 value, the work doubles with each level: a schema of 2 kB, or arguments of 200 characters, can keep a validator busy for
-hours, and none of them can be stopped. This walk visits each pair of a subschema and a part of the value once, so it is
-fast where the validator is slow.
+hours, and it cannot be stopped. The estimate visits each pair of a subschema and a part of the value once, so it is
+fast where the validator is slow. Its unit is one evaluation of a subschema.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from framework.tools.schema.json_schema import resolve_reference
 from framework.types.errors import ConfigError
 
 _MAX_WORK = 20_000
-"""Evaluations of a subschema that are always allowed: about 20 ms, with error messages."""
+"""Evaluations that are always allowed: about 20 ms, including error messages."""
 _MAX_WORK_PER_NODE = 30
-"""Evaluations allowed for each object, list, text or number of the value, on average."""
+"""Evaluations allowed per object, list, string or number in the value, on average."""
 _ENUM_SIZE = 100
-"""Values of an enum that cost as much as one evaluation."""
+"""Number of enum values that cost as much as one evaluation."""
 _CHOICES = ("anyOf", "oneOf")
 _SAME_VALUE_LISTS = (*_CHOICES, "allOf")
 _SAME_VALUE = ("not", "if", "then", "else")
@@ -30,26 +30,26 @@ _ENDLESS = 10**12
 
 
 class ValidationWork:
-    """Estimates the work for values of one schema."""
+    """Estimates the work of validating values against one schema."""
 
     def __init__(self, schema: Mapping[str, Any], *, tagged: bool = False) -> None:
-        """Read a schema.
+        """Analyze a schema.
 
         Args:
-            schema: its root.
-            tagged: the validator picks one choice where a `discriminator` names the field to pick by.
+            schema: the root of the schema.
+            tagged: whether the validator tries only one choice where a `discriminator` names the deciding field.
 
         Raises:
-            ConfigError: a reference cannot be followed inside the schema.
+            ConfigError: a reference in the schema cannot be resolved within it.
         """
         self._root, self._tagged = schema, tagged
         self.is_needed = _can_multiply(schema)
-        """Whether the work can grow faster than the value. Most schemas have no such choices."""
+        """Whether the work can grow faster than the value; False for most schemas."""
         if self.is_needed:
             self._check_references(schema)
 
-    def of(self, value: Any) -> int:
-        """Evaluations of subschemas that checking a value takes, at most; 0 where the work cannot multiply."""
+    def estimate(self, value: Any) -> int:
+        """Return an upper bound of the evaluations for a value; 0 if the work cannot multiply."""
         if not self.is_needed:
             return 0
         try:
@@ -60,11 +60,11 @@ class ValidationWork:
     def _check_references(self, node: Any) -> None:
         for schema in _all_mappings(node):
             if isinstance(reference := schema.get("$ref"), str) and resolve_reference(self._root, reference) is None:
-                raise ConfigError(f"its schema cannot be used: the reference {reference!r} leads nowhere inside it")
+                raise ConfigError(f"its schema is invalid: the reference {reference!r} does not resolve within it")
             if schema is not self._root and (
-                found := next((key for key in _DYNAMIC if isinstance(schema.get(key), (str, bool))), None)
+                keyword := next((key for key in _DYNAMIC if isinstance(schema.get(key), (str, bool))), None)
             ):
-                raise ConfigError(f"its schema cannot be used: {found} beside choices that contain objects")
+                raise ConfigError(f"its schema is not supported: {keyword} together with choices that contain objects")
 
 
 class _Walk:
@@ -72,15 +72,15 @@ class _Walk:
 
     def __init__(self, root: Mapping[str, Any], tagged: bool) -> None:
         self._root, self._tagged = root, tagged
-        self._known: dict[tuple[int, int], int] = {}
+        self._estimates: dict[tuple[int, int], int] = {}
 
     def work(self, schema: Any, value: Any) -> int:
-        """Evaluations of subschemas, at most `_ENDLESS`."""
+        """Return the evaluations for a pair of schema and value, at most `_ENDLESS`."""
         if not isinstance(schema, Mapping):
             return 1
         key = (id(schema), id(value))
-        if key not in self._known:
-            self._known[key] = _ENDLESS  # what leads back to itself never ends
+        if key not in self._estimates:
+            self._estimates[key] = _ENDLESS  # a schema that refers to itself for the same value never ends
             total = 1 + len(schema.get("enum") or ()) // _ENUM_SIZE
             for inner, part in self._inner(schema, value):
                 total += self.work(inner, part)
@@ -88,8 +88,8 @@ class _Walk:
                 works = [self.work(choice, value) for choice in schema.get(name) or ()]
                 picked = self._tagged and "discriminator" in schema
                 total += max(works, default=0) if picked else sum(works)
-            self._known[key] = min(total, _ENDLESS)
-        return self._known[key]
+            self._estimates[key] = min(total, _ENDLESS)
+        return self._estimates[key]
 
     def _inner(self, schema: Mapping[str, Any], value: Any) -> Iterator[tuple[Any, Any]]:
         if isinstance(reference := schema.get("$ref"), str):
@@ -123,22 +123,22 @@ def _of_list(schema: Mapping[str, Any], value: list[Any]) -> Iterator[tuple[Any,
 
 
 def _can_multiply(root: Mapping[str, Any]) -> bool:
-    """Whether a choice, or another subschema of the same value, contains subschemas of its own."""
+    """Return whether a choice, or another subschema of the same value, contains subschemas itself."""
     for schema in _all_mappings(root):
         if isinstance(values := schema.get("enum"), list) and len(values) > _ENUM_SIZE:
             return True
         lists = (schema.get(name) for name in _SAME_VALUE_LISTS)
-        inner = [one for found in lists if isinstance(found, list) for one in found]
+        inner = [subschema for choices in lists if isinstance(choices, list) for subschema in choices]
         inner += [schema[name] for name in _SAME_VALUE if name in schema]
-        if any(isinstance(one, Mapping) and any(True for _ in _inside(one)) for one in inner):
+        if any(isinstance(subschema, Mapping) and any(True for _ in _inside(subschema)) for subschema in inner):
             return True
-        if any("$ref" in one for one in inner if isinstance(one, Mapping)):
+        if any("$ref" in subschema for subschema in inner if isinstance(subschema, Mapping)):
             return True
     return False
 
 
 def _all_mappings(root: Any) -> Iterator[Mapping[str, Any]]:
-    """Every mapping inside a schema, itself included."""
+    """Yield every mapping in a schema, including the schema itself."""
     pending = [root]
     while pending:
         node = pending.pop()
@@ -153,12 +153,12 @@ def _inside(node: Any) -> Iterator[Any]:
 
 
 def is_within_limit(work: int, value: Any) -> bool:
-    """Whether that much work for a value is allowed."""
+    """Return whether the estimated work is allowed for a value of this size."""
     return work <= _MAX_WORK or work <= _MAX_WORK_PER_NODE * _count_values(value)
 
 
 def _count_values(value: Any) -> int:
-    """How many values there are in a value."""
+    """Return the number of values in a value, nested ones included."""
     count, pending = 0, [value]
     while pending:
         node = pending.pop()

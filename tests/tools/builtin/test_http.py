@@ -58,7 +58,7 @@ def test_the_line_that_is_told_opens_what_was_refused(tmp_path: Path) -> None:
             models = {"scripted": ScriptedModel()}
             async with Runtime.open(tmp_path, models=models, watch=False) as runtime:
                 refused = await request(runtime, url=served.url)
-            line = (refused.error or "").partition("would allow it: ")[2]
+            line = (refused.error or "").partition("write in agentsd.yaml: ")[2]
             write(tmp_path, {"agentsd.yaml": line + "\n"})
             async with Runtime.open(tmp_path, models=models, watch=False) as runtime:
                 opened = await request(runtime, url=served.url)
@@ -106,7 +106,7 @@ def test_text_is_sent_as_it_is(tmp_path: Path) -> None:
         ({"method": "DELETE"}, "may not send DELETE"),
         ({"method": "TRACE"}, "method"),
         ({"headers": {"x": "a\r\ny: b"}}, "not one line"),
-        ({"headers": {"host": "evil"}}, "not yours to set"),
+        ({"headers": {"host": "evil"}}, "is set by the client"),
         ({"url": "http://127.0.0.1\r\nx: y/"}, "line break"),
         ({"url": "file:///etc/passwd"}, "must begin with http"),
         ({"proxy": "http://evil"}, "proxy"),

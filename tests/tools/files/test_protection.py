@@ -113,7 +113,7 @@ def test_hidden_files_are_not_read_by_any_tool_though_they_are_named(base: Path,
         lambda: json_transform("@", path=path, context=context(base)),
     ]
     for look in looks:
-        with pytest.raises(ToolError, match=r"may hold secrets.*tools\.unprotected in agentsd\.yaml"):
+        with pytest.raises(ToolError, match=r"may contain secrets.*tools\.unprotected in agentsd\.yaml"):
             look()
 
 

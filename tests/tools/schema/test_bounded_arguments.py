@@ -120,7 +120,7 @@ def test_an_answer_that_nests_too_deep_fails_the_run_and_says_so(tmp_path: Path)
     result = typed_run(tmp_path, nested(40, {"field": 1}), Query)
     assert result.error is not None
     assert (result.status, result.error.code) == ("failed", "model_error")
-    assert "they nest too deep for a schema with recursive choices" in result.error.message
+    assert "nest too deep for a schema with recursive choices" in result.error.message
 
 
 @cases(30)
@@ -158,7 +158,7 @@ def test_choices_that_a_name_tells_apart_may_nest_deep(depth: int) -> None:
 
 
 def test_what_is_too_deep_says_what_to_do() -> None:
-    with pytest.raises(ArgumentsError, match="nest too deep for a schema with recursive choices: give a flatter value"):
+    with pytest.raises(ArgumentsError, match="nest too deep for a schema with recursive choices: pass a flatter value"):
         query.bind(nested(40, {"field": "x"}))
 
 

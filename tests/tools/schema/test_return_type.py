@@ -84,7 +84,7 @@ def test_a_wrong_return_is_the_tools_error_and_named_as_such(
     (finished,) = seen.finished
     assert (finished.status, seen.result.status) == ("error", "completed")
     (told,) = seen.told
-    assert "find failed: the tool ran, but what it returned is not " in told
+    assert "find failed: the tool ran, but its return value is not a valid " in told
     assert said in told
     assert "notalist" not in told, "data that does not fit is not passed on"
 
@@ -128,7 +128,7 @@ def test_the_model_is_told_the_schema(tmp_path: Path) -> None:
 def test_the_error_has_a_code_of_its_own(tmp_path: Path) -> None:
     (entry, _) = called(tmp_path, given_by({}, Out)).result.trace
     assert entry.error is not None
-    assert entry.error.startswith("the tool ran, but what it returned is not Out")
+    assert entry.error.startswith("the tool ran, but its return value is not a valid Out")
     assert ReturnError.code == "invalid_return"
 
 

@@ -321,7 +321,7 @@ def test_asi04_whatever_json_a_host_answers_is_read_or_a_tool_error(data: Any, s
         (answer('{"success": true, "output": "' + "x" * 1_100_000 + '"}'), "larger than 1000000 bytes"),
         (redirect("http://127.0.0.1:1/"), "answered 302 without a result"),
         (answer("{}", status="404 Not Found"), "its host may not have it any more"),
-        (b"", "no usable answer"),
+        (b"", "no usable response"),
         (result(success=False, error="x" * 5000), "^x{500}$"),
     ],
 )
@@ -369,7 +369,7 @@ def test_an_address_that_cannot_be_used_is_a_mistake_in_the_file(url: str) -> No
 def test_asi03_a_metadata_service_is_no_skill_host() -> None:
     async def main() -> None:
         async with opened(SkillHost(url="http://169.254.169.254", discover=True, timeout=5)) as source:
-            assert "metadata services never" in source.faults[0]
+            assert "but no metadata service" in source.faults[0]
 
     asyncio.run(main())
 
