@@ -1,6 +1,6 @@
-"""Arithmetic on exact fractions, from text, without running the text as code.
+"""Parses and evaluates arithmetic on exact fractions. The text is never executed as code.
 
-Only roots, fractional powers, and powers of fractions too long to be kept are rounded, to 60 digits.
+Only roots, fractional powers, and powers of fractions with too many digits are rounded, to 60 digits.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from framework.types.text import did_you_mean
 _MAX_CHARACTERS = 1_000
 _MAX_DEPTH = 50
 _MAX_BITS = 10_000
-"""Of a numerator or denominator: about 3000 digits, which Python still writes out."""
+"""Maximum size of a numerator or denominator: about 3000 digits, which Python still converts to text."""
 _MAX_ROUNDED_EXPONENT = 10**9
 _MAX_DECIMAL_EXPONENT = 1_000
-"""Of a literal such as 1e6, and of the digits that `round` is asked for."""
+"""Maximum exponent of a literal such as 1e6, and maximum number of digits for `round`."""
 _WORKING_DIGITS = 60
 _RESULT_DIGITS = 15
 
@@ -42,22 +42,22 @@ _Numbers = list[Fraction]
 
 
 def evaluate(expression: str) -> Fraction:
-    """The value of an expression.
+    """Return the value of an expression.
 
     Raises:
-        ToolError: it is not arithmetic, has no value, or its value is too large.
+        ToolError: the expression is not arithmetic, is undefined, or its value is too large.
     """
     _check_characters(expression)
     source = expression.strip()
     try:
         tree = ast.parse(source, mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise ToolError(f"this cannot be read as arithmetic; {_EXAMPLE}") from None
+        raise ToolError(f"the expression is not valid arithmetic; {_EXAMPLE}") from None
     return _Expression(source).number(tree.body, 0)
 
 
 def to_result(value: Fraction) -> int | float | str:
-    """An int when whole, else a float of at most 15 significant digits; text where no float has these digits."""
+    """Return an int if the value is whole, else a float of at most 15 significant digits, or text if none fits."""
     if value.denominator == 1:
         return value.numerator
     digits = _decimal(value, _RESULT_DIGITS)
@@ -67,7 +67,7 @@ def to_result(value: Fraction) -> int | float | str:
 
 @dataclass(frozen=True, slots=True)
 class _Expression:
-    """A walk over the allowed part of Python's grammar; whatever is not named here is refused."""
+    """Evaluates the allowed part of Python's syntax tree; everything else is rejected."""
 
     source: str
 
@@ -76,7 +76,7 @@ class _Expression:
         if isinstance(value, Fraction):
             return value
         raise ToolError(
-            "a list stands where a number is needed: give it to sum, mean, median, min, max or count"
+            "a list is used as a number: pass it to sum, mean, median, min, max or count"
             " (a number has no thousands separators: 1000, not 1,000)"
         )
 
@@ -96,14 +96,14 @@ class _Expression:
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
                 return _checked(_call(name, [self.value(argument, depth + 1) for argument in arguments]))
             case ast.Name(id=name):
-                raise ToolError(f"{name!r} has no value here: write the number itself; {_EXAMPLE}")
-        raise ToolError(f"only numbers, lists, + - * / // % ** and functions can be used; {_EXAMPLE}")
+                raise ToolError(f"{name!r} has no value: write the number itself; {_EXAMPLE}")
+        raise ToolError(f"only numbers, lists, + - * / // % ** and functions are supported; {_EXAMPLE}")
 
     def literal(self, node: ast.Constant) -> Fraction:
         if type(node.value) is int:
             return Fraction(node.value)
         if type(node.value) is not float:
-            raise ToolError(f"only numbers can be calculated with; {_EXAMPLE}")
+            raise ToolError(f"only numbers are supported; {_EXAMPLE}")
         text = ast.get_source_segment(self.source, node) or ""
         exponent = text.lower().partition("e")[2]
         if exponent and abs(int(exponent)) > _MAX_DECIMAL_EXPONENT:
@@ -111,7 +111,7 @@ class _Expression:
         return _checked(Fraction(text))
 
     def operations(self, node: ast.BinOp, depth: int) -> Fraction:
-        # `1 + 1 + 1 …` leans to the left as deep as it is long: walked in a loop, its length is not nesting.
+        # The tree of `1 + 1 + 1 …` is as deep as the expression is long; a loop keeps it from counting as nesting.
         chain = [node]
         while isinstance(chain[-1].left, ast.BinOp):
             chain.append(chain[-1].left)
@@ -139,7 +139,7 @@ def _apply(sign: ast.operator, left: Fraction, right: Fraction) -> Fraction:
             return _checked(left % right)
         case ast.Pow():
             return _checked(_power(left, right))
-    raise ToolError(f"only the operators + - * / // % ** are known; {_EXAMPLE}")
+    raise ToolError(f"only the operators + - * / // % ** are supported; {_EXAMPLE}")
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
@@ -210,7 +210,7 @@ def _call(name: str, arguments: list[Fraction | _Numbers]) -> Fraction:
                 return _call_list_function(name, numbers)
             case _ if len(plain) == len(arguments):
                 return _call_list_function(name, plain)
-        raise ToolError(f"{name} takes one list or plain numbers: {name}([1, 2, 3]) or {name}(1, 2, 3)")
+        raise ToolError(f"{name} accepts one list or plain numbers: {name}([1, 2, 3]) or {name}(1, 2, 3)")
     if len(plain) != len(arguments) or not 1 <= len(plain) <= (2 if name == "round" else 1):
         usage = "round(x) or round(x, digits)" if name == "round" else f"{name}(x)"
         raise ToolError(f"{name} is used as {usage}, where x is one number")
@@ -232,7 +232,7 @@ def _round(arguments: _Numbers) -> Fraction:
 
 def _check_characters(expression: str) -> None:
     if len(expression) > _MAX_CHARACTERS:
-        raise ToolError(f"the expression has {len(expression)} characters; at most {_MAX_CHARACTERS} are taken")
+        raise ToolError(f"the expression has {len(expression)} characters; the limit is {_MAX_CHARACTERS}")
     if not expression.strip():
         raise ToolError(f"the expression is empty; {_EXAMPLE}")
     position = 0
@@ -241,7 +241,7 @@ def _check_characters(expression: str) -> None:
         if token is None:
             char = expression[position]
             instead = f": write {_REPLACEMENTS[char]}" if char in _REPLACEMENTS else f"; {_EXAMPLE}"
-            raise ToolError(f"{ascii(char) if ord(char) < 32 else repr(char)} cannot be used here{instead}")
+            raise ToolError(f"{ascii(char) if ord(char) < 32 else repr(char)} is not allowed{instead}")
         position = token.end()
 
 
@@ -252,7 +252,7 @@ def _checked(value: Fraction) -> Fraction:
 
 
 def _too_large() -> ToolError:
-    return ToolError("the result is too large or too long to be written out (about 3000 digits are kept)")
+    return ToolError("the result is too large or has too many digits (the limit is about 3000)")
 
 
 def _decimal(value: Fraction, digits: int) -> Decimal:

@@ -1,4 +1,4 @@
-"""The calculator tool; how it counts stands in `arithmetic`."""
+"""The tool `calculator`; `arithmetic` evaluates its expressions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from framework.tools.tool import tool
 def calculator(expression: str) -> int | float | str:
     """Calculate an arithmetic expression exactly.
 
-    Knows + - * / // % ** and ( ); sum, mean, median, min, max and count of a list or of plain arguments; abs(x),
+    Supports + - * / // % ** and ( ); sum, mean, median, min, max and count of a list or of plain arguments; abs(x),
     sqrt(x) and round(x, digits), which rounds halves to the even digit. Whole results are exact, others have at most 15
-    significant digits; where they are too large or too small for a floating-point number they are given as text.
+    significant digits; results too large or too small for a floating-point number are returned as text.
 
     Args:
         expression: For example (3 + 4.5) * 2, mean([3, 5, 10]) or round(100 * 1.035 ** 10, 2). No variables, units or

@@ -1,4 +1,4 @@
-"""Looking at folders and reading files, below the base path of the run."""
+"""The tools `list_dir` and `read_file`: folders and text files below the base path of the run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ BINARY_CHECK_BYTES = 8 * 1024
 
 @tool(risk="low", idempotent=True, paths="path")
 def list_dir(path: str = ".", *, context: ToolContext) -> str:
-    """List what is in a folder: one line an entry, with its kind and size; folders end in /.
+    """List the content of a folder: one line per entry, with its kind and size; folders end in /.
 
-    Hidden entries are left out; at most 200 entries are shown.
+    Hidden entries are omitted; at most 200 entries are shown.
 
     Args:
         path: The folder, relative to the base folder, such as docs or docs/2026; . is the base folder.
@@ -42,9 +42,9 @@ def list_dir(path: str = ".", *, context: ToolContext) -> str:
 
 @tool(risk="low", idempotent=True, paths="path")
 def read_file(path: str, start_line: int = 1, max_lines: int = 200, *, context: ToolContext) -> str:
-    """Read lines of a text file (UTF-8). A last line in parentheses tells when there is more, and how to get it.
+    """Read lines of a text file (UTF-8). If there is more, the last line, in parentheses, says how to get it.
 
-    Only the first MB of a file can be read; hidden files and dot-env files cannot.
+    Only the first MB of a file can be read; hidden files and dot-env files cannot be read.
 
     Args:
         path: The file, relative to the base folder, such as docs/notes.txt.
@@ -62,19 +62,19 @@ def read_file(path: str, start_line: int = 1, max_lines: int = 200, *, context: 
     end = start_line - 1 + max_lines
     chosen = lines[start_line - 1 : end]
     if len(lines) > end:
-        chosen.append(f"({len(lines) - end} more lines: read on with start_line={end + 1})")
+        chosen.append(f"({len(lines) - end} more lines: continue with start_line={end + 1})")
     elif size > _MAX_READ_BYTES:
-        chosen.append(f"(only the first MB of {format_size(size)} can be read; log_transform can look at the rest)")
+        chosen.append(f"(only the first MB of {format_size(size)} can be read; log_transform reads the last 50 MB)")
     return "\n".join(chosen)
 
 
 def is_binary(content: bytes) -> bool:
-    """Text has no zero bytes; only the first 8 KB are looked at."""
+    """Return whether content is binary: it has a zero byte in its first 8 KB."""
     return b"\0" in content[:BINARY_CHECK_BYTES]
 
 
 def format_size(size: int) -> str:
-    """Bytes for people: `12 bytes`, `3.4 KB`, `5.6 MB`."""
+    """Return a number of bytes for people: `12 bytes`, `3.4 KB`, `5.6 MB`."""
     if size < 1024:
         return f"{size} byte{'' if size == 1 else 's'}"
     return f"{size / 1024:.1f} KB" if size < 1024**2 else f"{size / 1024**2:.1f} MB"
@@ -84,7 +84,7 @@ def _entry(folder: int, name: str) -> str:
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
-        return f"{printable(name)}  gone"
+        return f"{printable(name)}  deleted"
     if stat.S_ISDIR(status.st_mode):
         return f"{printable(name)}/  folder"
     if stat.S_ISREG(status.st_mode):

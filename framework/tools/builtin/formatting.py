@@ -1,4 +1,4 @@
-"""Bringing text and small tables into another form."""
+"""The tools `format_text`, which converts text and small tables to another format, and `echo`."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from framework.types.errors import ToolError
 _MAX_TEXT_CHARS = 200_000
 _MAX_WIDTH = 1_000
 MAX_CELLS = 200_000
-"""Rows times columns. A text of MAX_TEXT characters contains no more cells; beyond this, most of them are padding."""
+"""Maximum of rows times columns. A text of the maximum length has fewer cells; more of them would be padding."""
 MAX_RESULT_CHARS = 2_000_000
-"""Characters, checked before the result is built: names repeated in each row and indentation multiply a text."""
+"""Maximum length of a result, checked before it is built: repeated names and indentation multiply a text."""
 _MAX_DEPTH = 100
 _INDENT = 2
 _RULE = re.compile(r"\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?")
-"""The line below a Markdown table's head."""
+"""The line below the header of a Markdown table."""
 _CELL_END = re.compile(r"(?<!\\)\|")
 
 _Rows = list[list[str]]
-"""The first row has the names of the columns."""
+"""Rows of a table; the first one contains the names of the columns."""
 
 
 @tool(risk="low", idempotent=True)
 def echo(text: str) -> str:
-    """Give back the text unchanged.
+    """Return the text unchanged.
 
     Args:
-        text: What to give back.
+        text: The text to return.
     """
     return text
 
 
 @tool(risk="low", idempotent=True)
 def format_text(text: str, style: Literal["table", "csv", "json", "list", "wrap"], width: int = 80) -> str:
-    """Bring text into another form.
+    """Convert text to another format.
 
-    table, csv, json: rows as a Markdown table, as CSV, or as JSON; they are given as CSV, as a Markdown table, or as a
-    JSON array of objects or arrays. json also lays out any other JSON. list: each line becomes a bullet point. wrap:
-    breaks long lines between words.
+    table, csv, json: convert rows to a Markdown table, CSV or JSON; the input is CSV, a Markdown table, or a JSON array
+    of objects or arrays. json also indents any other JSON. list: each line becomes a bullet point. wrap: breaks long
+    lines between words.
 
     Args:
-        text: What to format.
-        style: The form to bring it into.
-        width: For wrap: how long a line may be.
+        text: The text to format.
+        style: The format to convert it to.
+        width: For wrap: the maximum length of a line.
     """
     if not text.strip() or len(text) > _MAX_TEXT_CHARS:
         raise ToolError(f"the text must have 1 to {_MAX_TEXT_CHARS} characters")
@@ -80,7 +80,7 @@ def _rows(text: str) -> _Rows:
     except csv.Error as error:
         raise ToolError(f"the text is not CSV: {error}") from None
     if len(rows[0]) == 1 and len(rows) > 1 and any(len(row) > 1 for row in rows):
-        raise ToolError("the first line has one column and others have more: begin with the names of the columns")
+        raise ToolError("the first line has one column and others have more: put the column names in the first line")
     return _checked(rows)
 
 
@@ -92,7 +92,7 @@ def _rows_of_json(data: Any) -> _Rows:
         return [names, *([_cell(item.get(name)) for name in names] for item in items)]
     if items and all(isinstance(item, list) for item in items):
         return _checked([[_cell(value) for value in item] for item in items])
-    raise ToolError("a table is made of a JSON array whose items are all objects, or all arrays")
+    raise ToolError("the JSON is not a table: pass an array whose items are all objects, or all arrays")
 
 
 def _checked(rows: _Rows) -> _Rows:
@@ -117,8 +117,8 @@ def _cells(line: str) -> list[str]:
 def _check_cells(rows: int, columns: int) -> None:
     if rows * columns > MAX_CELLS:
         raise ToolError(
-            f"the table is too large: {rows} rows with {columns} columns; at most {MAX_CELLS} cells are formatted,"
-            " so choose fewer rows or columns"
+            f"the table is too large: {rows} rows with {columns} columns; the limit is {MAX_CELLS} cells:"
+            " choose fewer rows or columns"
         )
 
 
@@ -157,7 +157,7 @@ def _json(text: str) -> str:
 
 
 def _check_layout(data: Any) -> None:
-    """Refuse data whose indented JSON would be too long or too deep, without building it."""
+    """Raise ToolError for data whose indented JSON would be too long or too deep, without building it."""
     length, depth, level = 0, 0, [data]
     while level:
         if depth > _MAX_DEPTH:
@@ -182,7 +182,7 @@ def _parsed(text: str) -> Any:
         raise ToolError(message) from None
     except RecursionError:
         raise ToolError("the JSON is nested too deeply") from None
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # such as a number with thousands of digits
         raise ToolError(f"the text is not JSON: {error}") from None
 
 

@@ -1,4 +1,4 @@
-"""One request to a server that the operator allows."""
+"""The tool `http_request`: one request to a server that the operator allows."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ async def http_request(
     *,
     context: ToolContext,
 ) -> dict[str, Any]:
-    """Make one HTTP request to an allowed server; returns its status, a few headers and its body as text.
+    """Send one HTTP request to an allowed server; return the status, a few headers and the body as text.
 
     A redirect is not followed: its address is in the header location.
 
     Args:
-        url: An http(s) address in its plain spelling, such as https://api.example.com/orders?id=3.
-        method: What to do there.
-        headers: Sent along.
+        url: An http(s) URL in its plain spelling, such as https://api.example.com/orders?id=3.
+        method: The HTTP method.
+        headers: Request headers.
         body: Text to send.
         data: Values to send as JSON, instead of body.
         context: The run.
     """
-    content, sent = _content(method, body, data, dict(headers or {}))
-    # a redirect is left to the model: the next call is judged by the agent's rules, as this one was
-    reply = await HttpClient(context.http).request(method, url, headers=sent, body=content, follow=False)
+    content, request_headers = _content(method, body, data, dict(headers or {}))
+    # The model decides about a redirect: the policy evaluates the next call like this one.
+    reply = await HttpClient(context.http).request(method, url, headers=request_headers, body=content, follow=False)
     text = _text(reply)
     return {
         "status": reply.status,
@@ -52,17 +52,17 @@ async def http_request(
 def _content(
     method: Method, body: str | None, data: Any, headers: Mapping[str, str]
 ) -> tuple[bytes | None, dict[str, str]]:
-    """What is sent, and the headers with its type."""
+    """Return the encoded body, and the headers with its content type."""
     if body is None and data is None:
         return None, dict(headers)
     if body is not None and data is not None:
         raise ToolError("give either body or data, not both")
     if method in {"GET", "HEAD"}:
-        raise ToolError(f"{method} sends no body: put what is asked for into the URL, or use POST")
-    kind = "text/plain; charset=utf-8" if data is None else "application/json"
+        raise ToolError(f"{method} has no body: put the parameters into the URL, or use POST")
+    content_type = "text/plain; charset=utf-8" if data is None else "application/json"
     text = json.dumps(data, ensure_ascii=False) if body is None else body
-    given = {name.lower() for name in headers}
-    return text.encode("utf-8", "replace"), {**headers, **({} if "content-type" in given else {"content-type": kind})}
+    has_type = "content-type" in {name.lower() for name in headers}
+    return text.encode("utf-8", "replace"), {**headers, **({} if has_type else {"content-type": content_type})}
 
 
 def _text(reply: HttpReply) -> str:

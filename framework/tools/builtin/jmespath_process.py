@@ -1,7 +1,7 @@
-"""A process of its own that evaluates one JMESPath expression; run as a file, never imported.
+"""Evaluates one JMESPath expression within limits of time and memory. Executed as a script, never imported.
 
-An expression of a few characters can ask for any amount of memory and time, and a thread that does so cannot be
-stopped. A process can: by the limits it sets itself here, and by who started it.
+An expression of a few characters can use any amount of memory and time, and a thread that does so cannot be stopped. A
+process can: it limits itself, and its parent can kill it.
 
 Reads `{"expression": …, "data": JSON text}` and writes `{"result": JSON text}` or `{"error": …}`.
 """
@@ -26,19 +26,19 @@ from jmespath.exceptions import (  # type: ignore[import-untyped]  # it has no t
 _MEMORY_BYTES = 512 * 1024 * 1024
 _CPU_SECONDS = 2
 _MAX_RESULT_CHARS = 100_000
-"""Characters of JSON."""
+"""Maximum length of the result, as JSON."""
 
 
 def _main() -> None:
-    """Answer the request on the standard input."""
-    for what, most in ((resource.RLIMIT_AS, _MEMORY_BYTES), (resource.RLIMIT_CPU, _CPU_SECONDS)):
-        with suppress(OSError, ValueError):  # macOS has no limit of address space
-            resource.setrlimit(what, (most, most))
+    """Read a request from standard input and write the response to standard output."""
+    for kind, limit in ((resource.RLIMIT_AS, _MEMORY_BYTES), (resource.RLIMIT_CPU, _CPU_SECONDS)):
+        with suppress(OSError, ValueError):  # macOS cannot limit the address space
+            resource.setrlimit(kind, (limit, limit))
     request = json.load(sys.stdin)
     try:
         answer = {"result": _evaluate(request["expression"], request["data"])}
     except MemoryError:
-        answer = {"error": "evaluating it takes too much memory"}
+        answer = {"error": "the expression needs too much memory"}
     except RecursionError:
         answer = {"error": "the data or the expression is nested too deeply"}
     except JMESPathError as error:
@@ -49,7 +49,7 @@ def _main() -> None:
 
 
 def _evaluate(expression: str, data: str) -> str:
-    """The result as JSON text; raises ValueError for data that is no JSON and a result that is too large."""
+    """Return the result as JSON text; raise ValueError if the data is not JSON or the result is too large."""
     compiled = jmespath.compile(expression)
     try:
         value = json.loads(data, parse_constant=_refuse)
@@ -68,20 +68,20 @@ def _evaluate(expression: str, data: str) -> str:
 
 
 def _explain(error: JMESPathError, expression: str) -> str:
-    """An error of the library in one line."""
+    """Return an error of the library as one line."""
     if isinstance(error, ArityError):
         return str(error)
     if isinstance(error, LexerError):
-        return f"the expression is wrong at character {error.lexer_position + 1}: {error.message}"
+        return f"the expression is invalid at character {error.lexer_position + 1}: {error.message}"
     if isinstance(error, IncompleteExpressionError):
-        return f"the expression is not complete: something is missing after character {len(expression)}"
+        return f"the expression is incomplete: something is missing after character {len(expression)}"
     if isinstance(error, ParseError):
-        return f"the expression is wrong at character {error.lex_position + 1}, at {error.token_value!r}"
+        return f"the expression is invalid at character {error.lex_position + 1}, at {error.token_value!r}"
     return " ".join(str(error).split())
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"the data is not JSON: {constant} is no JSON number")
+    raise ValueError(f"the data is not JSON: {constant} is not a JSON number")
 
 
 if __name__ == "__main__":

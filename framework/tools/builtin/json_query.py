@@ -1,4 +1,4 @@
-"""Taking JSON apart with JMESPath."""
+"""The tool `json_transform`: evaluates JMESPath expressions in a separate process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WORKER = Path(__file__).with_name("jmespath_process.py")
 
 @tool(risk="low", idempotent=True, paths="path")
 def json_transform(expression: str, data: str | None = None, path: str | None = None, *, context: ToolContext) -> Any:
-    """Pick, filter and reshape JSON with a JMESPath expression. Give the JSON itself as data, or a file as path.
+    """Select, filter and reshape JSON with a JMESPath expression. Give the JSON itself as data, or a file as path.
 
     Args:
         expression: JMESPath, such as items[?price > `10`].{name: name, cost: price} or length(items) or keys(@).
@@ -56,7 +56,7 @@ def _content(context: ToolContext, path: str) -> str:
 def _evaluate(expression: str, data: str) -> dict[str, str]:
     request = json.dumps({"expression": expression, "data": data})
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-P", str(_WORKER)],
             input=request.encode(),
             capture_output=True,
@@ -65,10 +65,10 @@ def _evaluate(expression: str, data: str) -> dict[str, str]:
         )
     except subprocess.TimeoutExpired:
         raise ToolError("evaluating the expression takes too long") from None
-    if done.returncode < 0:  # killed, by its limit of time
+    if process.returncode < 0:  # killed by its CPU limit
         raise ToolError("evaluating the expression takes too long")
-    if done.returncode > 0:
-        reason = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+    if process.returncode > 0:
+        reason = process.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise ToolError(f"the expression could not be evaluated: {reason}")
-    answer: dict[str, str] = json.loads(done.stdout)
+    answer: dict[str, str] = json.loads(process.stdout)
     return answer

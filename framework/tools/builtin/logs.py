@@ -1,4 +1,4 @@
-"""A log analyst's tool: what is in a log file, without reading it all into a conversation."""
+"""The tool `log_transform`: summarizes and searches log files without reading them into the conversation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_SHOWN_CHARS = 300
 _MAX_LIMIT = 1_000
 _MAX_GROUPS = 10_000
 _MIN_CLUSTER = 3
-"""Fewer errors than this are no cluster."""
+"""Minimum number of errors in an hour that count as a cluster."""
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _LEVEL_OF: Mapping[str, str] = {
@@ -33,7 +33,7 @@ _LEVEL_OF: Mapping[str, str] = {
     "CRIT": "CRITICAL", "CRITICAL": "CRITICAL", "FATAL": "CRITICAL", "PANIC": "CRITICAL",
     "10": "DEBUG", "20": "DEBUG", "30": "INFO", "40": "WARNING", "50": "ERROR", "60": "CRITICAL",
 }  # fmt: skip
-"""Words for levels, and the numbers that JSON loggers write."""
+"""Levels by their words in logs, and by the numbers that JSON loggers write."""
 _LEVEL_WORD = "|".join(word for word in _LEVEL_OF if word.isalpha())
 _LEVEL_PATTERN = re.compile(
     rf"\b(?:{_LEVEL_WORD})\b|(?i:\b(?:level|lvl|severity)[=:]\s*\"?(?:{_LEVEL_WORD})\b|[\[<](?:{_LEVEL_WORD})[\]>])"
@@ -43,7 +43,7 @@ _TIME_PATTERN = re.compile(
 )
 _LOGFMT_MESSAGE = re.compile(r'\bmsg=(?:"((?:[^"\\]|\\.)*)"|(\S+))')
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-# In this order: an id is recognised as a whole before its digits are.
+# The order matters: an id is recognised as a whole before its digits are replaced.
 _VARIABLE_PARTS = (
     (re.compile(r"(?<!\w)(\"[^\"]*\"|'[^']*')(?!\w)"), "<text>"),
     (re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"), "<id>"),
@@ -63,7 +63,7 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """A line, understood; what it does not say is None."""
+    """A parsed line; a part that the line does not contain is None."""
 
     level: str | None
     time: str | None
@@ -83,19 +83,19 @@ def log_transform(
 
     summary: lines, time span, counts per level, the most frequent errors, and whether errors cluster in an hour.
     levels: the number of lines per level. errors: the last ERROR and CRITICAL lines. tail: the last lines. grep: the
-    first lines that contain the pattern. Lines come with their numbers. Of a file over 50 MB the last 50 MB are read.
+    first lines that contain the pattern. Lines are numbered. Only the last 50 MB of a larger file are read.
 
     Args:
         path: The log file, relative to the base folder.
-        operation: What to find out.
-        pattern: For grep only: literal text to look for, ignoring case.
-        limit: How many lines or messages to show at most, up to 1000.
+        operation: The analysis to make.
+        pattern: For grep only: literal text to find, ignoring case.
+        limit: Maximum number of lines or messages to show, up to 1000.
         context: The run.
     """
     if not 1 <= limit <= _MAX_LIMIT:
         raise ToolError(f"limit must be between 1 and {_MAX_LIMIT}")
     if operation == "grep" and not pattern:
-        raise ToolError("grep needs a pattern: the text to look for")
+        raise ToolError("grep needs a pattern: the text to find")
     with open_file(context.files, readable_parts(context, path)) as file:
         size = os.fstat(file.fileno()).st_size
         if is_binary(file.read(BINARY_CHECK_BYTES)):
@@ -123,18 +123,18 @@ def _text_result(operation: str, lines: Iterator[_Line], pattern: str, limit: in
 
 
 def _lines(file: BinaryIO, size: int) -> Iterator[_Line]:
-    """The lines of the last MAX_BYTES of a file of `size` bytes; of a longer line, the first MAX_LINE bytes."""
-    left = min(size, MAX_LOG_BYTES)
-    file.seek(size - left)
-    if left < size:
-        left -= len(file.readline(left))
+    """Yield the lines in the last 50 MB of a file of `size` bytes, each shortened to its first 64 KB."""
+    remaining = min(size, MAX_LOG_BYTES)
+    file.seek(size - remaining)
+    if remaining < size:
+        remaining -= len(file.readline(remaining))
     number = 0
-    while left > 0 and (raw := file.readline(min(left, _MAX_LINE_BYTES))):
+    while remaining > 0 and (raw := file.readline(min(remaining, _MAX_LINE_BYTES))):
         number += 1
-        left -= len(raw)
+        remaining -= len(raw)
         text = _COLOUR.sub("", raw.decode("utf-8-sig" if number == 1 else "utf-8", "replace")).rstrip("\r\n")
-        while left > 0 and not raw.endswith(b"\n") and (raw := file.readline(min(left, _MAX_LINE_BYTES))):
-            left -= len(raw)
+        while remaining > 0 and not raw.endswith(b"\n") and (raw := file.readline(min(remaining, _MAX_LINE_BYTES))):
+            remaining -= len(raw)
         yield _Line(number, text)
 
 
@@ -157,20 +157,20 @@ def _errors(lines: Iterable[_Line], limit: int) -> str:
 
 
 def _grep(lines: Iterable[_Line], pattern: str, limit: int) -> str:
-    wanted, total = pattern.casefold(), 0
-    found: list[str] = []
+    folded, total = pattern.casefold(), 0
+    matches: list[str] = []
     for line in lines:
-        if wanted in line.text.casefold():
+        if folded in line.text.casefold():
             total += 1
             if total <= limit:
-                found.append(str(line))
+                matches.append(str(line))
     if not total:
         return f"No lines contain '{pattern}'."
-    return "\n".join(found + ([f"({total} lines contain the pattern; {limit} are shown)"] if total > limit else []))
+    return "\n".join(matches + ([f"({total} lines contain the pattern; {limit} are shown)"] if total > limit else []))
 
 
 class _Summary:
-    """Counts that grow line by line; their memory is bounded by MAX_GROUPS."""
+    """Counts lines, levels, messages and hours; memory is bounded by `_MAX_GROUPS`."""
 
     def __init__(self) -> None:
         self.lines = 0
@@ -248,7 +248,7 @@ def _first(data: Mapping[str, Any], *keys: str) -> Any:
 
 
 def _time_text(value: Any) -> str | None:
-    """ISO text as it is; numbers are seconds since 1970, or milliseconds where seconds would be far in the future."""
+    """Return a time as ISO text. Numbers are seconds since 1970, or milliseconds if larger than 1e11."""
     if isinstance(value, str):
         match = _TIME_PATTERN.search(value)
         return match[0] if match else None
@@ -278,4 +278,4 @@ def _shortened(text: str) -> str:
 
 
 def _cut_note(size: int) -> str:
-    return f"of {format_size(size)} only the last 50 MB were read; line numbers count from there"
+    return f"only the last 50 MB of {format_size(size)} were read; line numbers count from there"

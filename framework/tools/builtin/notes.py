@@ -1,4 +1,4 @@
-"""What an agent notes for itself: values by name, and the list of what is to be done. Both last as the conversation."""
+"""The tools `session_set`, `session_get` and `todo`: named values and a to-do list, kept for the conversation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from framework.types.errors import ToolError
 from framework.types.todo import TodoItem, TodoStatus, merged, read_items
 
 TODO = "todo"
-"""The session's key for the list."""
+"""Session key of the to-do list."""
 MAX_TODO_ITEMS = 50
 MARKS = {"open": "[ ]", "doing": "[>]", "done": "[x]"}
 
@@ -28,41 +28,41 @@ class Item(BaseModel):
 
 @tool(risk="low", idempotent=True)
 def session_set(key: str, value: str, *, context: ToolContext) -> str:
-    """Note a value under a name, to look it up later in this conversation.
+    """Save a value under a name, to read it later in this conversation.
 
     Args:
         key: The name.
-        value: What to note; an empty text forgets it.
+        value: The value; an empty text deletes it.
         context: The run.
     """
     if key == TODO:
-        raise ToolError("the list of things to do is kept with the tool todo")
+        raise ToolError("the key todo is reserved for the to-do list: use the tool todo")
     if not value:
         context.session.delete(key)
-        return f"forgot {key}"
+        return f"deleted {key}"
     context.session.set(key, value)
-    return f"noted {key}"
+    return f"saved {key}"
 
 
 @tool(risk="low", idempotent=True)
 def session_get(key: str = "", *, context: ToolContext) -> Any:
-    """Look up what was noted with session_set earlier in this conversation.
+    """Read a value that was saved with session_set earlier in this conversation.
 
     Args:
-        key: The name; without it, all names are told.
+        key: The name; without it, all names are returned.
         context: The run.
     """
-    known = [name for name in context.session if name != TODO]
+    names = [name for name in context.session if name != TODO]
     if not key:
-        return known
-    if key not in known:
-        raise ToolError(f"nothing is noted under {key!r}; noted: {', '.join(known) or 'nothing'}")
+        return names
+    if key not in names:
+        raise ToolError(f"there is no value {key!r}; saved: {', '.join(names) or 'none'}")
     return context.session.get(key)
 
 
 @tool(risk="low", idempotent=True)
 def todo(items: list[Item] | None = None, *, context: ToolContext) -> str:
-    """Keep this conversation's to-do list: give the whole list whenever something changes; without items it is read.
+    """Update this conversation's to-do list: give the whole list whenever something changes; omit items to read it.
 
     Args:
         items: All tasks, each with its status.
@@ -70,9 +70,9 @@ def todo(items: list[Item] | None = None, *, context: ToolContext) -> str:
     """
     if items is not None:
         if len(items) > MAX_TODO_ITEMS:
-            raise ToolError(f"at most {MAX_TODO_ITEMS} tasks can be kept: put some together")
-        given = [TodoItem(task=item.task, status=item.status) for item in items]
-        changed = merged(read_items(context.session.get(TODO)), given, datetime.now(UTC))
+            raise ToolError(f"the list has {len(items)} tasks; the limit is {MAX_TODO_ITEMS}: combine some")
+        new = [TodoItem(task=item.task, status=item.status) for item in items]
+        changed = merged(read_items(context.session.get(TODO)), new, datetime.now(UTC))
         context.session.set(TODO, [item.model_dump(mode="json") for item in changed])
-    kept = read_items(context.session.get(TODO))
-    return "\n".join(f"{MARKS[item.status]} {item.task}" for item in kept) or "(nothing to do)"
+    current = read_items(context.session.get(TODO))
+    return "\n".join(f"{MARKS[item.status]} {item.task}" for item in current) or "(nothing to do)"

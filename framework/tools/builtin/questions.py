@@ -1,4 +1,4 @@
-"""The model asks its user: the run pauses until there is an answer."""
+"""The tool `ask_user`: the run pauses until the user answers the model's question."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ async def ask_user(question: str, choices: list[str] | None = None, *, context: 
     """Ask the user a question and return the answer. Only for what no tool can find out and only the user can decide.
 
     Args:
-        question: The question, understandable by itself.
-        choices: The possible answers; leave out for a free answer.
+        question: The question, understandable on its own.
+        choices: The possible answers; omit for a free answer.
         context: The run.
     """
     if not question.strip() or len(question) > _MAX_QUESTION_CHARS:
@@ -25,6 +25,6 @@ async def ask_user(question: str, choices: list[str] | None = None, *, context: 
     offered = choices or []
     if len(offered) > _MAX_CHOICES or len(set(offered)) < len(offered):
         raise ToolError(f"there are {len(offered)} choices; offer at most {_MAX_CHOICES}, all different")
-    if wrong := [choice for choice in offered if not choice.strip() or len(choice) > _MAX_CHOICE_CHARS]:
-        raise ToolError(f"a choice has {len(wrong[0])} characters; offer choices of 1 to {_MAX_CHOICE_CHARS}")
+    if invalid := [choice for choice in offered if not choice.strip() or len(choice) > _MAX_CHOICE_CHARS]:
+        raise ToolError(f"a choice has {len(invalid[0])} characters; offer choices of 1 to {_MAX_CHOICE_CHARS}")
     return await context.ask_human(question, offered)

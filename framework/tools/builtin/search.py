@@ -1,7 +1,7 @@
-"""Finding files by name or content, below the base path of the run.
+"""The tool `search_files`: finds files by name or content below the base path of the run.
 
-ripgrep, where there is one, only says which files are worth opening: each of them is opened and matched here, so that
-both ways find the same and nothing outside the base path is ever shown.
+If ripgrep is installed, it only selects the files to open. Each of them is opened and matched here, so that results
+are the same with and without ripgrep, and nothing outside the base path is shown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_SEARCHED_FILES = 100_000
 MAX_SEARCH_SECONDS = 20.0
 _MAX_LINE_CHARS = 200
 _CONTEXT_CHARS = 60
-"""Characters kept before the match in a line that must be shortened."""
+"""Characters shown before the match in a shortened line."""
 _MAX_QUERY_CHARS = 500
 _MAX_LIMIT = 1_000
 _SKIPPED_FOLDERS = ("__pycache__", "node_modules", ".venv", "venv", "dist", "build", "*.egg-info")
@@ -39,25 +39,25 @@ _Parts = tuple[str, ...]
 def search_files(query: str, root_dir: str = ".", limit: int = 20, *, context: ToolContext) -> str:
     """Find files whose name or content contains the query, ignoring case.
 
-    One line a file, sorted by path: `path:line: text` with the first line that contains the query, or `path` where only
-    the name does. Hidden files, build output and installed packages are left out; binary files and files over 2 MB are
+    One line per file, sorted by path: `path:line: text` with the first line that contains the query, or `path` if only
+    the name does. Hidden files, build output and installed packages are omitted; binary files and files over 2 MB are
     found by their name only.
 
     Args:
         query: Literal text, not a regular expression. With * or ? in it, it is a pattern for file names, such as *.csv.
         root_dir: The folder to search, relative to the base folder.
-        limit: How many files to show at most, up to 1000.
+        limit: Maximum number of files to show, up to 1000.
         context: The run.
     """
     _check(query, limit)
     search = _Search(context.files, readable_parts(context, root_dir), query, time.monotonic() + MAX_SEARCH_SECONDS)
-    found = list(search.matches())
-    if not found:
-        return f"No files match '{query}'." + search.unfinished()
-    lines = found[:limit]
-    if len(found) > limit:
-        lines.append(f"({len(found)} files match; {limit} are shown)")
-    return "\n".join(lines) + search.unfinished()
+    matches = list(search.matches())
+    if not matches:
+        return f"No files match '{query}'." + search.truncation_note()
+    lines = matches[:limit]
+    if len(matches) > limit:
+        lines.append(f"({len(matches)} files match; {limit} are shown)")
+    return "\n".join(lines) + search.truncation_note()
 
 
 def _check(query: str, limit: int) -> None:
@@ -76,26 +76,26 @@ class _Search:
     root: _Parts
     query: str
     deadline: float
-    """On the monotonic clock, in seconds."""
-    stopped: bool = False
+    """End of the search, in seconds of the monotonic clock."""
+    is_stopped: bool = False
 
     def matches(self) -> Iterator[str]:
-        """The lines of the answer, sorted by path."""
+        """Yield the lines of the result, sorted by path."""
         files = self._files()
         by_content = None if self._is_pattern else _ripgrep(self._folder, self.query, self.deadline)
         for parts in sorted(files, key="/".join):
             readable = not self._is_pattern and (by_content is None or parts[len(self.root) :] in by_content)
             if readable and time.monotonic() > self.deadline:
-                self.stopped, readable = True, False
+                self.is_stopped, readable = True, False
             line = self._first_line(parts) if readable else None
             if line is not None:
                 yield f"{printable('/'.join(parts))}:{line}"
             elif self._name_matches(parts):
                 yield printable("/".join(parts))
 
-    def unfinished(self) -> str:
-        """A sentence when not everything was looked at."""
-        return "\n(There are too many files to search them all: give a root_dir.)" if self.stopped else ""
+    def truncation_note(self) -> str:
+        """Return a note if not all files were searched, else an empty string."""
+        return "\n(There are too many files to search them all: give a root_dir.)" if self.is_stopped else ""
 
     @property
     def _is_pattern(self) -> bool:
@@ -114,7 +114,7 @@ class _Search:
             files += names
             pending += folders
             if len(files) > MAX_SEARCHED_FILES or time.monotonic() > self.deadline:
-                self.stopped = True
+                self.is_stopped = True
                 return files[:MAX_SEARCHED_FILES]
         return files
 
@@ -128,7 +128,7 @@ class _Search:
             with open_file(self.base, parts) as file:
                 content = file.read(_MAX_FILE_BYTES + 1)
         except (ToolError, OSError):
-            return None  # not ours to read, or gone since it was listed
+            return None  # not readable, or deleted since it was listed
         if len(content) > _MAX_FILE_BYTES or is_binary(content):
             return None
         text = content.decode("utf-8", "replace")
@@ -154,7 +154,7 @@ def _listing(base: BaseFolder, folder: _Parts) -> tuple[list[_Parts], list[_Part
                 elif entry.is_dir(follow_symlinks=False) and not _is_skipped(entry.name):
                     folders.append((*folder, entry.name))
     except (ToolError, OSError):
-        return files, []  # no right to look into it, or gone since it was listed
+        return files, []  # not readable, or deleted since it was listed
     return files, folders
 
 
@@ -163,12 +163,12 @@ def _is_skipped(name: str) -> bool:
 
 
 def _ripgrep(folder: Path, query: str, deadline: float) -> set[_Parts] | None:
-    """The files below `folder` that contain the query by ripgrep's word; None where it cannot tell."""
+    """Return the files below `folder` that contain the query according to ripgrep, or None if it failed."""
     program = shutil.which("rg")
     if program is None:
         return None
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [program, *_ripgrep_options(), "-e", query, "--", "."],
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -178,21 +178,21 @@ def _ripgrep(folder: Path, query: str, deadline: float) -> set[_Parts] | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    if done.returncode not in (0, 1):
+    if process.returncode not in (0, 1):
         return None
-    paths = (os.fsdecode(path) for path in done.stdout.split(b"\0") if path)
+    paths = (os.fsdecode(path) for path in process.stdout.split(b"\0") if path)
     return {tuple(path.removeprefix("./").split("/")) for path in paths}
 
 
 def _ripgrep_options() -> Sequence[str]:
-    # No ignore files and no guess at encodings: what is left out is decided here, the same with and without ripgrep.
+    # No ignore files and no detection of encodings, so that results are the same with and without ripgrep.
     plain = ("--no-config", "--no-ignore", "--no-messages", "--text", "--encoding=none")
     what = ("--fixed-strings", "--ignore-case", "--files-with-matches", "--null", f"--max-filesize={_MAX_FILE_BYTES}")
     return (*plain, *what, *(f"--glob=!{name}/" for name in _SKIPPED_FOLDERS))
 
 
 def _folded(text: str) -> str:
-    """The text for comparisons that ignore case, at its length. `str.find` takes linear time, a pattern does not."""
+    """Fold the case of a text without changing its length. `str.find` on it takes linear time, unlike a pattern."""
     folded = text.casefold()
     return folded if len(folded) == len(text) else "".join(map(_folded_character, text))
 

@@ -1,4 +1,4 @@
-"""Writing and changing text files, below the base path of the run."""
+"""The tools `write_file` and `edit_file`: text files below the base path of the run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
 
 _MAX_LINE_NUMBERS = 5
-"""How many of the places of an ambiguous text are named."""
+"""Maximum number of line numbers named for a text that occurs more than once."""
 _MAX_COMPARED_LINES = 5_000
 _MAX_LINE_CHARS = 120
 _MAX_CANDIDATES = 50
-"""Lines whose letters are compared in their order, which takes long; the others are ruled out by their letters."""
+"""Maximum number of lines compared in full, which is slow; the others are excluded by a quick estimate."""
 _MIN_SIMILARITY = 0.6
 
 
@@ -28,15 +28,15 @@ _MIN_SIMILARITY = 0.6
 def write_file(
     path: str, content: str, mode: Literal["create", "overwrite", "append"] = "create", *, context: ToolContext
 ) -> str:
-    """Write a text file (UTF-8, up to 1 MB). Missing folders are made. To change a part of a file, use edit_file.
+    """Write a text file (UTF-8, up to 1 MB). Missing folders are created. To change a part of a file, use edit_file.
 
-    create: only where there is no file yet. overwrite: in the place of all that is in it. append: after what is in it.
+    create: only if the file does not exist yet. overwrite: replace the whole content. append: add to its end.
     Hidden files and those that decide what runs, such as agents, prompts and plugins, are protected.
 
     Args:
         path: The file, relative to the base folder, such as docs/notes.txt.
         content: The text, with its line breaks; nothing is added to it.
-        mode: What to do about a file that is there already.
+        mode: What to do if the file exists.
         context: The run.
     """
     parts = _target(context, path)
@@ -49,11 +49,11 @@ def write_file(
             return new
         if mode == "create":
             advice = "edit_file changes a part of it, mode append adds to it, mode overwrite replaces it"
-            raise ToolError(f"there is a file {quoted(parts)} already, of {_extent(old)}: {advice}")
+            raise ToolError(f"the file {quoted(parts)} exists already, with {_extent(old)}: {advice}")
         if mode == "append":
             reports.append(f"added {_extent(new)} to {quoted(parts)}, which has {_extent(old + new)} now")
             return old + new
-        same = f"{quoted(parts)} says just that already: nothing was changed"
+        same = f"{quoted(parts)} has this content already: nothing was changed"
         reports.append(same if old == new else f"overwrote {quoted(parts)}: {_extent(new)} now, {_extent(old)} before")
         return new
 
@@ -63,18 +63,18 @@ def write_file(
 
 @tool(risk="high", paths="path")
 def edit_file(path: str, old: str, new: str, replace_all: bool = False, *, context: ToolContext) -> str:
-    """Replace a piece of a text file with another. Read the file first: the piece must be in it exactly as given.
+    """Replace a piece of a text file with another. Read the file first: it must contain the piece exactly as given.
 
     Args:
         path: The file, relative to the base folder, such as docs/notes.txt.
-        old: The text to replace, with its blanks and line breaks. It must be in the file just once: give lines around
-            it, too, if it is not.
-        new: What to put in its place; an empty text removes it.
-        replace_all: Replace it everywhere it is.
+        old: The text to replace, with its spaces and line breaks. It must occur only once in the file: include the
+            lines around it if it does not.
+        new: The replacement; an empty text removes the piece.
+        replace_all: Replace every occurrence.
         context: The run.
     """
     if not old:
-        raise ToolError("old must not be empty: give the text to replace (write_file makes new files)")
+        raise ToolError("old must not be empty: give the text to replace (write_file creates new files)")
     if old == new:
         raise ToolError("old and new are the same text")
     parts = _target(context, path)
@@ -82,12 +82,12 @@ def edit_file(path: str, old: str, new: str, replace_all: bool = False, *, conte
 
     def change(content: bytes | None) -> bytes:
         if content is None:
-            raise ToolError(f"there is no file {quoted(parts)}; write_file makes one, search_files finds one")
+            raise ToolError(f"there is no file {quoted(parts)}: create it with write_file, or search with search_files")
         text = _decoded(content, parts)
         crlf = "\r\n" in text and text.count("\r\n") == text.count("\n")  # models write plain line breaks
         if crlf:
             text = text.replace("\r\n", "\n")
-        piece, replacement = (one.replace("\r\n", "\n") if crlf else one for one in (old, new))
+        piece, replacement = (part.replace("\r\n", "\n") if crlf else part for part in (old, new))
         lines = _lines_of(text, piece)
         if not lines:
             raise ToolError(f"the text to replace is not in {quoted(parts)}{_hint(text, piece)}")
@@ -121,13 +121,13 @@ def _encoded(text: str) -> bytes:
 
 
 def _check_size(size: int) -> None:
-    """Refuse a file that would be too large, by its size in bytes: before it is built, where that can be told."""
+    """Raise ToolError if a file of `size` bytes would be too large; called before the content is built, if possible."""
     if size > MAX_FILE_BYTES:
-        raise ToolError(f"the text has {format_size(size)}; at most {format_size(MAX_FILE_BYTES)} are written")
+        raise ToolError(f"the text has {format_size(size)}; the limit is {format_size(MAX_FILE_BYTES)}")
 
 
 def _size(text: str, crlf: bool) -> int:
-    """Bytes of the text in a file."""
+    """Return the size of the text in a file, in bytes."""
     return len(text.encode()) + (text.count("\n") if crlf else 0)
 
 
@@ -150,7 +150,7 @@ def _lines(count: int) -> str:
 
 
 def _lines_of(text: str, piece: str) -> list[int]:
-    """The numbers of the lines at which the piece begins, overlapping pieces too."""
+    """Return the numbers of the lines where the piece begins, including overlapping occurrences."""
     numbers: list[int] = []
     number, counted = 1, 0
     start = text.find(piece)
@@ -165,7 +165,9 @@ def _lines_of(text: str, piece: str) -> list[int]:
 def _ambiguous(lines: Sequence[int], parts: Sequence[str]) -> str:
     more = " and others" if len(lines) > _MAX_LINE_NUMBERS else ""
     where = f"lines {', '.join(map(str, lines[:_MAX_LINE_NUMBERS]))}{more}"
-    return f"the text to replace is more than once in {quoted(parts)} ({where}): give lines around it, or replace_all"
+    return (
+        f"the text to replace occurs more than once in {quoted(parts)} ({where}): add lines around it, or replace_all"
+    )
 
 
 def _edit_report(count: int, line: int, edited: str, parts: Sequence[str]) -> str:
@@ -174,19 +176,19 @@ def _edit_report(count: int, line: int, edited: str, parts: Sequence[str]) -> st
 
 
 def _hint(text: str, piece: str) -> str:
-    """Where the first line of a piece that is not there may have been meant to be."""
+    """Return a hint that names the line most similar to the first line of a missing piece."""
     target = next((line.strip() for line in piece.split("\n") if line.strip()), "")[:_MAX_LINE_CHARS]
     lines = [re.sub(r"\s+", " ", line.strip()[:_MAX_LINE_CHARS]) for line in text.split("\n")[:_MAX_COMPARED_LINES]]
     near = _nearest(re.sub(r"\s+", " ", target), lines)
     if near is None:
-        return ": no line is like its first one; read_file shows what is there"
+        return ": no line is similar to its first line; read the file with read_file"
     number = near + 1
     original = printable(text.split("\n")[number - 1][:_MAX_LINE_CHARS])
-    return f"; the nearest line is {number}: {original!r}. Blanks and line breaks count, too"
+    return f"; the most similar line is {number}: {original!r}. Spaces and line breaks must match, too"
 
 
 def _nearest(target: str, lines: Sequence[str]) -> int | None:
-    """The index of the line that is most like the wanted one, if any is."""
+    """Return the index of the line most similar to the target, or None if none is similar."""
     matcher = SequenceMatcher()
     matcher.set_seq2(target)
     estimates: list[tuple[float, int]] = []

@@ -70,7 +70,7 @@ def test_replacing_everywhere_is_refused_before_the_file_is_made(tmp_path: Path)
         "except ToolError as error:\n    print('refused', error)\n",
         tmp_path,
     )
-    assert said.startswith("refused the text has 2861.0 MB; at most 1.0 MB")
+    assert said.startswith("refused the text has 2861.0 MB; the limit is 1.0 MB")
     assert (tmp_path / "a.txt").read_text() == "a" * 30_000
 
 
@@ -105,7 +105,7 @@ def test_a_hint_about_the_nearest_line_takes_time_in_proportion_to_the_file(tmp_
 
     def edit(lines: int) -> None:
         (tmp_path / "a.txt").write_text(("ab" * 55 + "c\n") * lines)
-        with pytest.raises(ToolError, match="nearest line is 1"):
+        with pytest.raises(ToolError, match="most similar line is 1"):
             edit_file("a.txt", "ab" * 60, "x", context=context)
 
     assert_linear(edit, lambda lines: lines, largest=8_000)

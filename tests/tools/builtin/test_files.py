@@ -233,7 +233,7 @@ def test_read_file_pages_through_a_file(tmp_path: Path) -> None:
     first = read_file("long.txt", max_lines=4, context=context(tmp_path))
     last = read_file("long.txt", start_line=9, max_lines=4, context=context(tmp_path))
 
-    assert first == "line 1\nline 2\nline 3\nline 4\n(6 more lines: read on with start_line=5)"
+    assert first == "line 1\nline 2\nline 3\nline 4\n(6 more lines: continue with start_line=5)"
     assert last == "line 9\nline 10"
     with pytest.raises(ToolError, match="only 10 lines to read: start_line must be at most 10"):
         read_file("long.txt", start_line=11, context=context(tmp_path))
@@ -251,7 +251,7 @@ def test_read_file_reads_at_most_a_megabyte_in_whole_lines(tmp_path: Path) -> No
     assert len(text.encode()) < 1024 * 1024 + 200
     *lines, note = text.split("\n")
     assert set(lines) == {line.strip()}
-    assert note == "(only the first MB of 3.0 MB can be read; log_transform can look at the rest)"
+    assert note == "(only the first MB of 3.0 MB can be read; log_transform reads the last 50 MB)"
 
 
 def test_read_file_takes_any_bytes_as_text_but_binary(tmp_path: Path) -> None:

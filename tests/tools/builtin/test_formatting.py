@@ -70,7 +70,7 @@ def test_long_lines_are_wrapped_between_words_and_paragraphs_stay() -> None:
         ('{"a": }', "json", "not JSON: Expecting value at line 1, column 7"),
         ("just words", "json", "not JSON"),
         ("a,b\n1,2,3", "table", "row 2 has 3 columns, the first row has 2"),
-        ("Prices:\na,b\n1,2", "table", "begin with the names of the columns"),
+        ("Prices:\na,b\n1,2", "table", "put the column names in the first line"),
         ('a,b\n"1,2', "csv", "not CSV: unexpected end of data"),
         ("[" * 100_000, "json", "nested too deeply"),
         ("text", "wrap", "width must be between 10 and 1000"),

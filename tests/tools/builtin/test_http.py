@@ -102,7 +102,7 @@ def test_text_is_sent_as_it_is(tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         ({"body": "a", "data": {}, "method": "POST"}, "either body or data"),
-        ({"body": "a"}, "GET sends no body"),
+        ({"body": "a"}, "GET has no body"),
         ({"method": "DELETE"}, "may not send DELETE"),
         ({"method": "TRACE"}, "method"),
         ({"headers": {"x": "a\r\ny: b"}}, "not one line"),

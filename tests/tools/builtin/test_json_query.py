@@ -65,15 +65,15 @@ def test_a_file_is_read_below_the_base_path_only(tmp_path: Path) -> None:
     ("expression", "data", "message"),
     [
         ("items[?price >", SHOP, "something is missing after character 14"),
-        ("items[[", SHOP, "wrong at character 7, at '\\['"),
-        ("items ~ 1", SHOP, "wrong at character 7: Unknown token ~"),
+        ("items[[", SHOP, "invalid at character 7, at '\\['"),
+        ("items ~ 1", SHOP, "invalid at character 7: Unknown token ~"),
         ("no_such(items)", SHOP, r"Unknown function: no_such\(\)"),
         ("length()", SHOP, "Expected 1 argument for function length"),
         ("length(open)", SHOP, "invalid type for value: True"),
         ("  ", SHOP, "1 to 2000 characters"),
         ("@." * 1001, SHOP, "1 to 2000 characters"),
         ("@", '{"a": 1,\n "b": }', "not JSON: Expecting value at line 2, column 7"),
-        ("@", "[NaN]", "NaN is no JSON number"),
+        ("@", "[NaN]", "NaN is not a JSON number"),
         ("@", "", "not JSON"),
         ("@", f"[{'9' * 5000}]", "Exceeds the limit"),
         ("@", "[" * 100_000, "nested too deeply"),
@@ -99,7 +99,7 @@ def test_what_cannot_be_answered_is_explained(expression: str, data: str | None,
     ids=["result", "list", "text", "to_string", "flatten"],
 )
 def test_an_expression_that_explodes_is_stopped(expression: str) -> None:
-    with pytest.raises(ToolError, match=r"takes too|more than 100000 characters"):
+    with pytest.raises(ToolError, match=r"takes too long|too much memory|more than 100000 characters"):
         ask(expression, '"some text"')
 
 

@@ -180,7 +180,9 @@ def test_of_a_very_large_log_the_end_is_read(context: ToolContext, monkeypatch: 
     monkeypatch.setattr(logs, "MAX_LOG_BYTES", 20)
     path = write(context, "ERROR one\nERROR two\nERROR three\nINFO four\n")
 
-    assert str(log_transform(path, "grep", "o", context=context)).startswith("1: INFO four\n(of 42 bytes only the last")
+    assert str(log_transform(path, "grep", "o", context=context)).startswith(
+        "1: INFO four\n(only the last 50 MB of 42 bytes"
+    )
     counts = log_transform(path, "levels", context=context)
     assert isinstance(counts, dict)
     assert counts["ERROR"] == 0

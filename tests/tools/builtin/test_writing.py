@@ -72,7 +72,9 @@ def test_a_new_file_is_written_with_its_folders(tmp_path: Path) -> None:
 
 def test_create_never_replaces_and_says_what_would(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("mine\n")
-    with pytest.raises(ToolError, match=r"'a.txt' already, of 1 line, 5 bytes: edit_file .* append .* overwrite"):
+    with pytest.raises(
+        ToolError, match=r"'a.txt' exists already, with 1 line, 5 bytes: edit_file .* append .* overwrite"
+    ):
         write_file("a.txt", "yours", context=context(tmp_path))
     assert (tmp_path / "a.txt").read_text() == "mine\n"
 
@@ -85,7 +87,7 @@ def test_overwrite_and_append_say_what_was_and_what_is(tmp_path: Path) -> None:
     assert write("2\n3\n", "append") == "added 2 lines, 4 bytes to 'a.txt', which has 3 lines, 6 bytes now"
     assert (tmp_path / "a.txt").read_text() == "1\n2\n3\n"
     assert write("x", "overwrite") == "overwrote 'a.txt': 1 line, 1 byte now, 3 lines, 6 bytes before"
-    assert write("x", "overwrite") == "'a.txt' says just that already: nothing was changed"
+    assert write("x", "overwrite") == "'a.txt' has this content already: nothing was changed"
     assert write("", "overwrite") == "overwrote 'a.txt': 0 lines, 0 bytes now, 1 line, 1 byte before"
     assert (tmp_path / "a.txt").read_text() == ""
 
@@ -155,7 +157,7 @@ def test_refusals_change_nothing_and_name_no_host_path(tmp_path: Path, path: str
     [
         ("a\0b", "zero byte"),
         ("a\ud800", "broken Unicode at character 2"),
-        ("é" * (atomic_write.MAX_FILE_BYTES // 2 + 1), r"at most 1\.0 MB are written"),
+        ("é" * (atomic_write.MAX_FILE_BYTES // 2 + 1), r"the limit is 1\.0 MB"),
     ],
 )
 def test_only_text_of_some_size_is_written(tmp_path: Path, content: str, message: str) -> None:
@@ -238,11 +240,11 @@ def test_an_edit_says_where_it_was_made(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "message"),
     [
-        ("two", r"more than once in 'a.py' \(lines 2, 4\): give lines around it, or replace_all"),
+        ("two", r"more than once in 'a.py' \(lines 2, 4\): add lines around it, or replace_all"),
         ("aa", r"more than once in 'a.py' \(lines 5, 5\)"),
         ("x", r"\(lines 6, 6, 6, 6, 6 and others\)"),
-        ("def  f(x):\n  pass", r"is not in 'a.py'; the nearest line is 1: 'def f\(y\):'"),
-        ("\n\n  something_else_entirely", "no line is like its first one; read_file shows"),
+        ("def  f(x):\n  pass", r"is not in 'a.py'; the most similar line is 1: 'def f\(y\):'"),
+        ("\n\n  something_else_entirely", "no line is similar to its first line; read the file"),
         ("", "must not be empty"),
         ("new", "same text"),
     ],
