@@ -51,8 +51,9 @@ class AgentTrace:
 
     def set_pending(self, confirmations: Sequence[Confirmation], step: TraceSpan) -> None:
         """Record, on the agent and on its turn `step`, the confirmations that they wait for."""
-        record_pending(step, confirmations)
-        record_pending(self._span, confirmations)
+        if confirmations:
+            record_pending(step, confirmations)
+            record_pending(self._span, confirmations)
 
     def _set_results(self, error_type: str | None) -> None:
         run, usage, before = self._run, self._run.state.usage, self._usage

@@ -23,7 +23,6 @@ from framework.engine.context.model_clients import NamedClient
 from framework.engine.context.run_context import RunContext
 from framework.engine.context.services import Services
 from framework.engine.model_call import turn as turns
-from framework.engine.model_call.context_window import record_token_count
 from framework.engine.model_call.structured_output import typed_reply
 from framework.engine.tool_call import call as tool_calls
 from framework.engine.tool_call import results
@@ -68,7 +67,7 @@ class Run(RunContext):
         with self.step_span.activate():
             request = turns.build_turn_request(self, instructions, definitions)
             reply = await request_valid_reply(self._call_model, request)
-        record_token_count(self, reply)
+        turns.record_token_count(self, reply)
         self.state.truncated = reply.finish_reason == "length"
         message = tool_calls.normalize_message(reply.message, self.state, self.agent.toolset)
         record_reply(self, self.step_span, message)
@@ -113,7 +112,7 @@ class Run(RunContext):
                 return await tool_calls.run_call(self, call)
 
         with self.step_span.activate():
-            await gather_calls(run_one(call) for call in requested)
+            await gather_calls([run_one(call) for call in requested])
         results.append_tool_messages(self, requested)
 
     async def call_tool(

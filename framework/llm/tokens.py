@@ -7,11 +7,17 @@ half tokens for two of them. Measured against real tokenizers this is within a t
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from math import ceil
+
+from framework.llm.request_cache import encode_json
+from framework.types.messages import Message, ToolDefinition
 
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]")
 _CHARS_PER_TOKEN = 4.0
 _TOKENS_PER_WIDE_CHAR = 0.75
+_MESSAGE_OVERHEAD = 4
+"""Tokens per message in addition to its text."""
 
 
 def estimate_tokens(text: str) -> int:
@@ -20,3 +26,15 @@ def estimate_tokens(text: str) -> int:
         return ceil(len(text) / _CHARS_PER_TOKEN)
     wide = len(_WIDE.findall(text))
     return ceil((len(text) - wide) / _CHARS_PER_TOKEN + wide * _TOKENS_PER_WIDE_CHAR)
+
+
+def message_tokens(message: Message) -> int:
+    """Return the estimated number of tokens of a message, with its tool calls."""
+    calls = [[call.tool, call.arguments] for call in message.tool_calls]
+    text = message.content + (encode_json(calls).decode() if calls else "")
+    return _MESSAGE_OVERHEAD + estimate_tokens(text)
+
+
+def tool_tokens(tools: Iterable[ToolDefinition]) -> int:
+    """Return the estimated number of tokens of the definitions of tools."""
+    return estimate_tokens("".join(tool.canonical_json for tool in tools))

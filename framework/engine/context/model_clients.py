@@ -12,16 +12,15 @@ from framework.config.agents.models import unknown_model
 from framework.config.settings import SETTINGS_FILE, ModelAlias, Settings
 from framework.engine.context.budget import Budget
 from framework.engine.context.circuit_breaker import CircuitBreakers
-from framework.llm.client import ModelClient, ModelInfo
+from framework.llm.client import ModelClient, ModelInfo, ModelRequest
 from framework.llm.json_protocol.client import with_protocol
 from framework.llm.providers import OFFLINE, PROVIDERS, create_client
 from framework.llm.request_cache import ToolsetCache
-from framework.llm.tokens import estimate_tokens
+from framework.llm.tokens import message_tokens, tool_tokens
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
 from framework.types.errors import ConfigError, RequestError
-from framework.types.messages import ToolDefinition
 from framework.types.text import did_you_mean
 from framework.types.warnings import WarningCode
 
@@ -100,8 +99,7 @@ class ModelClients:
 
     def __init__(self, clients: Mapping[str, ModelClient]) -> None:
         self.breakers = CircuitBreakers()
-        self.tool_tokens = ToolsetCache(_tool_tokens)
-        """Estimated tokens of lists of tools, each counted once while it is in use."""
+        self._tool_tokens = ToolsetCache(tool_tokens)  # a list of tools is counted once while it is in use
         self._embedded = dict(clients)
         self._connected: dict[tuple[str, ModelAlias | None], ModelClient] = {}
 
@@ -120,6 +118,10 @@ class ModelClients:
         if problem := unknown_model(name, known):
             raise RequestError(f"{problem}: write provider/model, or an alias from {SETTINGS_FILE}")
 
+    def request_tokens(self, request: ModelRequest) -> int:
+        """Return the estimated number of tokens of a request, with its tools."""
+        return sum(map(message_tokens, request.messages)) + self._tool_tokens.of(request.tools)
+
     def _connect(self, name: str, alias: ModelAlias | None, settings: Settings) -> ModelClient:
         if alias is None:
             if "/" not in name and name != OFFLINE:
@@ -135,7 +137,3 @@ class ModelClients:
         """Close all connections."""
         for client in (*self._embedded.values(), *self._connected.values()):
             await client.close()
-
-
-def _tool_tokens(tools: tuple[ToolDefinition, ...]) -> int:
-    return estimate_tokens("".join(tool.canonical_json for tool in tools))

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Literal
 
@@ -41,7 +41,6 @@ from framework.types.warnings import MAX_WARNINGS_PER_CODE, WARNINGS, RunWarning
 
 log = logging.getLogger("agentsd.runs")
 
-Messages = tuple[Message, ...]
 CLOCK_DRIFT = 0.001
 """Seconds by which two readings of the same deadline may differ."""
 
@@ -75,7 +74,8 @@ class RunContext(ABC):
         """Deadline of the run while it is in progress."""
         self._counted_at = 0.0
         """When the run's time was last counted, by `perf_counter`."""
-        self._rendered: dict[str, Messages] = {}
+        self.rendered: dict[Literal["preamble", "summary"], tuple[Message, ...]] = {}
+        """Messages that are equal in every request of this run, rendered for the first one."""
 
     @abstractmethod
     async def delegate(
@@ -131,16 +131,10 @@ class RunContext(ABC):
 
     # --- records, events and spans
 
-    def render_once(self, part: Literal["preamble", "summary"], render: Callable[[], Messages]) -> Messages:
-        """Return messages that are the same in every request of this run; only the first call renders them."""
-        if part not in self._rendered:
-            self._rendered[part] = render()
-        return self._rendered[part]
-
     @property
     def system_prompt(self) -> str | None:
         """Text of the system message; None until the first request, or if it cannot be rendered."""
-        preamble = self._rendered.get("preamble")
+        preamble = self.rendered.get("preamble")
         return preamble[0].content if preamble else None
 
     def span(

@@ -3,10 +3,9 @@
 In reading order; each module imports only from those below it:
 
     preparation        Before the first turn: read MCP resources and prompts, summarize a history that is too long.
-    turn               One model turn: build the request, call the model, emit its reply.
+    turn               One model turn: build the request, check that it fits, call the model, emit the reply.
     structured_output  Answers that fit a schema or a type.
     retry              Retries and fallbacks: the only place that repeats a model call.
     attempt            One attempt: timeouts, usage, and the text shown while the answer arrives.
-    context_window     Token estimates, and the check that a request fits before it is sent.
     trace              Span and metrics of a model call and its attempts.
 """

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from framework.engine.context.model_clients import ModelCaller
-from framework.engine.model_call.context_window import message_tokens, request_tokens
 from framework.engine.model_call.trace import ModelTrace
 from framework.llm.capabilities import with_cost
 from framework.llm.client import ModelClient, ModelInfo, ModelReply, ModelRequest
 from framework.llm.reply_check import require_content
-from framework.llm.tokens import estimate_tokens
+from framework.llm.tokens import estimate_tokens, message_tokens
 from framework.types.errors import ModelError
 from framework.types.messages import Usage
 
@@ -147,6 +146,6 @@ class _Attempt:
 
     def _estimated_usage(self, completion: int) -> Usage:
         """Return estimated usage, so that budgets advance even if the provider reports none."""
-        prompt = request_tokens(self.request, self.caller.clients.tool_tokens)
+        prompt = self.caller.clients.request_tokens(self.request)
         usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
         return with_cost(usage, self.info.capabilities)

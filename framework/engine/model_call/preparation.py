@@ -8,10 +8,10 @@ from functools import partial
 from framework.config.templates.prompts import PromptError
 from framework.conversation.compaction import extend_summary, summarized_count
 from framework.engine.context.run_context import RunContext
-from framework.engine.model_call.context_window import message_tokens
 from framework.engine.model_call.turn import call_model, render, render_preamble, render_summary
 from framework.llm.client import ModelRequest
 from framework.llm.json_protocol.client import request_valid_reply
+from framework.llm.tokens import message_tokens
 from framework.tools.mcp.source import McpSource
 from framework.types.errors import LimitExceeded, ModelError, ToolError
 from framework.types.mcp_policy import McpPolicy, PromptRef

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from framework.config.templates.variables import HTTP_TOOL, RunVariables
 from framework.conversation.window import last_messages
 from framework.engine.context.model_clients import NamedClient
 from framework.engine.context.run_context import RunContext
-from framework.engine.model_call.context_window import ensure_fits
 from framework.engine.model_call.retry import complete_with_retries
 from framework.engine.model_call.structured_output import answer_instruction, answer_schema
 from framework.engine.tool_call.results import record_final_answer
-from framework.llm.client import ModelReply, ModelRequest
+from framework.llm.client import ModelInfo, ModelReply, ModelRequest
+from framework.llm.tokens import message_tokens
 from framework.tools.builtin.notes import MARKS, TODO
+from framework.types.errors import LimitExceeded
 from framework.types.events import ContentReceived, Thought
 from framework.types.messages import Message, ToolDefinition
 from framework.types.text import one_line
@@ -25,6 +25,10 @@ _ACTIONABLE_LIMITS = ("max_steps", "max_tool_calls", "max_total_tokens", "max_co
 """Limits that a model can avoid by finishing early."""
 _MAX_REMINDER_CHARS = 200
 """Characters of one line of the plan reminder."""
+_MAX_WINDOW_SHARE = 0.95
+"""Share of a context window that requests may use: estimates can be wrong, and providers add tokens of their own."""
+_WARNING_SHARE = 0.8
+"""Share of a context window from which on the run warns."""
 _STEP_MARKS = {"open": "[ ]", "running": "[>]", "done": "[x]", "failed": "[!]", "skipped": "[-]"}
 
 # --- the request
@@ -41,15 +45,22 @@ def build_turn_request(
 def build_request(run: RunContext, instructions: Sequence[Message], **options: Any) -> ModelRequest:
     """Return a request with the whole conversation; `instructions` go at its end and are not stored."""
     history = last_messages(run.state.history, run.agent.spec.conversation.window)
-    summary = run.render_once("summary", partial(render_summary, run))
-    conversation = (*preamble_messages(run), *summary, *history, *run.state.messages)
+    conversation = (*preamble_messages(run), *_summary_messages(run), *history, *run.state.messages)
     messages = (*conversation, *_plan_reminder(run), *instructions, *_limit_notice(run))
     return ModelRequest(messages, settings=run.state.model_settings, scratch=run.scratch, **options)
 
 
 def preamble_messages(run: RunContext) -> tuple[Message, ...]:
     """Return the messages that begin every request of this run, rendered once; raises PromptError."""
-    return run.render_once("preamble", partial(render_preamble, run))
+    if "preamble" not in run.rendered:
+        run.rendered["preamble"] = render_preamble(run)
+    return run.rendered["preamble"]
+
+
+def _summary_messages(run: RunContext) -> tuple[Message, ...]:
+    if "summary" not in run.rendered:
+        run.rendered["summary"] = render_summary(run)
+    return run.rendered["summary"]
 
 
 def render_preamble(run: RunContext) -> tuple[Message, ...]:
@@ -148,7 +159,7 @@ async def call_model(run: RunContext, request: ModelRequest, *, primary: NamedCl
     run.services.journal.check()
     run.budget.check_steps()
     primary = primary or run.model_caller.primary()
-    await ensure_fits(run, request, primary.info)
+    await _ensure_fits(run, request, primary.info)
     run.budget.spend_step()
     reply = await complete_with_retries(run.model_caller, request, primary)
     for code, message in run.budget.new_warnings():
@@ -165,7 +176,62 @@ def _truncation_advice(run: RunContext) -> str:
     return f"the answer was cut by max_tokens: raise model_settings.max_tokens ({place})"
 
 
+async def _ensure_fits(run: RunContext, request: ModelRequest, info: ModelInfo) -> None:
+    """Check the estimated size of a request before it is sent; warn when the context window fills.
+
+    Raises:
+        LimitExceeded: the request does not fit into the context window, or needs more tokens than the run has left.
+    """
+    if info.stand_in:  # its token counts are made up
+        return
+    expected = _expected_tokens(run, request)
+    run.budget.check_tokens(expected)
+    window = info.capabilities.context_window
+    if window is None:
+        return
+    needed = expected + (request.settings.max_tokens or 0)
+    if needed > _MAX_WINDOW_SHARE * window:
+        place = f"the context window of {info.name}"
+        await run.warn("context_full", f"the request does not fit into {place}: {_window_advice(run)}")
+        raise LimitExceeded("context_full", used=needed, allowed=int(_MAX_WINDOW_SHARE * window), place=place)
+    if needed > _WARNING_SHARE * window and "context" not in run.state.warned:
+        run.state.warned.append("context")
+        used = f"{needed} of {window} tokens of the context window used"
+        await run.warn("context", f"{used}; when it is full: {_window_advice(run)}")
+
+
+def _expected_tokens(run: RunContext, request: ModelRequest) -> int:
+    """Return the provider's last count of the conversation plus an estimate of what was added since then."""
+    counted, tokens = run.state.counted
+    messages = run.state.messages
+    if counted and len(messages) >= counted:
+        added = len(messages) - counted + _instruction_count(run, request)
+        return tokens + sum(map(message_tokens, request.messages[len(request.messages) - added :]))
+    return run.services.clients.request_tokens(request)
+
+
+def _instruction_count(run: RunContext, request: ModelRequest) -> int:
+    """Return how many messages follow the run's own in a request: instructions that are not stored."""
+    last = run.state.messages[-1]
+    positions = (position for position, message in enumerate(reversed(request.messages)) if message is last)
+    return next(positions, 0)
+
+
+def _window_advice(run: RunContext) -> str:
+    if run.state.history or run.state.summary:
+        return "begin a new conversation"
+    place = run.agent.place("runtime_policy", "max_observation_chars")
+    return f"have tools return less, or lower runtime_policy.max_observation_chars ({place})"
+
+
 # --- the reply
+
+
+def record_token_count(run: RunContext, reply: ModelReply) -> None:
+    """Store the provider's token count of the conversation up to and including this reply, before it is appended."""
+    if reply.usage.prompt_tokens:
+        size = reply.usage.prompt_tokens + reply.usage.completion_tokens
+        run.state.counted = len(run.state.messages) + 1, size
 
 
 async def emit_reply(run: RunContext, message: Message, message_id: str) -> None:
