@@ -200,7 +200,10 @@ class Watcher:
         return all(path.startswith((AGENTS + "/", PROMPTS + "/")) for path in touched)
 
     async def _build(self, snapshot: Snapshot) -> Candidate | None:
-        """Build a snapshot's candidate, or return the one already built; None if the snapshot changes nothing."""
+        """Build the candidate of a snapshot, or return the one already built.
+
+        None if the snapshot changes nothing or was rejected before.
+        """
         last = self._candidate
         if last is None or last.digest != snapshot.digest or last.before is not self._catalog.current:
             self._candidate = await self._catalog.prepare(snapshot)

@@ -30,7 +30,7 @@ def test_diff_shows_each_change_with_its_direction(tmp_path: Path) -> None:
 MISTAKES = {
     "key": ("executr: plan", "unknown key 'executr'", "did you mean 'executor'?"),
     "nested": ("runtime_policy: {max_step: 3}", "unknown key 'max_step'", "did you mean 'max_steps'?"),
-    "twice": ("description: again", "the key 'description' stands twice; first on line 3", ""),
+    "twice": ("description: again", "duplicate key 'description': first defined on line 3", ""),
     "risk": (
         "runtime_policy: {risk_level: hihg}",
         "must be 'low', 'medium', 'high' or 'critical'",
@@ -47,7 +47,7 @@ MISTAKES = {
     "model": ("model: opnai/gpt-5", "unknown model 'opnai/gpt-5'; did you mean openai", ""),
     "sub": ("sub_agents: [nobody]", "there is no usable agent 'nobody'", ""),
     "pattern": ('routing: {patterns: ["("]}', "not a linear-time regular expression", ""),
-    "anchor": ("metadata: &x 1", "anchors and aliases are not used here", ""),
+    "anchor": ("metadata: &x 1", "anchors and aliases are not supported", ""),
     "tab": ("routing:\n\tpriority: 1", "found character", ""),
     "bracket": ("examples: [", "did not find", ""),
     "yes": ("routing: {priority: yes}", "must be a whole number", ""),

@@ -116,9 +116,9 @@ BOMB = b"".join(b"a%d: &a%d [*a%d, *a%d]\n" % (n + 1, n + 1, n, n) for n in rang
     [
         (b"!!python/object/apply:os.system ['touch pwned']\n", "tag"),
         (agent("victim", instructions="!!python/name:os.system").encode(), "tag"),
-        (b"a0: &a0 [x]\n" + BOMB, "anchors and aliases are not used here"),
+        (b"a0: &a0 [x]\n" + BOMB, "anchors and aliases are not supported"),
         (b"<<: {version: 1}\n", "merge keys"),
-        (agent("victim").encode() + b"name: other\n", "twice"),
+        (agent("victim").encode() + b"name: other\n", "duplicate key"),
         (b"version: 1\nname: victim\n" + b"#" * 10_000_000, "more than 1048576 bytes"),
         (DEEP, "nest"),
         (agent("victim", instructions="{template: ../../etc/passwd}").encode(), "there is no template"),

@@ -1,7 +1,7 @@
-"""YAML text as plain data in which every key and value knows its line and column.
+"""Parses YAML 1.2 into plain data, with the line and column of every key and value.
 
-One pass over libyaml's events: YAML 1.2 core scalars (`no` is a string), duplicate keys are errors, and so are anchors,
-tags, merge keys and more than one document. Never `yaml.load`: deeply nested input crashes its C composer.
+Scalars follow the core schema (`no` is a string). Duplicate keys, anchors, tags, merge keys and more than one document
+are errors. The parser reads libyaml's events: `yaml.load` is not used, because deep nesting crashes its C composer.
 """
 
 from __future__ import annotations
@@ -26,26 +26,29 @@ from yaml.events import (
 
 from framework.types.problem import Fix, Problem
 from framework.types.redact import redact
+from framework.types.text import shorten
 
 DEFAULT_PLACE = "default"
-"""In the place of a line, for a key that a file does not have."""
+"""The place of a key that no file defines."""
 MAX_DOCUMENT_BYTES = 1 << 20
 _MAX_DEPTH = 32
 _MAX_NODES = 50_000
 _MAX_NUMBER_CHARS = 100
 _MAX_EXCERPT_CHARS = 2000
+MAX_SHOWN_CHARS = 60
+"""Length to which keys and tags are shortened in messages."""
 
 KeyPath = tuple[str | int, ...]
 Mark = tuple[int, int]
 """1-based line and column."""
 Marks = tuple[Mark, Mark]
-"""Where a key, or list item, begins, and where its value does."""
+"""Start of a key (or list item) and start of its value."""
 _BITS = 21
-"""A line or a column is no more than `MAX_BYTES`."""
+"""Bits per line or column number: neither exceeds `MAX_DOCUMENT_BYTES`."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
-"""What libyaml counts as the end of a line."""
+"""The line endings that libyaml recognizes."""
 _UNREADABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _NUMBERS: tuple[tuple[re.Pattern[str], Callable[[str], int | float]], ...] = (
     (re.compile(r"[-+]?[0-9]+\Z"), int),
@@ -61,7 +64,7 @@ _CONSTANTS: dict[str, bool | None] = {
 
 
 class DocumentError(Exception):
-    """The text is not a document of our kind; `problem` says where and why."""
+    """Raised for text that is not a valid document; `problem` has the position and the cause."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -69,7 +72,7 @@ class DocumentError(Exception):
 
 
 class PackedMarks(Mapping[KeyPath, Marks]):
-    """Marks as texts and numbers, which no garbage collection has to look through."""
+    """Marks stored as strings and integers, which the garbage collector does not traverse."""
 
     __slots__ = ("_packed",)
 
@@ -90,28 +93,28 @@ class PackedMarks(Mapping[KeyPath, Marks]):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Parsed data with the place of everything in it."""
+    """Parsed data with the position of each key and value."""
 
     path: str
     source: bytes
     data: dict[str, Any]
     marks: Mapping[KeyPath, Marks]
-    """Where everything in it begins."""
+    """The positions of keys and values."""
     elsewhere: Mapping[KeyPath, str] = field(default_factory=dict)
-    """The file of what another version of the document added, where that is not `path`: the file was moved."""
+    """The file of each key that was merged from another version of the document, if that file was renamed."""
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The text's lines, as libyaml counts them."""
+        """The lines of the source, split as libyaml does."""
         return _lines(self.source.decode("utf-8-sig")) if self.source else ()
 
     def without_data(self) -> Document:
-        """Only the places, packed: what is kept when the data has become a model."""
+        """Return a copy with packed marks and no data, to keep after the data was validated into a model."""
         return replace(self, data={}, marks=PackedMarks(self.marks))
 
     def place(self, path: KeyPath) -> str:
-        """`file:line` of a key, or `default` if the file does not have it."""
-        while path and path not in self.marks and isinstance(path[-1], int):  # one value in the place of a list
+        """Return `file:line` of a key, or `default` if the file does not define it."""
+        while path and path not in self.marks and isinstance(path[-1], int):  # a single value in place of a list
             path = path[:-1]
         return (
             f"{self.elsewhere.get(path, self.path)}:{self.marks[path][0][0]}" if path in self.marks else DEFAULT_PLACE
@@ -120,11 +123,11 @@ class Document:
     def problem(
         self, path: KeyPath, message: str, *, hint: str | None = None, at_key: bool = False, fix: Fix | None = None
     ) -> Problem:
-        """A Problem at a value, or at its key."""
+        """Create a Problem at a value, or at its key."""
         key, value = self._closest(path)
         line, column = key if at_key else value
-        found = problem_at(self.path, self.lines, line, column, message, hint)
-        return found.model_copy(update={"fix": fix}) if fix else found
+        problem = problem_at(self.path, self.lines, line, column, message, hint)
+        return problem.model_copy(update={"fix": fix}) if fix else problem
 
     def _closest(self, path: KeyPath) -> Marks:
         while path and path not in self.marks:
@@ -139,16 +142,18 @@ def _packed(*numbers: int) -> int:
 def problem_at(
     path: str, lines: tuple[str, ...], line: int, column: int, message: str, hint: str | None = None
 ) -> Problem:
-    """A Problem with its source line; what looks like a secret in it is masked."""
+    """Create a Problem with an excerpt of its source line; secrets in the excerpt are masked."""
     text = lines[line - 1] if 0 < line <= len(lines) else None
     excerpt = None if text is None or len(text) > _MAX_EXCERPT_CHARS else _UNREADABLE.sub("\ufffd", redact(text))
     return Problem(path=path, line=line, column=column, message=message, hint=hint, excerpt=excerpt)
 
 
 def read_document(path: str, source: bytes) -> Document:
-    """Parse the bytes of one file; raises DocumentError."""
+    """Parse the bytes of one file; raise DocumentError if they are not a valid document."""
     if len(source) > MAX_DOCUMENT_BYTES:
-        raise DocumentError(Problem(path=path, message=f"{len(source)} bytes; at most {MAX_DOCUMENT_BYTES} are read"))
+        raise DocumentError(
+            Problem(path=path, message=f"file has {len(source)} bytes; the limit is {MAX_DOCUMENT_BYTES}")
+        )
     try:
         text = source.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -160,8 +165,8 @@ def read_document(path: str, source: bytes) -> Document:
 
 
 def line_starts(text: str) -> list[int]:
-    """Where each line begins, as libyaml counts them: the first at 0."""
-    return [0, *(found.end() for found in _BREAK.finditer(text))]
+    """Return the offset of each line, split as libyaml does; the first is 0."""
+    return [0, *(match.end() for match in _BREAK.finditer(text))]
 
 
 def _lines(text: str) -> tuple[str, ...]:
@@ -169,10 +174,10 @@ def _lines(text: str) -> tuple[str, ...]:
 
 
 def plain_scalar(text: str) -> Any:
-    """The value of an unquoted scalar by the YAML 1.2 core schema.
+    """Return the value of an unquoted scalar under the YAML 1.2 core schema.
 
     Raises:
-        ValueError: a number that is not finite, or longer than any that is meant.
+        ValueError: the number is not finite, or has more than `_MAX_NUMBER_CHARS` characters.
     """
     if text in _CONSTANTS:
         return _CONSTANTS[text]
@@ -182,7 +187,7 @@ def plain_scalar(text: str) -> Any:
     if convert is None:
         return text
     if len(text) > _MAX_NUMBER_CHARS:
-        raise ValueError(f"a number of {len(text)} characters; at most {_MAX_NUMBER_CHARS} are read")
+        raise ValueError(f"number with {len(text)} characters; the limit is {_MAX_NUMBER_CHARS}")
     number = convert(text)
     if not isfinite(number):
         raise ValueError("a number must be finite")
@@ -196,7 +201,7 @@ def _mark(event: Event) -> Mark:
 
 @dataclass(slots=True)
 class _Level:
-    """A mapping or a list that is being filled."""
+    """A mapping or list whose items are being read."""
 
     container: dict[str, Any] | list[Any]
     path: KeyPath
@@ -215,24 +220,24 @@ class _Builder:
     documents: int = 0
 
     def build(self) -> tuple[dict[str, Any], dict[KeyPath, Marks]]:
-        """The data, and where everything in it begins."""
+        """Return the data and the positions of its keys and values."""
         if unreadable := _UNREADABLE.search(self.text):
             before = _BREAK.split(self.text[: unreadable.start()])
-            message = f"the character U+{ord(unreadable[0]):04X} cannot stand in a file"
+            message = f"character U+{ord(unreadable[0]):04X} is not allowed in files"
             raise DocumentError(problem_at(self.path, _lines(self.text), len(before), len(before[-1]) + 1, message))
         for event in self._events():
             if isinstance(event, DocumentStartEvent):
                 self.documents += 1
                 if self.documents > 1:
-                    raise self._error(event, "a second document: one file holds one")
+                    raise self._error(event, "a second document: only one per file is allowed")
             elif isinstance(event, CollectionEndEvent):
                 self.levels.pop()
             elif isinstance(event, (ScalarEvent, CollectionStartEvent, AliasEvent)):
                 self._node(event)
         if not isinstance(self.root, dict):
-            what = "empty" if self.root is None else f"a {'list' if isinstance(self.root, list) else 'single value'}"
+            what = "nothing" if self.root is None else f"a {'list' if isinstance(self.root, list) else 'single value'}"
             raise DocumentError(
-                problem_at(self.path, _lines(self.text), 1, 1, f"a mapping of keys is expected, this is {what}")
+                problem_at(self.path, _lines(self.text), 1, 1, f"expected a mapping of keys, found {what}")
             )
         return self.root, self.marks
 
@@ -270,10 +275,10 @@ class _Builder:
             raise self._error(event, "a key must be plain text")
         key = event.value
         if key == "<<" and not event.style:
-            raise self._error(event, "merge keys (<<) are not used here: write the values out")
+            raise self._error(event, "merge keys (<<) are not supported: write the values out")
         if key in level.container:
             first = self.marks[(*level.path, key)][0][0]
-            raise self._error(event, f"the key {shorten(key)!r} stands twice; first on line {first}")
+            raise self._error(event, f"duplicate key {shorten(key, MAX_SHOWN_CHARS)!r}: first defined on line {first}")
         level.key, level.key_mark = key, mark
 
     def _attach(self, level: _Level | None, value: Any, mark: Mark) -> KeyPath:
@@ -306,14 +311,9 @@ class _Builder:
         if self.nodes > _MAX_NODES:
             raise self._error(event, f"more than {_MAX_NODES} values")
         if isinstance(event, AliasEvent) or event.anchor:
-            raise self._error(event, "anchors and aliases are not used here: write the value out")
+            raise self._error(event, "anchors and aliases are not supported: write the value out")
         if event.tag and event.tag != "!":
-            raise self._error(event, f"the tag {shorten(event.tag)} is not used here")
+            raise self._error(event, f"the tag {shorten(event.tag, MAX_SHOWN_CHARS)} is not supported")
 
     def _error(self, event: Event, message: str) -> DocumentError:
         return DocumentError(problem_at(self.path, _lines(self.text), *_mark(event), message))
-
-
-def shorten(text: str, length: int = 60) -> str:
-    """A word of a file, cut to what an error message can hold."""
-    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,6 +1,7 @@
-"""`${VAR}` and `${VAR:-default}` in parsed files: put in as text, after parsing, so a value can never add keys.
+"""Substitutes `${VARIABLE}` and `${VARIABLE:-default}` in parsed documents.
 
-As in a shell, the default also stands in for a variable that is set to nothing.
+Substitution happens after parsing, so that a value cannot add keys. As in a shell, the default also replaces an empty
+variable.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _VARIABLE = re.compile(r"\$(?:\$|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<defa
 
 
 def expand(document: Document, environ: Mapping[str, str]) -> tuple[dict[str, Any], list[Problem]]:
-    """The document's data with variables filled in, and a Problem for each that is not set."""
+    """Return the document's data with variables substituted, and a Problem for each variable that is not set."""
     problems: list[Problem] = []
 
     def fill(path: KeyPath, value: Any) -> Any:

@@ -1,7 +1,6 @@
-"""Mistakes that can only mean one thing, and what is to be written instead: everything else in a file stays as it is.
+"""Detects typos with exactly one plausible correction, and applies the corrections without other changes to a file.
 
-A name with one slip of the keyboard, where one known name fits and is not there yet; `yes` and `off` where YAML 1.2
-wants `true` or `false`.
+These are names one edit away from exactly one unused known name, and YAML 1.1 booleans such as `yes` and `off`.
 """
 
 from __future__ import annotations
@@ -13,41 +12,44 @@ from framework.config.yaml.document import Document, DocumentError, KeyPath, lin
 from framework.types.problem import Fix, Problem
 
 _MIN_WORD_CHARS = 3
-"""Shorter words have too many neighbours."""
+"""Shorter words are one edit away from too many others."""
 YAML_1_1_BOOLEANS: Mapping[str, str] = {
     word: meant
     for meant, words in (("true", ("y", "yes", "on")), ("false", ("n", "no", "off")))
     for small in words
     for word in (small, small.capitalize(), small.upper())
 }
-"""What YAML 1.1 read as booleans; YAML 1.2 reads text."""
+"""Words that are booleans in YAML 1.1 but strings in YAML 1.2, with their YAML 1.2 spelling."""
 
 
 def key_fix(document: Document, path: KeyPath, known: Iterable[str]) -> Fix | None:
-    """For a key that is none of those that are known at its place."""
-    beside = _value_at(document.data, path[:-1])
-    free = [name for name in known if not isinstance(beside, dict) or name not in beside]
-    return _fix(document, path, str(path[-1]), _only_match(str(path[-1]), free), at_key=True) if path else None
+    """Return the fix for an unknown key, if a known key is one edit away."""
+    siblings = _value_at(document.data, path[:-1])
+    unused = [name for name in known if not isinstance(siblings, dict) or name not in siblings]
+    return _fix(document, path, str(path[-1]), _only_match(str(path[-1]), unused), at_key=True) if path else None
 
 
 def value_fix(document: Document, path: KeyPath, word: object, options: Sequence[str]) -> Fix | None:
-    """For a word that is none of the options."""
+    """Return the fix for an invalid value, if one of the options is one edit away."""
     return _fix(document, path, word, _only_match(word, options)) if isinstance(word, str) else None
 
 
 def boolean_fix(document: Document, path: KeyPath, word: object) -> Fix | None:
-    """For text where `true` or `false` is wanted."""
+    """Return the fix for a YAML 1.1 boolean where `true` or `false` is required."""
     return _fix(document, path, word, YAML_1_1_BOOLEANS.get(word)) if isinstance(word, str) else None
 
 
 def apply_fixes(path: str, source: bytes, problems: Iterable[Problem]) -> bytes:
-    """A file's bytes with the fixes of its problems applied, as far as they still fit and leave it readable."""
+    """Return a file's bytes with the fixes of its problems applied.
+
+    Fixes that no longer match the text, or would make it invalid YAML, are skipped.
+    """
     try:
         text = source.decode("utf-8")
     except UnicodeDecodeError:
         return source
     fixes = {(problem.line, problem.column): problem.fix for problem in problems if problem.fix}
-    for (line, column), fix in sorted(fixes.items(), key=lambda found: (found[0][0] or 0, found[0][1] or 0))[::-1]:
+    for (line, column), fix in sorted(fixes.items(), key=lambda entry: (entry[0][0] or 0, entry[0][1] or 0))[::-1]:
         at = _offset(text, line or 0, column or 0)
         if not text.startswith(fix.written, at):
             continue
@@ -58,13 +60,13 @@ def apply_fixes(path: str, source: bytes, problems: Iterable[Problem]) -> bytes:
 
 
 def _only_match(word: object, known: Iterable[str]) -> str | None:
-    """The one known name that is a slip away."""
+    """Return the known name that is one edit away, if there is exactly one."""
     close = [name for name in dict.fromkeys(known) if isinstance(word, str) and _is_typo(word, name)]
     return close[0] if len(close) == 1 else None
 
 
 def _is_typo(one: str, other: str) -> bool:
-    """One character is missing, too much or another, or two neighbours have changed places."""
+    """Return whether two words differ by one missing, extra, wrong or transposed character."""
     short, long = sorted((one, other), key=len)
     if len(short) < _MIN_WORD_CHARS or len(long) - len(short) > 1 or one == other:
         return False
@@ -76,7 +78,7 @@ def _is_typo(one: str, other: str) -> bool:
 
 
 def _fix(document: Document, path: KeyPath, word: object, meant: str | None, *, at_key: bool = False) -> Fix | None:
-    """What stands in the file for a word, with its quotes; none if it is written otherwise, or not there at all."""
+    """Return a fix for a word, including its quotes; None if the file spells the word differently."""
     if meant is None or path not in document.marks:
         return None
     line, column = document.marks[path][0 if at_key else 1]
@@ -95,14 +97,14 @@ def _value_at(data: Any, path: KeyPath) -> Any:
 
 
 def _offset(text: str, line: int, column: int) -> int:
-    """Where in a text a place is; a byte order mark is no column."""
+    """Return the offset of a line and column. A byte order mark does not count as a column."""
     starts = line_starts(text)
-    mark = line == 1 and text.startswith("\ufeff")
-    return starts[line - 1] + column - 1 + mark if 0 < line <= len(starts) else len(text)
+    has_bom = line == 1 and text.startswith("\ufeff")
+    return starts[line - 1] + column - 1 + has_bom if 0 < line <= len(starts) else len(text)
 
 
 def _is_readable(path: str, text: str) -> bool:
-    """Whether it is still a document: two keys may have been meant to be the same."""
+    """Return whether the text is still a document: fixing two keys may have made them equal."""
     try:
         read_document(path, text.encode("utf-8"))
     except DocumentError:

@@ -1,4 +1,4 @@
-"""A file's data as a typed model, or every Problem with it at once: place, caret, and the name that was meant."""
+"""Validates a document against a pydantic model and converts errors to Problems with positions and suggestions."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from framework.config.yaml.document import Document, DocumentError, KeyPath, read_document, shorten
+from framework.config.yaml.document import MAX_SHOWN_CHARS, Document, DocumentError, KeyPath, read_document
 from framework.config.yaml.fixes import boolean_fix, key_fix, value_fix
 from framework.types.problem import Problem
 from framework.types.spec import AgentSpec
+from framework.types.text import shorten
 
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 MAX_FILE_PROBLEMS = 100
 _MAX_WORD_CHARS = 100
 _NAME = re.compile(r"\^\[(.+?)\]\[(.+?)\]\{0,(\d+)\}\$")
-"""The pattern of a name, such as an agent's."""
+"""The form of a name pattern, such as `^[a-z][a-z0-9_-]{0,63}$`."""
 _EXPECTED: Mapping[str, str] = {
     "string_type": "text",
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
@@ -32,8 +33,8 @@ _EXPECTED: Mapping[str, str] = {
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a mapping of keys"),
     **dict.fromkeys(("tuple_type", "list_type"), "a list"),
 }
-"""What should stand there, by pydantic's kind of error."""
-_ALLOW_ALL = 'say which tools are allowed, for instance `allow: ["*"]` for all of them'
+"""The expected kind of value, by pydantic's error type."""
+_ALLOW_ALL = 'list the allowed tools, or write `allow: ["*"]` to allow all'
 
 
 _LITERAL_SECRET = re.compile(
@@ -43,11 +44,11 @@ _LITERAL_SECRET = re.compile(
 
 
 _KEY_LIKE = re.compile(r"(?<![\w./$+=-])(?=[\w+=-]*[A-Za-z])(?=[\w+=-]*[0-9])[\w+=-]{16,}(?![\w./:])")
-"""A value that may be a key although its own key is misspelt: letters and digits, and no path or model name."""
+"""A value that may be a secret under a misspelled key: letters and digits, but no path or model name."""
 
 
 class ParseError(Exception):
-    """A file that is not what it should be; `problems` lists everything found."""
+    """Raised for a file that is invalid; `problems` lists all errors."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -55,12 +56,15 @@ class ParseError(Exception):
 
 
 def parse_agent(path: str, source: bytes) -> tuple[AgentSpec, Document]:
-    """Parse an agent file; raises ParseError."""
+    """Parse an agent file; raise ParseError if it is invalid."""
     return parse(path, source, AgentSpec)
 
 
 def parse(path: str, source: bytes, model: type[_ModelT]) -> tuple[_ModelT, Document]:
-    """Parse a file as any of our models; raises ParseError."""
+    """Parse a file into `model`; raise ParseError if it is invalid.
+
+    Returns the model, and the document with its positions but without its data.
+    """
     try:
         document = read_document(path, source)
     except DocumentError as error:
@@ -72,14 +76,14 @@ def parse(path: str, source: bytes, model: type[_ModelT]) -> tuple[_ModelT, Docu
 
 
 def sort_problems(problems: Iterable[Problem]) -> list[Problem]:
-    """Problems by file, line and column, each once; those without a line come last in their file."""
+    """Sort problems by file, line and column, without duplicates; those without a line come last in their file."""
     return sorted(dict.fromkeys(problems), key=lambda p: (p.path, p.line or inf, p.column or 0))
 
 
 def mask_problems(problems: Iterable[Problem], source: bytes) -> list[Problem]:
-    """Return the problems without the secrets that a file holds itself, instead of the names of their variables.
+    """Return the problems without literal secrets of the file.
 
-    Lines are left out if a key of the file names a secret; otherwise values that look like keys are masked in them.
+    If a key of the file names a secret, the excerpts are removed; otherwise values that look like secrets are masked.
     """
     if _LITERAL_SECRET.search(source.decode("utf-8", "replace")):
         return [problem.model_copy(update={"excerpt": None}) for problem in problems]
@@ -89,29 +93,32 @@ def mask_problems(problems: Iterable[Problem], source: bytes) -> list[Problem]:
 def _masked(problem: Problem) -> Problem:
     if problem.excerpt is None or not _KEY_LIKE.search(problem.excerpt):
         return problem
-    excerpt = _KEY_LIKE.sub(lambda found: "*" * len(found[0]), problem.excerpt)  # the caret keeps its place
+    excerpt = _KEY_LIKE.sub(lambda match: "*" * len(match[0]), problem.excerpt)  # same length: the caret stays aligned
     return problem.model_copy(update={"excerpt": excerpt})
 
 
 def validation_problems(
     details: Sequence[ErrorDetails], document: Document, model: type[BaseModel]
 ) -> Iterator[Problem]:
-    """Pydantic's findings (`error.errors()`), each at its place in the file; of very many, the first."""
+    """Convert pydantic's errors (`error.errors()`) to Problems.
+
+    Of more than `MAX_FILE_PROBLEMS` errors, the last Problem has the number of those that are omitted.
+    """
     placed = [(_place(detail, document.data), detail) for detail in details[:MAX_FILE_PROBLEMS]]
-    for path, same in groupby(placed, key=lambda found: found[0]):
+    for path, same in groupby(placed, key=lambda entry: entry[0]):
         yield from _problems(path, [detail for _, detail in same], document, model)
     if len(details) > MAX_FILE_PROBLEMS:
-        yield Problem(path=document.path, message=f"and {len(details) - MAX_FILE_PROBLEMS} problems more")
+        yield Problem(path=document.path, message=f"and {len(details) - MAX_FILE_PROBLEMS} more problems")
 
 
 def _problems(
     path: KeyPath, details: Sequence[ErrorDetails], document: Document, model: type[BaseModel]
 ) -> Iterator[Problem]:
-    wanted = list(dict.fromkeys(_EXPECTED[detail["type"]] for detail in details if detail["type"] in _EXPECTED))
-    if wanted:  # the members of a union complain one by one: it is one mistake
-        fix = boolean_fix(document, path, details[0]["input"]) if wanted == [_EXPECTED["bool_type"]] else None
-        hint = f"YAML 1.2 takes it for text; write {fix.instead}" if fix else None
-        yield document.problem(path, f"must be {' or '.join(wanted)}", hint=hint, fix=fix)
+    expected_kinds = list(dict.fromkeys(_EXPECTED[detail["type"]] for detail in details if detail["type"] in _EXPECTED))
+    if expected_kinds:  # each member of a union reports an error, but it is one mistake
+        fix = boolean_fix(document, path, details[0]["input"]) if expected_kinds == [_EXPECTED["bool_type"]] else None
+        hint = f"YAML 1.2 reads this as text; write {fix.instead}" if fix else None
+        yield document.problem(path, f"must be {' or '.join(expected_kinds)}", hint=hint, fix=fix)
     for detail in details:
         if detail["type"] not in _EXPECTED:
             yield _problem(path, detail, document, model)
@@ -124,7 +131,9 @@ def _problem(path: KeyPath, detail: ErrorDetails, document: Document, model: typ
             known = _fields_at(model, path[:-1])
             fix = key_fix(document, path, known)
             hint = _suggest(last, [fix.instead] if fix else known)
-            return document.problem(path, f"unknown key {shorten(last)!r}", hint=hint, at_key=True, fix=fix)
+            return document.problem(
+                path, f"unknown key {shorten(last, MAX_SHOWN_CHARS)!r}", hint=hint, at_key=True, fix=fix
+            )
         case "missing":
             hint = _ALLOW_ALL if last == "allow" else None
             return document.problem(path, f"the key {last!r} is missing", hint=hint, at_key=True)
@@ -137,14 +146,14 @@ def _problem(path: KeyPath, detail: ErrorDetails, document: Document, model: typ
             return document.problem(path, f"must be {expected}", hint=hint, fix=fix)
         case "string_pattern_mismatch" if name := _NAME.fullmatch(detail["ctx"]["pattern"]):
             first, others, most = name.groups()
-            text = f"must begin with one of {first}, and go on with at most {most} of {others}"
+            text = f"must begin with {first}, followed by at most {most} characters of {others}"
             return document.problem(path, text)
         case _:
             return document.problem(path, _sentence(detail))
 
 
 def _sentence(detail: ErrorDetails) -> str:
-    """Pydantic's message without its preamble."""
+    """Return pydantic's message without its prefix, in this project's style."""
     message = detail["msg"].removeprefix("Value error, ")
     if message.startswith("Input should be "):
         return "must be " + message.removeprefix("Input should be ")
@@ -152,7 +161,7 @@ def _sentence(detail: ErrorDetails) -> str:
 
 
 def _place(detail: ErrorDetails, data: Any) -> KeyPath:
-    """Where in the data a finding belongs: for a missing key, where it would stand."""
+    """Return the path of an error in the data; for a missing key, the path it would have."""
     loc = detail["loc"]
     if detail["type"] == "missing":
         return (*_data_path(loc[:-1], data), *loc[-1:])
@@ -160,33 +169,33 @@ def _place(detail: ErrorDetails, data: Any) -> KeyPath:
 
 
 def _data_path(loc: KeyPath, data: Any) -> KeyPath:
-    """Pydantic's location without the labels of union members, which stand in no file.
+    """Return pydantic's location without its labels of union members, which do not occur in the file.
 
-    A label may be equal to a key beside it: the reading that reaches the last part is the one that is meant.
+    A label may equal a key, so a location can be read in several ways: prefer one that reaches the last part.
     """
     return max(_readings(loc, data), key=lambda path: (path[-1:] == loc[-1:], len(path)))
 
 
-def _readings(loc: KeyPath, here: Any) -> Iterator[KeyPath]:
-    """Every way to walk down the data by some of the location's parts."""
+def _readings(loc: KeyPath, value: Any) -> Iterator[KeyPath]:
+    """Yield every path through the data that uses some of the location's parts, in order."""
     if not loc:
         yield ()
         return
     part, rest = loc[0], loc[1:]
-    listed = isinstance(here, list) and isinstance(part, int) and part < len(here)
-    if listed or (isinstance(here, dict) and part in here):
-        for reading in _readings(rest, here[part]):
+    is_item = isinstance(value, list) and isinstance(part, int) and part < len(value)
+    if is_item or (isinstance(value, dict) and part in value):
+        for reading in _readings(rest, value[part]):
             yield (part, *reading)
-    yield from _readings(rest, here)
+    yield from _readings(rest, value)
 
 
 def _fields_at(model: type[BaseModel], path: KeyPath) -> list[str]:
-    """The keys that may stand at a path of a model."""
-    here: list[type[BaseModel]] = [model]
+    """Return the keys that a model allows at a path."""
+    models: list[type[BaseModel]] = [model]
     for part in path:
-        fields = [_field(candidate, part) for candidate in here] if isinstance(part, str) else []
-        here = [found for info in fields if info for found in _models_in(info.annotation)] or here
-    return [info.alias or name for found in here for name, info in found.model_fields.items()]
+        fields = [_field(candidate, part) for candidate in models] if isinstance(part, str) else []
+        models = [inner for info in fields if info for inner in _models_in(info.annotation)] or models
+    return [info.alias or name for candidate in models for name, info in candidate.model_fields.items()]
 
 
 def _field(model: type[BaseModel], key: str) -> FieldInfo | None:
@@ -203,7 +212,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 def _suggest(word: str, known: Sequence[str]) -> str | None:
     if close := _closest(word, known):
         return f"did you mean {close!r}?"
-    return f"known here: {', '.join(known)}" if known and len(known) <= 40 else None
+    return f"valid keys: {', '.join(known)}" if known and len(known) <= 40 else None
 
 
 def _closest(word: str, known: Iterable[str]) -> str | None:

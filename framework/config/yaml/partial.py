@@ -1,4 +1,4 @@
-"""Reads the valid parts of data that is invalid as a whole."""
+"""Merges the valid parts of an otherwise invalid document into a valid one."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from framework.config.yaml.document import KeyPath
 
 JsonObject = dict[str, Any]
 _MAX_ITEMS = 1000
-"""Items of a list that are tried one by one when the list as a whole is invalid."""
+"""Length up to which the items of an invalid list are tried one by one."""
 
 
 def merge_valid(
     model: type[BaseModel], base: JsonObject, data: Mapping[str, Any], item_by_item: Collection[str] = ()
 ) -> tuple[JsonObject, list[KeyPath]]:
-    """A valid base, with those parts of other data that are valid too, and the places of those that are not.
+    """Merge the valid parts of `data` into `base`; return the result and the paths of the invalid parts.
 
     Args:
-        model: what both are data of.
-        base: as `model_dump(mode="json", by_alias=True)` gives it.
-        data: the keys to take over.
-        item_by_item: dotted keys of lists, of which single items may be left out.
+        model: the model that validates both.
+        base: valid data, as `model_dump(mode="json", by_alias=True)` returns it.
+        data: the values to merge.
+        item_by_item: dotted keys of lists whose invalid items may be dropped one by one.
     """
-    unread: list[KeyPath] = []
+    invalid: list[KeyPath] = []
 
-    def take(base: JsonObject, path: KeyPath, value: Any) -> JsonObject:
-        whole = _replaced(base, path, value)
-        if _is_valid(model, whole):
-            return whole
+    def merge(base: JsonObject, path: KeyPath, value: Any) -> JsonObject:
+        merged = _replaced(base, path, value)
+        if _is_valid(model, merged):
+            return merged
         key = ".".join(map(str, path))
         if isinstance(value, dict) and isinstance(get_dotted(base, key), dict):
             for part, item in value.items():
-                base = take(base, (*path, part), item)
+                base = merge(base, (*path, part), item)
             return base
         if isinstance(value, list) and len(value) <= _MAX_ITEMS and key in item_by_item:
             valid = [_is_valid(model, _replaced(base, path, [item])) for item in value]
-            unread.extend((*path, index) for index, fits in enumerate(valid) if not fits)
+            invalid.extend((*path, index) for index, fits in enumerate(valid) if not fits)
             return _replaced(base, path, [item for item, fits in zip(value, valid, strict=True) if fits])
-        unread.append(path)
+        invalid.append(path)
         return base
 
     for key, value in data.items():
-        base = take(base, (key,), value)
-    return base, unread
+        base = merge(base, (key,), value)
+    return base, invalid
 
 
 def get_dotted(data: Mapping[str, Any], key: str) -> Any:
-    """What stands at a dotted key; None if nothing does."""
-    found: Any = data
+    """Return the value at a dotted key, or None."""
+    value: Any = data
     for part in key.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def _is_valid(model: type[BaseModel], data: JsonObject) -> bool:
@@ -65,7 +65,7 @@ def _is_valid(model: type[BaseModel], data: JsonObject) -> bool:
 
 
 def _replaced(data: JsonObject, path: KeyPath, value: Any) -> JsonObject:
-    """A copy with another value at a path."""
+    """Return a copy with the value at a path replaced."""
     first, rest = str(path[0]), path[1:]
     inner = data.get(first)
     below = _replaced(inner if isinstance(inner, dict) else {}, rest, value) if rest else value

@@ -68,7 +68,7 @@ def test_a_typical_file_is_read_whole() -> None:
             "asistant",
             "did you mean 'assistant'?",
         ),
-        ("routing: {zzz: 1}\n", 11, "zzz", "known here: priority, keywords, patterns, examples"),
+        ("routing: {zzz: 1}\n", 11, "zzz", "valid keys: priority, keywords, patterns, examples"),
     ],
 )
 def test_an_unknown_key_is_pointed_at_and_the_one_that_was_meant_is_named(
@@ -106,7 +106,7 @@ def test_a_missing_key_is_reported_at_the_key_around_it() -> None:
 
 
 def test_a_policy_without_allow_gets_the_fix() -> None:
-    fix = 'say which tools are allowed, for instance `allow: ["*"]` for all of them'
+    fix = 'list the allowed tools, or write `allow: ["*"]` to allow all'
     assert found("skill_policy: {deny: [x]}\n") == [(5, 1, "the key 'allow' is missing", fix)]
 
 
@@ -154,7 +154,7 @@ def test_another_version_of_the_format_is_refused() -> None:
             26,
             "not a linear-time regular expression: unclosed group",
         ),
-        ("name: A b\n", 7, "must begin with one of a-z, and go on with at most 63 of a-z0-9_-"),
+        ("name: A b\n", 7, "must begin with a-z, followed by at most 63 characters of a-z0-9_-"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_pointed_at(more: str, column: int, message: str) -> None:
@@ -245,7 +245,7 @@ agents.d/bad.yaml:11:39: not a linear-time regular expression: unclosed group
 agents.d/bad.yaml:12:1: the key 'allow' is missing
    12 | skill_policy:
       | ^
-      = say which tools are allowed, for instance `allow: ["*"]` for all of them
+      = list the allowed tools, or write `allow: ["*"]` to allow all
 agents.d/bad.yaml:14:27: invalid duration: write it as 500ms, 90s, 15m, 24h or 30d
    14 | runtime_policy: {timeout: 2 parsecs, max_steps: -1}
       |                           ^
@@ -255,7 +255,7 @@ agents.d/bad.yaml:14:49: must be greater than 0
 agents.d/bad.yaml:15:1: unknown key 'colour'
    15 | colour: red
       | ^
-      = known here: version, name, description, model, fallback_models, model_settings, protocol, instructions, \
+      = valid keys: version, name, description, model, fallback_models, model_settings, protocol, instructions, \
 inputs, examples, routing, executor, skill_policy, mcp_policy, runtime_policy, plan, sub_agents, conversation, \
 output_schema, hooks, telemetry"""
 
@@ -286,7 +286,7 @@ def test_a_message_does_not_repeat_the_value(more: str) -> None:
 def test_of_very_many_mistakes_the_first_are_shown_and_the_others_counted() -> None:
     many = problems("".join(f"unknown_{number}: 1\n" for number in range(20_000)))
     assert len(many) == MAX_FILE_PROBLEMS + 1
-    assert many[-1].message == f"and {20_000 - MAX_FILE_PROBLEMS} problems more"
+    assert many[-1].message == f"and {20_000 - MAX_FILE_PROBLEMS} more problems"
 
 
 def test_an_endless_key_is_cut() -> None:
