@@ -1,4 +1,4 @@
-"""Process settings: `agentsd.yaml`, and over it the environment (`AGENTSD_SECTION__KEY`)."""
+"""Process settings from `agentsd.yaml`; environment variables (`AGENTSD_SECTION__KEY`) override the file."""
 
 from __future__ import annotations
 
@@ -30,74 +30,73 @@ SETTINGS_FILE = "agentsd.yaml"
 ENV_PREFIX = "AGENTSD_"
 _MIN_KEY_CHARS = 16
 API_KEY_VARIABLE = "AGENTSD_API_KEY"
-"""The variable with the key that commands show to a server; the only one with our prefix that is no setting."""
+"""Variable with the key that commands send to a server; the only `AGENTSD_` variable that is not a setting."""
 EMPTY_SETTINGS = b"{}"
-"""What stands for a missing file: no key at all."""
+"""Content used in place of a missing file."""
 
 
 class ModelAlias(Frozen):
-    """A model under a name of your own."""
+    """A model with a name chosen by the project."""
 
     model: str
     """`provider/model`."""
     base_url: Annotated[str, AfterValidator(normalize_base_url)] | None = None
-    """Another server that speaks as the provider does, such as `http://127.0.0.1:8080/v1`."""
+    """Base URL of another server with the provider's API, such as `http://127.0.0.1:8080/v1`."""
     api_key: SecretStr | None = None
-    """Usually `${VARIABLE}`; missing: the provider's own variable."""
+    """API key, usually `${VARIABLE}`. Default: the provider's own environment variable."""
     capabilities: Capabilities | None = None
-    """What the model can do and costs, where that is not known or known wrongly."""
+    """Features and prices of the model; overrides what agentsd knows about it."""
 
 
 class ModelCallSettings(Frozen):
-    """How a model is asked that does not answer as it should."""
+    """Retries and cooldowns of model calls that fail."""
 
     max_retries: Annotated[int, Field(ge=0, le=20)] = 3
-    """Attempts after the first one, for each model."""
+    """Retries per model, after the first attempt."""
     backoff: Duration = Field(default=0.5, validate_default=False)
-    """The longest pause before the second attempt; it doubles with each attempt, and its length is up to chance."""
+    """Maximum pause before the first retry; it doubles with each retry. The actual pause is random (full jitter)."""
     max_backoff: Duration = Field(default=10.0, validate_default=False)
-    """The longest pause of all; what a provider asks for (`Retry-After`) may be longer."""
+    """Upper limit of the pause. A provider's `Retry-After` may exceed it."""
     cooldown_after: Annotated[int, Field(gt=0)] = 5
-    """Failures of one model in a row, whatever run they happen in, after which it is left alone for a while."""
+    """Consecutive failures of a model, across all runs, after which calls to it are suspended."""
     cooldown: Duration = Field(default=5.0, validate_default=False)
-    """How long, at first: it doubles with each failure after that, up to a minute."""
+    """Duration of the first suspension; it doubles with each further failure, up to a minute."""
 
 
 class RoutingSettings(Frozen):
-    """What the router falls back on."""
+    """How messages are routed when no agent's rules match."""
 
     model: str | None = None
-    """Chooses the agent, and how it works, where no rule matches: `provider/model`, or an alias. Missing: no model is
-    asked."""
+    """Model that chooses the agent and executor when no rule matches: `provider/model` or an alias. Default: none."""
     default_agent: AgentName | None = None
-    """Takes what no rule matches, and no model has chosen an agent for."""
+    """Agent for messages that no rule matches and for which no model chose an agent."""
 
 
 def _folder(text: str) -> str:
-    """A folder below the base path in its plain spelling; `.` is the base path itself."""
+    """Return a normalized path relative to the base path; `.` is the base path itself."""
     try:
         parts = split_path(text)
     except ToolError as error:
         raise ValueError(error.message) from None
     if parts[:1] == ("/",):
-        raise ValueError("a folder below base_path is meant: write it without the / at its beginning")
+        raise ValueError("path is absolute: write it relative to base_path, without the leading /")
     return "/".join(parts) or "."
 
 
 class ToolSettings(Frozen):
-    """Ceilings for the tools of all agents."""
+    """Limits for the tools of all agents."""
 
     base_path: str = "."
-    """File tools stay below it; relative to the project's root."""
+    """Base directory of the file tools, relative to the project's root."""
     unprotected: tuple[str, ...] = ()
-    """Globs, relative to `base_path`: hidden files that file tools may read, and protected ones they may write."""
+    """Globs, relative to `base_path`, of hidden files that tools may read and protected files that they may write."""
     write_below: tuple[Annotated[str, AfterValidator(_folder)], ...] | None = None
-    """Folders, relative to `base_path`, that file tools may write in. Missing: everywhere but in protected places."""
+    """Folders, relative to `base_path`, in which file tools may write. Default: everywhere except protected paths."""
     http: HttpLimits = HttpLimits()
-    """What tools may reach over HTTP; agents only narrow it."""
+    """Hosts and methods that tools may use over HTTP; agents can only restrict it further."""
 
     def narrowed_by(self, other: ToolSettings) -> ToolSettings:
-        """The same, but permitting only what the other permits as well."""
+        """Return settings that permit only what both permit."""
         if self is other or self == other:
             return self
         both = tuple(glob for glob in self.unprotected if glob in other.unprotected)
@@ -107,7 +106,7 @@ class ToolSettings(Frozen):
 
 
 def common_folders(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """The folders that lie in both selections of `write_below`; None, which stands for all, if both are None."""
+    """Return the folders that two values of `write_below` have in common; None means all folders."""
     if one is None or other is None:
         return other if one is None else one
     inner = [a if a == b or is_inside(split_path(a), b) else b for a in one for b in other if _overlap(a, b)]
@@ -119,76 +118,76 @@ def _overlap(one: str, other: str) -> bool:
 
 
 class ReloadSettings(Frozen):
-    """How edits go live."""
+    """When and how edits of the project's files take effect."""
 
     mode: Literal["tolerant", "strict"] = "tolerant"
-    """`strict`: one file that cannot be used keeps the whole edit from going live; at a start it ends the process."""
+    """`tolerant`: each valid file takes effect. `strict`: one invalid file rejects the whole edit, or the start."""
     gate: Literal["none", "tests"] = "none"
-    """`tests`: an edit goes live only if all the cases beside the agents pass (`agents.d/NAME.test.yaml`)."""
+    """`tests`: an edit takes effect only if the agents' cases pass (`agents.d/NAME.test.yaml`)."""
     quiet: Duration = Field(default=0.1, validate_default=False)
-    """How long files must be left alone before what they say goes live."""
+    """Time that files must remain unchanged before an edit takes effect."""
     removal_grace: Duration = Field(default=0.5, validate_default=False)
-    """How long a file or an agent must be gone before it is gone live."""
+    """Time that a file or an agent must be missing before it is removed."""
     widening_grace: Duration = Field(default=1.0, validate_default=False)
-    """How long files must be left alone when an agent may do more than before, or is new."""
+    """Time that files must remain unchanged if an agent is new or gains permissions."""
     reconcile: Duration = Field(default=2.0, validate_default=False)
-    """How often the files are looked at although nothing hinted at a change."""
+    """Interval of scans without any change event."""
 
 
 class TelemetrySettings(Frozen):
-    """Traces: what they may hold, and where the command line sends them. A program that embeds sends its own."""
+    """Content of traces, and where the command line sends them. Embedding programs configure their own export."""
 
     content: ContentMode | None = None
-    """Of prompts, arguments and results: `none` (the default), `redacted` or `full`; agents may only lower it."""
+    """Prompts, arguments and results in traces: `none` (default), `redacted` or `full`. Agents can only restrict it."""
     inbound: Inbound = "link"
-    """Trace context of HTTP requests: `link` runs to the caller's trace, join it as `parent`, or `ignore` it."""
+    """Trace context of HTTP requests: `link` runs to the caller's trace, use it as their `parent`, or `ignore` it."""
     otlp_endpoint: str | None = None
-    """Where OTLP over HTTP is taken, such as `http://127.0.0.1:6006`; missing: what OTEL_* variables say."""
+    """OTLP/HTTP endpoint, such as `http://127.0.0.1:6006`. Default: from the `OTEL_*` variables."""
     otlp_headers: dict[str, SecretStr] = {}
-    """Sent along, such as a key."""
+    """HTTP headers of the export, such as an API key."""
     service_name: str = "agentsd"
-    """What backends call this process; Phoenix takes it for the project."""
+    """Name of this process in tracing backends; Phoenix uses it as the project name."""
 
 
 class StoreSettings(Frozen):
-    """Where the command line and servers keep runs and conversations; programs say so when they open a runtime."""
+    """Where the command line and servers store runs and conversations. Programs pass a store to `Runtime.open`."""
 
     url: SecretStr = SecretStr("sqlite:///.agentsd/state.db")
-    """A file below the project's folder, or `postgresql://user@host/database` with the extra `postgres`."""
+    """SQLite file below the project's folder, or `postgresql://user@host/database` (needs the extra `postgres`)."""
     retention: Duration | None = Field(default=30 * 86400.0, validate_default=False)
-    """How long runs are kept after they have ended, with their events and traces; `null`: for ever. What was said in
-    a conversation is kept as long as that (`conversation.ttl` of its agent)."""
+    """How long finished runs are kept, with their events and traces; `null`: forever. Messages of a conversation are
+    kept as long as the conversation (its agent's `conversation.ttl`)."""
 
 
 def _check_key(key: SecretStr) -> SecretStr:
     text = key.get_secret_value()
     if len(text) < _MIN_KEY_CHARS or not (text.isascii() and text.isprintable()) or " " in text:
         raise ValueError(
-            f"a key is {_MIN_KEY_CHARS} or more visible ASCII characters, such as `openssl rand -hex 32` prints"
+            f"needs {_MIN_KEY_CHARS} or more visible ASCII characters: generate a key with `openssl rand -hex 32`"
         )
     return key
 
 
 class ServerSettings(Frozen):
-    """Where `agentsd serve` listens, and who may ask it."""
+    """Address, keys and limits of `agentsd serve`."""
 
     host: Annotated[str, Field(min_length=1, max_length=255)] = "127.0.0.1"
-    """An address or a name of this machine; one that others reach needs `api_keys`."""
+    """Address or name to listen on. One that other machines can reach requires `api_keys`."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8321
-    """0: any that is free."""
+    """TCP port; 0 selects a free one."""
     api_keys: tuple[Annotated[SecretStr, AfterValidator(_check_key)], ...] = ()
-    """Every request needs one of these (`Authorization: Bearer …`). None: only this machine may ask."""
+    """Keys, one of which every request must send (`Authorization: Bearer …`). Default: only this machine has access."""
     max_connections: Annotated[int, Field(ge=1)] = 500
-    """Open connections. At the limit, a new one replaces the oldest that has no request in progress."""
+    """Maximum of open connections. At the limit, a new one replaces the oldest that has no request in progress."""
     max_connections_per_address: Annotated[int, Field(ge=1)] = 200
-    """Of one client address (of IPv6, of one /64 network), likewise. Clients behind one proxy share its address."""
+    """The same for one client address (for IPv6, a /64 network). Clients behind a proxy share its address."""
     request_timeout: Duration = Field(default=10.0, validate_default=False)
-    """How long a request may take to arrive, headers and body, and a client may leave an answer unread; then its
+    """Time for a request to arrive completely, and for a client to continue reading a response; afterwards the
     connection is closed."""
 
 
 class Settings(BaseSettings):
-    """Everything that is not an agent's own. Files and variables that are wrong raise ConfigError."""
+    """All settings of a process. Invalid files and variables raise ConfigError."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -201,12 +200,12 @@ class Settings(BaseSettings):
     version: Annotated[int, Field(ge=1, le=1), BeforeValidator(check_version)] = 1
     """Version of this file format."""
     model: str = "offline"
-    """The model of agents that name none."""
+    """Model of agents that do not set one."""
     models: dict[str, ModelAlias] = {}
-    """Models under names of your own, for agent files."""
+    """Models with names chosen by the project, for use in agent files."""
     model_calls: ModelCallSettings = ModelCallSettings()
     locale: str = "en"
-    """Language of prompts where a request names none."""
+    """Language of prompts for requests that do not set one."""
     routing: RoutingSettings = RoutingSettings()
     tools: ToolSettings = ToolSettings()
     reload: ReloadSettings = ReloadSettings()
@@ -223,12 +222,12 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic-settings'
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic-settings'
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment wins over the file, which comes in as arguments."""
+        """Give the environment precedence over the file, whose keys are passed as arguments."""
         return env_settings, init_settings
 
     @classmethod
     def load(cls, root: Path) -> Settings:
-        """Read `agentsd.yaml` below the root, if there is one, and the environment; raises ConfigError."""
+        """Read `agentsd.yaml` in the root folder, if it exists, and the environment; raise ConfigError if invalid."""
         path = root / SETTINGS_FILE
         try:
             return cls.parse(path.read_bytes() if path.is_file() else EMPTY_SETTINGS)
@@ -237,9 +236,9 @@ class Settings(BaseSettings):
 
     @classmethod
     def parse(cls, source: bytes) -> Settings:
-        """What `agentsd.yaml` says, and over it the environment; raises ConfigError."""
+        """Parse the content of `agentsd.yaml`, and the environment; raise ConfigError if one is invalid."""
         if unknown := [*_unknown_variables(os.environ)]:
-            raise ConfigError("the environment is wrong", unknown)
+            raise ConfigError("invalid environment variable", unknown)
         try:
             document = read_document(SETTINGS_FILE, source)
         except DocumentError as error:
@@ -252,39 +251,39 @@ class Settings(BaseSettings):
     @classmethod
     def _validate(cls, document: Document, source: bytes) -> Settings:
         try:
-            # pydantic-settings takes arguments with an underscore as options of its own, such as `_env_file`
+            # pydantic-settings treats arguments with a leading underscore as its own options, such as `_env_file`
             settings = cls(**{key: value for key, value in document.data.items() if not key.startswith("_")})
         except ValidationError as error:
-            problems = [*_own_problems(document)]
+            problems = [*_underscore_problems(document)]
             for detail in error.errors(include_url=False):
                 problems.extend(_problems(detail, document))
             _raise_config_error(problems, source)
         except SettingsError as error:
-            raise ConfigError(f"the environment is wrong: {error}") from None
-        if problems := [*_own_problems(document)]:
+            raise ConfigError(f"invalid environment variable: {error}") from None
+        if problems := [*_underscore_problems(document)]:
             _raise_config_error(problems, source)
         return settings
 
 
 def _raise_config_error(problems: Iterable[Problem], source: bytes) -> NoReturn:
-    """Raise ConfigError; where the file holds a secret, its lines are not shown."""
-    found = mask_problems(sort_problems(problems), source)
-    from_file = any(problem.path == SETTINGS_FILE for problem in found)
-    raise ConfigError(f"{SETTINGS_FILE} cannot be used" if from_file else "the environment is wrong", found)
+    """Raise ConfigError, with secrets of the file removed from its problems."""
+    masked = mask_problems(sort_problems(problems), source)
+    from_file = any(problem.path == SETTINGS_FILE for problem in masked)
+    raise ConfigError(f"{SETTINGS_FILE} is invalid" if from_file else "invalid environment variable", masked)
 
 
-def _own_problems(document: Document) -> Iterator[Problem]:
+def _underscore_problems(document: Document) -> Iterator[Problem]:
     for key in document.data:
         if key.startswith("_"):
             yield document.problem((key,), f"unknown key {key!r}", at_key=True)
 
 
 def _problems(detail: ErrorDetails, document: Document) -> Iterator[Problem]:
-    """A finding at its place in the file, or at the variable that brought it in."""
+    """Yield the Problems of an error at its position in the file, or at the environment variable that caused it."""
     loc = detail["loc"]
     variables = [variable_name(loc[:length]) for length in range(len(loc), 0, -1)]
-    given = {name.upper() for name in os.environ}
-    variable = next((name for name in variables if name in given), None)
+    defined = {name.upper() for name in os.environ}
+    variable = next((name for name in variables if name in defined), None)
     if variable is None and (loc in document.marks or loc[:-1] in document.marks):
         yield from validation_problems([detail], document, Settings)
         return
@@ -297,7 +296,7 @@ def _problems(detail: ErrorDetails, document: Document) -> Iterator[Problem]:
 
 
 def variable_name(loc: tuple[str | int, ...]) -> str:
-    """The variable of the environment that a setting can come from."""
+    """Return the environment variable that sets a key."""
     return ENV_PREFIX + "__".join(str(part) for part in loc).upper()
 
 
@@ -305,4 +304,4 @@ def _unknown_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
     known = [variable_name((name,)) for name in Settings.model_fields]
     for name in sorted(environ):
         if name.startswith(ENV_PREFIX) and name != API_KEY_VARIABLE and name.split("__")[0].upper() not in known:
-            yield Problem(path=name, message=f"no such setting{did_you_mean(name.split('__')[0].upper(), known)}")
+            yield Problem(path=name, message=f"unknown setting{did_you_mean(name.split('__')[0].upper(), known)}")

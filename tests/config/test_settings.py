@@ -98,7 +98,7 @@ def test_what_is_wrong_in_the_file_is_named_with_its_place(
 ) -> None:
     error = refused(tmp_path, text)
     problem = only(error)
-    assert error.message == "agentsd.yaml cannot be used"
+    assert error.message == "agentsd.yaml is invalid"
     assert problem.place == place
     assert problem.message.startswith(message)
     assert hint in (problem.hint or "")
@@ -124,8 +124,8 @@ def test_a_file_without_permission_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "path", "message"),
     [
-        ("AGENTSD_MODLE", "x", "AGENTSD_MODLE", "no such setting; did you mean AGENTSD_MODEL"),
-        ("AGENTSD_TOPIC__X", "x", "AGENTSD_TOPIC__X", "no such setting"),
+        ("AGENTSD_MODLE", "x", "AGENTSD_MODLE", "unknown setting; did you mean AGENTSD_MODEL"),
+        ("AGENTSD_TOPIC__X", "x", "AGENTSD_TOPIC__X", "unknown setting"),
         ("AGENTSD_ROUTING__DEFALT_AGENT", "x", "AGENTSD_ROUTING__DEFALT_AGENT", "unknown key 'defalt_agent'"),
         ("AGENTSD_RELOAD__QUIET", "soon", "AGENTSD_RELOAD__QUIET", "invalid duration"),
         ("AGENTSD_MODELS", '{"fast": 5}', "AGENTSD_MODELS", "must be a mapping of keys"),
@@ -138,7 +138,7 @@ def test_what_is_wrong_in_the_environment_is_named_by_its_variable(
 ) -> None:
     monkeypatch.setenv(name, value)
     error = refused(tmp_path, text)
-    assert error.message == "the environment is wrong"
+    assert error.message == "invalid environment variable"
     assert only(error).path == path
     assert only(error).message.startswith(message)
 

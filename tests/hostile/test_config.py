@@ -119,7 +119,7 @@ BOMB = b"".join(b"a%d: &a%d [*a%d, *a%d]\n" % (n + 1, n + 1, n, n) for n in rang
         (b"a0: &a0 [x]\n" + BOMB, "anchors and aliases are not supported"),
         (b"<<: {version: 1}\n", "merge keys"),
         (agent("victim").encode() + b"name: other\n", "duplicate key"),
-        (b"version: 1\nname: victim\n" + b"#" * 10_000_000, "more than 1048576 bytes"),
+        (b"version: 1\nname: victim\n" + b"#" * 10_000_000, "larger than 1048576 bytes"),
         (DEEP, "nest"),
         (agent("victim", instructions="{template: ../../etc/passwd}").encode(), "there is no template"),
         (agent("victim", instructions="{template: /etc/passwd}").encode(), "there is no template"),
