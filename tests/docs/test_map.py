@@ -1,0 +1,45 @@
+"""AGENTS.md leads to the code: its paths exist, and its walk of a request names what a request passes through."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+from tests.support.walk import walk_of_one_run
+
+MAP = (ROOT / "AGENTS.md").read_text("utf-8")
+PACKAGE = ROOT / "framework"
+MODULE = re.compile(r"`([a-z_]+(?:/[a-z_]+)+)`")
+WALKS = re.findall(r"^### (.+?)\n(.*?)(?=^##)", MAP, re.MULTILINE | re.DOTALL)
+
+
+def modules(text: str) -> list[str]:
+    return MODULE.findall(text)
+
+
+def test_there_are_four_walks() -> None:
+    assert [title for title, _ in WALKS] == ["A request", "An edit", "A pause and its resume", "A plan"]
+
+
+@pytest.mark.parametrize(("title", "text"), WALKS)
+def test_every_module_of_a_walk_exists(title: str, text: str) -> None:
+    assert modules(text)
+    assert [name for name in modules(text) if not (PACKAGE / f"{name}.py").is_file()] == []
+
+
+def test_every_path_below_the_root_exists() -> None:
+    paths = re.findall(r"`((?:tests|docs)/[\w/.]+)`", MAP)
+    assert [path for path in paths if not (ROOT / path).exists() and path != "docs/design/"] == []
+
+
+async def _engine_modules(root: Path) -> set[str]:
+    return {name.removesuffix(".py") for name in (await walk_of_one_run(root)).below("engine/")}
+
+
+def test_the_walk_of_a_request_names_every_engine_module_that_a_run_enters(tmp_path: Path) -> None:
+    entered = asyncio.run(_engine_modules(tmp_path))
+    assert entered - set(modules(dict(WALKS)["A request"])) == set()
