@@ -10,7 +10,7 @@ In reading order; each module imports only from those below it:
     agents_api        `/agents`: the agents that are available.
     request_handling  Applies to every route: access check, size limit of request bodies, error responses.
     event_feed        Numbers configuration events, and keeps the last ones for clients that reconnect.
-    listen_socket     Binds the socket of the server, and explains why an address cannot be used.
+    listen_socket     Binds the socket of the server, and explains why an address is not available.
     access            Access control: requests need a key of `server.api_keys` or, without keys, must be local.
     connections       Limits the number of connections, and how long each may wait for its client.
     housekeeping      Periodic work on stored runs: resumes orphaned runs, expires decisions, prunes old runs.

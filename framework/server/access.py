@@ -1,4 +1,4 @@
-"""Who may ask. With `server.api_keys` whoever shows one of them; without, only programs on this machine."""
+"""Access control: requests need a key of `server.api_keys` or, without keys, must be local."""
 
 from __future__ import annotations
 
@@ -12,50 +12,51 @@ from pydantic import SecretStr
 
 from framework.server.errors import AccessDenied, Unauthenticated
 
-_OTHER_SITE = "pages of other sites may not ask; set server.api_keys, and send one"
+_OTHER_SITE = "requests from web pages of other sites are refused; set server.api_keys, and send a key"
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+))(?::[0-9]{1,5})?")
-"""A Host header: an address or a name, and a port. URL parsers accept more, each something else."""
+"""A Host header: an address or a name, and a port. URL parsers accept more, and disagree with each other."""
 
 AccessCheck = Callable[[Mapping[str, str], str | None], None]
-"""Is told a request's headers and its client's address; raises Unauthenticated or AccessDenied."""
+"""Called with the headers and the client's address. Raises Unauthenticated or AccessDenied."""
 
 
 def access_check(keys: Callable[[], Sequence[SecretStr]]) -> AccessCheck:
-    """Judges each request by the keys that hold at that moment."""
+    """Return a check that calls `keys` for each request, so that edits of the keys apply immediately."""
 
-    def admit(headers: Mapping[str, str], client: str | None) -> None:
-        if now := keys():
-            _check_key(headers.get("authorization", ""), now)
+    def check(headers: Mapping[str, str], client: str | None) -> None:
+        if current := keys():
+            _check_key(headers.get("authorization", ""), current)
         else:
             _check_local(headers, client)
 
-    return admit
+    return check
 
 
 def _check_key(authorization: str, keys: Sequence[SecretStr]) -> None:
-    scheme, _, given = authorization.partition(" ")
-    shown = _digest(given.strip())
-    known = [compare_digest(shown, _digest(key.get_secret_value())) for key in keys]  # all: no time tells which
-    if scheme.lower() != "bearer" or not any(known):
-        raise Unauthenticated("a key of this server is needed, as the header `Authorization: Bearer KEY`")
+    scheme, _, credential = authorization.partition(" ")
+    digest = _digest(credential.strip())
+    # All keys are compared, so that the response time does not depend on which one matches.
+    matches = [compare_digest(digest, _digest(key.get_secret_value())) for key in keys]
+    if scheme.lower() != "bearer" or not any(matches):
+        raise Unauthenticated("missing or invalid key: send a key of this server as `Authorization: Bearer KEY`")
 
 
 def _check_local(headers: Mapping[str, str], client: str | None) -> None:
-    """A web page that a person of this machine has open is not: it may send requests, but under names of its own."""
+    """Raise AccessDenied unless the client is a program on this machine. Web pages opened on it are refused."""
     if client is None or not is_loopback(client):
-        raise AccessDenied("only this machine may ask, for server.api_keys are not set")
+        raise AccessDenied("requests from other machines are refused because server.api_keys is not set")
     host = headers.get("host", "")
     if not _names_loopback(host):
-        raise AccessDenied("the Host header names another machine; ask for 127.0.0.1 or localhost, or set api_keys")
+        raise AccessDenied("the Host header names another machine; use 127.0.0.1 or localhost, or set server.api_keys")
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2] != host:
         raise AccessDenied(_OTHER_SITE)
-    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):  # of images and forms, without an Origin
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):  # images and forms send no Origin
         raise AccessDenied(_OTHER_SITE)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or a name, can only be this machine."""
+    """Return whether an address or a name always refers to this machine."""
     try:
         address = ip_address(host)
         return (getattr(address, "ipv4_mapped", None) or address).is_loopback
@@ -64,8 +65,8 @@ def is_loopback(host: str) -> bool:
 
 
 def _names_loopback(host: str) -> bool:
-    named = _HOST.fullmatch(host)
-    return named is not None and is_loopback(named[1] or named[2])
+    match = _HOST.fullmatch(host)
+    return match is not None and is_loopback(match[1] or match[2])
 
 
 def _digest(text: str) -> bytes:

@@ -1,4 +1,4 @@
-"""`/agents`: which agents there are."""
+"""`/agents`: the agents that are available."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from framework.server.schemas import AgentList
 
 
 def add_agent_routes(routes: APIRouter, runtime: Runtime) -> None:
-    """Add them, for a runtime."""
+    """Add the `/agents` route of a runtime."""
 
     @routes.get("/agents", response_model=AgentList)
     async def agents() -> object:
-        """The agents that can be used, by name."""
+        """Return the available agents, sorted by name."""
         generation = runtime.catalog.current
         return json_response(AgentList(generation=generation.number, agents=tuple(summarize_agents(generation))))

@@ -1,4 +1,4 @@
-"""The app that `agentsd serve` serves: the routes of a runtime, and what load balancers ask."""
+"""The FastAPI app of `agentsd serve`: the routes of a runtime, `/health` and `/ready`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from framework.types.errors import RequestError
 
 
 def create_app(runtime: Runtime, feed: ConfigFeed) -> FastAPI:
-    """The app; it has no pages of its own, for these would load what others wrote."""
+    """Create the app. It has no documentation pages, because these would load scripts from other sites."""
     admit = runtime_access_check(runtime)
     app = FastAPI(
         title="agentsd",
@@ -24,25 +24,25 @@ def create_app(runtime: Runtime, feed: ConfigFeed) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        # Its spans would be one for each health check, below whatever trace the client names; its logs quote requests.
+        # Tracing would add a span to any trace that a client names, even for health checks. Logs would quote requests.
         telemetry={"tracing": False, "logs": False},
     )
     app.include_router(build_routes(runtime, feed, admit))
 
     @app.api_route("/health", methods=["GET", "HEAD"], response_model=HealthResponse)
     async def health() -> object:
-        """The process answers."""
+        """Return 200 while the process is responsive."""
         return with_security_headers(json_response(HealthResponse()))
 
     @app.api_route("/ready", methods=["GET", "HEAD"], response_model=ReadinessResponse)
     async def ready(request: Request) -> object:
-        """200 if some agent can be served, else 503 and, for those who may ask, why."""
+        """Return 200 if at least one agent is available, else 503. Clients with access also get the problems."""
         current = runtime.catalog.current
-        problems = redact_problems(runtime.catalog.problems) if _may_ask(admit, request) else ()
-        found = ReadinessResponse(
+        problems = redact_problems(runtime.catalog.problems) if _has_access(admit, request) else ()
+        readiness = ReadinessResponse(
             ready=bool(current.agents), generation=current.number, agents=len(current.agents), problems=problems
         )
-        return with_security_headers(json_response(found, 200 if found.ready else 503))
+        return with_security_headers(json_response(readiness, 200 if readiness.ready else 503))
 
     @app.exception_handler(HTTPException)
     async def no_such_route(request: Request, error: HTTPException) -> Response:
@@ -51,7 +51,7 @@ def create_app(runtime: Runtime, feed: ConfigFeed) -> FastAPI:
     return app
 
 
-def _may_ask(admit: AccessCheck, request: Request) -> bool:
+def _has_access(admit: AccessCheck, request: Request) -> bool:
     try:
         check_access(admit, request)
     except RequestError:

@@ -1,4 +1,4 @@
-"""`/config`: what is live, what was, what the files would do now, and the way back."""
+"""`/config`: the live configuration, its history, a check of the files, and rollbacks."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ log = logging.getLogger(__name__)
 
 
 def add_config_routes(routes: APIRouter, runtime: Runtime) -> None:
-    """Add them, for a runtime."""
+    """Add the `/config` routes of a runtime."""
     catalog = runtime.catalog
 
     @routes.get("/config", response_model=LiveConfig)
     async def live_config() -> object:
-        """What is live, and what is wrong with the files."""
+        """Return the live generation and the problems of the files."""
         return json_response(LiveConfig.of(catalog))
 
     @routes.get("/config/history", response_model=ConfigHistory)
     async def config_history() -> object:
-        """The generations that are kept, the live one first."""
+        """Return the generations in the history, the live one first."""
         return json_response(ConfigHistory.of(catalog))
 
     @routes.post("/config/check", response_model=CheckedConfig)
     async def check_config() -> object:
-        """Read the files, and say what they would do; nothing goes live."""
+        """Read the files and return what they would change. Nothing is published."""
         return json_response(CheckedConfig.of(await catalog.preview()))
 
     @routes.post("/config/rollback", response_model=LiveConfig)
-    async def roll_back(wanted: Rollback, request: Request) -> object:
-        """Make an earlier generation live again; it stays until the files change once more."""
+    async def roll_back(rollback: Rollback, request: Request) -> object:
+        """Publish an earlier generation again. It stays live until the files change."""
         try:
-            await catalog.rollback(wanted.generation)
+            await catalog.rollback(rollback.generation)
         except ConfigError as error:
             raise NotUsable(error.message, error.problems) from None
         client = request.client.host if request.client else "a socket"
-        log.info("rolled back to generation %d, as %s asked", wanted.generation, client)
+        log.info("rolled back to generation %d, requested by %s", rollback.generation, client)
         return json_response(LiveConfig.of(catalog))

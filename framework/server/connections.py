@@ -1,4 +1,4 @@
-"""Limits on connections: how many there are, how many one address has, and how long each may wait for its client."""
+"""Limits the number of connections, in total and per address, and how long each may wait for its client."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from framework.config.settings import ServerSettings
 log = logging.getLogger(__name__)
 
 BACKLOG = 32
-"""Connections accepted in one turn of the event loop, before the limits below can close any of them."""
+"""Connections accepted in one turn of the event loop, before the limits below apply."""
 _RESERVED_FILES = 128 + 4 * BACKLOG
-"""Open files left for everything but connections: the store, sources, and connections that are just being closed."""
+"""Open files reserved for the store, tool servers, and connections that are being closed."""
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOG_INTERVAL_SECONDS = 60.0
-"""Pause between two log lines about the same shortage."""
+"""Minimum interval between log lines about a lack of open files."""
 _BUSY_RESPONSE = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
     b'content-length: 73\r\n\r\n{"error": {"code": "too_many_connections", "message": "try again later"}}'
@@ -33,22 +33,22 @@ _BUSY_RESPONSE = (
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What one server accepts."""
+    """The limits of one server."""
 
     total: int
     per_address: int
     request_seconds: float
-    """Within which a request must arrive, headers and body; and how long a client may leave a full buffer unread."""
+    """Time limit for a request to arrive, headers and body, and for a client to read a full send buffer."""
 
     @classmethod
     def of(cls, settings: ServerSettings) -> ConnectionLimits:
-        """The limits of the settings, lowered to what the process may open."""
+        """Return the limits in the settings, lowered to the limit of open files."""
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        room = settings.max_connections if files == resource.RLIM_INFINITY else max(files - _RESERVED_FILES, 16)
-        total = min(settings.max_connections, room)
+        available = settings.max_connections if files == resource.RLIM_INFINITY else max(files - _RESERVED_FILES, 16)
+        total = min(settings.max_connections, available)
         if total < settings.max_connections:
             log.warning(
-                "server.max_connections is %d, but only %d fit: the limit of open files is %d (ulimit -n)",
+                "server.max_connections is lowered from %d to %d: the limit of open files is %d (ulimit -n)",
                 settings.max_connections,
                 total,
                 files,
@@ -57,48 +57,50 @@ class ConnectionLimits:
 
 
 class Connections:
-    """The open connections of a server, the one that has waited longest first."""
+    """The open connections of a server, ordered by their last request, the oldest first."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self._open: dict[LimitedProtocol, str] = {}
-        self._of_address: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def admit(self, connection: LimitedProtocol, address: str) -> bool:
-        """Count a new connection. Where a limit is reached, it replaces the oldest one without a request in progress.
+        """Add a new connection. At a limit, it replaces the oldest idle one; at an address limit, one of that address.
 
         Returns:
-            Whether there is room. If not, the connection is not counted.
+            Whether the connection was added; False if every connection has a request in progress.
         """
-        own = self._of_address[address] >= self.limits.per_address
-        if (own or len(self._open) >= self.limits.total) and not self._replace_one(address if own else None):
+        is_address_full = self._counts[address] >= self.limits.per_address
+        if (is_address_full or len(self._open) >= self.limits.total) and not self._replace_one(
+            address if is_address_full else None
+        ):
             return False
         self._open[connection] = address
-        self._of_address[address] += 1
+        self._counts[address] += 1
         return True
 
     def remove(self, connection: LimitedProtocol) -> None:
-        """Count a connection no longer."""
+        """Remove a closed connection."""
         if (address := self._open.pop(connection, None)) is not None:
-            self._of_address[address] -= 1
-            if not self._of_address[address]:
-                del self._of_address[address]
+            self._counts[address] -= 1
+            if not self._counts[address]:
+                del self._counts[address]
 
     def mark_used(self, connection: LimitedProtocol) -> None:
-        """The connection has served a request: it is the last to be replaced."""
+        """Move a connection that has served a request to the end of the replacement order."""
         if (address := self._open.pop(connection, None)) is not None:
             self._open[connection] = address
 
     def _replace_one(self, address: str | None) -> bool:
-        for connection, its in self._open.items():
-            if connection.is_idle and address in (None, its):
+        for connection, client in self._open.items():
+            if connection.is_idle and address in (None, client):
                 connection.abort()
                 return True
         return False
 
 
 class LimitedProtocol(H11Protocol):
-    """uvicorn's protocol with deadlines: it has none for clients that neither finish a request nor read answers."""
+    """uvicorn's protocol with timeouts for clients that do not finish a request or do not read the response."""
 
     def __init__(self, connections: Connections, **options: Any) -> None:
         super().__init__(**options)
@@ -108,12 +110,12 @@ class LimitedProtocol(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """No request is being answered."""
+        """Whether no request is in progress."""
         cycle = cast("RequestResponseCycle | None", self.cycle)  # uvicorn declares it as always set
         return cycle is None or cycle.response_complete
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately."""
         self._connections.remove(self)
         self.transport.abort()
 
@@ -136,7 +138,7 @@ class LimitedProtocol(H11Protocol):
         self._watch()
 
     def pause_writing(self) -> None:
-        """The client leaves more unread than is buffered for it: its request stays unanswered, and keeps its place."""
+        """Start a timeout: the client does not read, so the send buffer is full."""
         super().pause_writing()
         self._unread = self.loop.call_later(self._connections.limits.request_seconds, self.abort)
 
@@ -147,11 +149,11 @@ class LimitedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         self._unwatch()
         self._connections.mark_used(self)
-        super().on_response_complete()  # may begin the next request, which has arrived already
+        super().on_response_complete()  # may start the next request, if it has arrived already
         self._watch()
 
     def _watch(self) -> None:
-        """Set the deadline while a request is due, from the first byte that is missing to the last."""
+        """Set the request timeout while a request is incomplete, and clear it otherwise."""
         if self.transport.is_closing() or not (self.is_idle or self.cycle.more_body):
             self._unwatch()
         elif self._deadline is None:
@@ -169,22 +171,22 @@ class LimitedProtocol(H11Protocol):
 
 
 def client_key(address: str) -> str:
-    """What counts as one client: an IPv4 address, or the /64 network of an IPv6 address, which one client may own."""
+    """Return the IPv4 address, or the /64 network of an IPv6 address, which is usually one client."""
     try:
-        known = ip_address(address)
+        ip = ip_address(address)
     except ValueError:
         return address
-    if not isinstance(known, IPv6Address):
+    if not isinstance(ip, IPv6Address):
         return address
-    return str(known.ipv4_mapped or IPv6Network((int(known), 64), strict=False))
+    return str(ip.ipv4_mapped or IPv6Network((int(ip), 64), strict=False))
 
 
 def protocol_class(limits: ConnectionLimits) -> type[asyncio.Protocol]:
-    """The class that uvicorn instantiates for each connection of one server."""
+    """Return the class that uvicorn instantiates for each connection of one server."""
     connections = Connections(limits)
 
     class Protocol(LimitedProtocol):
-        """Bound to the connections of this server."""
+        """`LimitedProtocol` with the connections of this server."""
 
         def __init__(self, **options: Any) -> None:
             super().__init__(connections, **options)
@@ -193,7 +195,7 @@ def protocol_class(limits: ConnectionLimits) -> type[asyncio.Protocol]:
 
 
 def file_limit_handler(loop: asyncio.AbstractEventLoop) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
-    """An exception handler for the loop. Reports a lack of open files once a minute: asyncio does at each attempt."""
+    """Return an exception handler for `loop` that logs a lack of open files once a minute, not at each attempt."""
     reported = -_LOG_INTERVAL_SECONDS
 
     def handle(running: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -203,6 +205,6 @@ def file_limit_handler(loop: asyncio.AbstractEventLoop) -> Callable[[asyncio.Abs
             running.default_exception_handler(context)
         elif loop.time() - reported >= _LOG_INTERVAL_SECONDS:
             reported = loop.time()
-            log.error("no connection can be accepted: %s; raise the limit of open files (ulimit -n)", error.strerror)
+            log.error("cannot accept connections: %s; raise the limit of open files (ulimit -n)", error.strerror)
 
     return handle

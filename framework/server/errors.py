@@ -1,4 +1,4 @@
-"""What goes wrong with a request, as an answer: `{"error": {"code": …, "message": …}}` and a status."""
+"""The errors of the API, and their JSON: `{"error": {"code": …, "message": …}}`."""
 
 from __future__ import annotations
 
@@ -10,56 +10,56 @@ from framework.types.errors import AgentsdError, ConfigError, RequestError
 from framework.types.redact import redact, redact_problem
 
 _NO_ROUTE = {
-    404: "there is nothing here; there are /health, /ready, and below /agent: agents, config, events",
-    405: "this method is not for this path; the header `Allow` names those that are",
+    404: "no such route; the routes are /health, /ready, /agent/agents, /agent/config and /agent/events",
+    405: "method not allowed for this route; see the header `Allow`",
 }
 
 
 class Unauthenticated(RequestError):
-    """The request has no key, or a wrong one."""
+    """The request has no key, or an invalid one."""
 
     code = "unauthenticated"
     http_status = 401
 
 
 class AccessDenied(RequestError):
-    """Whoever asks may not, with or without a key."""
+    """The client has no access, with or without a key."""
 
     code = "access_denied"
     http_status = 403
 
 
 class BodyTooLarge(RequestError):
-    """The request's body has more bytes than are read."""
+    """The request body exceeds the size limit."""
 
     code = "body_too_large"
     http_status = 413
 
 
 class TooManyStreams(RequestError):
-    """As many clients listen as may."""
+    """The limit of event streams is reached."""
 
     code = "too_many_streams"
     http_status = 503
 
 
 class NotUsable(ConfigError):
-    """What is asked for exists, but cannot be used now."""
+    """The requested resource exists, but is not usable now."""
 
     code = "not_usable"
     http_status = 409
 
 
 def error_body(error: AgentsdError) -> dict[str, Any]:
-    """The body that tells of an error; secrets in it are masked."""
-    told: dict[str, Any] = {"code": error.code, "message": redact(error.message)}
+    """Return the response body for an error, with secrets redacted."""
+    body: dict[str, Any] = {"code": error.code, "message": redact(error.message)}
     if isinstance(error, ConfigError):
-        told["problems"] = [redact_problem(problem).model_dump(exclude_none=True) for problem in error.problems]
-    return {"error": told}
+        body["problems"] = [redact_problem(problem).model_dump(exclude_none=True) for problem in error.problems]
+    return {"error": body}
 
 
 def status_error_body(status: int, message: str) -> dict[str, Any]:
-    """The body for a status that no error of ours stands behind; a message that only names it is made to help."""
+    """Return the response body for an HTTP status. A message that only names the status is replaced."""
     if status in _NO_ROUTE and message == HTTPStatus(status).phrase:
         message = _NO_ROUTE[status]
     codes = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
@@ -67,12 +67,12 @@ def status_error_body(status: int, message: str) -> dict[str, Any]:
 
 
 def validation_error(errors: Sequence[Mapping[str, Any]]) -> RequestError:
-    """The error of a request that does not fit its route; `errors` as pydantic lists them."""
-    told = []
+    """Return the error for an invalid request. `errors` are those of Pydantic."""
+    messages = []
     for error in errors:
         if error["type"] == "json_invalid":
-            told.append(f"the body is not JSON: {error['ctx']['error']}, at character {error['loc'][-1]}")
+            messages.append(f"the body is not JSON: {error['ctx']['error']}, at character {error['loc'][-1]}")
             continue
         place = ".".join(str(part) for part in error["loc"] if part != "body")
-        told.append(f"{place}: {error['msg']}" if place else "the body must be an object of JSON (application/json)")
-    return RequestError("the request does not fit: " + "; ".join(told))
+        messages.append(f"{place}: {error['msg']}" if place else "the body must be a JSON object (application/json)")
+    return RequestError("invalid request: " + "; ".join(messages))

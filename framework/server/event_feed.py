@@ -1,4 +1,4 @@
-"""What happens to the configuration, for those who listen: numbered, and the last ones kept for who was away."""
+"""Numbers configuration events, and keeps the last ones for clients that reconnect."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ MAX_EVENTS = 100
 
 @dataclass(frozen=True, slots=True)
 class FeedEvent:
-    """One event with its number, from 1."""
+    """An event with its number, starting at 1."""
 
     number: int
     data: dict[str, Any]
-    """As `wire` gives it, without secrets."""
+    """The event as wire data, with secrets redacted."""
 
 
 class ConfigFeed:
-    """Keeps the last events. Who listens asks for what is new: who is slow misses old ones, and holds up nobody."""
+    """Keeps the last `MAX_EVENTS` events. Listeners pull them, so a slow one misses events and delays no other."""
 
     def __init__(self) -> None:
         self._origin = token_hex(4)
-        """Tells the numbers of this process from those of one before it."""
+        """A random prefix of event ids, which separates this process from earlier ones."""
         self._events: deque[FeedEvent] = deque(maxlen=MAX_EVENTS)
         self._count = 0
         self._changed = asyncio.Event()
         self.closed = False
         self.listeners = 0
-        """How many ask for what is new, again and again."""
+        """The number of open event streams."""
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Count among the listeners while the context is open."""
+        """Count the caller as a listener while the context is open."""
         self.listeners += 1
         try:
             yield
@@ -54,7 +54,7 @@ class ConfigFeed:
         return self._count
 
     def add(self, event: ConfigReloaded | ConfigRejected) -> None:
-        """Take in an event; for `catalog.subscribe`."""
+        """Add an event. Pass this method to `catalog.subscribe`."""
         event = event.model_copy(update={"problems": redact_problems(event.problems)})
         if isinstance(event, ConfigReloaded):
             event = event.model_copy(update={"changes": redact_changes(event.changes)})
@@ -63,28 +63,31 @@ class ConfigFeed:
         self._wake()
 
     def close(self) -> None:
-        """Let everybody go who listens."""
+        """Close the feed, and end all streams."""
         self.closed = True
         self._wake()
 
     async def wait_after(self, number: int) -> Sequence[FeedEvent]:
-        """What is kept after an event, at least one; waits for it. Empty once the feed is closed."""
+        """Wait for events after `number`, and return those still kept. Return none once the feed is closed."""
         while not self.closed and self._count <= number:
             await self._changed.wait()
         return () if self.closed else [item for item in self._events if item.number > number]
 
     def id_of(self, item: FeedEvent) -> str:
-        """An event's id on the wire."""
+        """Return the id of an event on the wire."""
         return f"{self._origin}-{item.number}"
 
     def number_of(self, last_id: str | None) -> int:
-        """After which event a client goes on that saw this id last: one of another process gets all that is kept."""
+        """Return the number of the last event that a client has seen.
+
+        Without an id, that is the last event. An id of another process is 0: the client gets all kept events.
+        """
         if last_id is None:
             return self._count
         origin, _, number = last_id.partition("-")
-        known = origin == self._origin and number.isascii() and number.isdecimal() and len(number) < 20
-        return min(int(number), self._count) if known else 0
+        is_own = origin == self._origin and number.isascii() and number.isdecimal() and len(number) < 20
+        return min(int(number), self._count) if is_own else 0
 
     def _wake(self) -> None:
-        more, self._changed = self._changed, asyncio.Event()
-        more.set()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

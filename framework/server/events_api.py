@@ -1,4 +1,4 @@
-"""`/events`: what happens to the configuration, as server-sent events."""
+"""`/events`: configuration events as server-sent events."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ from framework.server.request_handling import check_access
 from framework.types.errors import RequestError
 
 _KEEPALIVE_SECONDS = 15.0
-"""After which a stream on which nothing happens says so: what is between may cut it otherwise."""
+"""Interval of comments on an idle stream, so that proxies do not close it."""
 MAX_STREAMS = 100
-"""Each holds a connection for as long as its client likes."""
+"""Limit of concurrent streams; each keeps a connection open."""
 _RETRY_FIELD = b"retry: 1000\n\n"
-"""How many milliseconds a client that lost the stream should wait before it asks again."""
+"""Reconnection delay of clients, in milliseconds."""
 
 
 def add_event_routes(routes: APIRouter, feed: ConfigFeed, admit: AccessCheck) -> None:
-    """Add them, for a feed; a client that is no longer admitted hears no more."""
+    """Add `/events` for a feed. The stream of a client that loses access ends."""
 
     @routes.get("/events", response_class=StreamingResponse)
     async def events(request: Request, last_event_id: Annotated[str | None, Header()] = None) -> StreamingResponse:
-        """`config_reloaded` and `config_rejected` from now on, or after the id in `Last-Event-ID`."""
+        """Stream `config_reloaded` and `config_rejected`, from now on or after the id in `Last-Event-ID`."""
         if feed.listeners >= MAX_STREAMS:
-            raise TooManyStreams(f"{MAX_STREAMS} clients listen already: ask again later, or GET /agent/config")
+            raise TooManyStreams(
+                f"too many event streams: {MAX_STREAMS} are open; retry later, or poll GET /agent/config"
+            )
         stream = _stream(feed, feed.number_of(last_event_id), lambda: check_access(admit, request))
         return _EventStream(feed, stream)
 
 
 class _EventStream(StreamingResponse):
-    """Whoever gets it counts as a listener, until they go or are let go."""
+    """A response that counts its client as a listener until the stream ends."""
 
     media_type = "text/event-stream"
 
@@ -51,7 +53,7 @@ class _EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _stream(feed: ConfigFeed, number: int, admitted: Callable[[], None]) -> AsyncIterator[bytes]:
+async def _stream(feed: ConfigFeed, number: int, check: Callable[[], None]) -> AsyncIterator[bytes]:
     yield _RETRY_FIELD
     while not feed.closed:
         try:
@@ -62,7 +64,7 @@ async def _stream(feed: ConfigFeed, number: int, admitted: Callable[[], None]) -
             continue
         for item in items:
             try:
-                admitted()
+                check()
             except RequestError:
                 return
             number = item.number

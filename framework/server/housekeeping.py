@@ -1,4 +1,4 @@
-"""What a server does about runs that nobody asks for: left behind by a process that ended, waiting or kept too long."""
+"""Periodic work on stored runs: resumes orphaned runs, expires decisions, prunes old runs."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ _PRUNE_INTERVAL_SECONDS = 3600.0
 
 @asynccontextmanager
 async def housekeeping(runtime: Runtime, retention: float | None = None) -> AsyncIterator[None]:
-    """Look after the runs in the store while the context is open, at once and every few seconds.
+    """Run the periodic work while the context is open, starting immediately.
 
     Args:
-        runtime: with the store.
-        retention: seconds for which runs are kept once they have ended; none: for ever.
+        runtime: the runtime with the store.
+        retention: seconds to keep runs after they have ended; None keeps them forever.
     """
-    work = [
+    tasks = [
         asyncio.create_task(_repeat(_RECOVERY_INTERVAL_SECONDS, lambda: _recover_runs(runtime))),
         asyncio.create_task(_repeat(_PRUNE_INTERVAL_SECONDS, lambda: _prune(runtime, retention))),
     ]
     try:
         yield
     finally:
-        for task in work:
+        for task in tasks:
             task.cancel()
-        await asyncio.wait(work)
+        await asyncio.wait(tasks)
 
 
-async def _repeat(every: float, job: Callable[[], Awaitable[None]]) -> None:
+async def _repeat(interval: float, job: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await job()
-        except AgentsdError as error:  # the store may be back the next time
-            log.warning("runs in the store could not be looked after: %s", error.message)
+        except AgentsdError as error:  # the store may be available again at the next attempt
+            log.warning("housekeeping failed: %s", error.message)
         except Exception:
-            log.exception("runs in the store could not be looked after")
-        await asyncio.sleep(every)
+            log.exception("housekeeping failed")
+        await asyncio.sleep(interval)
 
 
 async def _recover_runs(runtime: Runtime) -> None:
     if resumed := await runtime.resume_orphans():
-        log.info("resumed what another process has left: %s", ", ".join(resumed))
+        log.info("resumed orphaned runs: %s", ", ".join(resumed))
     await runtime.expire()
 
 
@@ -58,6 +58,6 @@ async def _prune(runtime: Runtime, retention: float | None) -> None:
     now = time.time()
     pruned = await runtime.store.prune(None if retention is None else now - retention, now)
     if pruned.runs or pruned.conversations:
-        log.info("deleted what is kept no longer: %d runs, %d conversations", pruned.runs, pruned.conversations)
+        log.info("pruned %d runs, %d conversations", pruned.runs, pruned.conversations)
     if pruned.freed_bytes:
-        log.info("the store's file is %.1f MB smaller", pruned.freed_bytes / 1e6)
+        log.info("the store file shrank by %.1f MB", pruned.freed_bytes / 1e6)

@@ -1,4 +1,4 @@
-"""The socket that a server listens on: where, for whom, and what to say when that cannot be."""
+"""Binds the socket of the server, and explains why an address is not available."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from framework.types.errors import AgentsdError, ConfigError
 
 
 class CannotListen(AgentsdError):
-    """Nothing can listen at that address now."""
+    """The address is in use, or not permitted."""
 
     code = "cannot_listen"
 
 
 @contextmanager
 def bind_socket(settings: ServerSettings) -> Iterator[socket.socket]:
-    """Take the address of the settings; whoever is handed the socket accepts connections.
+    """Bind a socket to the address in the settings, and close it at the end. The caller accepts connections.
 
     Raises:
-        ConfigError: others could reach it, and no key is set; or there is no such address.
-        CannotListen: it is in use, or may not be used.
+        ConfigError: the address is reachable from other machines and no key is set, or it does not resolve.
+        CannotListen: the address is in use, or not permitted.
     """
     family, address = _resolve_address(settings)
     if not is_loopback(address[0]) and not settings.api_keys:
         raise ConfigError(
-            f"others could reach {address[0]}, and whoever does may roll back what is served: set server.api_keys "
-            f"(or AGENTSD_SERVER__API_KEYS), or listen on 127.0.0.1"
+            f"{address[0]} is reachable from other machines: set server.api_keys (AGENTSD_SERVER__API_KEYS), or listen "
+            f"on 127.0.0.1"
         )
     with closing(socket.socket(family, socket.SOCK_STREAM)) as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -44,7 +44,7 @@ def bind_socket(settings: ServerSettings) -> Iterator[socket.socket]:
 
 
 def server_url(host: str, port: int) -> str:
-    """Where a server that listens at this address is asked from this machine."""
+    """Return the URL at which programs on this machine reach a server with this address."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -56,10 +56,10 @@ def server_url(host: str, port: int) -> str:
 
 def _resolve_address(settings: ServerSettings) -> tuple[socket.AddressFamily, tuple[str, int]]:
     try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError):
-        raise ConfigError(f"server.host: there is no address {settings.host!r} on this machine") from None
-    family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+        raise ConfigError(f"server.host: {settings.host!r} is not an address of this machine") from None
+    family, _, _, _, address = min(addresses, key=lambda one: one[0] != socket.AF_INET)
     return family, (str(address[0]), int(address[1]))
 
 
@@ -67,10 +67,12 @@ def _bind_error(error: OSError, settings: ServerSettings) -> str:
     where = f"{settings.host}, port {settings.port}"
     match error.errno:
         case errno.EADDRINUSE:
-            return f"{where} is in use: choose another with --port or server.port, or stop what listens there"
+            return (
+                f"{where} is in use: choose another port with --port or server.port, or stop the program that uses it"
+            )
         case errno.EACCES:
-            return f"{where} may not be used by this user: ports below 1024 are for root"
+            return f"{where}: permission denied; ports below 1024 require root"
         case errno.EADDRNOTAVAIL:
             return f"{where} is not an address of this machine"
         case _:
-            return f"{where} cannot be listened on: {error.strerror}"
+            return f"cannot listen on {where}: {error.strerror}"

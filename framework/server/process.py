@@ -1,4 +1,4 @@
-"""`agentsd serve`: a runtime and its server as one process, from the first signal to the last request."""
+"""`agentsd serve`: runs a runtime and its HTTP server until a signal stops them."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from framework.server.housekeeping import housekeeping
 from framework.server.listen_socket import bind_socket, server_url
 
 _DRAIN_SECONDS = 20
-"""How long requests that are under way may still take when the server is to stop."""
+"""Time limit for requests in progress when the server stops."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _OnStarted = Callable[[str, Runtime], None]
-"""Is told the server's URL once it can be asked."""
+"""Called with the server's URL and the runtime once the server accepts requests."""
 
 
 async def serve(root: str | Path, settings: Settings, started: _OnStarted) -> None:
-    """Serve a project until SIGTERM or SIGINT; then requests under way are finished, and plugins torn down.
+    """Serve a project until SIGTERM or SIGINT. Then finish the requests in progress and tear down the plugins.
 
     Args:
-        root: the project's folder, or its one file.
-        settings: where to listen, and where runs are kept; who may ask, the files say at each moment.
-        started: is told the server's URL once it can be asked.
+        root: the project's folder, or its single agent file.
+        settings: the address to listen on, and the store. API keys come from the live settings instead.
+        started: called with the server's URL and the runtime once the server accepts requests.
 
     Raises:
-        ConfigError: the settings cannot be used, nothing may go live, or others could reach it without a key.
-        CannotListen: the address is in use.
+        ConfigError: the settings or files are invalid, or the address is reachable from other machines without keys.
+        CannotListen: the address is in use or not permitted.
         StoreError: the store cannot be opened.
     """
     store = settings.store.url.get_secret_value()
@@ -48,18 +48,18 @@ async def serve(root: str | Path, settings: Settings, started: _OnStarted) -> No
             async with Runtime.open(root, store=store) as runtime, housekeeping(runtime, settings.store.retention):
                 await _Server(runtime, bound, limits, stopping, started).serve([bound])
         except asyncio.CancelledError:
-            if not stopping.asked:
+            if not stopping.requested:
                 raise
 
 
 class _Stopping:
-    """What signals do: the first stops what is there to be stopped, each further one does not wait for it."""
+    """Signal handlers: the first signal calls `stop`, each further one cancels the task without waiting."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         task = asyncio.current_task()
         assert task is not None
-        self._abandon = task.cancel
+        self._cancel = task.cancel
         self.stop: Callable[[], object] = task.cancel
 
     def __enter__(self) -> _Stopping:
@@ -72,29 +72,29 @@ class _Stopping:
             asyncio.get_running_loop().remove_signal_handler(number)
 
     def _on_signal(self) -> None:
-        first, self.asked = not self.asked, True
-        (self.stop if first else self._abandon)()
+        first, self.requested = not self.requested, True
+        (self.stop if first else self._cancel)()
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, but it leaves signals to us, and listeners to events do not keep it from ending."""
+    """uvicorn's server without its signal handlers. Event streams do not delay its shutdown."""
 
     def __init__(
         self, runtime: Runtime, bound: socket.socket, limits: ConnectionLimits, stopping: _Stopping, started: _OnStarted
     ) -> None:
         self._bound = bound
         self._feed = ConfigFeed()
-        self._forget = runtime.catalog.subscribe(self._feed.add)
-        self._tell: Callable[[], None] = lambda: started(server_url(*bound.getsockname()[:2]), runtime)
+        self._unsubscribe = runtime.catalog.subscribe(self._feed.add)
+        self._report_started: Callable[[], None] = lambda: started(server_url(*bound.getsockname()[:2]), runtime)
         super().__init__(
             uvicorn.Config(
                 create_app(runtime, self._feed),
                 lifespan="off",
-                http=protocol_class(limits),  # on h11, which bounds headers; httptools, used where installed, does not
+                http=protocol_class(limits),  # h11 limits header sizes; httptools, which uvicorn prefers, does not
                 backlog=BACKLOG,
                 ws="none",
-                log_config=None,  # the log is the command line's
-                log_level="error",  # what anybody may send that is no HTTP is not for it
+                log_config=None,  # the command line configures logging
+                log_level="error",  # invalid HTTP from clients must not fill the log
                 server_header=False,
                 timeout_graceful_shutdown=_DRAIN_SECONDS,
             )
@@ -106,15 +106,15 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are for `_Stopping`: uvicorn would take them, and raise them again once it has ended."""
+        """Do nothing: `_Stopping` handles signals. uvicorn would handle them and raise them again at its end."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._bound.listen(socket.SOMAXCONN)  # asyncio takes one number for the queue and for what it accepts at once
-        self._tell()
+        self._bound.listen(socket.SOMAXCONN)  # asyncio uses one number for the queue and for accepts per turn
+        self._report_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._feed.close()
-        self._forget()
+        self._unsubscribe()
         await super().shutdown(sockets)

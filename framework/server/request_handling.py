@@ -1,4 +1,4 @@
-"""What holds for every route, wherever it is mounted: who may ask, how much is read, how a failure is told."""
+"""Applies to every route, in any app: access check, size limit of request bodies, error responses."""
 
 from __future__ import annotations
 
@@ -29,45 +29,45 @@ _MAX_BODY_BYTES = 64 * 1024
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-def guarded_route(admit: AccessCheck, trace_context: Callable[[], Inbound]) -> type[APIRoute]:
-    """The class of routes that only those reach who are admitted.
+def guarded_route(check: AccessCheck, trace_context: Callable[[], Inbound]) -> type[APIRoute]:
+    """Return a route class that checks access before each request.
 
     Args:
-        admit: who may ask.
-        trace_context: how a request's `traceparent` is used; called for each request.
+        check: the access check.
+        trace_context: returns how a request's `traceparent` is used; called for each request.
     """
 
-    class Endpoint(APIRoute):
-        """A route whose failures are told in our form, whatever app it is part of."""
+    class GuardedRoute(APIRoute):
+        """A route that returns errors in the format of this API, in any app."""
 
         def get_route_handler(self) -> _Handler:
             handle = super().get_route_handler()
 
-            async def handle_admitted(request: Request) -> Response:
+            async def handle_checked(request: Request) -> Response:
                 try:
-                    check_access(admit, request)
+                    check_access(check, request)
                     with apply_inbound(request.headers.getlist("traceparent"), trace_context()):
                         return with_security_headers(await handle(Request(request.scope, _limit_body(request))))
-                except Exception as error:  # noqa: BLE001 - told to the client, and a fault of ours to the log
+                except Exception as error:  # noqa: BLE001 - sent to the client; internal errors are also logged
                     return with_security_headers(error_response(error, request))
 
-            return handle_admitted
+            return handle_checked
 
-    return Endpoint
-
-
-def check_access(admit: AccessCheck, request: Request) -> None:
-    """Raise AccessDenied or Unauthenticated unless this client may ask."""
-    admit(request.headers, request.client.host if request.client else None)
+    return GuardedRoute
 
 
-def json_response(reply: BaseModel, status: int = 200) -> JSONResponse:
-    """A reply without secrets."""
-    return JSONResponse(redacted_json(reply), status)
+def check_access(check: AccessCheck, request: Request) -> None:
+    """Raise AccessDenied or Unauthenticated if the client of a request has no access."""
+    check(request.headers, request.client.host if request.client else None)
+
+
+def json_response(body: BaseModel, status: int = 200) -> JSONResponse:
+    """Return a JSON response with secrets redacted."""
+    return JSONResponse(redacted_json(body), status)
 
 
 def error_response(error: Exception, request: Request) -> Response:
-    """The answer to a request that failed."""
+    """Return the response to a request that failed."""
     if isinstance(error, RequestValidationError):
         error = validation_error(error.errors())
     if isinstance(error, HTTPException) and isinstance(error.__cause__, BodyTooLarge):
@@ -78,26 +78,26 @@ def error_response(error: Exception, request: Request) -> Response:
     if isinstance(error, HTTPException):
         return JSONResponse(status_error_body(error.status_code, str(error.detail)), error.status_code, error.headers)
     log.error("%s %s failed: %s", request.method, request.url.path, places(error))
-    return JSONResponse(status_error_body(500, "the server has a fault; its log says where"), 500)
+    return JSONResponse(status_error_body(500, "internal error; see the log of the server"), 500)
 
 
 def with_security_headers(response: Response) -> Response:
-    """Nothing on the way may keep an answer, or take it for something else."""
+    """Forbid caching and content sniffing of a response, and return it."""
     response.headers["cache-control"] = "no-store"
     response.headers["x-content-type-options"] = "nosniff"
     return response
 
 
 def _limit_body(request: Request) -> Receive:
-    """The request's body, as long as it is no longer than may be."""
-    read = 0
+    """Return a receive function that raises BodyTooLarge once a body exceeds the limit."""
+    size = 0
 
     async def receive() -> Message:
-        nonlocal read
+        nonlocal size
         message = await request.receive()
-        read += len(message.get("body", b""))
-        if read > _MAX_BODY_BYTES:
-            raise BodyTooLarge(f"the body has more than {_MAX_BODY_BYTES} bytes")
+        size += len(message.get("body", b""))
+        if size > _MAX_BODY_BYTES:
+            raise BodyTooLarge(f"the request body exceeds {_MAX_BODY_BYTES} bytes")
         return message
 
     return receive

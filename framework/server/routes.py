@@ -1,4 +1,4 @@
-"""The routes of one runtime, in one router; a module for each kind of resource."""
+"""The router with all routes of a runtime, below `/agent`. Each resource has its own module."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _PREFIX = "/agent"
 
 
 def router(runtime: Runtime, *, guarded: bool = True) -> APIRouter:
-    """The routes below `/agent`, for `app.include_router`.
+    """Return the routes below `/agent`, for `app.include_router`.
 
     Args:
-        runtime: what they serve. It must be open for as long as the app is.
-        guarded: ask for one of `server.api_keys`, or without any for a client on this machine. If false, the app that
-            the router is part of decides who may ask.
+        runtime: the runtime to serve. It must stay open as long as the app runs.
+        guarded: require one of `server.api_keys` or, if there are none, a client on this machine. If False, the app
+            must check access itself.
     """
     feed = ConfigFeed()
     runtime.catalog.subscribe(feed.add)
@@ -31,20 +31,20 @@ def router(runtime: Runtime, *, guarded: bool = True) -> APIRouter:
 
 
 def build_routes(runtime: Runtime, feed: ConfigFeed, admit: AccessCheck) -> APIRouter:
-    """The same, with a feed that whoever made it can close."""
-    made = APIRouter(
+    """Return the routes with an event feed that the caller can close."""
+    router = APIRouter(
         prefix=_PREFIX, route_class=guarded_route(admit, lambda: runtime.settings.telemetry.inbound), tags=["agentsd"]
     )
-    add_agent_routes(made, runtime)
-    add_config_routes(made, runtime)
-    add_event_routes(made, feed, admit)
-    return made
+    add_agent_routes(router, runtime)
+    add_config_routes(router, runtime)
+    add_event_routes(router, feed, admit)
+    return router
 
 
 def runtime_access_check(runtime: Runtime) -> AccessCheck:
-    """By the keys of the runtime's settings, as they are at each request."""
+    """Return an access check that uses the live `server.api_keys` at each request."""
     return access_check(lambda: runtime.settings.server.api_keys)
 
 
 def _allow_all(headers: Mapping[str, str], client: str | None) -> None:
-    """The app around the routes has decided."""
+    """Accept every request: the app around the routes checks access."""

@@ -1,4 +1,4 @@
-"""What the server says, as data: the JSON of each route. Secrets are masked on the way out, by `masked`."""
+"""The request and response bodies of the routes. `redacted_json` redacts secrets before they are sent."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ _R = TypeVar("_R", bound="ResponseModel")
 
 
 class ResponseModel(BaseModel):
-    """Immutable data; a client passes over what a newer server says besides."""
+    """The base of response bodies. Immutable; clients ignore unknown fields of newer servers."""
 
     model_config = ConfigDict(frozen=True, defer_build=True, extra="ignore", hide_input_in_errors=True)
 
 
 class LiveConfig(ResponseModel):
-    """What is live."""
+    """The live configuration."""
 
     generation: int
     digest: str
     at: datetime | None
-    """When it went live."""
+    """The time of publication."""
     trigger: Trigger | None
-    """Why it did."""
+    """The cause of the publication."""
     held: bool
-    """A rollback holds back what the files say, until they change once more."""
+    """Whether the current files are ignored because of a rollback, until they change again."""
     agents: tuple[str, ...]
     stale: tuple[str, ...]
-    """The agents that are served in their last good version: their files cannot be used now."""
+    """The agents whose files are invalid, and whose last good versions are live."""
     problems: tuple[Problem, ...]
-    """What is wrong with the files as they were last read, whether or not they went live."""
+    """Errors and warnings of the files that were last read, even if they were rejected."""
 
     @classmethod
     def of(cls, catalog: Catalog) -> LiveConfig:
-        """What a catalog holds now."""
+        """Return the live configuration of a catalog."""
         current, last = catalog.current, catalog.history.last
         return cls(
             generation=current.number,
@@ -59,7 +59,7 @@ class LiveConfig(ResponseModel):
 
 
 class PastConfig(ResponseModel):
-    """A generation that is live or was."""
+    """A generation that is or was live."""
 
     generation: int
     digest: str
@@ -67,13 +67,13 @@ class PastConfig(ResponseModel):
     trigger: Trigger
     live: bool
     changes: tuple[Change, ...]
-    """What it changed when it went live."""
+    """The changes against the generation before it."""
     unusable: tuple[str, ...] = ()
-    """The files that could not be used; where there was one, their last good version was live."""
+    """The invalid files. Their last good versions, if any, were live."""
 
     @classmethod
     def of(cls, entry: HistoryEntry, live: int) -> PastConfig:
-        """An entry of the history, where a generation of this number is live."""
+        """Return a history entry. `live` is the number of the live generation."""
         return cls(
             generation=entry.number,
             digest=entry.digest,
@@ -86,33 +86,33 @@ class PastConfig(ResponseModel):
 
 
 class ConfigHistory(ResponseModel):
-    """The generations that are kept, the live one first."""
+    """The generations in the history, the live one first."""
 
     generations: tuple[PastConfig, ...]
 
     @classmethod
     def of(cls, catalog: Catalog) -> ConfigHistory:
-        """What a catalog keeps."""
+        """Return the history of a catalog."""
         live = catalog.current.number
         return cls(generations=tuple(PastConfig.of(entry, live) for entry in catalog.history)[::-1])
 
 
 class CheckedConfig(ResponseModel):
-    """What the files would do if they were read now. Plugins are loaded but not set up, and no case is run."""
+    """The result of a check of the files. Plugins are loaded but not set up, and no test case runs."""
 
     outcome: ReloadOutcome
-    """`applied`: all of them can be used; `partial`: some; `rejected`: nothing goes live; `unchanged`."""
+    """`applied`: all files are valid; `partial`: some are; `rejected`: nothing would be published; `unchanged`."""
     held: bool
-    """A rollback holds these files back: nothing goes live before they change once more."""
+    """Whether the files are ignored because of a rollback, until they change again."""
     digest: str
     agents: tuple[str, ...]
-    """Those that would be served."""
+    """The names of the agents that would be live."""
     changes: tuple[Change, ...]
     problems: tuple[Problem, ...]
 
     @classmethod
     def of(cls, preview: Preview) -> CheckedConfig:
-        """What was found."""
+        """Return the result of a preview."""
         candidate = preview.candidate
         return cls(
             outcome=preview.outcome,
@@ -125,7 +125,7 @@ class CheckedConfig(ResponseModel):
 
 
 class Rollback(BaseModel):
-    """Which generation is to be live again."""
+    """The generation to publish again."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -133,45 +133,45 @@ class Rollback(BaseModel):
 
 
 class AgentList(ResponseModel):
-    """The agents that can be used."""
+    """The available agents."""
 
     generation: int
     agents: tuple[AgentSummary, ...]
 
 
 class HealthResponse(ResponseModel):
-    """The process answers."""
+    """The response of `/health`."""
 
     status: str = "ok"
 
 
 class ReadinessResponse(ResponseModel):
-    """Whether some agent can be served."""
+    """Whether at least one agent is available."""
 
     ready: bool
     generation: int
     agents: int
     problems: tuple[Problem, ...] = ()
-    """Only for those who may ask for more."""
+    """Empty for clients without access."""
 
 
-def redacted_json(reply: BaseModel) -> dict[str, Any]:
-    """A reply as JSON data, without what looks like a secret."""
-    told: dict[str, Any] = redact_data(reply.model_dump(mode="json", exclude_none=True))
-    return told
+def redacted_json(body: BaseModel) -> dict[str, Any]:
+    """Return a response body as JSON data, with secrets redacted."""
+    data: dict[str, Any] = redact_data(body.model_dump(mode="json", exclude_none=True))
+    return data
 
 
 def redact_changes(changes: Sequence[Change]) -> tuple[Change, ...]:
-    """Changes without secrets, and without any value of a key that is named as secrets are, or below one."""
-    return tuple(_masked_change(change) for change in changes)
+    """Redact secrets in changes, and every value at or below a key that is named like a secret."""
+    return tuple(_redact_change(change) for change in changes)
 
 
 def redact_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Findings without secrets that somebody wrote into a file."""
+    """Redact secrets in problems."""
     return tuple(redact_problem(problem) for problem in problems)
 
 
-def _masked_change(change: Change) -> Change:
+def _redact_change(change: Change) -> Change:
     before, after = change.before, change.after
     for name in change.key.split("."):
         before, after = redact_data({name: before})[name], redact_data({name: after})[name]

@@ -61,9 +61,9 @@ def test_without_keys_programs_of_this_machine_may_ask(client: str, headers: dic
 @pytest.mark.parametrize(
     ("client", "headers", "message"),
     [
-        ("192.0.2.1", {"host": "127.0.0.1"}, "only this machine"),
-        ("localhost.example.com", {"host": "127.0.0.1"}, "only this machine"),
-        (None, {"host": "127.0.0.1"}, "only this machine"),
+        ("192.0.2.1", {"host": "127.0.0.1"}, "requests from other machines"),
+        ("localhost.example.com", {"host": "127.0.0.1"}, "requests from other machines"),
+        (None, {"host": "127.0.0.1"}, "requests from other machines"),
         ("127.0.0.1", {"host": "evil.example.com:8321"}, "Host header"),
         ("127.0.0.1", {"host": "127.0.0.1.evil.example.com"}, "Host header"),
         ("127.0.0.1", {"host": "localhost.evil.example.com"}, "Host header"),
@@ -79,11 +79,11 @@ def test_without_keys_programs_of_this_machine_may_ask(client: str, headers: dic
         ("127.0.0.1", {"host": "local\thost"}, "Host header"),
         ("127.0.0.1", {"host": "localhost\\evil"}, "Host header"),
         ("127.0.0.1", {"host": "localhost:8321:1"}, "Host header"),
-        ("127.0.0.1", {"host": "localhost:8321", "sec-fetch-site": "cross-site"}, "other sites"),
-        ("127.0.0.1", {"host": "localhost:8321", "sec-fetch-site": "same-site"}, "other sites"),
-        ("127.0.0.1", {"host": "127.0.0.1:8321", "origin": "http://evil.example.com"}, "other sites"),
-        ("127.0.0.1", {"host": "127.0.0.1:8321", "origin": "http://127.0.0.1:3000"}, "other sites"),
-        ("127.0.0.1", {"host": "127.0.0.1:8321", "origin": "null"}, "other sites"),
+        ("127.0.0.1", {"host": "localhost:8321", "sec-fetch-site": "cross-site"}, "pages of other sites"),
+        ("127.0.0.1", {"host": "localhost:8321", "sec-fetch-site": "same-site"}, "pages of other sites"),
+        ("127.0.0.1", {"host": "127.0.0.1:8321", "origin": "http://evil.example.com"}, "pages of other sites"),
+        ("127.0.0.1", {"host": "127.0.0.1:8321", "origin": "http://127.0.0.1:3000"}, "pages of other sites"),
+        ("127.0.0.1", {"host": "127.0.0.1:8321", "origin": "null"}, "pages of other sites"),
     ],
 )
 def test_without_keys_nobody_else_may_ask(client: str | None, headers: dict[str, str], message: str) -> None:

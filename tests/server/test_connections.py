@@ -150,5 +150,5 @@ def test_a_lack_of_open_files_is_reported_once_and_passes(server: Served) -> Non
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (FILES, FILES))
     assert server.get("/health") == {"status": "ok"}
     assert server.stop() == 0
-    told = [line for line in server.said if "no connection can be accepted: Too many open files" in line]
+    told = [line for line in server.said if "cannot accept connections: Too many open files" in line]
     assert (len(told), len(server.said) < 20) == (1, True), server.said

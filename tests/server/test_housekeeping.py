@@ -90,7 +90,7 @@ def test_a_run_that_another_process_has_left_is_resumed_by_itself(
                 run = await only_run(tmp_path, "completed")
                 assert run.tool_calls == 1
                 assert server.stop() == 0
-            assert any(f"resumed what another process has left: {run.run_id}" in line for line in server.said)
+            assert any(f"resumed orphaned runs: {run.run_id}" in line for line in server.said)
 
     asyncio.run(main())
 

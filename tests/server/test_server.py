@@ -208,15 +208,15 @@ def test_a_client_that_was_away_gets_what_it_missed(server: Served, tmp_path: Pa
             "application/json",
             "the body is not JSON: Expecting property name enclosed in double quotes, at character 1",
         ),
-        (b"[]", "application/json", "must be an object of JSON"),
-        (b'{"generation": 1}', "text/plain", "must be an object of JSON"),
+        (b"[]", "application/json", "must be a JSON object"),
+        (b'{"generation": 1}', "text/plain", "must be a JSON object"),
         (b'{"generation": true}', "application/json", "generation: "),
         (b'{"generation": "1"}', "application/json", "generation: "),
         (b'{"generation": 0}', "application/json", "generation: "),
         (b'{"generation": 1, "x": 1}', "application/json", "x: "),
         (b"[" * 60_000, "application/json", ""),
         (b"\xff\xfe", "application/json", ""),
-        (b"", "application/json", "must be an object of JSON"),
+        (b"", "application/json", "must be a JSON object"),
     ],
 )
 def test_a_body_that_does_not_fit_is_400_in_our_form(
@@ -255,7 +255,7 @@ def test_other_paths_and_methods_are_told_in_our_form(still: Served) -> None:
         response = still.ask(method, path)
         assert (response.status_code, response.json()["error"]["code"]) == (status, code)
         assert response.headers["cache-control"] == "no-store"
-        assert ("there are /health" if status == 404 else "`Allow`") in response.json()["error"]["message"]
+        assert ("the routes are /health" if status == 404 else "`Allow`") in response.json()["error"]["message"]
     assert still.ask("DELETE", "/agent/config").headers["allow"] == "GET"
 
 
@@ -350,8 +350,8 @@ def test_a_port_that_is_in_use_is_told(tmp_path: Path) -> None:
         done = agentsd("serve", "--port", str(port), cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr == (
-        f"error: 127.0.0.1, port {port} is in use: choose another with --port or server.port, or stop what listens "
-        "there\n"
+        f"error: 127.0.0.1, port {port} is in use: choose another port with --port or server.port, or stop "
+        "the program that uses it\n"
     )
 
 
@@ -359,7 +359,7 @@ def test_a_port_that_is_in_use_is_told(tmp_path: Path) -> None:
     ("arguments", "code", "message"),
     [
         (("--host", "0.0.0.0"), 78, "set server.api_keys"),
-        (("nowhere",), 2, "there is no nowhere"),
+        (("nowhere",), 2, "no such file or folder: nowhere"),
     ],
 )
 def test_what_it_cannot_serve_at_is_told(tmp_path: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
