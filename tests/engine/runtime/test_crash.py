@@ -61,7 +61,7 @@ async def crash_and_resume(root: Path, world: World, saves: int, answer: Decisio
         found.in_flight = set(_in_flight(await store.load_run(left[0].run_id)))
         result = await runtime.resume(left[0].run_id, {})
         while result.status == "paused":
-            assert all("outcome is unknown" in asked.reason for asked in result.pending)
+            assert all("whether it took effect is unknown" in asked.reason for asked in result.pending)
             found.asked |= {asked.arguments["n"] for asked in result.pending}
             result = await runtime.resume(result.run_id, {asked.id: answer for asked in result.pending})
     found.result = result

@@ -218,7 +218,7 @@ def test_a_tool_that_is_another_one_now_is_asked_about_again(tmp_path: Path, sto
     async def body(runtime: Runtime) -> None:
         again = await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
         assert again.status == "paused"
-        assert "not what it was" in again.pending[0].reason
+        assert "has changed since approval" in again.pending[0].reason
         assert shop.did == []
         result = await runtime.resume(first.run_id, {again.pending[0].id: Approve()})
         assert result.status == "completed"
@@ -393,7 +393,7 @@ def test_closing_a_runtime_leaves_its_runs_to_be_resumed(tmp_path: Path, store_u
         (orphan,) = await runtime.orphans()
         assert (orphan.run_id, orphan.status) == (runs[0], "running")
         asked = await runtime.resume(orphan.run_id, {})
-        assert "outcome is unknown" in asked.pending[0].reason
+        assert "whether it took effect is unknown" in asked.pending[0].reason
         result = await runtime.resume(orphan.run_id, {asked.pending[0].id: Respond(text="it hung")})
         assert [made.result for made in result.tool_calls] == ["nothing there", "it hung"]
         assert await runtime.orphans() == []
