@@ -1,6 +1,6 @@
-"""What of prompts, arguments and results may stand in a trace: nothing, unless the operator wants it.
+"""Converts prompts, arguments and results to span attributes, as far as settings allow; by default nothing.
 
-It is JSON that stays whole when it is cut: backends drop what they cannot parse.
+Structured content is JSON that remains valid when it is shortened, because backends drop JSON that they cannot parse.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from framework.types.text import shorten
 from framework.types.trace import AttributeValue
 
 PART_CHARS = 4096
-"""Of one text in a message."""
+"""Limit for one text of a message."""
 ATTRIBUTE_CHARS = 32_768
-"""Of one attribute: of a longer conversation the middle is left out."""
+"""Limit for one attribute; the middle of a longer conversation is omitted."""
 _MESSAGE_CHARS = ATTRIBUTE_CHARS // 2 - 2
-"""Of one message: of more calls than that the first are shown."""
+"""Limit for one message; the last of its parts are omitted if it is longer."""
 TEXT, JSON = "text/plain", "application/json"
 _CAPTURE_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CAPTURE_VALUES = frozenset({"true", "1", "span_only", "span_and_event"})
@@ -31,7 +31,7 @@ ContentAttributes = dict[str, AttributeValue]
 
 
 def content_mode(settings: ContentMode | None, environ: Mapping[str, str]) -> ContentMode:
-    """The process's mode: the settings', else that of OpenTelemetry's own variable."""
+    """Return the mode from the settings, or else from OpenTelemetry's standard variable."""
     if settings is not None:
         return settings
     return "full" if environ.get(_CAPTURE_VARIABLE, "").lower() in _CAPTURE_VALUES else "none"
@@ -39,31 +39,31 @@ def content_mode(settings: ContentMode | None, environ: Mapping[str, str]) -> Co
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Makes attributes of content, as far as the mode allows."""
+    """Converts content to span attributes, as far as the mode allows."""
 
     mode: ContentMode = "none"
     secrets: tuple[str, ...] = ()
-    """The operator's own: in no mode shown."""
+    """Secrets of the operator, which are masked in every mode."""
 
     def __bool__(self) -> bool:
-        """Whether anything may be recorded at all."""
+        """Return whether any content may be recorded."""
         return self.mode != "none"
 
     def restricted_to(self, mode: ContentMode | None) -> Content:
-        """The same, or less."""
+        """Return a converter for the stricter of the two modes."""
         if mode is None or CONTENT_MODES.index(mode) >= CONTENT_MODES.index(self.mode):
             return self
         return Content(mode, self.secrets)
 
     def request(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> ContentAttributes:
-        """What a model is asked."""
+        """Return the attributes of a model request: messages and tool definitions."""
         recorded = self._conversation(names.INPUT_MESSAGES, [self._message(message) for message in messages])
         if tools:
-            told = [
+            definitions = [
                 {"type": "function", "name": t.name, "description": t.description, "parameters": t.parameters}
                 for t in tools
             ]
-            text = _dumps(told)
+            text = _dumps(definitions)
             if len(text) <= ATTRIBUTE_CHARS:
                 recorded[names.TOOL_DEFINITIONS] = self._safe(text)
             else:
@@ -71,68 +71,68 @@ class Content:
         return recorded
 
     def reply(self, message: Message, finish_reason: str) -> ContentAttributes:
-        """What it answered; Phoenix shows no answer without a finish reason."""
+        """Return the attributes of a model's reply. Phoenix does not display a reply without a finish reason."""
         return self._conversation(names.OUTPUT_MESSAGES, [{**self._message(message), "finish_reason": finish_reason}])
 
     def arguments(self, arguments: Mapping[str, Any]) -> ContentAttributes:
-        """Arguments of a tool call."""
+        """Return the attributes of a tool call's arguments."""
         recorded = self.input(dict(arguments))
         return {names.TOOL_ARGUMENTS: recorded[names.INPUT], **recorded}
 
     def result(self, output: Any) -> ContentAttributes:
-        """Result of a tool call."""
+        """Return the attributes of a tool call's result."""
         recorded = self.output(output)
         text = recorded[names.OUTPUT]
         return {names.TOOL_RESULT: _dumps(text) if isinstance(output, str) else text, **recorded}
 
     def input(self, value: Any) -> ContentAttributes:
-        """Input of a span: text, or JSON data."""
+        """Return the input of a span: text or JSON."""
         text, kind = (self._text(value), TEXT) if isinstance(value, str) else (self._data(value), JSON)
         return {names.INPUT: text, names.INPUT_TYPE: kind}
 
     def output(self, value: Any) -> ContentAttributes:
-        """Output of a span: text, or JSON data."""
+        """Return the output of a span: text or JSON."""
         text, kind = (self._text(value), TEXT) if isinstance(value, str) else (self._data(value), JSON)
         return {names.OUTPUT: text, names.OUTPUT_MIME: kind}
 
-    def turn(self, news: Sequence[Message], reply: Message) -> ContentAttributes:
-        """Input and output of one model turn.
+    def turn(self, new_messages: Sequence[Message], reply: Message) -> ContentAttributes:
+        """Return the input and output of one model turn.
 
         Args:
-            news: messages since the previous turn: the user's message, or tool results.
+            new_messages: messages since the previous turn: the user's message, or tool results.
             reply: the model's message; its tool calls are written as `tool({"argument": value})`.
         """
-        read = "\n".join(self._text(message.content) for message in news if message.content)
+        received = "\n".join(self._text(message.content) for message in new_messages if message.content)
         calls = [f"{call.tool}({self._data(call.arguments)})" for call in reply.tool_calls]
-        said = "\n".join([*filter(None, [self._text(reply.content)]), *calls])
+        answered = "\n".join([*filter(None, [self._text(reply.content)]), *calls])
         return {
-            names.INPUT: shorten(read, PART_CHARS),
+            names.INPUT: shorten(received, PART_CHARS),
             names.INPUT_TYPE: TEXT,
-            names.OUTPUT: shorten(said, PART_CHARS),
+            names.OUTPUT: shorten(answered, PART_CHARS),
             names.OUTPUT_MIME: TEXT,
         }
 
     def text(self, name: str, value: str) -> ContentAttributes:
-        """Text as an attribute of its own."""
+        """Return a single text attribute."""
         return {name: self._text(value)}
 
     def _conversation(self, name: str, messages: Sequence[dict[str, Any]]) -> ContentAttributes:
-        """As JSON: the first and the last messages, as many as there is room for."""
-        whole = [_dumps(message) for message in messages]
+        """Return messages as JSON: the first one, and as many of the last ones as fit into `ATTRIBUTE_CHARS`."""
+        full_texts = [_dumps(message) for message in messages]
         texts = [
             text if len(text) <= _MESSAGE_CHARS else _dumps(_fit_message(message))
-            for text, message in zip(whole, messages, strict=True)
+            for text, message in zip(full_texts, messages, strict=True)
         ]
-        room = ATTRIBUTE_CHARS - sum(map(len, texts[:1]))
-        kept: list[str] = []
+        remaining = ATTRIBUTE_CHARS - sum(map(len, texts[:1]))
+        last: list[str] = []
         for text in reversed(texts[1:]):
-            room -= len(text) + 1
-            if room < 0:
+            remaining -= len(text) + 1
+            if remaining < 0:
                 break
-            kept.append(text)
-        is_whole = len(kept) == len(texts[1:]) and texts == whole
-        recorded: ContentAttributes = {name: self._safe("[" + ",".join([*texts[:1], *reversed(kept)]) + "]")}
-        return recorded if is_whole else {**recorded, names.TRUNCATED: True}
+            last.append(text)
+        is_complete = len(last) == len(texts[1:]) and texts == full_texts
+        recorded: ContentAttributes = {name: self._safe("[" + ",".join([*texts[:1], *reversed(last)]) + "]")}
+        return recorded if is_complete else {**recorded, names.TRUNCATED: True}
 
     def _message(self, message: Message) -> dict[str, Any]:
         return {"role": message.role, "parts": [*self._parts(message)]}
@@ -151,7 +151,7 @@ class Content:
             yield {"type": "tool_call", "id": call.id, "name": call.tool, "arguments": arguments}
 
     def _text(self, text: str) -> str:
-        """Cut; first to twice the length, so that no half of a secret stands at the end."""
+        """Mask and shorten a text. It is cut to twice the limit first, so that no secret is cut before it is masked."""
         shown = redact(text[: 2 * PART_CHARS]) if self.mode == "redacted" else text
         return self._safe(shorten(shown, PART_CHARS))
 
@@ -162,22 +162,22 @@ class Content:
         return self._safe(text)
 
     def _safe(self, text: str) -> str:
-        """Without the operator's secrets, and of characters that can be sent."""
+        """Mask the operator's secrets and replace characters that cannot be encoded."""
         for secret in self.secrets:
             text = text.replace(secret, MASK)
         return text.encode("utf-8", "replace").decode()
 
 
 def _fit_message(message: dict[str, Any]) -> dict[str, Any]:
-    """A message with as many of its parts as there is room for."""
-    room = _MESSAGE_CHARS - len(_dumps({**message, "parts": []}))
-    kept: list[Any] = []
+    """Return the message with as many of its parts as fit into `_MESSAGE_CHARS`."""
+    remaining = _MESSAGE_CHARS - len(_dumps({**message, "parts": []}))
+    parts: list[Any] = []
     for part in message["parts"]:
-        room -= len(_dumps(part)) + 2
-        if room < 0:
+        remaining -= len(_dumps(part)) + 2
+        if remaining < 0:
             break
-        kept.append(part)
-    return {**message, "parts": kept}
+        parts.append(part)
+    return {**message, "parts": parts}
 
 
 def _dumps(value: Any) -> str:

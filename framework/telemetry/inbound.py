@@ -1,4 +1,4 @@
-"""Trace context of a request that comes in over HTTP: what a run makes of its caller's `traceparent`."""
+"""Applies the trace context of an incoming HTTP request to the runs it starts."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _linked: ContextVar[str] = ContextVar("agentsd_caller", default="")
 
 @contextmanager
 def apply_inbound(headers: Sequence[str], mode: Inbound) -> Iterator[None]:
-    """Apply a request's trace context to what is started inside.
+    """Apply a request's trace context to the runs that are started inside this context.
 
     Args:
-        headers: its `traceparent` headers. Anything but one valid header counts as none; `tracestate` and baggage are
-            never read.
-        mode: `ignore` the header; `link` runs, which keep traces and sampling of their own; or make it the `parent`:
+        headers: the request's `traceparent` headers. They are ignored unless there is exactly one and it is valid;
+            `tracestate` and baggage are never read.
+        mode: `ignore` the header; `link` runs to it, with their own traces and sampling; or use it as their `parent`:
             runs join the caller's trace, and its sampled flag decides whether they are recorded.
     """
-    around = trace.get_current_span().get_span_context()
-    if mode == "ignore" or around.is_valid or len(headers) != 1:  # a valid one: the host has read the header itself
+    active = trace.get_current_span().get_span_context()
+    if mode == "ignore" or active.is_valid or len(headers) != 1:  # if valid, the host has already applied the header
         yield
         return
     remote = TraceContextTextMapPropagator().extract({"traceparent": headers[0]}, Context())
@@ -47,5 +47,5 @@ def apply_inbound(headers: Sequence[str], mode: Inbound) -> Iterator[None]:
 
 
 def linked_caller() -> str:
-    """`traceparent` of the request that started this run and is to be linked; empty if there is none."""
+    """Return the `traceparent` of the request to which runs are linked, or an empty string."""
     return _linked.get()

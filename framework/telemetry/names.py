@@ -1,4 +1,4 @@
-"""Names of spans and attributes. `gen_ai.*` follows the OpenTelemetry GenAI conventions 1.41, `agentsd.*` is ours."""
+"""Names of spans and attributes. `gen_ai.*` follows the OpenTelemetry GenAI conventions 1.41; `agentsd.*` is custom."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import MappingProxyType
 TRACER = "agentsd"
 
 PROVIDER_NAMES = MappingProxyType({"gemini": "gcp.gemini", "mistral": "mistral_ai"})
-"""Providers that the conventions call something else than model names do."""
+"""Provider names of the conventions, where they differ from those in model names."""
 
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"
@@ -46,7 +46,7 @@ PROMPT_NAME = "gen_ai.prompt.name"
 TOKEN_TYPE = "gen_ai.token.type"
 MCP_METHOD = "mcp.method.name"
 
-# Content: only where `Content` lets it through.
+# Content: recorded only if `Content` allows it.
 INPUT = "input.value"
 INPUT_TYPE = "input.mime_type"
 OUTPUT = "output.value"
@@ -75,9 +75,9 @@ RUN_OUTCOME = "agentsd.run.outcome"
 RUN_STEPS = "agentsd.run.steps"
 RUN_COST = "agentsd.run.cost_usd"
 RESUMED = "agentsd.run.resumed_from"
-"""Id of the trace in which the run was before: not every backend shows links."""
+"""Trace id of the part of the run before the pause; not every backend displays span links."""
 WAITING_FOR = "agentsd.waiting_for"
-"""Tools that wait for a human: names, so it is recorded whatever `telemetry.content` is."""
+"""Names of tools that wait for a decision; not content, so recorded in every mode."""
 LINK_TYPE = "agentsd.link.type"
 ROUTE_MODE = "agentsd.route.mode"
 ROUTE_AGENT = "agentsd.route.agent"
@@ -98,7 +98,7 @@ CALL_COST = "agentsd.model.cost_usd"
 MODEL_ATTEMPT = "agentsd.model.attempt"
 MODEL_ATTEMPTS = "agentsd.model.attempts"
 MLFLOW_COST = "mlflow.llm.cost"
-"""Cost of a call as MLflow reads it, as JSON; without it MLflow only knows the models of its own price list."""
+"""Cost of a call as JSON for MLflow, which otherwise knows only the models of its own price list."""
 MODEL_FALLBACK = "agentsd.model.fallback"
 TOOL_RISK = "agentsd.tool.risk"
 TOOL_ATTEMPTS = "agentsd.tool.attempts"

@@ -1,4 +1,4 @@
-"""A stored trace in the JSON form of OTLP, which backends and collectors take as a file."""
+"""Converts a stored trace to OTLP JSON, which backends and collectors can import."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STATUS_ERROR = 2
 
 
 def otlp_json(spans: Iterable[SpanRecord], service: str = "agentsd") -> dict[str, Any]:
-    """The spans as one `ExportTraceServiceRequest`."""
+    """Return the spans as one `ExportTraceServiceRequest`."""
     scope = {"scope": {"name": names.TRACER}, "spans": [_span(span) for span in spans]}
     resource = {"service.name": service, "openinference.project.name": service}
     return {"resourceSpans": [{"resource": {"attributes": _attributes(resource)}, "scopeSpans": [scope]}]}

@@ -1,4 +1,4 @@
-"""A span as plugins get it: whatever they say of it, backends and stores can take."""
+"""The span that plugins use; its attributes are validated."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from framework.telemetry.span import TraceSpan
 from framework.types.trace import AttributeValue
 
 _MAX_TEXT_CHARS = 4096
-"""Of a text."""
+"""Length to which texts are cut."""
 _INT_LIMIT = 2**63
 
 
 class PluginSpan:
-    """A part of a tool's work in the trace."""
+    """A span for part of a tool's work."""
 
     __slots__ = ("_span",)
 
@@ -33,17 +33,17 @@ class PluginSpan:
         self._span.__exit__(kind, error, traceback)
 
     def set_attribute(self, name: str, value: Any, /) -> None:
-        """Add what is known of it."""
+        """Set an attribute of the span."""
         self._span.set_attributes(attributes({name: value}))
 
     def fail(self, error_type: str, /) -> None:
-        """Mark it as failed."""
+        """Mark the span as failed."""
         self._span.fail(_text(error_type))
 
 
-def attributes(given: Mapping[Any, Any]) -> dict[str, AttributeValue | None]:
-    """What a plugin gave, as attributes: texts, numbers, truth values and lists of texts; anything else as its text."""
-    return {_text(name): _attribute(value) for name, value in given.items()}
+def attributes(values: Mapping[Any, Any]) -> dict[str, AttributeValue | None]:
+    """Convert a plugin's values to attributes: strings, numbers, booleans, string lists; anything else as a string."""
+    return {_text(name): _attribute(value) for name, value in values.items()}
 
 
 def _attribute(value: Any) -> AttributeValue | None:

@@ -1,4 +1,4 @@
-"""Keeps content and secrets out of the log: where an exception was raised, not what it said; masked records."""
+"""Keeps content and secrets out of the log: formats exceptions without their text and masks records."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from framework.types.redact import redact
 
 
 class MaskingFormatter(logging.Formatter):
-    """Masks what looks like a secret in whole records, exceptions and those of other libraries included."""
+    """Masks secrets in complete log records, including tracebacks and records of other libraries."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as text, masked."""
+        """Return the formatted record with secrets masked."""
         return redact(super().format(record))
 
 
 def places(error: BaseException) -> str:
-    """An exception's class and where it comes from. Its text is left out: it may quote arguments or results."""
+    """Return an exception's class and traceback without its message, which may quote arguments or results."""
     return f"{type(error).__name__}\n{redact(''.join(format_tb(error.__traceback__)))}".rstrip()

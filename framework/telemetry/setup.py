@@ -1,4 +1,7 @@
-"""Sends the traces of a program of ours to a backend: the one place that makes providers. Embedders make their own."""
+"""Configures the OpenTelemetry SDK to export traces and metrics over OTLP.
+
+Used by the command line only: programs that embed agentsd configure their own providers.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 QUEUE_SPANS = 65_536
-"""Spans that may wait to be sent, of some 1 kB each: a thousand runs that end at once lose none."""
+"""Length of the export queue, at about 1 kB per span: a thousand runs that end together lose none."""
 BATCH_SPANS = 1024
 _SEND_TIMEOUT_SECONDS = 30.0
-"""Of one sending: MLflow takes ten seconds for the first."""
+"""Timeout of one export request. MLflow needs ten seconds for the first one."""
 _CONNECT_TIMEOUT_SECONDS = 3.0
 _TRACES_PATH = "/v1/traces"
 _ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -34,16 +37,16 @@ _ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP
 
 @contextmanager
 def export_traces(endpoint: str | None, headers: Mapping[str, str], service: str) -> Iterator[None]:
-    """Send spans while the context is open, and what is left at its end. A provider that is there already stays.
+    """Export spans while the context is open, and flush them at its end. An existing provider is not replaced.
 
     Args:
-        endpoint: where OTLP over HTTP is taken, with or without `/v1/traces`; none: what OTEL_* variables say, if they
-            say anything.
-        headers: sent along; with none, those of OTEL_* variables.
-        service: what backends call this process.
+        endpoint: the OTLP/HTTP endpoint, with or without `/v1/traces`. None: the endpoint of the OTEL_* variables;
+            without one, nothing is exported.
+        headers: HTTP headers of the export; if empty, those of the OTEL_* variables.
+        service: the name of this process in backends.
 
     Raises:
-        ConfigError: the exporter's package is missing, or the endpoint is none.
+        ConfigError: the exporter's package is missing, or the endpoint is not a URL.
     """
     if not _should_export(endpoint):
         yield
@@ -53,7 +56,9 @@ def export_traces(endpoint: str | None, headers: Mapping[str, str], service: str
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        raise ConfigError(f"sending traces needs a package ({error}): pip install 'agentsd[otlp]'") from None
+        raise ConfigError(
+            f"cannot export traces: a package is missing ({error}): run pip install 'agentsd[otlp]'"
+        ) from None
     resource = _resource(service)
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     exporter = OTLPSpanExporter(
@@ -71,15 +76,17 @@ def export_traces(endpoint: str | None, headers: Mapping[str, str], service: str
         finally:
             address = endpoint or next(url for name in _ENDPOINT_VARIABLES if (url := os.environ.get(name)))
             if not _is_listening(address):
-                log.warning("traces are not sent: nothing listens at %s", address)
-                logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)  # it would say so many times
-                # else it tries again for half a minute
-                exporter.shutdown()  # type: ignore[no-untyped-call]  # the package says no types there
+                log.warning("traces were not exported: nothing is listening at %s", address)
+                logging.getLogger("opentelemetry.exporter").setLevel(
+                    logging.CRITICAL
+                )  # it would repeat the error for each batch
+                # without this it retries for half a minute
+                exporter.shutdown()  # type: ignore[no-untyped-call]  # untyped in the package
             provider.shutdown()
 
 
 def _is_listening(address: str) -> bool:
-    """Whether anything listens there; of what lies behind a proxy that is not known, and taken for granted."""
+    """Return whether a server is listening at the address; behind a proxy this is unknown, and assumed."""
     parts = urlsplit(address)
     host = parts.hostname or ""
     if parts.scheme in getproxies() and not proxy_bypass(host):
@@ -93,9 +100,9 @@ def _is_listening(address: str) -> bool:
 
 
 def traces_url(endpoint: str) -> str:
-    """Where spans are sent to; raises ConfigError for what is no address."""
+    """Return the URL for spans; raise ConfigError if the endpoint is not a URL."""
     if not endpoint.startswith(("http://", "https://")):
-        raise ConfigError(f"{endpoint!r} is no address for traces: write it like http://127.0.0.1:6006")
+        raise ConfigError(f"invalid traces endpoint: {endpoint!r}: write it as http://127.0.0.1:6006")
     return endpoint if endpoint.rstrip("/").endswith(_TRACES_PATH) else endpoint.rstrip("/") + _TRACES_PATH
 
 
@@ -112,20 +119,22 @@ def _should_export(endpoint: str | None) -> bool:
 
 
 def _resource(service: str) -> Resource:
-    """What is said of this process with every span; what OTEL_* variables say of it wins."""
+    """Return the resource attributes of this process; those of OTEL_* variables take precedence."""
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
-    own = {"service.name": service, "openinference.project.name": service}
+    defaults = {"service.name": service, "openinference.project.name": service}
     with suppress(PackageNotFoundError):
-        own["service.version"] = version("agentsd")
-    given = {key: value for key, value in OTELResourceDetector().detect().attributes.items() if value}
-    project = {"openinference.project.name": str(given["service.name"])} if "service.name" in given else {}
-    return Resource.create({**own, **project, **given})
+        defaults["service.version"] = version("agentsd")
+    from_environment = {key: value for key, value in OTELResourceDetector().detect().attributes.items() if value}
+    project = {}
+    if "service.name" in from_environment:
+        project = {"openinference.project.name": str(from_environment["service.name"])}
+    return Resource.create({**defaults, **project, **from_environment})
 
 
 @contextmanager
 def _export_metrics(resource: Resource) -> Iterator[None]:
-    """Numbers go the same way, but only where that is asked for: not every backend of traces takes them."""
+    """Export metrics to the same endpoint, but only if requested: not every trace backend accepts them."""
     if os.environ.get("OTEL_METRICS_EXPORTER") != "otlp":
         yield
         return

@@ -1,4 +1,4 @@
-"""One span: for the host program's provider, for a run's own stored trace, for both, or for nobody."""
+"""One span: recorded by the host's provider, in the run's stored trace, in both, or a no-op."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from framework.telemetry import names
 from framework.types.trace import AttributeValue, SpanEvent, SpanLink, SpanRecord, parse_link
 
 OptionalAttributes = Mapping[str, AttributeValue | None]
-"""Attributes; those that are None are left out."""
+"""Attributes; those that are None are not recorded."""
 
 
 class NullContext:
@@ -36,47 +36,48 @@ class NullContext:
 
 
 class TraceSpan(NullContext):
-    """A span that is open, here one that records nothing. Entering makes it the current one; leaving ends it.
+    """An open span. This class records nothing; `RecordedSpan` does.
 
-    Exceptions pass through without a trace: whoever knows what one means calls `fail`.
+    Entering the span makes it the current one; leaving ends it. Exceptions are not recorded: the code that knows what
+    one means calls `fail`.
     """
 
     __slots__ = ()
 
     def activate(self) -> AbstractContextManager[object]:
-        """Make it the current one for a while, without ending it."""
+        """Return a context in which the span is the current one; leaving it does not end the span."""
         return self
 
     def is_recording(self) -> bool:
-        """Whether it is worth the work to make attributes."""
+        """Return whether attributes are recorded, and so are worth computing."""
         return False
 
     def set_attribute(self, name: str, value: AttributeValue | None) -> None:
-        """Add an attribute."""
+        """Set an attribute; None is ignored."""
 
     def set_attributes(self, attributes: OptionalAttributes) -> None:
-        """Add some."""
+        """Set several attributes; those that are None are ignored."""
 
     def add_event(self, name: str, attributes: OptionalAttributes | None = None) -> None:
-        """Something happened now."""
+        """Record an event at the current time."""
 
     def add_link(self, traceparent: str, kind: str) -> None:
-        """It belongs with the span of that W3C `traceparent`; an empty one is no span."""
+        """Link the span to the one with this W3C `traceparent`; an empty or invalid one is ignored."""
 
     def fail(self, error_type: str) -> None:
-        """Mark it as failed: a low-cardinality type, never a message. The first type counts."""
+        """Mark the span as failed with a low-cardinality type, not a message. Later calls are ignored."""
 
     def end(self, at_ns: int | None = None) -> None:
-        """It is over, now or since then (Unix time in nanoseconds); a second time changes nothing."""
+        """End the span, now or at a Unix time in nanoseconds. Idempotent."""
 
     @property
     def trace_id(self) -> str | None:
-        """The trace's id in hex; none when nothing is recorded."""
+        """The trace id in hexadecimal; None when nothing is recorded."""
         return None
 
     @property
     def traceparent(self) -> str:
-        """Where it is, as W3C writes it; empty when nothing is recorded."""
+        """The W3C `traceparent` of the span; empty when nothing is recorded."""
         return ""
 
 
@@ -84,7 +85,7 @@ NOOP_SPAN = TraceSpan()
 
 
 class RecordedSpan(TraceSpan):
-    """A span for the host's provider, for a store, or for both."""
+    """A span that is recorded by the host's provider, in a run's stored trace, or in both."""
 
     __slots__ = (
         "_attached",
@@ -120,7 +121,7 @@ class RecordedSpan(TraceSpan):
     def start_record(
         self, attributes: dict[str, AttributeValue], kind: Literal["internal", "client"], at: int | None
     ) -> None:
-        """Keep what becomes of it, too."""
+        """Start the record for the stored trace."""
         self._attributes, self._kind = attributes, kind
         self._started = at or time.time_ns()
         self._events: list[SpanEvent] = []
@@ -139,7 +140,7 @@ class RecordedSpan(TraceSpan):
         self.end()
 
     def deactivate(self, error: BaseException | None) -> None:
-        """It is the current one no more. Who is cancelled cannot tell what it means: that is the same everywhere."""
+        """Restore the previous current span. A cancellation is recorded here, because it means the same everywhere."""
         if self._attached:
             detach(self._attached)
         if self._entered:
@@ -158,26 +159,26 @@ class RecordedSpan(TraceSpan):
         self.set_attributes({name: value})
 
     def set_attributes(self, attributes: OptionalAttributes) -> None:
-        own = {key: value for key, value in attributes.items() if value is not None}
+        present = {key: value for key, value in attributes.items() if value is not None}
         if self._host:
-            self._host.set_attributes(own)
+            self._host.set_attributes(present)
         if self._log is not None:
-            self._attributes.update(own)
+            self._attributes.update(present)
 
     def add_event(self, name: str, attributes: OptionalAttributes | None = None) -> None:
-        own = {key: value for key, value in (attributes or {}).items() if value is not None}
+        present = {key: value for key, value in (attributes or {}).items() if value is not None}
         if self._host:
-            self._host.add_event(name, own)
+            self._host.add_event(name, present)
         if self._log is not None:
-            self._events.append(SpanEvent(name, time.time_ns(), own))
+            self._events.append(SpanEvent(name, time.time_ns(), present))
 
     def add_link(self, traceparent: str, kind: str) -> None:
         link = parse_link(traceparent, kind, names.LINK_TYPE)
         if link is None:
             return
         if self._host:
-            there = SpanContext(int(link.trace_id, 16), int(link.span_id, 16), True, TraceFlags(TraceFlags.SAMPLED))
-            self._host.add_link(there, link.attributes)
+            target = SpanContext(int(link.trace_id, 16), int(link.span_id, 16), True, TraceFlags(TraceFlags.SAMPLED))
+            self._host.add_link(target, link.attributes)
         if self._log is not None:
             self._links.append(link)
 
@@ -223,7 +224,7 @@ class RecordedSpan(TraceSpan):
 
 
 class _Activation:
-    """Makes a span the current one, and leaves it open."""
+    """Makes a span the current one without ending it."""
 
     __slots__ = ("_span",)
 
@@ -243,10 +244,10 @@ _current: ContextVar[RecordedSpan | None] = ContextVar("agentsd_span", default=N
 
 
 def innermost_span() -> RecordedSpan | None:
-    """The span of ours that is open around whoever asks."""
+    """Return the innermost open span of agentsd in this context, or None."""
     return _current.get()
 
 
 def current_span() -> TraceSpan:
-    """As `innermost`; one that records nothing where there is none."""
+    """Return the innermost open span, or `NOOP_SPAN`."""
     return _current.get() or NOOP_SPAN

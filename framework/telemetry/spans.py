@@ -1,8 +1,8 @@
-"""Spans around the work of a run: for the host program's TracerProvider, for the run's own stored trace, for both.
+"""Opens the spans of one run, recorded by the host's TracerProvider, in the run's stored trace, or in both.
 
-Without either nothing is recorded: every span is `NO_SPAN`, and that is decided once a run. Spans are opened around an
-await, in the task that does the work: never across a yield, so they cannot leak. They hold no content (prompts,
-arguments, results, exception messages) unless whoever opens them puts in what `Content` lets through.
+With neither, every span is `NOOP_SPAN`; this is decided once per run. A span is opened around an await in the task
+that does the work, never across a yield, so it cannot leak. Spans contain no prompts, arguments, results or exception
+messages, except for attributes that `Content` produces.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ OpenInferenceKind = Literal["LLM", "TOOL", "AGENT", "CHAIN"]
 
 
 class Spans:
-    """The spans of one run: they share the attributes that say which run and generation they belong to."""
+    """The spans of one run. All have the attributes that identify the run and its generation."""
 
     def __init__(self, shared: OptionalAttributes, *, keep: bool = False, traced: bool = True) -> None:
-        """Look once whether there is a host's provider.
+        """Detect the host's provider.
 
         Args:
             shared: attributes of every span.
-            keep: put finished spans into `finished`, for a store.
-            traced: record spans at all.
+            keep: add ended spans to `finished_spans`, for a store.
+            traced: whether to record spans at all.
         """
         self._shared = {key: value for key, value in shared.items() if value is not None}
         provider = trace.get_tracer_provider()
@@ -40,9 +40,9 @@ class Spans:
         )
         self._keep = keep
         self.finished_spans: list[SpanRecord] = []
-        """Finished spans that nobody has taken yet."""
+        """Ended spans that have not been drained yet."""
         self.recording = traced and (keep or self._tracer is not None)
-        """Whether anything is made of spans at all."""
+        """Whether spans are recorded."""
 
     def span(
         self,
@@ -54,21 +54,20 @@ class Spans:
         root: bool = False,
         started_ns: int | None = None,
     ) -> TraceSpan:
-        """Open a span; enter it to make it the current one.
+        """Open a span; entering it makes it the current one.
 
         Args:
-            name: constant or nearly so: backends group by it.
-            kind: how OpenInference backends show it.
-            attributes: known from the beginning: samplers see these only.
-            client: it calls another service; so does every `LLM`.
-            root: the beginning of a trace of its own, whatever is going on around it.
-            started_ns: when it began, if that was earlier; Unix time in nanoseconds.
+            name: the span's name, of low cardinality: backends group spans by it.
+            kind: the OpenInference span kind.
+            attributes: the attributes known at the start; samplers see only these.
+            client: whether the span calls another service; always true for `LLM`.
+            root: start a new trace, even inside another span.
+            started_ns: the start in Unix nanoseconds, if it was earlier.
         """
         if not self.recording:
             return NOOP_SPAN
-        given = attributes or {}
-        own = {key: value for key, value in given.items() if value is not None}
-        merged = {**self._shared, names.OPENINFERENCE_KIND: kind, **own}
+        present = {key: value for key, value in (attributes or {}).items() if value is not None}
+        merged = {**self._shared, names.OPENINFERENCE_KIND: kind, **present}
         parent = None if root else innermost_span()
         host = None
         if self._tracer:
@@ -88,20 +87,15 @@ class Spans:
         return span
 
     def drain(self, least: int = 1) -> Sequence[SpanRecord]:
-        """The finished spans that nobody has taken yet; none while there are fewer than `least`."""
+        """Return and remove the ended spans; return none while there are fewer than `least`."""
         if len(self.finished_spans) < least:
             return ()
-        taken, self.finished_spans[:] = self.finished_spans[:], []
-        return taken
-
-
-def fail(span: TraceSpan, error_type: str) -> None:
-    """Mark a span as failed: a low-cardinality type, never a message."""
-    span.fail(error_type)
+        drained, self.finished_spans[:] = self.finished_spans[:], []
+        return drained
 
 
 def _child_context(parent: RecordedSpan | None, *, root: bool) -> SpanContext:
-    """Ids for a span that only a store gets to see. A trace that the caller has begun goes on."""
-    around = parent.context if parent else trace.get_current_span().get_span_context()
-    trace_id = around.trace_id if around.is_valid and not root else random.getrandbits(128)
+    """Create ids for a span that is only stored. It continues the trace of the current span, if there is one."""
+    active = parent.context if parent else trace.get_current_span().get_span_context()
+    trace_id = active.trace_id if active.is_valid and not root else random.getrandbits(128)
     return SpanContext(trace_id, random.getrandbits(64), False, TraceFlags(TraceFlags.SAMPLED))

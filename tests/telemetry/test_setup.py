@@ -104,14 +104,14 @@ def test_an_answer_is_not_lost_with_a_backend_that_is_away(project: Path) -> Non
     done = command(project, "--otlp", "http://127.0.0.1:9")
     assert (done.returncode, done.stdout.strip()) == (0, "84")
     (told,) = (line for line in done.stderr.splitlines() if "WARNING" in line)
-    assert told.endswith("traces are not sent: nothing listens at http://127.0.0.1:9")
+    assert told.endswith("traces were not exported: nothing is listening at http://127.0.0.1:9")
     assert "ERROR" not in done.stderr
 
 
 def test_an_address_that_is_none_is_refused_before_anything_runs(project: Path) -> None:
     done = command(project, "--otlp", "127.0.0.1:6006")
     assert (done.returncode, done.stdout) == (78, "")
-    assert "write it like http://127.0.0.1:6006" in done.stderr
+    assert "write it as http://127.0.0.1:6006" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_an_address_is_taken_with_or_without_its_path(given: str, used: str) -> 
 
 
 def test_an_address_needs_its_scheme() -> None:
-    with pytest.raises(ConfigError, match="is no address"):
+    with pytest.raises(ConfigError, match="invalid traces endpoint"):
         traces_url("localhost:4318")
 
 
