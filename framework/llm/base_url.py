@@ -1,39 +1,40 @@
-"""Where a model's server is: an address as people write it, and as clients take it."""
+"""Validates and normalizes the base URL of a model server."""
 
 from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-_EXPECTED = "a server's address is expected, such as http://127.0.0.1:8080/v1"
-_ONE_CALL = "/chat/completions"
-"""The path that clients add; addresses are often copied with it."""
-_NEVER = frozenset("\\{}$<>\"'")
+_EXPECTED = "expected the URL of a server, such as http://127.0.0.1:8080/v1"
+_ENDPOINT = "/chat/completions"
+"""The path that clients append; base URLs are often copied with it."""
+_FORBIDDEN = frozenset("\\{}$<>\"'")
 
 
 def normalize_base_url(text: str) -> str:
-    """The address without what does no harm: blanks and slashes at its ends, the path of the call that is made.
+    """Return the URL without surrounding white space, trailing slashes and the endpoint's path.
 
     Raises:
-        ValueError: it is no address of a server. The address is not repeated: there may be a password in it.
+        ValueError: it is not the URL of a server. The message does not quote it: it may contain a password.
     """
-    url = text.strip().rstrip("/").removesuffix(_ONE_CALL).rstrip("/")
-    if wrong := _wrong(url):
-        raise ValueError(f"{_EXPECTED}; {wrong}")
+    url = text.strip().rstrip("/").removesuffix(_ENDPOINT).rstrip("/")
+    if problem := _problem(url):
+        raise ValueError(f"{_EXPECTED}; {problem}")
     return url
 
 
-def _wrong(url: str) -> str:
+def _problem(url: str) -> str:
+    """Return why the URL is invalid, or an empty string."""
     if not url:
-        return "this is empty"
+        return "it is empty"
     if not url.lower().startswith(("http://", "https://")):
-        return "this does not begin with http:// or https://"
-    if any(char in _NEVER or char.isspace() or not char.isprintable() for char in url):
-        return "this holds a character that no address has"
+        return "it does not begin with http:// or https://"
+    if any(char in _FORBIDDEN or char.isspace() or not char.isprintable() for char in url):
+        return "it contains a character that is not allowed in a URL"
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
-        return "what stands in brackets, or the port, is none"
+        return "its port, or the address in brackets, is invalid"
     if not host or port == 0:
-        return f"this names no {'port' if host else 'server'}"
-    return "nothing may follow its path, no ? and no #" if parts.query or parts.fragment else ""
+        return f"it has no valid {'port' if host else 'host'}"
+    return "it must end with its path, without ? or #" if parts.query or parts.fragment else ""

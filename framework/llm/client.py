@@ -1,15 +1,15 @@
-"""The one interface every model is behind.
+"""The interface of every model client: `ModelClient`, its request, its reply and the deltas between them.
 
-A client's `stream` yields `Delta`s; the last one carries the whole `ModelReply`. A stream that ends without a reply was
-cut off, and nothing of it is executed. Every piece of an answer is a `Delta`, an empty one where there is nothing to
-show, such as a piece of a tool call: that is how the engine knows that the answer has begun.
+`ModelClient.stream` yields `Delta`s; the last one contains the complete `ModelReply`. A stream without one was cut
+off, and no part of it is executed. Every chunk of a reply is a `Delta`, an empty one if it contains nothing to
+show, such as a fragment of a tool call: the first delta tells the engine that the reply has begun.
 
-A client asks once. Trying again, deadlines and fallbacks are the engine's.
+A client sends each request once. Retries, deadlines and fallbacks belong to the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -26,29 +26,30 @@ FinishReason = Literal["stop", "tool_calls", "length", "content_filter"]
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What is known of a model before it is asked."""
+    """A model's identity and capabilities, known before the first request."""
 
     provider: str
     model: str
     typed: bool = False
-    """Answers `ModelRequest.output` by itself, as JSON in the reply's text; without it Instructor sees to that."""
+    """The client supports `ModelRequest.output`, and replies with JSON text; for other clients Instructor is used."""
     stand_in: bool = False
-    """No language model: it answers in our own types, by rules or a script."""
+    """Not a language model: replies come from rules, a script or a recording, and cost nothing."""
     answer_tool: bool = False
-    """Gives answers of a schema as the arguments of a tool (`ModelRequest.json_by_tool`)."""
+    """Structured replies are requested as the arguments of a tool (see `ModelRequest.json_by_tool`)."""
     server_address: str | None = None
     server_port: int | None = None
     capabilities: Capabilities = field(default_factory=Capabilities)
 
     @property
     def has_price(self) -> bool:
-        """Whether its cost is known. Stand-ins are free."""
+        """Whether the cost of a call is known. A `stand_in` is free."""
         return self.stand_in or self.capabilities.prices is not None
 
     def holds_schema(self, *, with_tools: bool) -> bool:
-        """Return whether an answer is held to a schema by the provider, so that the prompt need not contain it."""
-        can = self.capabilities
-        return self.answer_tool or bool(can.json_schema and (can.json_with_tools or not with_tools))
+        """Return whether the provider enforces a JSON Schema, so that the prompt need not contain it."""
+        supported = self.capabilities
+        enforced = supported.json_schema and (supported.json_with_tools or not with_tools)
+        return self.answer_tool or bool(enforced)
 
     @property
     def name(self) -> str:
@@ -57,73 +58,77 @@ class ModelInfo:
 
     @property
     def wire_name(self) -> str:
-        """The server's own name for the model; a stand-in goes by its provider's."""
+        """The model's name on the server; the provider's name for a `stand_in`."""
         return self.model or self.provider
 
 
-def served_model(provider: str, model: str, base_url: str | None, said: Capabilities | None) -> ModelInfo:
-    """A model on a server: what is said of it, and beside that what is known of it."""
-    can = (said or Capabilities()).over(known_capabilities(f"{provider}/{model}"))
+def served_model(provider: str, model: str, base_url: str | None, configured: Capabilities | None) -> ModelInfo:
+    """Return the info of a model on a server; `configured` capabilities override the known ones."""
+    capabilities = (configured or Capabilities()).over(known_capabilities(f"{provider}/{model}"))
     host, port = server_address(base_url)
-    return ModelInfo(provider, model, server_address=host, server_port=port, capabilities=can)
+    return ModelInfo(provider, model, server_address=host, server_port=port, capabilities=capabilities)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One question to a model."""
+    """One request to a model."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolDefinition, ...] = ()
     settings: ModelSettings = field(default_factory=ModelSettings)
     stream: bool = False
-    """Somebody listens to deltas; otherwise the wire is not streamed."""
+    """Whether to yield deltas; otherwise the HTTP response is not streamed either."""
     output: type[BaseModel] | None = None
-    """The type the answer must have."""
+    """The type of the reply, for a `typed` client."""
     json: Mapping[str, Any] | None = None
-    """The answer is to be one JSON object, of this schema where it is not empty: for models that can be held to it."""
+    """Ask the provider to enforce a JSON object that fits this schema, or any JSON object if the schema is empty."""
     json_by_tool: bool = False
-    """A provider that cannot hold an answer to a schema may take it as the arguments of a tool instead."""
+    """A provider that enforces no schema for replies may request them as the arguments of a tool instead."""
     scratch: RequestCache = field(default_factory=RequestCache, repr=False, compare=False)
-    """The same in all requests of a run whose messages are the same objects."""
+    """Cache of encoded messages, shared by the requests of one run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """Why an answer cannot be used."""
+    """Why a reply in the JSON protocol is invalid."""
 
     reason: str
-    """In our words."""
+    """What is wrong."""
     near: str = ""
-    """The model's words at the place of the mistake."""
+    """The reply's text around the mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """A whole answer."""
+    """A complete reply."""
 
     message: Message
     finish_reason: FinishReason
     usage: Usage
     model: str = ""
-    """The model that answered, by its own word."""
+    """The model that replied, as the provider reports it."""
     response_id: str = ""
     unusable: Unusable | None = None
-    """It does not follow the protocol the model was told: nothing of it is shown, carried out or kept."""
+    """Set if the reply violates the JSON protocol: it is not shown, executed or stored."""
     message_id: str = ""
-    """Id of the message in events; set by the engine, clients leave it empty."""
+    """Id of the message in events. The engine sets it; clients leave it empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of an answer; the last one has the reply."""
+    """A chunk of a reply; the last one contains the complete reply."""
 
     text: str = ""
     reasoning: str = ""
     reply: ModelReply | None = None
 
 
+SendRequest = Callable[[ModelRequest], Awaitable[ModelReply]]
+"""Sends a request and returns the complete reply."""
+
+
 class ModelClient(Protocol):
-    """A model that can be asked."""
+    """A client of one model."""
 
     @property
     def info(self) -> ModelInfo:
@@ -131,9 +136,12 @@ class ModelClient(Protocol):
         ...
 
     def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        """Ask once; raises ModelError. Closing the iterator, or cancelling the task, closes the connection."""
+        """Send the request once and yield the reply's deltas; raise ModelError if it fails.
+
+        Closing the iterator, or cancelling the task, closes the connection.
+        """
         ...
 
     async def close(self) -> None:
-        """Give connections back."""
+        """Close the connections."""
         ...

@@ -1,6 +1,6 @@
-"""HTTP for SDKs: the client they are given, and what they do not notice of an answer.
+"""The HTTP client passed to provider SDKs, with limits on the size of responses.
 
-A client that they made themselves would be left half made where that fails, and complain when it is thrown away.
+A client that an SDK creates itself is left half-initialized if that fails, and warns when it is garbage-collected.
 """
 
 from __future__ import annotations
@@ -16,63 +16,65 @@ if TYPE_CHECKING:
 
     Hook = Callable[[httpx2.Response], Awaitable[None]]
 
+SDK_TIMEOUT = 600.0
+"""Seconds without a byte; a safety net below the deadline that the engine sets."""
 MAX_CONNECTIONS = 1000
-"""At once, to one model: as many calls as a process may have under way."""
+"""Concurrent connections to one model, and so concurrent calls."""
 _MAX_IDLE_CONNECTIONS = 100
 MAX_ANSWER_BYTES = 100_000_000
-"""Of one answer on the wire; the longest that models write, streamed by the token, have a tenth of it."""
+"""Limit of an HTTP response; the longest replies, streamed token by token, are a tenth of it."""
 MAX_COMPRESSED_BYTES = 1_000_000
-"""Of one that is compressed: a thousand times as many may come out of it."""
+"""Limit of a compressed response, which may expand a thousandfold."""
 MAX_EVENT_BYTES = 10_000_000
-"""Of one line of a stream."""
+"""Limit of one line of an event stream."""
 ACCEPT_ENCODING = "identity"
-"""What is asked for: compression saves nothing here, and lets a stream wait for more to compress."""
+"""Request no compression: it saves nothing here, and delays the events of a stream."""
 
 
 def create_http_client(timeout: float, on_response: Hook | None = None, **options: Any) -> httpx2.AsyncClient:
-    """A client that knows the environment's proxies and certificates, and follows no redirect unless it is told to.
+    """Return an HTTP client that honors the environment's proxies and certificates, and limits response sizes.
 
-    A redirect would take the key along, to whatever server is named there.
+    By default it follows no redirects: the API key would be sent to the server that a redirect names.
 
     Args:
         timeout: seconds without a byte.
-        on_response: called with each answer, before its body comes in.
-        options: more of `httpx2.AsyncClient`.
+        on_response: called with each response, before its body is read.
+        options: other options of `httpx2.AsyncClient`.
     """
     import httpx2
 
     limits = httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=_MAX_IDLE_CONNECTIONS)
-    hooks = [_cap, on_response] if on_response else [_cap]
+    hooks = [_limit_response, on_response] if on_response else [_limit_response]
     headers = {"accept-encoding": ACCEPT_ENCODING}
     return httpx2.AsyncClient(
         timeout=timeout, limits=limits, headers=headers, event_hooks={"response": hooks}, **options
     )
 
 
-async def _cap(response: httpx2.Response) -> None:
-    stream: Any = response.stream  # of an asynchronous client
+async def _limit_response(response: httpx2.Response) -> None:
+    stream: Any = response.stream  # always an asynchronous stream here
     response.stream = limit_size(stream, response.headers, response.request)
 
 
 def limit_size(stream: httpx2.AsyncByteStream, headers: Mapping[str, str], request: httpx2.Request) -> BoundedStream:
-    """The bytes of an answer, and an error in place of those that are too many."""
+    """Return the stream with an error in place of the bytes beyond the limit."""
     from framework.types.bounded_body import BoundedLines, BoundedStream
 
-    packed = headers.get("content-encoding", ACCEPT_ENCODING) != ACCEPT_ENCODING
-    limit, what = (MAX_COMPRESSED_BYTES, "compressed answer") if packed else (MAX_ANSWER_BYTES, "answer")
+    is_compressed = headers.get("content-encoding", ACCEPT_ENCODING) != ACCEPT_ENCODING
+    limit, name = (MAX_COMPRESSED_BYTES, "compressed answer") if is_compressed else (MAX_ANSWER_BYTES, "answer")
     if headers.get("content-type", "").startswith("text/event-stream"):
         stream = BoundedLines(stream, MAX_EVENT_BYTES, _too_long("event", MAX_EVENT_BYTES), request)
-    return BoundedStream(stream, limit, _too_long(what, limit), request)
+    return BoundedStream(stream, limit, _too_long(name, limit), request)
 
 
-def _too_long(what: str, limit: int) -> str:
-    return f"the {what} is longer than {limit // 1_000_000} MB: no model writes that much"
+def _too_long(name: str, limit: int) -> str:
+    return f"the {name} exceeds {limit // 1_000_000} MB, more than any model writes"
 
 
 async def read_unstreamed(response: httpx2.Response) -> dict[str, Any] | None:
-    """The JSON object of a server that was asked for a stream and sends its answer, or an error, whole.
+    """Return the JSON object that a server sent, a complete response or an error, although a stream was requested.
 
-    None where it is a stream after all; that can still be read then. Raises httpx2.HTTPError or ValueError.
+    Returns None if the response is a stream; it can still be read then. Raises httpx2.HTTPError or ValueError.
     """
     if "json" not in response.headers.get("content-type", ""):
         return None

@@ -121,7 +121,7 @@ def _anthropic(data: Any, names: _Names) -> Iterator[Message]:
         content = turn["content"]
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         if turn["role"] == "assistant":
-            yield content_to_message(blocks, names, mark=_IMPORTED)
+            yield content_to_message(blocks, names, stamp=_IMPORTED)
         else:
             yield from _of_user(blocks)
 
@@ -168,14 +168,14 @@ def _gemini(data: Any, names: _Names) -> Iterator[Message]:
 
 def _of_model(parts: Sequence[Mapping[str, Any]], names: _Names, number: int) -> Message:
     """A turn of the model's; calls without an id, as older models make them, get one."""
-    taken = ResponseAssembler({})
+    assembler = ResponseAssembler({})
     for place, part in enumerate(parts):
         call = _key(part, "function_call")
         signature = str(_key(part, "thought_signature") or "").translate(_URL_SAFE)
         if call is not None:
             call_id = call.get("id") or f"call_{number}_{place}"
             call = SimpleNamespace(id=call_id, name=call["name"], args=call.get("args"))
-        taken.take_part(
+        assembler.add_part(
             SimpleNamespace(
                 thought_signature=b64decode(signature, b"-_", validate=True) if signature else None,
                 function_call=call,
@@ -183,7 +183,7 @@ def _of_model(parts: Sequence[Mapping[str, Any]], names: _Names, number: int) ->
                 thought=part.get("thought"),
             )
         )
-    return taken.message(names)
+    return assembler.message(names)
 
 
 def _of_gemini_user(

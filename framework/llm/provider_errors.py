@@ -1,4 +1,4 @@
-"""Everything that goes wrong at a provider, as one ModelError: one line, retryable or not, without a key in it."""
+"""Translates every failure of a provider to a ModelError: one line, retryable or not, without the API key."""
 
 from __future__ import annotations
 
@@ -18,45 +18,46 @@ from framework.types.text import fix_surrogates, shorten
 
 T = TypeVar("T")
 _MAX_QUOTED_CHARS = 300
-"""How much of a provider's own words an error repeats."""
-_MAX_PLACEHOLDER_CHARS = 8
+"""Limit of the provider's message in an error."""
+_MIN_KEY_CHARS = 8
+"""A shorter API key, such as `none`, is a placeholder."""
 _PROXY_SCHEMES = {"http", "https", "all"}
-"""What proxies of the environment are for."""
+"""Schemes of the environment's proxies that apply to requests to a provider."""
 _SHORTEN = (
-    "begin a new conversation, or lower conversation.window or runtime_policy.max_observation_chars in the agent's file"
+    "start a new conversation, or lower conversation.window or runtime_policy.max_observation_chars in the agent's file"
 )
 _NO_TOOLS = re.compile(
     r"(?i)\b(tools?|tool use|tool choice|functions?)\b.{0,200}\b(support|requires)"
     r"|support.{0,200}\b(tools?|functions?)\b"
 )
-"""How servers say that a model has no function calls."""
+"""Messages of servers whose model does not support function calls."""
 _TOO_LONG = re.compile(
     r"(?i)context.(length|window|size)|(prompt|input|conversation)\b.{0,200}\btoo long"
     r"|exceeds? the maximum number of tokens"
 )
-"""How they say that a conversation is longer than the model reads."""
+"""Messages of servers about a conversation that exceeds the context window."""
 _BAD_KEY = re.compile(r"(?i)\bapi[ _-]?key (is )?(not valid|invalid|expired)|\binvalid (x-)?api[ _-]?key")
 _NO_MONEY = re.compile(r"(?i)credit balance is too low|insufficient (account )?balance")
-"""What some providers say of a key or of an account under a status that means something else."""
+"""Messages about an API key or an account that some providers send with an unrelated status."""
 _FILTERED = ("content_filter", "content_policy_violation", "data_inspection_failed", "DataInspectionFailed")
-"""Codes of those that look at contents."""
+"""Error codes of content filters."""
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
-"""What OpenSSL says of a server that speaks no TLS."""
-_UNSEEN = re.compile(r"[^\S ]|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-"""Characters that move the cursor or the writing, and those that no database takes."""
-_WAIT = (408, 409, 429)
-"""Refusals that may be none at the next try."""
-_STATUS_OF = {
+"""OpenSSL's reasons when the server does not use TLS."""
+_INVISIBLE = re.compile(r"[^\S ]|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+"""Control and formatting characters, which can manipulate a terminal or be rejected by a database."""
+_RETRYABLE = (408, 409, 429)
+"""Client errors that may succeed when retried."""
+_STATUS_BY_CODE = {
     "invalid_api_key": 401,
     "insufficient_quota": 402,
     "model_not_found": 404,
     "context_length_exceeded": 400,
 }
-"""Codes in words, as they stand in streams, by the status they would have had outside."""
+"""Error codes inside streams, mapped to the HTTP status of the same error outside a stream."""
 
 
 class _ErrorTraits(TypedDict, total=False):
-    """What can be done about an error: see ModelError."""
+    """Attributes of a ModelError."""
 
     retryable: bool
     retry_after: float | None
@@ -64,117 +65,122 @@ class _ErrorTraits(TypedDict, total=False):
 
 
 class ProviderErrors:
-    """Words what went wrong with one model.
+    """Creates the ModelErrors of one model.
 
     Args:
-        name: the model's.
-        api_key: never repeated.
-        base_url: of the server; None: the provider's own.
-        usual_end: what most servers' `base_url` ends with.
+        name: the model's name.
+        api_key: masked in every message.
+        base_url: the server; None for the provider's default.
+        usual_path: the path that most servers' `base_url` ends with.
     """
 
-    def __init__(self, name: str, api_key: str, base_url: str | None, *, usual_end: str = "") -> None:
+    def __init__(self, name: str, api_key: str, base_url: str | None, *, usual_path: str = "") -> None:
         url = urlsplit(base_url or "")
         self._name = name
         self._key = _pattern_of(api_key) if api_key else None
-        self._end_hint = f" (most end with {usual_end})" if base_url and usual_end not in url.path else ""
-        # Neither a user's password nor a key in the query belongs into an error.
+        self._path_hint = f" (most end with {usual_path})" if base_url and usual_path not in url.path else ""
+        # Without the user, the password and the query, which may contain a key.
         self._address = f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}" if base_url else name.split("/")[0]
 
-    def set_up(self, make: Callable[[], T]) -> T:
-        """Make an SDK's client; raises ModelError where an address, a proxy or a certificate file cannot be used."""
+    def create_client(self, create: Callable[[], T]) -> T:
+        """Create an SDK's client; raise ModelError if a base URL, a proxy or a certificate file is invalid."""
         try:
-            return make()
-        except Exception as error:  # noqa: BLE001 - of any class: a missing package, an address, a file, TLS
-            why = f"{type(error).__name__}: {error}"
-        problem = "no connection can be made: are base_url, the variables of proxies, and SSL_CERT_FILE right?"
-        raise self.error(problem, why, unavailable=True)
+            return create()
+        except Exception as error:  # noqa: BLE001 - of any class: a missing package, a URL, a file, TLS
+            cause = f"{type(error).__name__}: {error}"
+        problem = "the client cannot be created: check base_url, the proxy variables and SSL_CERT_FILE"
+        raise self.error(problem, cause, unavailable=True)
 
     async def guard(self, call: Awaitable[T], own: type[Exception], explain: Callable[[Any], ModelError | None]) -> T:
-        """Await an SDK. Not all it raises is its own: over bad connections, bad JSON and odd answers it stumbles.
+        """Await a call of an SDK and translate whatever it raises.
 
         Args:
-            call: what to await.
-            own: the SDK's root of errors.
-            explain: words one of them; None: it only wraps a transport error.
+            call: the awaitable.
+            own: root class of the SDK's errors. SDKs also raise other errors, from bad connections and bad JSON.
+            explain: translates an SDK error; returns None if it only wraps a transport error.
 
         Raises:
-            ModelError: for all of them.
+            ModelError: for every exception.
         """
         try:
             return await call
-        except Exception as error:  # noqa: BLE001 - SDKs stumble in many ways over an answer of another form
-            failure = (explain(error) if isinstance(error, own) else None) or self._broken(error)
-        raise failure  # out here it has no context: the SDK's error holds the request, and with it the key
+        except Exception as error:  # noqa: BLE001 - SDKs raise errors of any class for a malformed response
+            failure = (explain(error) if isinstance(error, own) else None) or self._transport_error(error)
+        raise failure  # outside the except block, so without context: the SDK's error contains the request and its key
 
-    def status(self, status: int, words: str, *, code: str | None = None, wait: float | None = None) -> ModelError:
-        """Explain a refusal by its HTTP status, and the provider's `code` for it; `wait` is in seconds."""
+    def from_status(
+        self, status: int, message: str, *, code: str | None = None, wait: float | None = None
+    ) -> ModelError:
+        """Return the error for an HTTP status and the provider's error `code`; `wait` is `retry-after` in seconds."""
         if code in _FILTERED:
-            return self.refusal("refused", words or "by the content filter")
-        if status < 500 and status not in _WAIT:
-            return self._final(status, words, code)
+            return self.refusal("refused", message or "by the content filter")
+        if status < 500 and status not in _RETRYABLE:
+            return self._permanent_error(status, message, code)
         if status == 429 and code == "insufficient_quota":
-            return self._final(402, words, code)
+            return self._permanent_error(402, message, code)
         if status == 429:
             hint = "" if wait is None else f", retry after {wait:g} s"
-            return self.error(f"rate limited{hint}", words, retryable=True, retry_after=wait)
-        return self.error(f"the provider failed ({status})", words, retryable=True, retry_after=wait)
+            return self.error(f"rate limited{hint}", message, retryable=True, retry_after=wait)
+        return self.error(f"the provider failed ({status})", message, retryable=True, retry_after=wait)
 
-    def _final(self, status: int, words: str, code: str | None) -> ModelError:
-        """A refusal that will be the same the next time."""
+    def _permanent_error(self, status: int, message: str, code: str | None) -> ModelError:
+        """Return the error for a status that a retry would not change."""
         if status < 400:
-            where = f"{self._address} sends elsewhere ({status})"
-            return self.error(f"{where}: is base_url right, is there a login in between?", words, unavailable=True)
-        if status == 401 or _BAD_KEY.search(words):  # which often repeat a part of the key
-            return self.error("the key was refused: set a valid one", unavailable=True)
-        if status == 402 or _NO_MONEY.search(words):
-            return self.error("the account's quota is used up", words, unavailable=True)
+            redirect = f"{self._address} redirects ({status})"
+            return self.error(f"{redirect}: check base_url, or for a login page", message, unavailable=True)
+        if status == 401 or _BAD_KEY.search(
+            message
+        ):  # without the provider's message, which often quotes part of the key
+            return self.error("the API key was rejected: set a valid one", unavailable=True)
+        if status == 402 or _NO_MONEY.search(message):
+            return self.error("the account's quota is used up", message, unavailable=True)
         if code == "model_not_found":
-            return self.error(f"no such model at {self._address}", words, unavailable=True)
-        if _NO_TOOLS.search(words):
+            return self.error(f"no such model at {self._address}", message, unavailable=True)
+        if _NO_TOOLS.search(message):
             advice = "set `protocol: json` in the agent's file"
-            return self.error(f"the model has no function calls: {advice}", words, unavailable=True)
+            return self.error(f"the model does not support function calls: {advice}", message, unavailable=True)
         if status in (404, 405):
-            wrong = f"no such model at {self._address}, or base_url is wrong{self._end_hint}"
-            return self.error(wrong, words, unavailable=True)
-        if status == 413 or code == "context_length_exceeded" or _TOO_LONG.search(words):
-            return self.error(f"the conversation is too long for it ({status}): {_SHORTEN}", words)
-        advice = ": may this key use the model?" if status == 403 else ""
-        return self.error(f"the request was refused ({status}){advice}", words)
+            problem = f"no such model at {self._address}, or base_url is wrong{self._path_hint}"
+            return self.error(problem, message, unavailable=True)
+        if status == 413 or code == "context_length_exceeded" or _TOO_LONG.search(message):
+            return self.error(f"the conversation exceeds the model's context window ({status}): {_SHORTEN}", message)
+        advice = ": check that the API key may use this model" if status == 403 else ""
+        return self.error(f"the request was rejected ({status}){advice}", message)
 
-    def reported(self, words: str, *, code: object = None) -> ModelError:
-        """Explain an error told inside an answer of status 200; a `code` of a client's mistake makes it final."""
+    def from_body(self, message: str, *, code: object = None) -> ModelError:
+        """Return the error reported in the body of a response with status 200; permanent for client error codes."""
         if code in _FILTERED:
-            return self.refusal("refused", words or "by the content filter")
-        status = _STATUS_OF.get(code, 0) if isinstance(code, str) else code if isinstance(code, int) else 0
-        final = 400 <= status < 500 and status not in _WAIT
-        gone = not final or status in (401, 402, 404)
-        return self.error("the provider reported an error", words, retryable=not final, unavailable=gone)
+            return self.refusal("refused", message or "by the content filter")
+        status = _STATUS_BY_CODE.get(code, 0) if isinstance(code, str) else code if isinstance(code, int) else 0
+        is_permanent = 400 <= status < 500 and status not in _RETRYABLE
+        is_unavailable = not is_permanent or status in (401, 402, 404)
+        return self.error(
+            "the provider reported an error", message, retryable=not is_permanent, unavailable=is_unavailable
+        )
 
-    def page(self) -> ModelError:
-        """A web page came instead of an answer."""
-        return self.error("the server answered with a page, not a completion: is base_url right?", retryable=True)
+    def web_page(self) -> ModelError:
+        """Return the error for a web page in place of a completion."""
+        return self.error("the server returned a web page instead of a completion: check base_url", retryable=True)
 
-    def empty(self) -> ModelError:
-        """An answer came without anything in it."""
+    def empty_answer(self) -> ModelError:
+        """Return the error for a response without content."""
         return self.error("the answer is empty", retryable=True)
 
     def error(self, problem: str, quoted: str = "", **kind: Unpack[_ErrorTraits]) -> ModelError:
-        """One line: the model, the problem in our words, and what the provider says of it."""
+        """Return an error of one line: the model, the problem and the provider's own message."""
         return ModelError(self._line(problem, quoted), **kind)
 
     def refusal(self, problem: str, quoted: str = "") -> ModelRefused:
-        """As `error`, of an answer that will not be given."""
+        """Return the error for a refusal, in the same form as `error`."""
         return ModelRefused(self._line(problem, quoted))
 
     def _line(self, problem: str, quoted: str) -> str:
-        words = " ".join(_UNSEEN.sub(" ", fix_surrogates(quoted)).split())
-        words = redact(self._key.sub(MASK, words) if self._key else words)
-        cut = shorten(words, _MAX_QUOTED_CHARS)
-        before = " " if problem.endswith("?") else ": "
-        return f"{self._name}: {problem}{before}{cut}" if cut else f"{self._name}: {problem}"
+        message = " ".join(_INVISIBLE.sub(" ", fix_surrogates(quoted)).split())
+        message = redact(self._key.sub(MASK, message) if self._key else message)
+        quote = shorten(message, _MAX_QUOTED_CHARS)
+        return f"{self._name}: {problem}: {quote}" if quote else f"{self._name}: {problem}"
 
-    def _broken(self, error: Exception) -> ModelError:
+    def _transport_error(self, error: Exception) -> ModelError:
         import httpx2
 
         from framework.types.bounded_body import TooLarge
@@ -183,39 +189,39 @@ class ProviderErrors:
         if isinstance(root, TooLarge):
             return self.error(str(root), unavailable=True)
         if isinstance(root, httpx2.TimeoutException):
-            return self.error(f"no answer in time from {self._address}", retryable=True)
+            return self.error(f"timeout while waiting for {self._address}", retryable=True)
         if isinstance(error, ValueError):
-            return self.error("the server's answer is not JSON: is base_url right?", retryable=True)
+            return self.error("the server's answer is not JSON: check base_url", retryable=True)
         if (tls := _tls_error(error)) is not None:
-            hint = "is it to be trusted, is base_url right? Set SSL_CERT_FILE for certificates of your own"
+            hint = "check base_url, or set SSL_CERT_FILE if the server uses a private certificate"
             if any(sign in tls for sign in _NOT_TLS):
-                hint = "it does not speak TLS at this port: write http:// in base_url"
-            return self.error(f"the encrypted connection to {self._address} failed: {hint}: {tls}", unavailable=True)
+                hint = "the port does not use TLS: write http:// in base_url"
+            return self.error(f"the TLS connection to {self._address} failed: {hint}: {tls}", unavailable=True)
         if isinstance(root, httpx2.TooManyRedirects):
-            return self.status(302, "too many redirects")
+            return self.from_status(302, "too many redirects")
         name = type(root).__name__
         if isinstance(root, (httpx2.ConnectError, httpx2.UnsupportedProtocol)):
-            proxy = ", and the proxy that the environment names" if getproxies().keys() & _PROXY_SCHEMES else ""
-            hint = f"failed: is the server up{proxy}, is base_url right? ({name})"
+            proxy = ", the proxy in the environment" if getproxies().keys() & _PROXY_SCHEMES else ""
+            hint = f"failed ({name}): check base_url{proxy} and that the server is running"
         elif isinstance(root, (httpx2.HTTPError, OSError)):
-            hint = f"broke before the answer was whole ({name})"
+            hint = f"was lost before the answer was complete ({name})"
         else:
-            form = f"the server's answer is not of the form that was asked for ({name}): is base_url right?"
-            return self.error(form, retryable=True)
+            problem = f"the server's answer is malformed ({name}): check base_url"
+            return self.error(problem, retryable=True)
         return self.error(f"the connection to {self._address} {hint}", retryable=True)
 
 
 def _pattern_of(key: str) -> re.Pattern[str]:
-    """A key where it is quoted, also in part; a short one, such as `none`, is a placeholder, and stays within words."""
-    if len(key) < _MAX_PLACEHOLDER_CHARS:
+    """Return a pattern that matches the key, whole or cut in half; a short one matches only as a separate word."""
+    if len(key) < _MIN_KEY_CHARS:
         return re.compile(rf"\b{re.escape(key)}\b")
     return re.compile(rf"{re.escape(key)}|{re.escape(key[: len(key) // 2])}[^\s\"'),;]*")
 
 
 def _tls_error(error: BaseException | None) -> str | None:
-    """Why TLS failed, if an error comes of that."""
+    """Return OpenSSL's reason if the error was caused by TLS, or None."""
     while error is not None:
-        if isinstance(error, ssl.SSLError):  # aiohttp's own has no reason, but a cause that has
+        if isinstance(error, ssl.SSLError):  # aiohttp's own has no reason, but its cause has
             reason = getattr(error, "verify_message", None) or getattr(error, "reason", None)
             if reason:
                 return str(reason)
@@ -224,14 +230,14 @@ def _tls_error(error: BaseException | None) -> str | None:
 
 
 def message_in(body: object) -> str:
-    """What a provider says in an error's body, in any of the forms that are in use; a proxy's page says nothing."""
+    """Return the message in an error's body, in any common structure; empty for a web page, as proxies send it."""
     for key in (0, "error", 0, "message", 0, "msg"):
         body = _inner(body, key)
     return body if isinstance(body, str) and not body.lstrip().startswith("<") else ""
 
 
 def _inner(body: object, key: object) -> object:
-    """What an error is wrapped in is taken off; what is not wrapped so stays as it is."""
+    """Return the value at `key` of a list or an object, or the body unchanged if it has none."""
     if isinstance(body, list) and key == 0:
         return body[0] if body else None
     if isinstance(body, Mapping) and isinstance(key, str):
@@ -240,20 +246,20 @@ def _inner(body: object, key: object) -> object:
 
 
 def parse_retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """The seconds to wait that `retry-after-ms` or `retry-after` asks for, the latter as a number or as a date.
+    """Return the wait that `retry-after-ms` or `retry-after` requests, in seconds, or None.
 
     Args:
-        headers: of the answer; names in lower case, or a mapping that takes any case.
-        now: what a date is compared with; None is the present.
+        headers: response headers, with names in lower case or in a case-insensitive mapping.
+        now: the time to compare a date in `retry-after` with; None for the current time.
     """
     if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
-    written = headers.get("retry-after", "").strip()
-    if (seconds := _number(written)) is not None:
+    value = headers.get("retry-after", "").strip()
+    if (seconds := _number(value)) is not None:
         return seconds
     try:
-        due = parsedate_to_datetime(written)
-        # A date without a zone is meant in UTC.
+        due = parsedate_to_datetime(value)
+        # A date without a zone is in UTC.
         return max(0.0, (due.replace(tzinfo=due.tzinfo or UTC) - (now or datetime.now(UTC))).total_seconds())
     except (ValueError, OverflowError):
         return None

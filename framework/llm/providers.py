@@ -1,4 +1,4 @@
-"""From a model's name to a client: which servers are known, where they are, which variable holds their key."""
+"""Creates the client for a model name: known providers, their base URLs and the variables of their API keys."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from framework.types.text import did_you_mean
 OFFLINE = "offline"
 ApiFormat = Literal["openai", "anthropic", "gemini"]
 SDKS: Mapping[ApiFormat, str] = {"openai": "openai", "anthropic": "anthropic", "gemini": "google.genai"}
-"""The module that speaks a format; all but the first come with an extra of the format's name."""
+"""The SDK module of each API format; all but the first are installed by the extra of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A service with models."""
+    """A model provider."""
 
     name: str
     key_variables: tuple[str, ...] = ()
-    """The environment variables that may hold the key, the first that is set counts; none: it asks for no key."""
+    """Environment variables of the API key, the first that is set is used; empty if the provider requires no key."""
     base_url: str | None = None
-    """None: the SDK's own default."""
-    speaks: ApiFormat = "openai"
+    """None for the SDK's default."""
+    api: ApiFormat = "openai"
 
 
 PROVIDERS = (
     Provider("openai", ("OPENAI_API_KEY",)),
-    Provider("anthropic", ("ANTHROPIC_API_KEY",), speaks="anthropic"),
-    Provider("gemini", ("GEMINI_API_KEY", "GOOGLE_API_KEY"), speaks="gemini"),
+    Provider("anthropic", ("ANTHROPIC_API_KEY",), api="anthropic"),
+    Provider("gemini", ("GEMINI_API_KEY", "GOOGLE_API_KEY"), api="gemini"),
     Provider("qwen", ("DASHSCOPE_API_KEY",), "https://dashscope.aliyuncs.com/compatible-mode/v1"),
     Provider("deepseek", ("DEEPSEEK_API_KEY",), "https://api.deepseek.com/v1"),
     Provider("openrouter", ("OPENROUTER_API_KEY",), "https://openrouter.ai/api/v1"),
@@ -56,34 +56,34 @@ def create_client(
     capabilities: Capabilities | None = None,
     environ: Mapping[str, str],
 ) -> ModelClient:
-    """The client for `provider/model`, or for `offline`. Nothing is sent and no SDK loaded yet.
+    """Return the client for `provider/model`, or for `offline`. It sends nothing and loads no SDK yet.
 
     Args:
-        name: as agent files write it; what follows the first `/` is the server's own name for the model.
-        base_url: another server that speaks the same; it may do without a key.
-        api_key: instead of the provider's variable.
-        capabilities: over those known of the model.
-        environ: where the keys are looked up.
+        name: as in agent files; the part after the first `/` is the model's name on the server.
+        base_url: a different server with the same API; it may need no key.
+        api_key: overrides the provider's environment variable.
+        capabilities: override the known ones.
+        environ: environment variables, which contain the keys.
 
     Raises:
-        ConfigError: the name is not of that form, the provider is unknown, its key or its SDK is missing, or `base_url`
-            is no address.
+        ConfigError: the name is malformed, the provider is unknown, its key or its SDK is missing, or `base_url` is
+            invalid.
     """
     if name == OFFLINE:
         return OfflineModel()
     prefix, slash, model = name.partition("/")
     if not slash or not model:
         raise ConfigError(
-            f"model {name!r} needs both halves: write PROVIDER/MODEL, such as openai/gpt-5.4-mini, or offline"
+            f"model {name!r} is incomplete: write PROVIDER/MODEL, such as openai/gpt-5.4-mini, or offline"
         )
     provider = _provider(prefix, name)
     key = _key(provider, name, api_key, environ, needed=base_url is None)
-    if not _installed(SDKS[provider.speaks]):
-        raise ConfigError(f"{name} needs the SDK of {provider.name}: pip install 'agentsd[{provider.speaks}]'")
-    url = provider.base_url if base_url is None else _checked(name, base_url)
-    if provider.speaks == "anthropic":
+    if not _is_installed(SDKS[provider.api]):
+        raise ConfigError(f"{name} needs the SDK of {provider.name}: pip install 'agentsd[{provider.api}]'")
+    url = provider.base_url if base_url is None else _normalized(name, base_url)
+    if provider.api == "anthropic":
         return AnthropicModel(model, api_key=key, base_url=url, capabilities=capabilities)
-    if provider.speaks == "gemini":
+    if provider.api == "gemini":
         return GeminiModel(model, api_key=key, base_url=url, capabilities=capabilities)
     return OpenAIModel(provider.name, model, api_key=key, base_url=url, capabilities=capabilities)
 
@@ -93,29 +93,31 @@ def _provider(prefix: str, name: str) -> Provider:
         if provider.name == prefix:
             return provider
     known = sorted(provider.name for provider in PROVIDERS)
-    raise ConfigError(f"model {name!r}: there is no provider {prefix!r}{did_you_mean(prefix, known)}")
+    raise ConfigError(f"model {name!r}: unknown provider {prefix!r}{did_you_mean(prefix, known)}")
 
 
 def _key(provider: Provider, name: str, api_key: str | None, environ: Mapping[str, str], *, needed: bool) -> str:
     variables = " or ".join(provider.key_variables)
-    found = [environ.get(variable, "").strip() for variable in provider.key_variables]
-    key = (api_key or "").strip() or next(filter(None, found), "")
+    values = [environ.get(variable, "").strip() for variable in provider.key_variables]
+    key = (api_key or "").strip() or next(filter(None, values), "")
     if not key and variables and needed:
-        raise ConfigError(f"{name} needs a key: set {variables} (or use model: {OFFLINE})")
+        raise ConfigError(f"{name} needs an API key: set {variables}, or use model: {OFFLINE}")
     if not key.isascii() or not key.isprintable():
-        raise ConfigError(f"the key for {name} holds characters that no key has: copy {variables or 'it'} again")
+        raise ConfigError(
+            f"the API key for {name} contains characters that are not allowed: copy {variables or 'it'} again"
+        )
     return key
 
 
-def _checked(name: str, base_url: str) -> str:
+def _normalized(name: str, base_url: str) -> str:
     try:
         return normalize_base_url(base_url)
     except ValueError as error:
         raise ConfigError(f"base_url of {name}: {error}") from None
 
 
-def _installed(module: str) -> bool:
-    """Is there such a module? Only the packages above it are loaded."""
+def _is_installed(module: str) -> bool:
+    """Return whether the module can be imported. Only its parent packages are loaded."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:

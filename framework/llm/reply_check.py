@@ -1,4 +1,4 @@
-"""Whole answers, judged alike for every provider: is it whole, may its tool calls run, what did it cost."""
+"""Checks a provider's complete response and turns it into a `ModelReply`, in the same way for every provider."""
 
 from __future__ import annotations
 
@@ -16,58 +16,63 @@ from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, Usage
 from framework.types.text import fix_surrogates
 
-Ending = FinishReason | Literal["error"]
-FinishReasons = Mapping[str, Ending]
-"""A provider's words for why an answer ended -> ours."""
+FinishReasons = Mapping[str, FinishReason | Literal["error"]]
+"""A provider's finish reasons, mapped to those of `ModelReply`; `error` marks a failed response."""
 MAX_ANSWER_CHARS = 10_000_000
-THINK_TAG, _THOUGHT = "<think>", re.compile(r"<think>(.*?)</think>", re.DOTALL)
+"""Limit of a reply's text."""
+THINK_TAG = "<think>"
+_REASONING = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class ProviderAnswer:
-    """What a provider answered, in our form but in its own word for how it ended."""
+class ProviderResponse:
+    """A provider's response, with the finish reason as the provider reports it."""
 
     message: Message
     finish_reason: str
-    """Empty: it said none, so the answer was cut off."""
+    """Empty if the provider reported none, so the response was cut off."""
     usage: Usage
     model: str
     response_id: str
-    pieces: int
-    """How many came; none: the server streamed nothing."""
+    chunks: int
+    """Number of chunks received; 0 if the server streamed nothing."""
     refusal: str | None = None
-    """Why there is no answer, in the provider's own words, which may be none; None: nothing was refused."""
+    """The provider's explanation of a refusal, which may be empty; None if nothing was refused."""
 
 
 def to_reply(
-    answer: ProviderAnswer, request: ModelRequest, info: ModelInfo, endings: FinishReasons, failures: ProviderErrors
+    response: ProviderResponse, request: ModelRequest, info: ModelInfo, reasons: FinishReasons, errors: ProviderErrors
 ) -> ModelReply:
-    """The reply, its calls with unique ids, its tokens with their price; raises ModelError where it is not whole."""
-    calls = answer.message.tool_calls
-    usage = with_cost(answer.usage, info.capabilities)
+    """Return the reply with unique call ids and priced usage.
+
+    Raises:
+        ModelError: the response is incomplete, empty or refused. Carries the usage, which is charged nevertheless.
+    """
+    calls = response.message.tool_calls
+    usage = with_cost(response.usage, info.capabilities)
     try:
-        finish = _finish_reason(answer, endings, failures)
+        finish = _finish_reason(response, reasons, errors)
     except ModelError as error:
-        error.usage = usage  # what cannot be used is paid for all the same
+        error.usage = usage
         raise
-    taken = {call.id for earlier in request.messages for call in earlier.tool_calls} if calls else set[str]()
-    unique = _unique_ids(unique_calls(calls), taken)
+    used_ids = {call.id for earlier in request.messages for call in earlier.tool_calls} if calls else set[str]()
+    unique = _unique_ids(unique_calls(calls), used_ids)
     return ModelReply(
-        message=answer.message if unique == calls else answer.message.model_copy(update={"tool_calls": unique}),
+        message=response.message if unique == calls else response.message.model_copy(update={"tool_calls": unique}),
         finish_reason="tool_calls" if calls and finish == "stop" else finish,
         usage=usage,
-        model=fix_surrogates(answer.model),
-        response_id=fix_surrogates(answer.response_id),
+        model=fix_surrogates(response.model),
+        response_id=fix_surrogates(response.response_id),
     )
 
 
 def require_content(reply: ModelReply, info: ModelInfo) -> None:
-    """Reject an answer without tool calls and without visible text, whichever client it comes from.
+    """Reject a reply that contains neither tool calls nor visible text, whichever client it comes from.
 
-    Reasoning alone is not an answer, neither in its own field nor as a `<think>` block in the text.
+    Reasoning alone does not count, neither in its own field nor as a `<think>` block in the text.
 
     Raises:
-        ModelError: retryable, unless `max_tokens` cut the answer before its first word. Carries the reply's usage.
+        ModelError: retryable, unless `max_tokens` cut the reply before its first word. Carries the reply's usage.
     """
     if reply.unusable is not None or reply.message.tool_calls or _has_text(reply.message.content):
         return
@@ -80,58 +85,58 @@ def require_content(reply: ModelReply, info: ModelInfo) -> None:
 
 
 def _has_text(content: str) -> bool:
-    """Whether there is anything to see: spaces, control and zero-width characters do not count."""
+    """Return whether any character is visible: spaces, control and zero-width characters do not count."""
     answer = split_reasoning(content)[1] if content.lstrip().startswith(THINK_TAG) else content
     return any(char.isprintable() and not char.isspace() for char in answer)
 
 
-def merge_finish_reason(earlier: str, word: object, endings: FinishReasons) -> str:
-    """How an answer ended, of which more than one thing is said: that it is whole takes nothing else back."""
-    said = str(word or "")
-    return earlier if not said or (earlier and endings.get(said) in ("stop", "tool_calls")) else said
+def merge_finish_reason(earlier: str, reported: object, reasons: FinishReasons) -> str:
+    """Return the finish reason of a response that reports several: a later success does not override an earlier one."""
+    later = str(reported or "")
+    return earlier if not later or (earlier and reasons.get(later) in ("stop", "tool_calls")) else later
 
 
-def _finish_reason(answer: ProviderAnswer, endings: FinishReasons, failures: ProviderErrors) -> FinishReason:
-    """Decide whether the answer is whole: tool calls of one that is not must never run."""
-    if answer.refusal is not None:
-        raise failures.refusal("refused", answer.refusal)
-    calls, word = bool(answer.message.tool_calls), answer.finish_reason
-    if len(answer.message.content) > MAX_ANSWER_CHARS:
-        problem = f"the answer is longer than {MAX_ANSWER_CHARS} characters: no model writes that much"
-        raise failures.error(problem, unavailable=True)
-    match endings.get(word):
-        case "tool_calls" if not calls and not answer.message.content.strip():
-            raise failures.error("the answer says that it calls a tool, and holds no call", retryable=True)
+def _finish_reason(response: ProviderResponse, reasons: FinishReasons, errors: ProviderErrors) -> FinishReason:
+    """Return the finish reason of a complete response; raise ModelError for others, whose tool calls must not run."""
+    if response.refusal is not None:
+        raise errors.refusal("refused", response.refusal)
+    has_calls, reported = bool(response.message.tool_calls), response.finish_reason
+    if len(response.message.content) > MAX_ANSWER_CHARS:
+        problem = f"the answer exceeds {MAX_ANSWER_CHARS} characters, more than any model writes"
+        raise errors.error(problem, unavailable=True)
+    match reasons.get(reported):
+        case "tool_calls" if not has_calls and not response.message.content.strip():
+            raise errors.error("the finish reason announces a tool call, but the answer contains none", retryable=True)
         case "stop" | "tool_calls":
             return "stop"
         case "length":
-            if calls:
-                raise failures.error("a tool call was cut by max_tokens: raise model_settings.max_tokens")
+            if has_calls:
+                raise errors.error("a tool call was cut by max_tokens: raise model_settings.max_tokens")
             return "length"
         case "content_filter":
-            raise failures.refusal("refused: the provider's content filter stopped the answer", word)
-        case None if not word:
-            nothing = "the server streamed nothing: is base_url right?"
-            broken = "the answer broke off before its end"
-            raise failures.error(broken if answer.pieces else nothing, retryable=True)
-        case None if not calls and "error" not in word:
+            raise errors.refusal("refused: the provider's content filter stopped the answer", reported)
+        case None if not reported:
+            empty = "the server streamed nothing: check base_url"
+            incomplete = "the stream ended before the answer was complete"
+            raise errors.error(incomplete if response.chunks else empty, retryable=True)
+        case None if not has_calls and "error" not in reported:
             return "stop"
         case _:
-            raise failures.error("the answer ended with a finish_reason of its own", word, retryable=True)
+            raise errors.error("unexpected finish_reason", reported, retryable=True)
 
 
-def _unique_ids(calls: Iterable[ToolCall], taken: set[str]) -> tuple[ToolCall, ...]:
-    """Give a new id to a call without one, or with one that the conversation has already: some servers count from 0."""
+def _unique_ids(calls: Iterable[ToolCall], used_ids: set[str]) -> tuple[ToolCall, ...]:
+    """Assign a new id to each call without one or with a used one: some servers count from 0 in each response."""
     unique = []
     for call in calls:
-        call_id = call.id if call.id and call.id not in taken else f"call_{uuid4().hex[:16]}"
-        taken.add(call_id)
+        call_id = call.id if call.id and call.id not in used_ids else f"call_{uuid4().hex[:16]}"
+        used_ids.add(call_id)
         unique.append(call if call.id == call_id else call.model_copy(update={"id": call_id}))
     return tuple(unique)
 
 
 def split_reasoning(text: str) -> tuple[str, str]:
-    """What the model thought aloud before its answer, and the answer."""
+    """Return the text of a leading `<think>` block, empty if there is none, and the rest; both stripped."""
     stripped = text.strip()
-    thought = _THOUGHT.match(stripped)
-    return (thought[1].strip(), stripped[thought.end() :].strip()) if thought else ("", stripped)
+    block = _REASONING.match(stripped)
+    return (block[1].strip(), stripped[block.end() :].strip()) if block else ("", stripped)

@@ -1,7 +1,7 @@
-"""Requests as bytes, of which each part is written once: tools once a generation, a message once a run.
+"""Requests as JSON bytes, each part encoded once: a tool list once per generation, a message once per run.
 
-A conversation grows at its end, so a request repeats the one before it. What was written stays written: for a long
-history this is nearly all of the work of a call.
+A conversation grows at its end, so each request repeats the one before it. Encoding the repeated part again would be
+most of the work of a call with a long history.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from framework.types.messages import Message, ToolDefinition
 
 T = TypeVar("T")
 
-_MAX_TOOLSETS = 64
+MAX_TOOLSETS = 64
+"""Tool lists in a `ToolsetCache`; the least recently used one is dropped."""
 
 
 def encode_json(value: Any) -> bytes:
-    """JSON, also of what orjson refuses: whole numbers past 64 bits in somebody's schema, half characters."""
+    """Return the value as JSON, including values orjson rejects: integers above 64 bits and lone surrogates."""
     try:
         return orjson.dumps(value)
     except TypeError:
@@ -28,59 +29,62 @@ def encode_json(value: Any) -> bytes:
 
 
 class EncodedMessages:
-    """The messages of one run in a provider's form. It belongs to the run, and goes with it."""
+    """The messages of one run as JSON in one provider's format."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
         self._chunks: list[bytes] = []
 
-    def pieces(self, messages: Sequence[Message], write: Callable[[Message], dict[str, Any]]) -> Sequence[bytes]:
-        """A JSON array of the messages; only what is not the very same as last time is written."""
-        same = 0
-        for known, message in zip(self._messages, messages, strict=False):
-            if known is not message:
+    def chunks(self, messages: Sequence[Message], to_dict: Callable[[Message], dict[str, Any]]) -> Sequence[bytes]:
+        """Return the messages as the chunks of a JSON array; encode only those after the part that is unchanged.
+
+        Messages are compared by identity.
+        """
+        unchanged = 0
+        for cached, message in zip(self._messages, messages, strict=False):
+            if cached is not message:
                 break
-            same += 1
-        del self._messages[same:], self._chunks[same:]
-        for message in messages[same:]:
+            unchanged += 1
+        del self._messages[unchanged:], self._chunks[unchanged:]
+        for message in messages[unchanged:]:
             self._messages.append(message)
-            self._chunks.append((b"," if self._chunks else b"") + encode_json(write(message)))
+            self._chunks.append((b"," if self._chunks else b"") + encode_json(to_dict(message)))
         return (b"[", *self._chunks, b"]")
 
 
 class RequestCache:
-    """What clients keep of one run from request to request."""
+    """The encoded messages of one run, by model."""
 
     def __init__(self) -> None:
-        self._written: dict[str, EncodedMessages] = {}
+        self._by_model: dict[str, EncodedMessages] = {}
 
     def messages_for(self, model: str) -> EncodedMessages:
-        """The run's messages in the form in which one model gets them."""
-        return self._written.setdefault(model, EncodedMessages())
+        """Return the run's messages in the format of `model`."""
+        return self._by_model.setdefault(model, EncodedMessages())
 
 
 class ToolsetCache(Generic[T]):
-    """What is made of lists of tools, kept for the lists that were used last."""
+    """Values derived from tool lists, for the `MAX_TOOLSETS` lists used last. Lists are compared by identity."""
 
-    def __init__(self, make: Callable[[tuple[ToolDefinition, ...]], T]) -> None:
-        self._make = make
-        self._made: dict[int, tuple[tuple[ToolDefinition, ...], T]] = {}
+    def __init__(self, derive: Callable[[tuple[ToolDefinition, ...]], T]) -> None:
+        self._derive = derive
+        self._values: dict[int, tuple[tuple[ToolDefinition, ...], T]] = {}
 
-    def of(self, tools: tuple[ToolDefinition, ...]) -> T:
-        """What was made of this very list."""
-        known = self._made.pop(id(tools), None)
-        made = known[1] if known and known[0] is tools else self._make(tools)
-        self._made[id(tools)] = tools, made  # the list is held, so that its id stays its own
-        if len(self._made) > _MAX_TOOLSETS:
-            del self._made[next(iter(self._made))]
-        return made
+    def get(self, tools: tuple[ToolDefinition, ...]) -> T:
+        """Return the value derived from this list."""
+        cached = self._values.pop(id(tools), None)
+        value = cached[1] if cached and cached[0] is tools else self._derive(tools)
+        self._values[id(tools)] = tools, value  # holding the list keeps its id from being reused
+        if len(self._values) > MAX_TOOLSETS:
+            del self._values[next(iter(self._values))]
+        return value
 
 
-def json_object(body: dict[str, Any], **ready: Sequence[bytes]) -> bytes:
-    """A JSON object of some fields, and of others whose JSON is ready in pieces; each byte of them is copied once."""
+def json_object(body: dict[str, Any], **encoded: Sequence[bytes]) -> bytes:
+    """Return a JSON object with the fields of `body` and with fields that are already encoded, in chunks."""
     parts, comma = [encode_json(body)[:-1]], b"," if body else b""
-    for name, pieces in ready.items():
-        parts += (comma, b'"', name.encode(), b'":', *pieces)
+    for name, chunks in encoded.items():
+        parts += (comma, b'"', name.encode(), b'":', *chunks)
         comma = b","
     parts.append(b"}")
     return b"".join(parts)

@@ -1,4 +1,4 @@
-"""A streamed answer, put together from its chunks."""
+"""Assembles a streamed chat completion from its chunks."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from framework.types.text import fix_surrogates
 
 
 class StreamAssembler:
-    """An answer under way: takes chunks, gives deltas. Nobody has checked their types, so nothing here trusts one."""
+    """Accumulates a streamed response: accepts chunks, returns deltas. Chunks are untrusted: each field is checked."""
 
-    def __init__(self, endings: FinishReasons) -> None:
-        self._endings = endings
+    def __init__(self, reasons: FinishReasons) -> None:
+        self._reasons = reasons
         self.chunks = 0
-        self.finish = self.model = self.response_id = ""
+        self.finish_reason = self.model = self.response_id = ""
         self.usage: object = None
         self.message: dict[str, Any] = {}
-        """The message, where it came whole."""
+        """The message, if it arrived in one piece."""
         self._texts: dict[str, list[str]] = {}
         self._calls: list[dict[str, Any]] = []
-        self._places: dict[object, dict[str, Any]] = {}
+        self._call_by_key: dict[object, dict[str, Any]] = {}
 
-    def take(self, chunk: Any) -> Delta | None:
-        """Add a chunk; gives what of it can be shown already, an empty Delta where that is nothing yet."""
+    def add_chunk(self, chunk: Any) -> Delta | None:
+        """Add a chunk; return its delta, which is empty if nothing can be shown yet, or None if it has no content."""
         chunk = as_dict(chunk)
         self.chunks += 1
         self.model = str(chunk.get("model") or self.model)
@@ -37,78 +37,83 @@ class StreamAssembler:
         if not isinstance(choices, list) or not choices:
             return None
         first = as_dict(choices[0])
-        self.finish = merge_finish_reason(self.finish, first.get("finish_reason"), self._endings)
+        self.finish_reason = merge_finish_reason(self.finish_reason, first.get("finish_reason"), self._reasons)
         delta = as_dict(first.get("delta"))
-        found = delta.get("tool_calls")
-        pieces = found if isinstance(found, list) else []
-        for piece in pieces:
-            self._take_call(as_dict(piece))
-        self._take_text("refusal", delta)
-        reasoning = max((self._take_text(field, delta) for field in REASONING_FIELDS), key=len)
-        text = self._take_text("content", delta)
+        fragments = as_list(delta.get("tool_calls"))
+        for fragment in fragments:
+            self._add_call_fragment(as_dict(fragment))
+        self._add_text("refusal", delta)
+        reasoning = max((self._add_text(field, delta) for field in REASONING_FIELDS), key=len)
+        text = self._add_text("content", delta)
         return (
             Delta(text=fix_surrogates(text), reasoning=fix_surrogates(reasoning))
-            if text or reasoning or pieces
+            if text or reasoning or fragments
             else None
         )
 
-    def take_whole(self, body: Mapping[str, Any]) -> None:
-        """Take an answer that came in one piece; its `choices` must be a list with something in it."""
+    def set_response(self, body: Mapping[str, Any]) -> None:
+        """Set a response that was not streamed; its `choices` must be a non-empty list."""
         first = as_dict(body["choices"][0])
         self.chunks = 1
         self.model, self.response_id = str(body.get("model") or ""), str(body.get("id") or "")
         self.usage = body.get("usage")
-        self.finish = str(first.get("finish_reason") or "")
+        self.finish_reason = str(first.get("finish_reason") or "")
         self.message = as_dict(first.get("message"))
 
-    def assembled(self) -> dict[str, Any]:
-        """The whole message in the wire's form."""
-        texts = {field: "".join(pieces) for field, pieces in self._texts.items()}
+    def assembled_message(self) -> dict[str, Any]:
+        """Return the streamed message in the format of chat completions."""
+        texts = {field: "".join(fragments) for field, fragments in self._texts.items()}
         return {**texts, "tool_calls": self._calls}
 
-    def _take_text(self, field: str, delta: Mapping[str, Any]) -> str:
+    def _add_text(self, field: str, delta: Mapping[str, Any]) -> str:
         text = content_text(delta.get(field))
         if text:
             self._texts.setdefault(field, []).append(text)
         return text
 
-    def _take_call(self, piece: Mapping[str, Any]) -> None:
-        call = self._call_of(piece)
-        function, custom = as_dict(piece.get("function")), as_dict(piece.get("custom"))
-        if piece.get("type") == "custom" or custom:
+    def _add_call_fragment(self, fragment: Mapping[str, Any]) -> None:
+        call = self._call_for(fragment)
+        function, custom = as_dict(fragment.get("function")), as_dict(fragment.get("custom"))
+        if fragment.get("type") == "custom" or custom:
             call["type"], call["custom"] = "custom", call.get("custom") or custom
         call["function"]["name"] = call["function"]["name"] or function.get("name")
         arguments = function.get("arguments") or ""
         call["function"]["arguments"] += arguments if isinstance(arguments, str) else json.dumps(arguments)
 
-    def _call_of(self, piece: Mapping[str, Any]) -> dict[str, Any]:
-        """Find the call a piece goes on with, or begin it.
+    def _call_for(self, fragment: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the call that a fragment continues, or add a new one.
 
-        By index, else by id; of pieces with neither, one with a name begins a call and one without continues the last.
+        Fragments are matched by index, or else by id. Of those with neither, one with a name begins a call and one
+        without continues the last call.
         """
-        call_id, named = piece.get("id"), bool(as_dict(piece.get("function")).get("name"))
-        key = index_key(piece.get("index"))
+        call_id, has_name = fragment.get("id"), bool(as_dict(fragment.get("function")).get("name"))
+        key = index_key(fragment.get("index"))
         key = index_key(call_id) if key is None else key
-        known = self._places.get(key) if key is not None else None
-        if known is None and key is None and not named and self._calls:
+        existing = self._call_by_key.get(key) if key is not None else None
+        if existing is None and key is None and not has_name and self._calls:
             return self._calls[-1]
-        # Some servers number every call 0: another id and a name tell that it is another call.
-        if known is not None and not (named and call_id and known["id"] != call_id):
-            return known
+        # Some servers number every call 0: a fragment with a name and another id begins another call.
+        if existing is not None and not (has_name and call_id and existing["id"] != call_id):
+            return existing
         call: dict[str, Any] = {"id": call_id, "type": "function", "function": {"name": None, "arguments": ""}}
         self._calls.append(call)
         if key is not None:
-            self._places[key] = call
+            self._call_by_key[key] = call
         return call
 
 
 def index_key(value: object) -> int | str | None:
-    """Where a piece belongs, by its index or id; None where the server sends neither a number nor a text."""
+    """Return an index or id as a key, or None if it is neither a number nor a string."""
     return value if isinstance(value, (int, str)) else None
 
 
+def as_list(value: object) -> list[Any]:
+    """Return a list unchanged, and an empty list for any other value."""
+    return value if isinstance(value, list) else []
+
+
 def as_dict(value: Any) -> dict[str, Any]:
-    """An SDK object or a mapping as a dict; anything else is an empty one."""
+    """Return an SDK object or a mapping as a dict, and an empty dict for any other value."""
     if isinstance(value, dict):
         return value
     if hasattr(value, "to_dict"):

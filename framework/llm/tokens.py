@@ -1,7 +1,7 @@
-"""How many tokens a text is, about, without asking anybody.
+"""Estimates the number of tokens of a text without calling a provider.
 
-Letters and digits of alphabets come to about four a token, Chinese, Japanese and Korean characters to about one and a
-half tokens for two of them. Measured against real tokenizers this is within a third for prose and code.
+Text in alphabets averages about four characters per token; Chinese, Japanese and Korean text about four characters per
+three tokens. Measured against real tokenizers, the estimate is within a third for prose and code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MESSAGE_OVERHEAD = 4
 
 
 def estimate_tokens(text: str) -> int:
-    """About how many tokens."""
+    """Return the estimated number of tokens."""
     if text.isascii():
         return ceil(len(text) / _CHARS_PER_TOKEN)
     wide = len(_WIDE.findall(text))

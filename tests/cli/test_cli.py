@@ -125,7 +125,7 @@ def test_a_missing_key_is_one_line_that_names_the_variable(starter: Path) -> Non
     done = agentsd("run", "-m", "openai/gpt-5.4-mini", "hi", cwd=starter)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "failed: openai/gpt-5.4-mini needs a key: set OPENAI_API_KEY (or use model: offline)"
+        "failed: openai/gpt-5.4-mini needs an API key: set OPENAI_API_KEY, or use model: offline"
     )
 
 

@@ -186,7 +186,7 @@ def test_variables_are_filled_in_as_text(
 def test_an_address_of_a_model_that_is_none_is_refused_at_its_place(tmp_path: Path) -> None:
     problem = only(refused(tmp_path, "models:\n  local: {model: openai/m, base_url: 'localhost:8080/v1'}\n"))
     assert (problem.line, problem.column) == (2, 38)
-    assert problem.message.endswith("this does not begin with http:// or https://")
+    assert problem.message.endswith("it does not begin with http:// or https://")
 
 
 PROBLEMS = [

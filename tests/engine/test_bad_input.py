@@ -387,7 +387,7 @@ def test_a_missing_key_fails_the_run_with_one_line_that_names_the_variable(
             result = await stream.result()
         assert result.status == "failed"
         assert result.error is not None
-        assert result.error.message == f"{model} needs a key: set {variable} (or use model: offline)"
+        assert result.error.message == f"{model} needs an API key: set {variable}, or use model: offline"
         assert [type(event) for event in events[-2:]] == [RunFailed, RunFinished]
 
     asyncio.run(main())

@@ -148,7 +148,7 @@ def test_a_text_cut_by_max_tokens(ask: Ask, form: Format, stream: bool) -> None:
         ("too fast", "rate limited, retry after 2 s: slow down", 2.0),
         ("boom", r"the provider failed \(500\): it exploded", None),
         ("garbled", "not JSON|streamed nothing", None),
-        ("hangup", "broke before the answer was whole", None),
+        ("hangup", "was lost before the answer was complete", None),
     ],
 )
 def test_what_goes_wrong_is_one_error(

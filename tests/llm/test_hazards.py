@@ -231,7 +231,7 @@ def test_of_two_endings_the_one_that_says_the_call_was_cut_counts(form: Format, 
 def test_an_answer_that_announces_a_call_and_holds_none_is_one_error(form: Format, stream: bool) -> None:
     word = ENDS[form.name]["calls"]
     error = error_of(form, says(form, "", end=word), stream=stream)
-    assert "says that it calls a tool, and holds no call" in error.message
+    assert "the finish reason announces a tool call, but the answer contains none" in error.message
     assert error.retryable
     reply = served(form, says(form, "No need.", end=word), stream=stream)
     assert isinstance(reply, ModelReply)
@@ -243,7 +243,7 @@ def test_an_answer_without_end_is_no_answer(form: Format, monkeypatch: pytest.Mo
     monkeypatch.setattr("framework.llm.reply_check.MAX_ANSWER_CHARS", 100)
     assert isinstance(served(form, says(form, "x" * 100), stream=False), ModelReply)
     error = error_of(form, says(form, "x" * 101))
-    assert "the answer is longer than 100 characters" in error.message
+    assert "the answer exceeds 100 characters" in error.message
     assert (error.retryable, error.unavailable) == (False, True)
 
 
@@ -262,14 +262,14 @@ def test_an_answer_that_goes_on_for_ever_is_given_up(
 
     error = asyncio.run(run())
     assert isinstance(error, ModelError), error
-    assert error.message.endswith(f": the {capped} is longer than 2 MB: no model writes that much")
+    assert error.message.endswith(f": the {capped} exceeds 2 MB, more than any model writes")
     assert (error.retryable, error.unavailable) == (False, True)
 
 
 @each_format
 def test_an_answer_that_would_unfold_without_end_is_given_up(form: Format) -> None:
     error = error_of(form, raw(200, gzip.compress(random.Random(1).randbytes(1_100_000)), content_encoding="gzip"))
-    assert error.message.endswith(": the compressed answer is longer than 1 MB: no model writes that much")
+    assert error.message.endswith(": the compressed answer exceeds 1 MB, more than any model writes")
 
 
 # --- refusals
@@ -279,22 +279,22 @@ def test_an_answer_that_would_unfold_without_end_is_given_up(form: Format) -> No
 @pytest.mark.parametrize(
     ("status", "says_what", "retryable", "unavailable"),
     [
-        (302, r"sends elsewhere \(302\): is base_url right, is there a login in between\? boom$", False, True),
-        (400, r"the request was refused \(400\): boom$", False, False),
-        (401, r"the key was refused: set a valid one$", False, True),
+        (302, r"redirects \(302\): check base_url, or for a login page: boom$", False, True),
+        (400, r"the request was rejected \(400\): boom$", False, False),
+        (401, r"the API key was rejected: set a valid one$", False, True),
         (402, r"the account's quota is used up: boom$", False, True),
-        (403, r"the request was refused \(403\): may this key use the model\? boom$", False, False),
+        (403, r"the request was rejected \(403\): check that the API key may use this model: boom$", False, False),
         (404, r"no such model at http://127.0.0.1:\d+/v1, or base_url is wrong: boom$", False, True),
         (405, r"no such model at http://127.0.0.1:\d+/v1, or base_url is wrong: boom$", False, True),
         (408, r"the provider failed \(408\): boom$", True, True),
         (409, r"the provider failed \(409\): boom$", True, True),
         (
             413,
-            r"too long for it \(413\): begin a new conversation, or lower conversation.window .*: boom$",
+            r"context window \(413\): start a new conversation, or lower conversation.window .*: boom$",
             False,
             False,
         ),
-        (422, r"the request was refused \(422\): boom$", False, False),
+        (422, r"the request was rejected \(422\): boom$", False, False),
         (429, r"rate limited: boom$", True, True),
         (500, r"the provider failed \(500\): boom$", True, True),
         (503, r"the provider failed \(503\): boom$", True, True),
@@ -318,9 +318,9 @@ def test_a_model_that_the_server_says_it_has_not_is_no_question_of_the_address()
 @pytest.mark.parametrize(
     ("status", "words", "says_what"),
     [
-        (400, "API key not valid. Please pass a valid API key.", "the key was refused: set a valid one"),
-        (400, "API key expired. Please renew the API key.", "the key was refused: set a valid one"),
-        (403, "invalid x-api-key", "the key was refused: set a valid one"),
+        (400, "API key not valid. Please pass a valid API key.", "the API key was rejected: set a valid one"),
+        (400, "API key expired. Please renew the API key.", "the API key was rejected: set a valid one"),
+        (403, "invalid x-api-key", "the API key was rejected: set a valid one"),
         (400, "Your credit balance is too low to access the API.", "the account's quota is used up: Your credit"),
     ],
 )
@@ -354,7 +354,7 @@ def test_content_that_a_provider_refuses_is_typed_in_its_own_code(code: str, str
 )
 def test_a_conversation_that_is_too_long_for_the_model_says_what_to_do(words: str) -> None:
     error = error_of(OPENAI, OPENAI.failed(400, words))
-    assert "too long for it (400): begin a new conversation, or lower conversation.window" in error.message
+    assert "context window (400): start a new conversation, or lower conversation.window" in error.message
     assert not error.retryable
 
 
@@ -462,7 +462,7 @@ def test_a_server_that_redirects_for_ever_is_one_error(form: Format, stream: boo
 
     error = asyncio.run(run())
     assert isinstance(error, ModelError)
-    assert re.search(r"sends elsewhere \(30[27]\): is base_url right", error.message)
+    assert re.search(r"redirects \(30[27]\): check base_url", error.message)
     assert (error.retryable, error.unavailable) == (False, True)
 
 
@@ -486,19 +486,19 @@ def test_an_address_is_taken_as_people_write_it(given: str, used: str) -> None:
 @pytest.mark.parametrize(
     ("address", "wrong"),
     [
-        ("", "this is empty"),
+        ("", "it is empty"),
         ("localhost:8080/v1", "does not begin with http:// or https://"),
         ("htp://h/v1", "does not begin with"),
         ("http:/h/v1", "does not begin with"),
         ("http://", "does not begin with"),
-        ("http:///v1", "names no server"),
-        ("http://h:0/v1", "names no port"),
-        ("http://h:99999/v1", "the port, is none"),
-        ("http://h:80a/v1", "the port, is none"),
-        ("http://[::1/v1", "what stands in brackets"),
-        ("http://a b/v1", "a character that no address has"),
-        ("http://${HOST}/v1", "a character that no address has"),
-        ("http://h/v1?key=k", "nothing may follow its path"),
+        ("http:///v1", "it has no valid host"),
+        ("http://h:0/v1", "it has no valid port"),
+        ("http://h:99999/v1", "its port, or the address in brackets, is invalid"),
+        ("http://h:80a/v1", "its port, or the address in brackets, is invalid"),
+        ("http://[::1/v1", "its port, or the address in brackets, is invalid"),
+        ("http://a b/v1", "a character that is not allowed in a URL"),
+        ("http://${HOST}/v1", "a character that is not allowed in a URL"),
+        ("http://h/v1?key=k", "it must end with its path"),
     ],
 )
 @each_format
@@ -543,9 +543,7 @@ def test_an_environment_in_which_no_connection_can_be_made_is_one_error(
     error = ask(form, "http://127.0.0.1:1/v1", stream=stream)
 
     assert isinstance(error, ModelError)
-    assert (
-        "no connection can be made: are base_url, the variables of proxies, and SSL_CERT_FILE right?" in error.message
-    )
+    assert "the client cannot be created: check base_url, the proxy variables and SSL_CERT_FILE" in error.message
     assert (error.retryable, error.unavailable) == (False, True)
 
 
@@ -564,5 +562,5 @@ def test_a_server_without_tls_asked_by_https_says_so(form: Format) -> None:
 
     error = asyncio.run(run())
     assert isinstance(error, ModelError)
-    assert "it does not speak TLS at this port: write http:// in base_url" in error.message
+    assert "the port does not use TLS: write http:// in base_url" in error.message
     assert not error.retryable

@@ -30,7 +30,7 @@ def test_every_provider_connects_with_any_of_its_own_variables(provider: Provide
     for variable in provider.key_variables or ("",):
         model = create_client(f"{provider.name}/some/model", environ={variable: "k"})
 
-    assert isinstance(model, CLIENTS[provider.speaks])
+    assert isinstance(model, CLIENTS[provider.api])
     assert model.info.name == f"{provider.name}/some/model"
     if isinstance(model, OpenAIModel):
         assert (model.info.server_address is None) == (provider.base_url is None)
@@ -44,20 +44,20 @@ def test_a_missing_key_is_one_line_that_names_the_variable(provider: Provider, k
         create_client(f"{provider.name}/m", environ=environ)
 
     variables = " or ".join(provider.key_variables)
-    assert str(caught.value) == f"{provider.name}/m needs a key: set {variables} (or use model: offline)"
+    assert str(caught.value) == f"{provider.name}/m needs an API key: set {variables}, or use model: offline"
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("opnai/m", "model 'opnai/m': there is no provider 'opnai'; did you mean openai?"),
+        ("opnai/m", "model 'opnai/m': unknown provider 'opnai'; did you mean openai?"),
         (
             "zzz/m",
-            "model 'zzz/m': there is no provider 'zzz'; "
+            "model 'zzz/m': unknown provider 'zzz'; "
             "there are: anthropic, deepseek, gemini, groq, mistral, ollama, openai, openrouter, qwen",
         ),
-        ("gpt-5", "model 'gpt-5' needs both halves: write PROVIDER/MODEL, such as openai/gpt-5.4-mini, or offline"),
-        ("openai/", "model 'openai/' needs both halves: write PROVIDER/MODEL, such as openai/gpt-5.4-mini, or offline"),
+        ("gpt-5", "model 'gpt-5' is incomplete: write PROVIDER/MODEL, such as openai/gpt-5.4-mini, or offline"),
+        ("openai/", "model 'openai/' is incomplete: write PROVIDER/MODEL, such as openai/gpt-5.4-mini, or offline"),
     ],
 )
 def test_a_name_that_cannot_be_used_is_one_line_that_says_why(name: str, message: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.llm.openai_format import message_to_chat
-from framework.llm.request_cache import _MAX_TOOLSETS, EncodedMessages, ToolsetCache, json_object
+from framework.llm.request_cache import MAX_TOOLSETS, EncodedMessages, ToolsetCache, json_object
 from framework.types.messages import Message, ToolDefinition
 from tests.support.cases import cases
 
@@ -39,7 +39,7 @@ def test_however_a_conversation_changes_its_bytes_are_those_of_writing_it_anew(
             messages[place % len(messages)] = message
         elif messages:
             del messages[place % len(messages)]
-        assert json.loads(b"".join(written.pieces(messages, write))) == [write(message) for message in messages]
+        assert json.loads(b"".join(written.chunks(messages, write))) == [write(message) for message in messages]
 
 
 def test_what_is_the_same_is_not_written_again() -> None:
@@ -50,9 +50,9 @@ def test_what_is_the_same_is_not_written_again() -> None:
         return write(message)
 
     written, messages = EncodedMessages(), [Message(role="user", content=str(n)) for n in range(3)]
-    written.pieces(messages, noting)
+    written.chunks(messages, noting)
     messages.append(Message(role="user", content="3"))
-    written.pieces(messages, noting)
+    written.chunks(messages, noting)
     assert seen == ["0", "1", "2", "3"]
 
 
@@ -68,11 +68,11 @@ def test_tools_are_made_once_for_as_long_as_their_list_is_in_use() -> None:
         tuple(ToolDefinition(name=f"t{n}", description="d", parameters={}) for n in range(size)) for size in range(3)
     ]
     for _ in range(3):
-        assert [toolsets.of(tools) for tools in lists] == [0, 1, 2]
+        assert [toolsets.get(tools) for tools in lists] == [0, 1, 2]
     assert made == [0, 1, 2]
-    for n in range(_MAX_TOOLSETS):
-        toolsets.of((ToolDefinition(name=f"x{n}", description="d", parameters={}),))
-    toolsets.of(lists[2])
+    for n in range(MAX_TOOLSETS):
+        toolsets.get((ToolDefinition(name=f"x{n}", description="d", parameters={}),))
+    toolsets.get(lists[2])
     assert made.count(2) == 2, "what was not used for long is made anew"
 
 

@@ -54,7 +54,7 @@ def test_llm02_what_looks_like_a_secret_is_masked_and_nothing_beside_it(text: st
 @pytest.mark.parametrize(
     "text",
     [
-        "needs a key: set OPENAI_API_KEY (or use model: offline)",
+        "needs an API key: set OPENAI_API_KEY, or use model: offline",
         "max_total_tokens reached: 50 of 40 (set at agents.d/x.yaml:3)",
         "max_tokens: 2000, tokens: 400",
         "'token' is undefined",

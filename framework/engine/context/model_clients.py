@@ -120,7 +120,7 @@ class ModelClients:
 
     def request_tokens(self, request: ModelRequest) -> int:
         """Return the estimated number of tokens of a request, with its tools."""
-        return sum(map(message_tokens, request.messages)) + self._tool_tokens.of(request.tools)
+        return sum(map(message_tokens, request.messages)) + self._tool_tokens.get(request.tools)
 
     def _connect(self, name: str, alias: ModelAlias | None, settings: Settings) -> ModelClient:
         if alias is None:

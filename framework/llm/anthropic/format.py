@@ -1,4 +1,4 @@
-"""Our messages in the form of Anthropic's Messages API, and back. Pure: no I/O, no SDK."""
+"""Converts messages to and from the format of Anthropic's Messages API. Pure: no I/O, no SDK."""
 
 from __future__ import annotations
 
@@ -18,41 +18,45 @@ from framework.types.spec import ModelSettings
 from framework.types.text import fix_surrogates
 
 _DEFAULT_MAX_TOKENS = 4096
-"""Longest answer where the settings say nothing: this API must be told."""
+"""Default for `max_tokens`, which this API requires."""
 _SAMPLING_VERSION = "2023-06-01"
-"""The last version of the API that knows `temperature` and `top_p`."""
+"""The last version of the API that accepts `temperature` and `top_p`."""
 _THINKING_BLOCKS = ("thinking", "redacted_thinking")
 _CACHE = {"type": "ephemeral"}
 _EFFORT = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
 ANSWER_TOOL = "agentsd.answer"
-"""Name of the tool that takes a typed answer: the API enforces a schema only for the arguments of a tool."""
+"""The tool that accepts a structured answer: this API enforces a schema only for the arguments of a tool."""
 _ANSWER_DESCRIPTION = "Give your final answer: call this, and nothing else, once you have all you need."
-_NOTHING = "(empty)"
-"""Stands for an empty text, which the API refuses."""
+_EMPTY_TEXT = "(empty)"
+"""Replaces an empty text, which the API rejects."""
 
 _Block = dict[str, Any]
 
 
 def request_to_body(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
-    """The arguments of `messages.create`."""
+    """Return the arguments of `messages.create`."""
     system, tools = _system(request.messages), _tools(request.tools)
-    names, settings, can = wire_names(request.tools), request.settings, info.capabilities
-    choice = can.tool_choice(settings.tool_choice) if tools else "auto"
-    mark = thinking_stamp(info.model, system, tools)
-    last_user = max((place for place, message in enumerate(request.messages) if message.role == "user"), default=-1)
+    names, settings, supported = wire_names(request.tools), request.settings, info.capabilities
+    choice = supported.tool_choice(settings.tool_choice) if tools else "auto"
+    stamp = thinking_stamp(info.model, system, tools)
+    last_user = max(
+        (position for position, message in enumerate(request.messages) if message.role == "user"), default=-1
+    )
 
-    def thinks(place: int, data: Mapping[str, Any]) -> bool:
-        """Thinking goes back only while its tool turns last: what is older was made for another conversation."""
-        return place > last_user and data.get("stamp") == mark
+    def keeps_thinking(position: int, data: Mapping[str, Any]) -> bool:
+        """Return whether thinking is sent back: only within the current turn, and only with an unchanged stamp."""
+        return position > last_user and data.get("stamp") == stamp
 
-    turns = to_turns(request.messages, names, thinks)
-    if tools or any(turn["role"] == "assistant" for turn in turns):  # it goes on: a lone question is not asked again
-        _mark_end(turns, request.messages)
+    turns = to_turns(request.messages, names, keeps_thinking)
+    if tools or any(turn["role"] == "assistant" for turn in turns):  # a single question is not sent again
+        _cache_conversation(turns, request.messages)
     body: dict[str, Any] = {
         "model": info.model,
-        "max_tokens": _max_tokens(settings, can),
+        "max_tokens": _max_tokens(settings, supported),
         "messages": turns,
-        **_thinking(settings, can, forced=choice not in ("auto", "none"), open_loop=_unthought_calls(turns)),
+        **_thinking(
+            settings, supported, forced=choice not in ("auto", "none"), in_tool_turn=_in_turn_without_thinking(turns)
+        ),
     }
     if system:
         body["system"] = system
@@ -62,19 +66,22 @@ def request_to_body(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
         body["stop_sequences"] = list(settings.stop)
     sampling = {"temperature": settings.temperature, "top_p": settings.top_p}
     sampling = {key: value for key, value in sampling.items() if value is not None}
-    if sampling and body.get("thinking", {}).get("type") not in ("adaptive", "enabled"):  # which sample by themselves
+    if sampling and body.get("thinking", {}).get("type") not in (
+        "adaptive",
+        "enabled",
+    ):  # these control sampling
         body |= {"extra_body": sampling, "extra_headers": {"anthropic-version": _SAMPLING_VERSION}}
     return body
 
 
 def thinking_stamp(model: str, system: Sequence[_Block], tools: Sequence[_Block]) -> str:
-    """Names what thinking is bound to: put behind anything else, models refuse their own."""
-    told = json.dumps([model, system, tools], sort_keys=True)
-    return blake2b(told.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
+    """Return a digest of what thinking is bound to: models reject their own thinking after any other prefix."""
+    context = json.dumps([model, system, tools], sort_keys=True)
+    return blake2b(context.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
 
 
-def content_to_message(content: Iterable[Mapping[str, Any]], names: Mapping[str, str], *, mark: str) -> Message:
-    """The blocks of an answer as a message. Thinking is kept as it is, with its place among the other blocks."""
+def content_to_message(content: Iterable[Mapping[str, Any]], names: Mapping[str, str], *, stamp: str) -> Message:
+    """Return a response's blocks as a message. Thinking is kept unchanged, with its position among the other blocks."""
     texts: list[str] = []
     calls: list[ToolCall] = []
     thoughts: list[str] = []
@@ -97,7 +104,7 @@ def content_to_message(content: Iterable[Mapping[str, Any]], names: Mapping[str,
                 )
     reasoning = None
     if thoughts:
-        data = {"stamp": mark, "outline": outline}
+        data = {"stamp": stamp, "outline": outline}
         reasoning = Reasoning(text=fix_surrogates("\n".join(filter(None, thoughts))), provider="anthropic", data=data)
     return Message(
         role="assistant", content=fix_surrogates("".join(texts)), tool_calls=tuple(calls), reasoning=reasoning
@@ -105,7 +112,7 @@ def content_to_message(content: Iterable[Mapping[str, Any]], names: Mapping[str,
 
 
 def parse_usage(usage: Mapping[str, Any]) -> Usage:
-    """Token counts; the API counts cached input apart from the other."""
+    """Return the token counts; this API counts cached input separately."""
     read, kept = (
         token_count(usage.get("cache_read_input_tokens")),
         token_count(usage.get("cache_creation_input_tokens")),
@@ -121,13 +128,13 @@ def parse_usage(usage: Mapping[str, Any]) -> Usage:
 
 
 def _system(messages: Sequence[Message]) -> list[_Block]:
-    """What the conversation begins with, marked to be cached: with the tools before it, it is the same every time."""
+    """Return the leading instructions, marked for caching: with the tools before them, they repeat in every request."""
     text = "\n\n".join(message.content for message in messages[: _leading(messages)] if message.content.strip())
     return [{"type": "text", "text": text, "cache_control": _CACHE}] if text else []
 
 
 def _leading(messages: Sequence[Message]) -> int:
-    return next((place for place, message in enumerate(messages) if message.role != "system"), len(messages))
+    return next((position for position, message in enumerate(messages) if message.role != "system"), len(messages))
 
 
 def _tools(definitions: Sequence[ToolDefinition]) -> list[_Block]:
@@ -140,38 +147,38 @@ def _tools(definitions: Sequence[ToolDefinition]) -> list[_Block]:
     return tools
 
 
-def _mark_end(turns: Sequence[_Block], messages: Sequence[Message]) -> None:
-    """Mark the conversation to be cached, up to what will stand there the next time, too: not the last instructions.
+def _cache_conversation(turns: Sequence[_Block], messages: Sequence[Message]) -> None:
+    """Mark the conversation for caching, without trailing instructions, which the next request does not repeat.
 
-    The API refuses a mark on what is empty.
+    The API rejects a mark on an empty text.
     """
-    kept = list(messages)
-    while kept and kept[-1].role == "system":
-        kept.pop()
-    if kept and kept[-1].role in ("user", "tool") and kept[-1].content.strip():
-        turns[-1]["content"][len(kept) - len(messages) - 1]["cache_control"] = _CACHE
+    repeated = list(messages)
+    while repeated and repeated[-1].role == "system":
+        repeated.pop()
+    if repeated and repeated[-1].role in ("user", "tool") and repeated[-1].content.strip():
+        turns[-1]["content"][len(repeated) - len(messages) - 1]["cache_control"] = _CACHE
 
 
 def to_turns(
-    messages: Sequence[Message], names: Mapping[str, str], thinks: Callable[[int, Mapping[str, Any]], bool]
+    messages: Sequence[Message], names: Mapping[str, str], keeps_thinking: Callable[[int, Mapping[str, Any]], bool]
 ) -> list[_Block]:
-    """The conversation with one turn for neighbours of one role; instructions in its midst are the user's.
+    """Return the conversation with adjacent messages of one role merged; later system messages become user texts.
 
     Args:
-        messages: all of them; those of the system that it begins with are left out.
-        names: tool -> name on the wire.
-        thinks: of a message by its place, and what Anthropic's model thought before it: does that go along?
+        messages: the whole conversation; leading system messages are omitted.
+        names: tool -> name in the API.
+        keeps_thinking: whether the thinking of the message at a position, with this data, is sent back.
     """
     turns: list[_Block] = []
-    for place, message in enumerate(messages[_leading(messages) :], _leading(messages)):
+    for position, message in enumerate(messages[_leading(messages) :], _leading(messages)):
         if message.role == "assistant":
-            blocks = _assistant(message, names, partial(thinks, place))
+            blocks = _assistant(message, names, partial(keeps_thinking, position))
         elif message.role == "tool":
             result = {"type": "tool_result", "tool_use_id": _call_id(message.tool_call_id or "")}
             failed = {"is_error": True} if message.status in ("error", *REFUSED_STATUSES) else {}
             blocks = [{**result, "content": message.content, **failed}]
         else:
-            blocks = [{"type": "text", "text": message.content if message.content.strip() else _NOTHING}]
+            blocks = [{"type": "text", "text": message.content if message.content.strip() else _EMPTY_TEXT}]
         role = "assistant" if message.role == "assistant" else "user"
         if turns and turns[-1]["role"] == role:
             turns[-1]["content"] += blocks
@@ -180,7 +187,9 @@ def to_turns(
     return turns
 
 
-def _assistant(message: Message, names: Mapping[str, str], thinks: Callable[[Mapping[str, Any]], bool]) -> list[_Block]:
+def _assistant(
+    message: Message, names: Mapping[str, str], keeps_thinking: Callable[[Mapping[str, Any]], bool]
+) -> list[_Block]:
     texts: list[_Block] = [{"type": "text", "text": message.content}] if message.content.strip() else []
     calls: list[_Block] = [
         {
@@ -192,23 +201,23 @@ def _assistant(message: Message, names: Mapping[str, str], thinks: Callable[[Map
         for call in message.tool_calls
     ]
     data = message.reasoning.data if message.reasoning and message.reasoning.provider == "anthropic" else None
-    if not calls or not data or not thinks(data):
+    if not calls or not data or not keeps_thinking(data):
         return texts + calls
     blocks: list[_Block] = []
     for part in data["outline"]:
         if isinstance(part, dict):
             blocks.append(part)
-        elif waiting := texts if part == "text" else calls:
-            blocks.append(waiting.pop(0))
+        elif remaining := texts if part == "text" else calls:
+            blocks.append(remaining.pop(0))
     return blocks + texts + calls
 
 
-def _unthought_calls(turns: Sequence[_Block]) -> bool:
-    """Is a tool turn going on that did not begin with thinking? Then there is none with a budget."""
+def _in_turn_without_thinking(turns: Sequence[_Block]) -> bool:
+    """Return whether a turn with tool calls is open that began without thinking: a budget is then rejected."""
     for turn in reversed(turns):
         if turn["role"] == "assistant":
-            called = any(block["type"] == "tool_use" for block in turn["content"])
-            return called and turn["content"][0]["type"] not in _THINKING_BLOCKS
+            has_calls = any(block["type"] == "tool_use" for block in turn["content"])
+            return has_calls and turn["content"][0]["type"] not in _THINKING_BLOCKS
         if not any(block["type"] == "tool_result" for block in turn["content"]):
             return False
     return False
@@ -224,30 +233,30 @@ def _tool_choice(choice: str, names: Mapping[str, str]) -> _Block:
             return {"type": "tool", "name": to_wire_name(tool, names)}
 
 
-def _max_tokens(settings: ModelSettings, can: Capabilities) -> int:
+def _max_tokens(settings: ModelSettings, supported: Capabilities) -> int:
     if settings.max_tokens:
         return settings.max_tokens
-    thinking = THINKING_TOKENS[settings.reasoning] if settings.reasoning and can.thinking != "none" else 0
-    return min(_DEFAULT_MAX_TOKENS + thinking, can.max_output or _DEFAULT_MAX_TOKENS + thinking)
+    thinking = THINKING_TOKENS[settings.reasoning] if settings.reasoning and supported.thinking != "none" else 0
+    return min(_DEFAULT_MAX_TOKENS + thinking, supported.max_output or _DEFAULT_MAX_TOKENS + thinking)
 
 
-def _thinking(settings: ModelSettings, can: Capabilities, *, forced: bool, open_loop: bool) -> dict[str, Any]:
-    """How long to think; a model that must call a tool may not think."""
+def _thinking(settings: ModelSettings, supported: Capabilities, *, forced: bool, in_tool_turn: bool) -> dict[str, Any]:
+    """Return the parameters of thinking; a model that is forced to call a tool must not think."""
     effort = settings.reasoning
-    if can.thinking == "adaptive_thinking" and forced:
+    if supported.thinking == "adaptive_thinking" and forced:
         return {"thinking": {"type": "disabled"}}
-    if effort is None or can.thinking == "none" or forced:
+    if effort is None or supported.thinking == "none" or forced:
         return {}
-    if can.thinking != "thinking_budget":
+    if supported.thinking != "thinking_budget":
         thinking = {"type": "adaptive", "display": "summarized"}
         return {"thinking": thinking, "output_config": {"effort": _EFFORT[effort]}}
-    least = THINKING_TOKENS["minimal"]
-    budget = min(THINKING_TOKENS[effort], _max_tokens(settings, can) - least)
-    return {} if open_loop or budget < least else {"thinking": {"type": "enabled", "budget_tokens": budget}}
+    minimum = THINKING_TOKENS["minimal"]
+    budget = min(THINKING_TOKENS[effort], _max_tokens(settings, supported) - minimum)
+    return {} if in_tool_turn or budget < minimum else {"thinking": {"type": "enabled", "budget_tokens": budget}}
 
 
 def _call_id(call_id: str) -> str:
-    """Ids of other providers may hold what this one refuses."""
+    """Return the id with the characters replaced that this API rejects; other providers allow them."""
     return re.sub(r"[^a-zA-Z0-9_-]", "_", call_id) or "unknown"
 
 
@@ -255,9 +264,9 @@ def _call_id(call_id: str) -> str:
 
 
 def with_answer_tool(request: ModelRequest) -> ModelRequest:
-    """Return the request with one more tool that takes the answer, where it asks for an answer of a schema.
+    """Return the request with an answer tool added, if it asks for JSON of a schema by tool.
 
-    The model must call it only if there is no other tool and it is not asked to think, which excludes a forced choice.
+    The model is forced to call it only without other tools and without thinking, which excludes a forced choice.
     """
     settings = request.settings
     if not request.json or not request.json_by_tool or settings.tool_choice == "none":
@@ -270,13 +279,13 @@ def with_answer_tool(request: ModelRequest) -> ModelRequest:
 
 
 def without_answer_tool(reply: ModelReply) -> ModelReply:
-    """Return the reply with the arguments of the answer tool as its text; beside calls of other tools it is dropped."""
+    """Return the reply with the answer tool's arguments as its text; next to calls of other tools they are dropped."""
     message = reply.message
     others = tuple(call for call in message.tool_calls if call.tool != ANSWER_TOOL)
     if len(others) == len(message.tool_calls):
         return reply
     answers = [call for call in message.tool_calls if call.tool == ANSWER_TOOL and not call.invalid]
-    # What the provider keeps of its thinking names the calls that are gone.
+    # The data of the thinking refers to the calls that are removed.
     reasoning = message.reasoning.model_copy(update={"data": None}) if message.reasoning else None
     changed = {"tool_calls": others, "reasoning": reasoning}
     if others or not answers:

@@ -1,4 +1,4 @@
-"""Gemini, through Google's own SDK. Whatever goes wrong there leaves here as one ModelError."""
+"""Client for Gemini, through Google's SDK. Every failure is raised as a ModelError."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from weakref import WeakKeyDictionary
 from framework.llm.capabilities import Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, served_model
 from framework.llm.gemini.format import ResponseAssembler, request_to_arguments
-from framework.llm.http_client import create_http_client
+from framework.llm.http_client import SDK_TIMEOUT, create_http_client
 from framework.llm.openai_format import tool_names
 from framework.llm.provider_errors import ProviderErrors, message_in, parse_retry_after
-from framework.llm.reply_check import FinishReasons, ProviderAnswer, to_reply
+from framework.llm.reply_check import FinishReasons, ProviderResponse, to_reply
 from framework.types.errors import ModelError
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from google.genai import Client
 
 T = TypeVar("T")
-SDK_TIMEOUT = 600.0
-"""Seconds; a net below the deadline that the engine sets."""
 _REFUSALS = (
     "SAFETY",
     "RECITATION",
@@ -53,13 +51,13 @@ _FINISH_REASONS: FinishReasons = {
 
 
 class GeminiModel:
-    """A model behind `generateContent`. The SDK is loaded with the first question.
+    """A model behind `generateContent`. The SDK is loaded with the first request.
 
     Args:
-        model: the name the API knows it by.
-        api_key: empty for a server that asks for none.
-        base_url: of another server that speaks the same, with or without a version such as `/v1beta`; None is Google's.
-        capabilities: over those known of the model.
+        model: the model's name in the API.
+        api_key: empty for a server that requires none.
+        base_url: a different server with the same API, with or without a version such as `/v1beta`; None for Google's.
+        capabilities: override the known ones.
     """
 
     def __init__(
@@ -68,7 +66,7 @@ class GeminiModel:
         self._info = served_model("gemini", model, base_url, capabilities)
         self._api_key = api_key
         self._base_url = base_url
-        self._failures = ProviderErrors(self._info.name, api_key, base_url)
+        self._errors = ProviderErrors(self._info.name, api_key, base_url)
         self._client: Client | None = None
         self._http: httpx2.AsyncClient | None = None
         self._responses: WeakKeyDictionary[asyncio.Task[Any], httpx2.Response] = WeakKeyDictionary()
@@ -79,44 +77,44 @@ class GeminiModel:
         return self._info
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
-        """Ask; raises ModelError."""
+        """Send the request and yield the reply's deltas; raise ModelError if it fails."""
         models: Any = self._connected().aio.models
         arguments = request_to_arguments(request, self._info)
-        answer = ResponseAssembler(_FINISH_REASONS)
+        assembler = ResponseAssembler(_FINISH_REASONS)
         if not request.stream and not self._info.capabilities.stream_only:
-            answer.take(await self._guard(models.generate_content(**arguments)))
-            yield Delta(reply=self._reply(answer, request))
+            assembler.add_response(await self._guard(models.generate_content(**arguments)))
+            yield Delta(reply=self._reply(assembler, request))
             return
         chunks = await self._guard(models.generate_content_stream(**arguments))
         response = None
         try:
             while (chunk := await self._guard(anext(chunks, None))) is not None:
                 response = response or self._responses.pop(_task(), None)
-                delta = answer.take(chunk)
+                delta = assembler.add_response(chunk)
                 if delta and request.stream:
                     yield delta
         finally:
             await chunks.aclose()
-            if response is not None:  # the SDK leaves it open when its generators are left in the middle
+            if response is not None:  # the SDK leaves it open when its generators are closed early
                 await response.aclose()
-        yield Delta(reply=self._reply(answer, request))
+        yield Delta(reply=self._reply(assembler, request))
 
     async def close(self) -> None:
-        """Give connections back."""
+        """Close the connections."""
         if self._client is not None and self._http is not None:
             self._client.close()
             await self._http.aclose()
             self._client = self._http = None
 
     def _connected(self) -> Client:
-        self._client = self._client or self._failures.set_up(self._connect)
+        self._client = self._client or self._errors.create_client(self._connect)
         return self._client
 
     def _connect(self) -> Client:
         from google.genai import Client
         from google.genai.types import HttpOptions, HttpRetryOptions
 
-        # With a client of ours, or the SDK takes aiohttp where it finds it, and that has other errors and retries.
+        # With its own HTTP client: the SDK would prefer an installed aiohttp, which has other errors and retries.
         self._http = create_http_client(SDK_TIMEOUT, self._remember)
         address, version = _address_and_version(self._base_url)
         options = HttpOptions(
@@ -131,49 +129,49 @@ class GeminiModel:
     async def _remember(self, response: httpx2.Response) -> None:
         self._responses[_task()] = response
 
-    def _reply(self, parts: ResponseAssembler, request: ModelRequest) -> ModelReply:
-        answer = ProviderAnswer(
-            message=parts.message(tool_names(request.tools)),
-            finish_reason=parts.finish_reason,
-            usage=parts.usage,
-            model=parts.model,
-            response_id=parts.response_id,
-            pieces=parts.pieces,
-            refusal=parts.blocked or None,
+    def _reply(self, assembler: ResponseAssembler, request: ModelRequest) -> ModelReply:
+        response = ProviderResponse(
+            message=assembler.message(tool_names(request.tools)),
+            finish_reason=assembler.finish_reason,
+            usage=assembler.usage,
+            model=assembler.model,
+            response_id=assembler.response_id,
+            chunks=assembler.chunks,
+            refusal=assembler.refusal or None,
         )
-        return to_reply(answer, request, self._info, _FINISH_REASONS, self._failures)
+        return to_reply(response, request, self._info, _FINISH_REASONS, self._errors)
 
     async def _guard(self, call: Awaitable[T]) -> T:
         from google.genai.errors import APIError
 
-        return await self._failures.guard(call, APIError, self._explain)
+        return await self._errors.guard(call, APIError, self._explain)
 
     def _explain(self, error: Any) -> ModelError | None:
         headers = getattr(error.response, "headers", None) or {}
         wait = parse_retry_after({str(key).lower(): str(value) for key, value in headers.items()})
-        words = message_in(error.message)
+        message = message_in(error.message)
         if not isinstance(error.code, int) or error.code < 300:
-            return self._failures.reported(words)
-        return self._failures.status(error.code, words, wait=_asked_wait(error.details) if wait is None else wait)
+            return self._errors.from_body(message)
+        return self._errors.from_status(error.code, message, wait=_retry_delay(error.details) if wait is None else wait)
 
 
 def _task() -> asyncio.Task[Any]:
     task = asyncio.current_task()
-    assert task is not None, "a client is asked from a task"
+    assert task is not None, "model requests need a running task"
     return task
 
 
 def _address_and_version(base_url: str | None) -> tuple[str | None, str | None]:
-    """The SDK wants the version of the API apart; None is its own choice."""
+    """Split a base URL into address and API version, as the SDK requires; None for the SDK's default."""
     head, _, tail = (base_url or "").rstrip("/").rpartition("/")
     return (head, tail) if tail in ("v1", "v1beta", "v1alpha") else (base_url, None)
 
 
-def _asked_wait(details: object) -> float | None:
-    """The seconds that an error's `RetryInfo` asks to wait."""
+def _retry_delay(details: object) -> float | None:
+    """Return the delay in an error's `RetryInfo`, in seconds."""
     error = details.get("error") if isinstance(details, Mapping) else None
-    listed = error.get("details") if isinstance(error, Mapping) else None
-    for detail in listed if isinstance(listed, list) else ():
+    entries = error.get("details") if isinstance(error, Mapping) else None
+    for detail in entries if isinstance(entries, list) else ():
         if isinstance(detail, Mapping) and str(detail.get("retryDelay", "")).endswith("s"):
             return parse_retry_after({"retry-after": str(detail["retryDelay"])[:-1]})
     return None

@@ -1,4 +1,4 @@
-"""Our messages in the form of Gemini's `generateContent`, and back. Pure: no I/O, no SDK."""
+"""Converts messages to and from the format of Gemini's `generateContent`. Pure: no I/O, no SDK."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from framework.types.spec import ModelSettings
 from framework.types.text import fix_surrogates
 
 FOREIGN_SIGNATURE = b"skip_thought_signature_validator"
-"""Stands for the signature of calls that another model made: without any, models that think refuse them."""
+"""Signature of calls made by another model; models that think reject calls without a signature."""
 
 _Part = dict[str, Any]
 
 
 def request_to_arguments(request: ModelRequest, info: ModelInfo) -> dict[str, Any]:
-    """The arguments of `generate_content`."""
+    """Return the arguments of `generate_content`."""
     names, settings = wire_names(request.tools), request.settings
-    leading = next((place for place, m in enumerate(request.messages) if m.role != "system"), len(request.messages))
+    leading = next(
+        (position for position, m in enumerate(request.messages) if m.role != "system"), len(request.messages)
+    )
     system = "\n\n".join(message.content for message in request.messages[:leading] if message.content.strip())
     config: dict[str, Any] = {
         "system_instruction": system or None,
@@ -35,55 +37,55 @@ def request_to_arguments(request: ModelRequest, info: ModelInfo) -> dict[str, An
         "seed": settings.seed,
         "thinking_config": _thinking(settings, info.capabilities),
         "automatic_function_calling": {"disable": True},
-        # The SDK would ask again by itself, past our budget.
+        # The SDK would send further requests on its own, past the budget.
         "automatic_continuation": False,
     }
     if request.tools:
         config["tools"] = [{"function_declarations": [_declaration(tool) for tool in request.tools]}]
         choice = _tool_choice(info.capabilities.tool_choice(settings.tool_choice), names)
         config["tool_config"] = {"function_calling_config": choice}
-    elif request.json is not None and info.capabilities.json_schema:  # it takes either tools or a form
+    elif request.json is not None and info.capabilities.json_schema:  # the API accepts tools or a format
         config |= {"response_mime_type": "application/json", "response_json_schema": dict(request.json) or None}
     contents = to_contents(request.messages[leading:], names, info.capabilities)
-    given = {key: value for key, value in config.items() if value is not None}
-    return {"model": info.model, "contents": contents, "config": given}
+    config = {key: value for key, value in config.items() if value is not None}
+    return {"model": info.model, "contents": contents, "config": config}
 
 
 class ResponseAssembler:
-    """An answer under way: takes responses, gives deltas."""
+    """Accumulates a response, streamed or not: accepts responses, returns deltas."""
 
-    def __init__(self, endings: FinishReasons) -> None:
-        self._endings = endings
-        self.pieces = 0
-        self.finish_reason = self.model = self.response_id = self.blocked = ""
+    def __init__(self, reasons: FinishReasons) -> None:
+        self._reasons = reasons
+        self.chunks = 0
+        self.finish_reason = self.model = self.response_id = self.refusal = ""
         self.usage = Usage()
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self._calls: list[Any] = []
         self._signatures: dict[str, Any] = {"text": None, "calls": []}
 
-    def take(self, response: Any) -> Delta | None:
-        """Add a response, or a part of a streamed one; gives what of it can be shown, be it nothing."""
-        self.pieces += 1
+    def add_response(self, response: Any) -> Delta | None:
+        """Add a response, or a chunk of a streamed one; return its delta, or None if it has no content."""
+        self.chunks += 1
         self.model = str(response.model_version or self.model)
         self.response_id = str(response.response_id or self.response_id)
         if response.usage_metadata is not None:
             self.usage = _usage(response.usage_metadata)
         feedback = response.prompt_feedback
         if feedback is not None and feedback.block_reason:
-            self.blocked = str(feedback.block_reason_message or feedback.block_reason.value)
+            self.refusal = str(feedback.block_reason_message or feedback.block_reason.value)
         if not response.candidates:
             return None
         candidate = response.candidates[0]
         if candidate.finish_reason:
-            self.finish_reason = merge_finish_reason(self.finish_reason, candidate.finish_reason.value, self._endings)
+            self.finish_reason = merge_finish_reason(self.finish_reason, candidate.finish_reason.value, self._reasons)
         parts = candidate.content.parts if candidate.content else None
-        deltas = [self.take_part(part) for part in parts or ()]
+        deltas = [self.add_part(part) for part in parts or ()]
         text, reasoning = "".join(d.text for d in deltas), "".join(d.reasoning for d in deltas)
         return Delta(text=text, reasoning=reasoning) if deltas else None
 
     def message(self, names: Mapping[str, str]) -> Message:
-        """What has come so far; `names` maps names on the wire to tools."""
+        """Return the message received so far; `names` maps names in the API to tools."""
         reasoning = None
         if self._thoughts or self._signatures["text"] or any(self._signatures["calls"]):
             text = fix_surrogates("".join(self._thoughts))
@@ -93,8 +95,8 @@ class ResponseAssembler:
             role="assistant", content=fix_surrogates("".join(self._texts)), tool_calls=calls, reasoning=reasoning
         )
 
-    def take_part(self, part: Any) -> Delta:
-        """Add one part; gives what of it can be shown."""
+    def add_part(self, part: Any) -> Delta:
+        """Add one part and return its delta."""
         signature = b64encode(part.thought_signature).decode() if part.thought_signature else None
         if part.function_call is not None:
             self._calls.append(part.function_call)
@@ -114,15 +116,15 @@ def _call(call: Any, names: Mapping[str, str]) -> ToolCall:
     return parse_call(fix_surrogates(str(call.id or "")), names.get(name, name), call.args)
 
 
-def _usage(counted: Any) -> Usage:
-    """Token counts; what was thought is counted apart from what was written."""
-    prompt = token_count(counted.prompt_token_count) + token_count(counted.tool_use_prompt_token_count)
-    written = token_count(counted.candidates_token_count) + token_count(counted.thoughts_token_count)
+def _usage(usage: Any) -> Usage:
+    """Return the token counts; this API counts thinking separately from the answer."""
+    prompt = token_count(usage.prompt_token_count) + token_count(usage.tool_use_prompt_token_count)
+    completion = token_count(usage.candidates_token_count) + token_count(usage.thoughts_token_count)
     return Usage(
         prompt_tokens=prompt,
-        completion_tokens=written,
-        total_tokens=token_count(counted.total_token_count) or prompt + written,
-        cached_tokens=token_count(counted.cached_content_token_count),
+        completion_tokens=completion,
+        total_tokens=token_count(usage.total_token_count) or prompt + completion,
+        cached_tokens=token_count(usage.cached_content_token_count),
     )
 
 
@@ -142,26 +144,26 @@ def _tool_choice(choice: str, names: Mapping[str, str]) -> dict[str, Any]:
             return {"mode": "ANY", "allowed_function_names": [to_wire_name(tool, names)]}
 
 
-def _thinking(settings: ModelSettings, can: Capabilities) -> dict[str, Any] | None:
-    if settings.reasoning is None or can.thinking == "none":
+def _thinking(settings: ModelSettings, supported: Capabilities) -> dict[str, Any] | None:
+    if settings.reasoning is None or supported.thinking == "none":
         return None
-    if can.thinking == "thinking_budget":
+    if supported.thinking == "thinking_budget":
         return {"include_thoughts": True, "thinking_budget": THINKING_TOKENS[settings.reasoning]}
     return {"include_thoughts": True, "thinking_level": settings.reasoning.upper()}
 
 
-def to_contents(messages: Sequence[Message], names: Mapping[str, str], can: Capabilities) -> list[dict[str, Any]]:
-    """The conversation with one turn for neighbours of one role; instructions in its midst are the user's."""
+def to_contents(messages: Sequence[Message], names: Mapping[str, str], supported: Capabilities) -> list[dict[str, Any]]:
+    """Return the conversation with adjacent messages of one role merged; system messages become user texts."""
     contents: list[dict[str, Any]] = []
-    called: dict[str, str] = {}
+    name_by_id: dict[str, str] = {}
     for message in messages:
         if message.role == "assistant":
-            called |= {call.id: to_wire_name(call.tool, names) for call in message.tool_calls}
-            parts = _model_parts(message, names, can)
+            name_by_id |= {call.id: to_wire_name(call.tool, names) for call in message.tool_calls}
+            parts = _model_parts(message, names, supported)
         elif message.role == "tool":
             call_id = message.tool_call_id or ""
-            answer = {"name": called.get(call_id, "unknown"), "response": {"output": message.content}}
-            parts = [{"function_response": {"id": call_id, **answer}}]
+            result = {"name": name_by_id.get(call_id, "unknown"), "response": {"output": message.content}}
+            parts = [{"function_response": {"id": call_id, **result}}]
         else:
             parts = [{"text": message.content}]
         role = "model" if message.role == "assistant" else "user"
@@ -172,7 +174,7 @@ def to_contents(messages: Sequence[Message], names: Mapping[str, str], can: Capa
     return contents
 
 
-def _model_parts(message: Message, names: Mapping[str, str], can: Capabilities) -> list[_Part]:
+def _model_parts(message: Message, names: Mapping[str, str], supported: Capabilities) -> list[_Part]:
     reasoning = message.reasoning
     data = (reasoning.data if reasoning and reasoning.provider == "gemini" else None) or {}
     parts: list[_Part] = []
@@ -180,10 +182,10 @@ def _model_parts(message: Message, names: Mapping[str, str], can: Capabilities) 
         parts.append(_signed({"text": message.content}, data.get("text")))
     signatures = [*data.get("calls", ()), *(None for _ in message.tool_calls)]
     for call, signature in zip(message.tool_calls, signatures, strict=False):
-        asked = {"id": call.id, "name": to_wire_name(call.tool, names), "args": call.arguments}
-        parts.append(_signed({"function_call": asked}, signature))
+        function_call = {"id": call.id, "name": to_wire_name(call.tool, names), "args": call.arguments}
+        parts.append(_signed({"function_call": function_call}, signature))
     calls = [part for part in parts if "function_call" in part]
-    if calls and can.thinking == "thinking_level" and not any("thought_signature" in part for part in calls):
+    if calls and supported.thinking == "thinking_level" and not any("thought_signature" in part for part in calls):
         calls[0]["thought_signature"] = FOREIGN_SIGNATURE
     return parts
 

@@ -1,6 +1,6 @@
-"""JSON Schema in the part of it that Gemini takes for a function's parameters. Pure.
+"""Reduces a JSON Schema to the subset that Gemini accepts for a function's parameters. Pure.
 
-What is left out only tells the model less: arguments are checked against the tool's own schema all the same.
+The model sees less of the schema, but arguments are still validated against the complete one.
 """
 
 from __future__ import annotations
@@ -12,40 +12,42 @@ _Schema = dict[str, Any]
 
 _KEPT = ("type", "title", "description", "minItems", "maxItems", "minimum", "maximum", "required")
 _FORMATS = ("date-time", "date", "time")
-_NESTED = ("items", "additionalProperties")
-_LISTED = ("anyOf", "oneOf", "prefixItems")
-_NAMED = ("properties", "$defs")
+_SUBSCHEMAS = ("items", "additionalProperties")
+_SUBSCHEMA_LISTS = ("anyOf", "oneOf", "prefixItems")
+_SUBSCHEMA_MAPS = ("properties", "$defs")
 
 
 def gemini_parameters(schema: Mapping[str, Any]) -> _Schema | None:
-    """A function's parameters; None where there are none, for an object without properties is refused."""
-    made = _clean(schema)
-    if not made.get("properties"):
+    """Return a function's parameters, or None if it has none: Gemini rejects an object without properties."""
+    parameters = _clean(schema)
+    if not parameters.get("properties"):
         return None
-    return {**made, "type": "object"}
+    return {**parameters, "type": "object"}
 
 
 def _clean(node: object) -> _Schema:
-    if not isinstance(node, Mapping):  # `true` and `false`: anything at all
+    if not isinstance(node, Mapping):  # `true` or `false`: no constraint
         return {}
     if "$ref" in node:
         return _reference(str(node["$ref"]))
     node = _merged(node)
-    made: _Schema = {key: node[key] for key in _KEPT if key in node}
-    made |= {key: _clean(node[key]) for key in _NESTED if isinstance(node.get(key), Mapping)}
-    made |= {key: [_clean(option) for option in node[key]] for key in _LISTED if isinstance(node.get(key), list)}
-    made |= {key: _clean_all(node[key]) for key in _NAMED if isinstance(node.get(key), Mapping)}
+    cleaned: _Schema = {key: node[key] for key in _KEPT if key in node}
+    cleaned |= {key: _clean(node[key]) for key in _SUBSCHEMAS if isinstance(node.get(key), Mapping)}
+    cleaned |= {
+        key: [_clean(option) for option in node[key]] for key in _SUBSCHEMA_LISTS if isinstance(node.get(key), list)
+    }
+    cleaned |= {key: _clean_all(node[key]) for key in _SUBSCHEMA_MAPS if isinstance(node.get(key), Mapping)}
     if node.get("additionalProperties") is False:
-        made["additionalProperties"] = False
+        cleaned["additionalProperties"] = False
     if node.get("format") in _FORMATS:
-        made["format"] = node["format"]
+        cleaned["format"] = node["format"]
     if choices := _choices(node):
-        made["enum"] = choices
-    if "minimum" not in made and isinstance(node.get("exclusiveMinimum"), (int, float)):
-        made["minimum"] = node["exclusiveMinimum"]
-    if "maximum" not in made and isinstance(node.get("exclusiveMaximum"), (int, float)):
-        made["maximum"] = node["exclusiveMaximum"]
-    return made
+        cleaned["enum"] = choices
+    if "minimum" not in cleaned and isinstance(node.get("exclusiveMinimum"), (int, float)):
+        cleaned["minimum"] = node["exclusiveMinimum"]
+    if "maximum" not in cleaned and isinstance(node.get("exclusiveMaximum"), (int, float)):
+        cleaned["maximum"] = node["exclusiveMaximum"]
+    return cleaned
 
 
 def _clean_all(nodes: Mapping[str, Any]) -> _Schema:
@@ -53,13 +55,13 @@ def _clean_all(nodes: Mapping[str, Any]) -> _Schema:
 
 
 def _reference(target: str) -> _Schema:
-    """Beside a reference nothing may stand; one that leads elsewhere is not followed."""
+    """Return a local reference, without its siblings; drop any other."""
     local = target.replace("#/definitions/", "#/$defs/", 1)
     return {"$ref": local} if local.startswith("#/$defs/") else {}
 
 
 def _merged(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The node with all of its `allOf` in it, and older drafts' `definitions` under their new name."""
+    """Return the node merged with its `allOf`, and with `definitions` of older drafts renamed to `$defs`."""
     merged: _Schema = {}
     parts = node.get("allOf")
     for part in [*(parts if isinstance(parts, list) else []), node]:
@@ -76,7 +78,7 @@ def _merged(node: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _choices(node: Mapping[str, Any]) -> list[str | int | float]:
-    """An enum of texts and numbers; any other is left out as a whole, or a part would be all that is offered."""
+    """Return an enum of strings and numbers. Any other is dropped: a part of it would exclude valid values."""
     choices = [node["const"]] if "const" in node else node.get("enum")
     if not isinstance(choices, list):
         return []

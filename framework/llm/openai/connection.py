@@ -1,4 +1,4 @@
-"""The openai SDK, given requests that are bytes already."""
+"""Sends requests that are already encoded through the openai SDK."""
 
 from __future__ import annotations
 
@@ -18,47 +18,50 @@ _TELEMETRY = (
     *("X-Stainless-Runtime", "X-Stainless-Runtime-Version", "X-Stainless-Async"),
     *("X-Stainless-Retry-Count", "X-Stainless-Read-Timeout"),
 )
-"""What the SDK tells every server of this machine; none needs it to answer."""
+"""Headers in which the SDK describes this machine to every server."""
 _ACCOUNT = ("OpenAI-Organization", "OpenAI-Project")
-"""What it tells, from its environment variables, also servers that are not OpenAI's."""
+"""Headers that the SDK sets from environment variables, even for servers that are not OpenAI's."""
 
 
 class Connection:
-    """One server, asked through the SDK's public `post`: its `create` looks at every part of every message first.
+    """A connection to one server, through the SDK's public `post`: its `create` inspects every part of every message.
 
-    An SDK whose `post` takes no bytes is asked through `create` all the same: the answers are alike.
+    If the installed SDK's `post` does not accept bytes, `create` is used, with the same results.
 
     Args:
-        api_key: empty for a server that asks for none.
-        base_url: up to and with `/v1`; None is the SDK's own choice.
+        api_key: empty for a server that requires none.
+        base_url: the URL up to and including `/v1`; None for the SDK's default.
         timeout: seconds without a byte.
     """
 
     def __init__(self, api_key: str, base_url: str | None, timeout: float) -> None:
         self._sdk = AsyncOpenAI(
-            # Never None: the SDK would then send the key of its own environment variable to any server.
+            # Never empty: the SDK would send the key in its own environment variable to any server.
             api_key=api_key or "none",
             base_url=base_url,
             max_retries=0,
             timeout=timeout,
-            # httpx takes the key from what it sends to another server.
+            # httpx drops the key from requests that are redirected to another host.
             http_client=create_direct_client(base_url, timeout) or create_http_client(timeout, follow_redirects=True),
         )
-        # Whole: the SDK would put it together for every call. An address without a path comes without its slash.
+        # The complete URL, so that the SDK does not join it for every call. Its base URL may end with a slash.
         self._url = f"{str(self._sdk.base_url).rstrip('/')}/chat/completions"
-        self._takes_bytes = "content" in inspect.signature(self._sdk.post).parameters
-        left_out = _TELEMETRY if base_url is None else (*_TELEMETRY, *_ACCOUNT)
-        # Said again here, because the SDK copies its own defaults, each of them for each request.
+        self._accepts_bytes = "content" in inspect.signature(self._sdk.post).parameters
+        omitted = _TELEMETRY if base_url is None else (*_TELEMETRY, *_ACCOUNT)
+        # Repeats the client's options: without them, the SDK copies its defaults for each request.
         self._options: RequestOptions = {
-            "headers": dict.fromkeys(left_out, omit),
+            "headers": dict.fromkeys(omitted, omit),
             "max_retries": 0,
             "timeout": timeout,
             "security": {"bearer_auth": True},
         }
 
-    async def whole(self, body: bytes) -> Any:
-        """The answer's JSON, or the text of one that is none; raises OpenAIError, httpx2.HTTPError or ValueError."""
-        if not self._takes_bytes:
+    async def post(self, body: bytes) -> Any:
+        """Return the response's JSON, or its text if it declares another content type.
+
+        Raises OpenAIError, httpx2.HTTPError or ValueError.
+        """
+        if not self._accepts_bytes:
             completion = await self._create(body)
             return completion if isinstance(completion, str) else as_dict(completion)
         response = await self._sdk.post(self._url, content=body, cast_to=httpx2.Response, options=self._options)
@@ -71,11 +74,11 @@ class Connection:
             raise
 
     async def stream(self, body: bytes) -> AsyncStream[Any]:
-        """The answer's chunks, where the body asks for a stream; raises as `whole`."""
-        if not self._takes_bytes:
+        """Return the chunks of the response, for a body that requests a stream; raises the same errors as `post`."""
+        if not self._accepts_bytes:
             chunks: AsyncStream[Any] = await self._create(body)
             return chunks
-        # As `object`, chunks stay the dicts that they are in JSON.
+        # With `object` as type, chunks remain plain dicts.
         return await self._sdk.post(
             self._url,
             content=body,
@@ -86,14 +89,14 @@ class Connection:
         )
 
     async def close(self) -> None:
-        """Give connections back."""
+        """Close the connections."""
         await self._sdk.close()
 
     async def _create(self, body: bytes) -> Any:
-        """The typed call; what it would look through goes beside it."""
+        """Call the typed `create`, with the messages in `extra_body`, which it does not inspect."""
         fields = orjson.loads(body)
         create: Any = self._sdk.chat.completions.create
-        more = {"stream": True} if fields.pop("stream", False) else {}
+        stream = {"stream": True} if fields.pop("stream", False) else {}
         return await create(
-            model=fields.pop("model"), messages=[], **more, extra_body=fields, extra_headers=self._options["headers"]
+            model=fields.pop("model"), messages=[], **stream, extra_body=fields, extra_headers=self._options["headers"]
         )

@@ -69,6 +69,6 @@ def test_the_command_line_overrides_the_model_that_the_file_names(tmp_path: Path
         "error: unknown model 'ofline'; did you mean offline?: write provider/model, or an alias from agentsd.yaml",
     )
     asked = agentsd("run", "-a", "one", "-m", "openai/gpt-5.4-mini", "hi", cwd=tmp_path)
-    assert (asked.returncode, "openai/gpt-5.4-mini needs a key" in asked.stderr) == (1, True)
+    assert (asked.returncode, "openai/gpt-5.4-mini needs an API key" in asked.stderr) == (1, True)
     chatted = agentsd("chat", "-a", "one", "-m", "openai/gpt-5.4-mini", cwd=tmp_path, stdin="hi\n\n")
-    assert "openai/gpt-5.4-mini needs a key" in chatted.stderr
+    assert "openai/gpt-5.4-mini needs an API key" in chatted.stderr

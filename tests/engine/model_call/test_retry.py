@@ -451,14 +451,14 @@ def test_a_tool_call_that_comes_in_is_a_sign_of_life_from_claude_and_gemini_too(
     begun = {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "name": "work"}}
     piece = {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": "{"}}
     blocks = MessageAssembler()
-    assert [blocks.take(event) for event in ({"type": "ping"}, begun, piece)] == [None, Delta(), Delta()]
+    assert [blocks.add_event(event) for event in ({"type": "ping"}, begun, piece)] == [None, Delta(), Delta()]
 
     call = SimpleNamespace(function_call=SimpleNamespace(name="work"), thought_signature=None)
     told = SimpleNamespace(content=SimpleNamespace(parts=[call]), finish_reason=None)
     head = {"model_version": "g", "response_id": "r", "usage_metadata": None, "prompt_feedback": None}
     parts = ResponseAssembler({})
-    assert parts.take(SimpleNamespace(candidates=[], **head)) is None
-    assert parts.take(SimpleNamespace(candidates=[told], **head)) == Delta()
+    assert parts.add_response(SimpleNamespace(candidates=[], **head)) is None
+    assert parts.add_response(SimpleNamespace(candidates=[told], **head)) == Delta()
 
 
 @pytest.mark.parametrize("listening", [False, True], ids=["whole", "streamed"])

@@ -150,7 +150,7 @@ def test_a_blocked_prompt_is_refused() -> None:
 
 @pytest.mark.parametrize("end", ["MALFORMED_FUNCTION_CALL", "OTHER", "MISSING_THOUGHT_SIGNATURE"])
 def test_an_answer_that_the_provider_could_not_make_is_an_error(end: str) -> None:
-    with pytest.raises(ModelError, match=f"finish_reason of its own: {end}") as caught:
+    with pytest.raises(ModelError, match=f"unexpected finish_reason: {end}") as caught:
         ask(says(GEMINI, "x", end=end))
 
     assert caught.value.retryable

@@ -296,29 +296,41 @@ def test_a_server_without_a_key_is_not_sent_the_environments_key(monkeypatch: py
 @pytest.mark.parametrize(
     ("answer", "says_what", "retryable"),
     [
-        (html(), "is base_url right?", True),
+        (html(), "check base_url", True),
         (empty_choices(), "is empty|streamed nothing", True),
         (completion(choices=None), "is empty|streamed nothing", True),
         (raw(200, b'{"id": "x", "cho'), "not JSON|streamed nothing", True),
         (raw(200, b"[]"), "is empty|streamed nothing", True),
         (raw(200, b"null"), "is empty|streamed nothing", True),
-        (cut_stream(), "broke before the answer was whole", True),
+        (cut_stream(), "was lost before the answer was complete", True),
         (rate_limited(), "rate limited, retry after 7 s: slow down", True),
         (failed(429, "pay first", "insufficient_quota"), "quota is used up: pay first", False),
         (failed(500, "oops"), r"the provider failed \(500\): oops", True),
         (raw(502, b"<html>bad gateway</html>", "text/html"), r"the provider failed \(502\)$", True),
         (failed(408, "slow"), r"failed \(408\): slow", True),
-        (failed(400, "context too long"), r"refused \(400\): context too long", False),
-        (failed(400, "registry/gemma does not support tools"), "no function calls: set `protocol: json`", False),
-        (failed(404, "No endpoints found that support tool use"), "no function calls: set `protocol: json`", False),
+        (failed(400, "context too long"), r"rejected \(400\): context too long", False),
+        (
+            failed(400, "registry/gemma does not support tools"),
+            "does not support function calls: set `protocol: json`",
+            False,
+        ),
+        (
+            failed(404, "No endpoints found that support tool use"),
+            "does not support function calls: set `protocol: json`",
+            False,
+        ),
         (failed(400, "flagged", "content_filter"), "refused: flagged", False),
-        (failed(401, f"Incorrect API key provided: {KEY}"), "the key was refused", False),
-        (failed(403, f"{KEY} may not"), r"refused \(403\): may this key use the model\? \*\*\* may not", False),
+        (failed(401, f"Incorrect API key provided: {KEY}"), "the API key was rejected", False),
+        (
+            failed(403, f"{KEY} may not"),
+            r"rejected \(403\): check that the API key may use this model: \*\*\* may not",
+            False,
+        ),
         (failed(404, "unknown"), r"no such model at http://127.* or base_url is wrong: unknown", False),
         (failed(422, "a\nb\n" + "c" * 900), r"a b c+…$", False),
         (calls(("docs__search", {}), finish="length"), "cut by max_tokens", False),
-        (calls(("docs__search", {}), finish="weird"), "finish_reason of its own: weird$", True),
-        (says("x", finish="network_error"), "finish_reason of its own: network_error$", True),
+        (calls(("docs__search", {}), finish="weird"), "unexpected finish_reason: weird$", True),
+        (says("x", finish="network_error"), "unexpected finish_reason: network_error$", True),
         (says("x", finish="content_filter"), "refused: ", False),
         (says("", extra={"refusal": "I will not"}), "refused: I will not", False),
     ],
@@ -407,11 +419,15 @@ def test_when_to_ask_again_is_read_in_every_form(headers: dict[str, str], second
 @pytest.mark.parametrize(
     ("answer", "says_what", "retryable"),
     [
-        (no_finish(), "broke off before its end", True),
-        (events(function("docs__search", '{"q": 1}', index=0), ending="clean"), "broke off before its end", True),
+        (no_finish(), "ended before the answer was complete", True),
+        (
+            events(function("docs__search", '{"q": 1}', index=0), ending="clean"),
+            "ended before the answer was complete",
+            True,
+        ),
         (bad_event(), "not JSON", True),
         (events(piece(content="ok"), "\udcff"), "not JSON", True),
-        (events("[]", "7", '"x"', piece(content="x")), "broke off", True),
+        (events("[]", "7", '"x"', piece(content="x")), "ended before", True),
         (error_event(), "the provider reported an error: overloaded", True),
         (error_event(message="too long", code=400), "the provider reported an error: too long", False),
         (error_event(message="slow down", code=429), "the provider reported an error: slow down", True),
@@ -432,7 +448,7 @@ def test_a_server_that_falls_silent_is_one_error(stream: bool, monkeypatch: pyte
 
     error = failure(stalled(), stream=stream)
 
-    assert "no answer in time from http://127.0.0.1" in error.message
+    assert "timeout while waiting for http://127.0.0.1" in error.message
     assert error.retryable
 
 
@@ -479,7 +495,7 @@ def test_a_server_that_is_not_there_is_named_without_its_credentials(stream: boo
 
 
 def test_a_base_url_without_a_scheme_is_one_error() -> None:
-    with pytest.raises(ModelError, match="is base_url right"):
+    with pytest.raises(ModelError, match="check base_url"):
         asyncio.run(deltas(OpenAIModel("openai", "m", api_key=KEY, base_url="localhost/v1"), request()))
 
 

@@ -119,7 +119,7 @@ def test_what_the_environment_says_of_an_account_at_openai_goes_to_no_other_serv
 HAZARDS: list[tuple[Answer, str, bool]] = [
     (rate_limited("7"), "rate limited, retry after 7 s", True),
     (raw(500, b"<html>oops</html>", "text/html"), "the provider failed (500)", True),
-    (raw(401, b'{"error": {"message": "bad key"}}'), "the key was refused: set a valid one", False),
+    (raw(401, b'{"error": {"message": "bad key"}}'), "the API key was rejected: set a valid one", False),
 ]
 
 
@@ -141,11 +141,11 @@ def test_a_refusal_is_one_error(
 @pytest.mark.parametrize(
     ("hazard", "stream", "says_what"),
     [
-        (html(), False, "a page, not a completion"),
+        (html(), False, "a web page instead of a completion"),
         (raw(200, b"{not json"), False, "the server's answer is not JSON"),
-        (cut_stream(), True, "broke before the answer was whole"),
+        (cut_stream(), True, "was lost before the answer was complete"),
         (bad_event(), True, "the server's answer is not JSON"),
-        (no_finish(), True, "the answer broke off before its end"),
+        (no_finish(), True, "the stream ended before the answer was complete"),
     ],
 )
 def test_what_is_no_whole_answer_is_one_error(
