@@ -111,8 +111,8 @@ def test_an_agent_whose_template_comes_later_goes_live_without_another_touch(tmp
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("{% include 'b.j2' %}", "templates include each other in a circle: a.j2 -> b.j2 -> a.j2"),
-        ("{% include which %}", "the name of the other template is computed"),
+        ("{% include 'b.j2' %}", "template includes form a cycle: a.j2 -> b.j2 -> a.j2"),
+        ("{% include which %}", "the template name is computed"),
         ("{% extends 'gone.j2' %}", "there is no template 'gone.j2'"),
         ("{{ which | shuot }}", "there is no filter 'shuot'"),
     ],

@@ -119,7 +119,7 @@ async def pay(amount: int) -> str:
 
 
 def is_compression(request: ModelRequest) -> bool:
-    return "gets too long" in request.messages[-1].content
+    return "is too long to keep" in request.messages[-1].content
 
 
 def talk(root: Path, script: Any, *messages: str, **keys: str) -> tuple[ScriptedModel, Any, list[list[events.Event]]]:
@@ -160,7 +160,7 @@ def test_past_the_threshold_a_summary_takes_the_place_of_the_beginning(tmp_path:
     last = [message.content for message in model.requests[-1].messages]
     assert "THE SUMMARY" in last[1]
     assert 'pay {"amount": 80}: denied' in last[1]
-    assert "Also named: 80, 1234" in last[1]
+    assert "Also mentioned: 80, 1234" in last[1]
     assert "pay 80 for order 1234" not in last
     assert last[-1] == "and now?"
     assert [m.content for m in conversation.messages if m.role == "user"] == list(MESSAGES), "all stay in the store"

@@ -103,7 +103,7 @@ def test_llm10_a_template_that_is_given_up_says_at_which_line(tmp_path: Path) ->
     loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     (here,) = [p for p in after_edit(tmp_path, {"prompts/v.j2": f"one\ntwo\n{loop}"}) if p.path == "prompts/v.j2"]
     assert here.line == 3
-    assert here.message.startswith("takes more than the 100000 steps that a prompt may take")
+    assert here.message.startswith("exceeds the limit of 100000 rendering steps")
 
 
 DEEP = b"a: " + b"[" * 100_000

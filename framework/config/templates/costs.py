@@ -1,4 +1,4 @@
-"""What Jinja's filters, methods and operators cost, computed from their operands before they run."""
+"""Computes the work of Jinja's filters, methods and operators from their operands, before they run."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from framework.config.templates.render_budget import (
 
 _MAX_PRECISION = 1_000
 _COPIED_BYTES_PER_UNIT = 4_096
-"""Bytes that are copied in one unit."""
+"""Bytes that can be copied in one unit."""
 _BASE_UNITS = 2
-"""Units of a filter, operator or test, whatever it does."""
+"""Units of any filter, operator or test, in addition to its work."""
 _NUMBER = re.compile(r"\d+")
 
 
 def charge_operator(operator: str, left: Any, right: Any) -> None:
-    """Count the work of a binary operator; raises TemplateWorkError if it is too much."""
+    """Count the work of a binary operator; raise TemplateWorkError if it exceeds a limit."""
     charge(_BASE_UNITS)
     if operator == "%" and isinstance(left, TEXT_TYPES):
         charge_format(left, right if isinstance(right, tuple) else (right,))
@@ -54,15 +54,15 @@ def _charge_integers(operator: str, bits: int, right: int) -> None:
     if operator == "**":
         size = bits * max(right, 0) if bits > 1 else 1
     if size > MAX_INTEGER_BITS:
-        raise TemplateWorkError(f"makes a number of {size} bits; at most {MAX_INTEGER_BITS}: {LIMIT_HINT}")
+        raise TemplateWorkError(f"creates a number of {size} bits; the limit is {MAX_INTEGER_BITS}: {LIMIT_HINT}")
     charge((size // 512) ** 2)
 
 
 def charge_format(template: str | bytes, values: Sequence[Any]) -> None:
-    """Count the work of `template % values`; raises TemplateWorkError if it is too much."""
+    """Count the work of `template % values`; raise TemplateWorkError if it exceeds a limit."""
     text = template if isinstance(template, str) else template.decode("latin-1")
     fields = text.count("%")
-    widths = sum(_width(found) for found in _NUMBER.findall(text))
+    widths = sum(_width(digits) for digits in _NUMBER.findall(text))
     widths += sum(abs(value) for value in values if isinstance(value, int)) if "*" in text else 0
     largest = max((measure(value)[0] for value in _format_values(values)), default=0)
     require_size(len(text) + widths + fields * largest * CHARS_PER_UNIT)
@@ -78,7 +78,7 @@ def _width(digits: str) -> int:
 
 def charge_field(text: str, specification: str) -> None:
     """Count the work of one field of `str.format`."""
-    require_size(len(text) + sum(_width(found) for found in _NUMBER.findall(specification)))
+    require_size(len(text) + sum(_width(digits) for digits in _NUMBER.findall(specification)))
 
 
 def _number(value: Any) -> int:
@@ -100,8 +100,8 @@ def _indented(value: Any, width: Any = 4, *_: Any, **__: Any) -> None:
 
 def _replaced(value: Any, old: Any, new: Any, count: Any = None, *_: Any) -> None:
     if isinstance(value, TEXT_TYPES) and isinstance(old, type(value)):
-        found = value.count(old)  # type: ignore[arg-type]  # both are of the same type
-        times = min(found, count) if isinstance(count, int) and count >= 0 else found
+        occurrences = value.count(old)  # type: ignore[arg-type]  # both are of the same type
+        times = min(occurrences, count) if isinstance(count, int) and count >= 0 else occurrences
         require_size(len(value) + times * _length(new))
 
 
@@ -135,14 +135,14 @@ def _sized(_: Any, length: Any = 1, *__: Any, **___: Any) -> None:
     require_size(_number(length))
 
 
-def _searched(value: Any, wanted: Any = "", *_: Any) -> None:
-    if isinstance(value, TEXT_TYPES) and isinstance(wanted, (*TEXT_TYPES, tuple)):
-        charge(len(value) * max(_length(wanted), 1) // 1024)
+def _searched(value: Any, pattern: Any = "", *_: Any) -> None:
+    if isinstance(value, TEXT_TYPES) and isinstance(pattern, (*TEXT_TYPES, tuple)):
+        charge(len(value) * max(_length(pattern), 1) // 1024)
 
 
 def _rounded(_: Any, precision: Any = 0, *__: Any, **___: Any) -> None:
     if abs(_number(precision)) > _MAX_PRECISION:
-        raise TemplateWorkError(f"rounds to {precision} digits; at most {_MAX_PRECISION}: {LIMIT_HINT}")
+        raise TemplateWorkError(f"rounds to {precision} digits; the limit is {_MAX_PRECISION}: {LIMIT_HINT}")
 
 
 def _formatted(value: Any, *args: Any, **kwargs: Any) -> None:
@@ -206,7 +206,7 @@ _GROWING_FILTERS: Mapping[str, Callable[..., None]] = {
     "urlize": _links,
     "wordwrap": _wrapped,
 }
-"""Filters whose result, or work, can be many times as large as their input."""
+"""Filters whose result or work can be many times larger than their input."""
 _GROWING_METHODS: Mapping[str, Callable[..., None]] = {
     **dict.fromkeys(("center", "ljust", "rjust", "zfill"), _padded),
     **dict.fromkeys(("strip", "lstrip", "rstrip", "rfind", "rindex", "rsplit", "rpartition"), _searched),
@@ -216,30 +216,30 @@ _GROWING_METHODS: Mapping[str, Callable[..., None]] = {
     "to_bytes": _sized,
     "translate": _translated,
 }
-"""Methods of built-in types of that kind."""
+"""Methods of built-in types whose result or work can be many times larger than their input."""
 _CONSTANT_FILTERS = frozenset(
     {"abs", "attr", "count", "d", "default", "filesizeformat", "first", "float", "last", "length"}
 )
 _CONSTANT_FILTERS |= {"random"}
-"""Filters that do not look at all of their input."""
+"""Filters that do not read their whole input."""
 _PER_ITEM_FILTERS = frozenset({"items", "map", "reject", "rejectattr", "select", "selectattr"})
-"""Filters that call something for each item."""
+"""Filters that evaluate an expression or test for each item."""
 _COPYING_FILTERS = frozenset({"batch", "list", "reverse", "slice"})
 """Filters that copy references to the items."""
 _COMBINING_FILTERS = frozenset({"groupby", "join", "max", "min", "sort", "sum", "unique"})
-"""Filters that look at all items of an iterator at once."""
+"""Filters that read a whole iterator before they return."""
 _FILTER_FACTORS: Mapping[str, int] = {
     **dict.fromkeys(("dictsort", "groupby", "sort", "unique", "xmlattr"), 4),
     **dict.fromkeys(("pprint", "striptags", "title", "urlencode", "urlize", "wordcount", "wordwrap"), 16),
 }
-"""How much longer than a pass in C a filter takes."""
+"""Work of slow filters, as a multiple of a pass in C."""
 COMPARING_TESTS = frozenset({"in", "lower", "upper", "==", "eq", "equalto", "!=", "ne", ">", "gt", "greaterthan", "ge"})
 COMPARING_TESTS |= {">=", "<", "lt", "lessthan", "<=", "le"}
-"""Tests that look at all of their operands."""
+"""Tests that read their whole operands."""
 
 
 def charge_filter(name: str, value: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Count the work of a filter; returns its input, an iterator as a list where needed."""
+    """Count the work of a filter; return its input, as a list if it is an iterator that is read whole."""
     if name in _COMBINING_FILTERS and isinstance(value, Iterator):
         value = list(value)
     charge(_BASE_UNITS)
@@ -262,7 +262,7 @@ def charge_filter(name: str, value: Any, args: tuple[Any, ...], kwargs: Mapping[
 
 
 def charge_method(name: str, owner: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
-    """Count the work of a method of a text, a number or a collection."""
+    """Count the work of a method of a string, number or collection."""
     charge(shallow_units(owner) if isinstance(owner, TEXT_TYPES) else 0)
     if grows := _GROWING_METHODS.get(name):
         grows(owner, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""Renders an agent's templates with sample values, so that unknown variables and broken includes show at load."""
+"""Renders an agent's templates with sample values, to report unknown variables and broken includes at load."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from framework.types.spec import AgentSpec, TemplateRef
 
 
 class Renderable(Protocol):
-    """What is checked of an agent: its templates, and what they are rendered with."""
+    """The parts of an agent that the check needs: its templates and their variables."""
 
     @property
     def spec(self) -> AgentSpec:
-        """The agent's file, as data."""
+        """The agent's file as a model."""
         ...
 
     @property
     def document(self) -> Document:
-        """The file itself, for the places of problems."""
+        """The parsed file, for the positions of problems."""
         ...
 
     @property
     def prompts(self) -> Prompts:
-        """All templates."""
+        """The templates of the generation."""
         ...
 
     @property
     def variables(self) -> Mapping[str, Any]:
-        """Variables that every template may use."""
+        """Variables that all templates receive."""
         ...
 
 
 def runtime_templates(spec: AgentSpec, shared: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The runtime's own templates that an agent is rendered with, each with sample values."""
+    """Return the runtime's own templates that the agent uses, each with sample values."""
     unused = {"plan.j2", "summary.j2"} if spec.executor == "react" else set()
     return ((name, variables) for name, variables in runtime_samples(shared) if name not in unused)
 
 
 def prompt_problems(agent: Renderable) -> Iterator[Problem]:
-    """Render with samples: an unknown variable or a broken include shows before a request does."""
+    """Render the agent's templates with sample values and yield the problems."""
     source = agent.spec.instructions
     if not (isinstance(source, TemplateRef) or agent.prompts.project_names):
         return
     shared = {**agent.variables, "locale": "en"}
     if isinstance(source, TemplateRef):
         requests = [
-            (f"{when}{where}", {**shared, **run.data(), "user": None, **source.vars, **inputs})
-            for where, run in run_samples(_variables_used(agent, source.template)).items()
+            (f"{when}{suffix}", {**shared, **run.data(), "user": None, **source.vars, **inputs})
+            for suffix, run in run_samples(_variables_used(agent, source.template)).items()
             for when, inputs in input_samples(agent.spec.inputs)
         ]
         yield from _render_problems(agent, source.template, requests, ("instructions", "template"))
@@ -65,32 +65,32 @@ def prompt_problems(agent: Renderable) -> Iterator[Problem]:
 
 
 def _variables_used(agent: Renderable, template: str) -> set[str]:
-    """The variables that a template uses in any language."""
+    """Return the variables that any locale's variant of a template uses."""
     try:
         return set().union(*(agent.prompts.variables(variant) for variant in agent.prompts.variants(template)))
     except (TemplateSyntaxError, RecursionError):
-        return set()  # what is wrong with it is reported
+        return set()  # rendering reports the error
 
 
 def _render_problems(
     agent: Renderable, template: str, samples: Iterable[tuple[str, Mapping[str, Any]]], path: KeyPath
 ) -> Iterator[Problem]:
-    """What is wrong with each locale's variant: in the template, and in the file that uses it."""
+    """Yield the problems of each locale's variant, in the template and in the file that uses it."""
     samples = list(samples)
     for variant in agent.prompts.variants(template):
-        found, hint = agent.prompts.check(variant, samples[0][1]), None
-        if not found:
-            found, hint = _render_failure(agent.prompts, variant, samples)
-        yield from found
-        if found:
-            message = f"its template {variant} cannot be rendered: {found[0].place}: {found[0].message}"
+        problems, hint = agent.prompts.check(variant, samples[0][1]), None
+        if not problems:
+            problems, hint = _render_failure(agent.prompts, variant, samples)
+        yield from problems
+        if problems:
+            message = f"cannot render template {variant}: {problems[0].place}: {problems[0].message}"
             yield agent.document.problem(path, message, hint=hint)
 
 
 def _render_failure(
     prompts: Prompts, variant: str, samples: Iterable[tuple[str, Mapping[str, Any]]]
 ) -> tuple[tuple[Problem, ...], str | None]:
-    """The first error of rendering with samples, and which sample it was."""
+    """Return the first error of rendering with samples, and a hint that names the sample."""
     for when, variables in samples:
         try:
             prompts.render_within_timeout(variant, variables)

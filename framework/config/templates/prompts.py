@@ -1,6 +1,7 @@
-"""The templates of one generation: the project's own over the shipped ones, in one sandboxed environment.
+"""Renders templates by name and locale, and reports their problems with positions.
 
-Templates see plain data only. Text of users, tools and agent files is never rendered: it is only ever a value.
+A generation has one sandboxed environment, in which the project's templates override the shipped ones. Templates
+receive plain data only. Text from users, tools and agent files is never rendered as a template, only inserted.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ PROMPTS_FOLDER = "prompts"
 MAX_RENDERED_CHARS = 64 * 1024
 _MAX_LOCALE_PARTS = 3
 MAX_RENDER_SECONDS = 1.0
-"""How long rendering with sample values may take."""
+"""Timeout of rendering with sample values."""
 _JINJA_MARKS = ("{{", "{%", "{#")
 
 
 class PromptError(Exception):
-    """A template that cannot be rendered; `problem` says where and why."""
+    """Raised for a template that cannot be rendered; `problem` has the position and the cause."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -41,18 +42,21 @@ class PromptError(Exception):
 
 @cache
 def shipped_templates() -> Mapping[str, str]:
-    """The default templates by name, in English and Chinese."""
+    """Return the default templates by name, in English and Chinese."""
     folder = Path(__file__).with_name("shipped")
     return {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.j2"))}
 
 
 class Prompts:
-    """Renders templates by name and locale: `system.zh-TW.j2`, else `system.zh.j2`, else `system.j2`."""
+    """The templates of one generation.
+
+    A template is chosen by name and locale: `system.zh-TW.j2`, else `system.zh.j2`, else `system.j2`.
+    """
 
     def __init__(self, sources: Mapping[str, str], earlier: Prompts | None = None) -> None:
-        """Take sources by name; what is as it was `earlier` is not read and compiled again."""
+        """Load sources by name; those that are unchanged since `earlier` are not analyzed and compiled again."""
         self.project_names = frozenset(sources)
-        """The project's own templates: those that may have faults."""
+        """Names of the project's templates; only these can be invalid."""
         self._sources = {**shipped_templates(), **sources}
         self._compiled: _CompiledTemplates = _CompiledTemplates(earlier._compiled if earlier else None)
         self._analyses: dict[str, TemplateAnalysis] = earlier._reusable_analyses(self._sources) if earlier else {}
@@ -71,37 +75,37 @@ class Prompts:
         self._graph = TemplateGraph(self._sources.keys(), self._analyze, frozenset(self._environment.globals))
 
     def names(self) -> list[str]:
-        """All templates, shipped ones included."""
+        """Return the names of all templates, including the shipped ones."""
         return sorted(self._sources)
 
     def has(self, name: str) -> bool:
-        """Is there a template of exactly this name?"""
+        """Return whether a template of exactly this name exists."""
         return name in self._sources
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with the project's templates, whatever they will be given."""
+        """Yield the errors of the project's templates that do not depend on their variables."""
         for name in sorted(self.project_names):
             try:
                 faults = list(self._graph.faults(name))
                 yield from map(self._fault_problem, faults)
                 if not faults:
                     self._environment.get_template(name)
-            except Exception as error:  # noqa: BLE001 - Jinja's compiler lets Python's own errors through
+            except Exception as error:  # noqa: BLE001 - Jinja's compiler also raises errors of Python's compiler
                 yield self._problem(name, error)
 
     def check(self, name: str, given: Iterable[str]) -> tuple[Problem, ...]:
-        """What keeps a template from being rendered with variables of these names, on any way through it."""
+        """Return the problems of a template, on every path through it, if variables of these names are given."""
         names = frozenset(given)
         if (name, names) not in self._check_results:
             self._check_results[name, names] = tuple(dict.fromkeys(self._check(name, names)))
         return self._check_results[name, names]
 
     def variables(self, name: str) -> set[str]:
-        """The variables that a usable template, or any that it reaches, makes use of."""
+        """Return the variables that a valid template, or any reachable one, reads."""
         return self._graph.variables(name)
 
     def variables_for(self, name: str, locale: str) -> frozenset[str]:
-        """The variables that the variant for a locale makes use of."""
+        """Return the variables that the variant for a locale reads."""
         chosen = self._variant_for(name, locale)
         if chosen not in self._variables:
             self._variables[chosen] = frozenset(self.variables(chosen))
@@ -113,46 +117,46 @@ class Prompts:
         return [n for n in self.names() if n == name or (n.startswith(f"{stem}.") and n.endswith(f".{suffix}"))]
 
     def closure(self, names: Iterable[str]) -> dict[str, str]:
-        """The sources of these templates, of their variants, and of all that those include, import or extend.
+        """Return the sources of templates, of their variants, and of all templates that those refer to.
 
-        A template that is missing has an empty source.
+        A missing template has an empty source.
         """
-        left = [variant for name in names for variant in (name, *self.variants(name))]
-        found: dict[str, str] = {}
-        while left:
-            name = left.pop()
-            if name not in found:
-                found[name] = self._sources.get(name, "")
-                left.extend(self._referenced(name))
-        return found
+        pending = [variant for name in names for variant in (name, *self.variants(name))]
+        sources: dict[str, str] = {}
+        while pending:
+            name = pending.pop()
+            if name not in sources:
+                sources[name] = self._sources.get(name, "")
+                pending.extend(self._referenced(name))
+        return sources
 
     def render(self, name: str, locale: str, variables: Mapping[str, Any]) -> str:
-        """Render a template; a file without any Jinja in it comes out byte for byte.
+        """Render a template. A template without Jinja syntax is returned unchanged.
 
         Raises:
-            PromptError: it is missing, uses an unknown variable, fails, or gets too long.
+            PromptError: the template is missing, uses an unknown variable, fails, or renders too much text.
         """
         return self.render_variant(self._variant_for(name, locale), variables)
 
     def _variant_for(self, name: str, locale: str) -> str:
-        """The variant for a locale; the project's own templates all come before the shipped ones."""
+        """Return the name of the variant for a locale; every project template precedes the shipped ones."""
         candidates = list(_candidates(name, locale))
         own = (candidate for candidate in candidates if candidate in self.project_names)
         shipped = (candidate for candidate in candidates if candidate in self._sources)
         return next(own, None) or next(shipped, name)
 
     def render_variant(self, name: str, variables: Mapping[str, Any]) -> str:
-        """As `render`, without looking for a variant of the locale."""
+        """Render a template without selecting a variant; raise the errors of `render`."""
         text = self._sources.get(name, "")
         if name not in self._sources or any(mark in text for mark in _JINJA_MARKS):
             text = self._render(name, variables)
         if len(text) > MAX_RENDERED_CHARS:
-            message = f"gets longer than the {MAX_RENDERED_CHARS} characters that are sent at most"
+            message = f"the rendered text exceeds {MAX_RENDERED_CHARS} characters"
             raise PromptError(Problem(path=f"{PROMPTS_FOLDER}/{name}", message=message))
         return text
 
     def render_within_timeout(self, name: str, variables: Mapping[str, Any]) -> None:
-        """Try to render a template; raises PromptError, also if it takes so long that it may never end."""
+        """Render a template with a timeout; raise PromptError if it fails or exceeds `MAX_RENDER_SECONDS`."""
         render = partial(self.render_variant, name, variables)
         try:
             call_within(MAX_RENDER_SECONDS, render, is_exempt=lambda _: False, max_seconds=MAX_RENDER_SECONDS).result()
@@ -172,12 +176,12 @@ class Prompts:
                 length += len(part)
                 if length > MAX_RENDERED_CHARS:
                     break
-        except Exception as error:  # noqa: BLE001 - filters and values raise anything; it is the template's fault
+        except Exception as error:  # noqa: BLE001 - filters and values may raise any exception
             raise PromptError(self._problem(name, error)) from None
         return "".join(parts)
 
     def _load(self, name: str) -> tuple[str, str, None] | None:
-        """The source, and a file name by which a traceback tells one template from another."""
+        """Return the source, and a file name that identifies the template in tracebacks."""
         return (self._sources[name], f"{PROMPTS_FOLDER}/{name}", None) if name in self._sources else None
 
     def _reusable_analyses(self, sources: Mapping[str, str]) -> dict[str, TemplateAnalysis]:
@@ -192,13 +196,13 @@ class Prompts:
         try:
             references = self._analyze(name).references if self.has(name) else ()
         except (TemplateSyntaxError, RecursionError):
-            return  # `problems` tells
+            return  # reported by `problems`
         for reference in references:
             yield from reference.names or ()
 
     def _check(self, name: str, given: frozenset[str]) -> Iterator[Problem]:
         if not self.has(name):
-            return  # rendering tells
+            return  # reported by `render`
         try:
             faults = [fault for here in self._graph.reachable(name) for fault in self._graph.faults(here)]
             yield from map(self._fault_problem, faults or self._graph.undefined(name, given))
@@ -213,7 +217,7 @@ class Prompts:
         elif isinstance(error, UndefinedError) and message.endswith("is undefined"):
             hint = DECLARE_HINT
         elif isinstance(error, RecursionError):
-            message = "templates include each other in a circle, or nest too deeply"
+            message = "template includes form a cycle or nest too deeply"
         return self._problem_at(name, line, message, hint)
 
     def _fault_problem(self, fault: TemplateFault) -> Problem:
@@ -221,11 +225,11 @@ class Prompts:
 
     def _problem_at(self, name: str, line: int | None, message: str, hint: str | None) -> Problem:
         lines = tuple(self._sources.get(name, "").splitlines())
-        found = problem_at(f"{PROMPTS_FOLDER}/{name}", lines, line or 0, 1, message, hint)
-        return found.model_copy(update={"line": line, "column": None})
+        problem = problem_at(f"{PROMPTS_FOLDER}/{name}", lines, line or 0, 1, message, hint)
+        return problem.model_copy(update={"line": line, "column": None})
 
     def _locate(self, name: str, error: Exception) -> tuple[str, int | None]:
-        """The innermost template and line of an error: Jinja rewrites tracebacks to template lines."""
+        """Return the innermost template and line of an error; Jinja maps tracebacks to template lines."""
         if isinstance(error, TemplateSyntaxError):
             return error.name or name, error.lineno
         place: tuple[str, int | None] = (name, None)

@@ -1,7 +1,7 @@
-"""Counts the work of rendering a template, and measures values.
+"""Counts units of rendering work and measures values.
 
-Work is counted in units of roughly a third of a microsecond. The count depends only on the values, never on a clock, so
-a template that renders on one machine renders on every other.
+A unit is about a third of a microsecond. The count depends only on the values, not on a clock, so that a template
+renders either on every machine or on none.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_UNITS = 100_000
-"""Units that rendering one template may take: about 30 ms."""
+"""Limit for rendering one template, in units: about 30 ms."""
 MAX_VALUE_SIZE = 1_000_000
-"""Characters, bytes or items of a value that a template makes."""
+"""Limit for a value that a template creates, in characters, bytes or items."""
 MAX_INTEGER_BITS = 16_384
-"""Bits of an integer that a template makes; Python prints 14,284 at most."""
+"""Limit for an integer that a template creates, in bits; Python prints at most 14,284."""
 CHARS_PER_UNIT = 64
-"""Characters that a function of C handles in one unit."""
-LIMIT_HINT = "bound what it repeats, such as `range([n, 100] | min)`"
+"""Characters that a C function processes in one unit."""
+LIMIT_HINT = "limit the repetitions, for instance `range([n, 100] | min)`"
 VIEW_TYPES = (range, KeysView, ValuesView, ItemsView)
 TEXT_TYPES = (str, bytes)
 COLLECTION_TYPES = (list, tuple, set, frozenset)
 
 
 class TemplateWorkError(Exception):
-    """A template needs more time or memory than a prompt may take."""
+    """Raised when a template exceeds its limits of time or memory."""
 
 
 @dataclass(slots=True)
 class _Budget:
-    """Units that one rendering may still take."""
+    """The remaining units of one rendering."""
 
     left: int = MAX_UNITS
 
@@ -40,41 +40,41 @@ _budget: ContextVar[_Budget | None] = ContextVar("agentsd_template_work", defaul
 
 
 def begin() -> None:
-    """Count the work of this thread or task from zero."""
+    """Start a new budget for the current thread or task."""
     _budget.set(_Budget())
 
 
 def charge(units: int) -> None:
-    """Count units of the current rendering before they are spent; raises TemplateWorkError if too few are left."""
+    """Deduct units from the budget before they are spent; raise TemplateWorkError if too few remain."""
     work = _budget.get()
     if work is None:
-        return  # Jinja computes constants when it compiles a template
+        return  # Jinja evaluates constants while it compiles a template
     work.left -= units
     if work.left < 0:
-        raise TemplateWorkError(f"takes more than the {MAX_UNITS} steps that a prompt may take: {LIMIT_HINT}")
+        raise TemplateWorkError(f"exceeds the limit of {MAX_UNITS} rendering steps: {LIMIT_HINT}")
 
 
-def require_size(size: int, *, most: int = MAX_VALUE_SIZE) -> None:
-    """Count the work of making a value; raises TemplateWorkError if it would get too large."""
-    if size > most:
-        raise TemplateWorkError(f"makes a value of the size {size}; at most {most}: {LIMIT_HINT}")
+def require_size(size: int, *, limit: int = MAX_VALUE_SIZE) -> None:
+    """Count the work of creating a value; raise TemplateWorkError if the value would be too large."""
+    if size > limit:
+        raise TemplateWorkError(f"creates a value of size {size}; the limit is {limit}: {LIMIT_HINT}")
     charge(max(size, 0) // CHARS_PER_UNIT)
 
 
 def count_items(value: Any) -> int:
-    """Items or characters of a value; 1 of any other."""
+    """Return the number of items or characters of a value; 1 if it has neither."""
     return len(value) if isinstance(value, (*TEXT_TYPES, *COLLECTION_TYPES, *VIEW_TYPES, dict)) else 1
 
 
 def shallow_units(value: Any) -> int:
-    """Units of a pass over a value that leaves its items alone."""
+    """Return the units of a pass over a value without its nested values."""
     if isinstance(value, TEXT_TYPES):
         return 1 + len(value) // CHARS_PER_UNIT
     return 1 + len(value) if isinstance(value, (*COLLECTION_TYPES, *VIEW_TYPES)) else 1
 
 
 def measure(value: Any) -> tuple[int, int]:
-    """Units of a pass over a value and all that it contains, and how deep it nests."""
+    """Return the units of a pass over a value and all nested values, and the depth of nesting."""
     units, depth, layer = 0, 0, [value]
     while layer and units <= MAX_UNITS:
         depth, units = depth + 1, units + len(layer)
@@ -99,5 +99,5 @@ def measure(value: Any) -> tuple[int, int]:
 
 
 def charge_deep(value: Any) -> None:
-    """Count a pass over a value and all that it contains."""
+    """Count a pass over a value and all nested values."""
     charge(1 + len(value) // CHARS_PER_UNIT if type(value) is str else measure(value)[0])

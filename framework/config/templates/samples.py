@@ -1,4 +1,4 @@
-"""Sample values, with which every template is rendered once before it goes live."""
+"""Sample values for inputs and for the runtime's own templates, which are rendered once before they take effect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from framework.types.transcript import Summary
 
 
 class AnyValue(dict[str, Any]):
-    """Stands for an object whose contents nobody declared: it has every key, and goes along with every operator."""
+    """A placeholder for an object of undeclared shape: it has every key and accepts every operator."""
 
     def __missing__(self, key: str) -> AnyValue:
         return self
@@ -37,15 +37,15 @@ class AnyValue(dict[str, Any]):
 
 
 def input_samples(inputs: Mapping[str, InputSpec]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Requests an agent may get, each with its description: with all of its inputs, and with no more than it must."""
+    """Yield sample requests with a description: one with all inputs, and one with the required inputs only."""
     samples = {name: _sample(field) if field.default is None else field.default for name, field in inputs.items()}
     yield "with all inputs", samples
-    if left_out := {name: field.default for name, field in inputs.items() if not field.required}:
-        yield f"without {', '.join(left_out)}", samples | left_out
+    if optional := {name: field.default for name, field in inputs.items() if not field.required}:
+        yield f"without {', '.join(optional)}", samples | optional
 
 
 def placeholders(inputs: Mapping[str, InputSpec]) -> dict[str, Any]:
-    """Values that show where an input stands: its default, or its name in angle brackets."""
+    """Return a value to display for each input: its default, or its name in angle brackets."""
     return {
         name: field.default if field.default is not None else f"<{name}>" if field.type == "string" else _sample(field)
         for name, field in inputs.items()
@@ -53,7 +53,7 @@ def placeholders(inputs: Mapping[str, InputSpec]) -> dict[str, Any]:
 
 
 def runtime_samples(shared: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The runtime's own templates and what it gives them; `shared` is what it gives to all but `error.j2`."""
+    """Yield the runtime's own templates with sample variables; all but `error.j2` also receive `shared`."""
     steps = tuple(PlanStep(id=f"s{n}", description="text", status=s) for n, s in enumerate(("done", "failed")))
     yield "react.j2", shared
     planning = {"findings": [], "feedback": "", "progress": [], "max_plan_steps": 1}
@@ -65,9 +65,9 @@ def runtime_samples(shared: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[st
     summary = Summary(upto=1, text="text", events=("text",), facts=("text",)).model_dump()
     yield "earlier.j2", {**shared, "summary": summary}
     yield "earlier.j2", {**shared, "summary": {**summary, "events": (), "facts": ()}}
-    wrong = {"field": "text", "kind": "value", "problem": "text", "value": "text", "expected": "text", "fix": "text"}
+    finding = {"field": "text", "kind": "value", "problem": "text", "value": "text", "expected": "text", "fix": "text"}
     yield "error.j2", {"tool": "text", "message": "text", "hint": None, "findings": []}
-    yield "error.j2", {"tool": "text", "message": "text", "hint": None, "findings": [wrong]}
+    yield "error.j2", {"tool": "text", "message": "text", "hint": None, "findings": [finding]}
 
 
 def _sample(field: InputSpec) -> Any:

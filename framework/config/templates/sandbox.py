@@ -1,8 +1,8 @@
-"""A Jinja sandbox in which no template takes more than a bounded time and memory, whatever its variables are.
+"""Jinja environment that limits the time and memory of rendering, for any values of the variables.
 
-Callers choose the values of an agent's inputs, so `{{ 'x' * n }}` or a loop over `range(n)` could stop every run of the
-process. The sandbox counts the work: each loop body, macro and template counts its passes, each operator, filter and
-method computes what it needs before it runs.
+Callers choose the values of an agent's inputs, so `{{ 'x' * n }}` or a loop over `range(n)` could block every run of
+the process. The sandbox counts the work: each loop body, macro and template counts its passes, and each operator,
+filter and method computes its work before it runs.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from markupsafe import Markup
 from framework.config.templates import costs, render_budget
 
 _CHARGE_UNITS, _CHARGE_SHALLOW, _CHARGE_DEEP = "(pass)", "(own)", "(whole)"
-"""Filters that count work and return their value. No template can name them: these are not identifiers."""
+"""Names of internal filters that count work. Templates cannot use them, because they are not identifiers."""
 _CALL_UNITS = 6
-"""Units of a call, whatever it does."""
+"""Units of any call, in addition to its work."""
 _EXPRESSIONS_PER_UNIT = 3
-"""Expressions of a body that are evaluated in one unit."""
+"""Expressions of a body that can be evaluated in one unit."""
 _LITERALS = (nodes.Const, nodes.TemplateData)
 _BUILTIN_TYPES = (str, bytes, int, float, list, tuple, dict, set, frozenset)
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """A sandbox that counts work; `template_work.begin` starts a count."""
+    """A sandbox that counts work; `render_budget.begin` starts a budget."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%", "//"})
 
@@ -63,8 +63,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         def wrapper(*args: Any, **kwargs: Any) -> str:
             render_budget.charge_deep(text)
             mapped = value.__name__ == "format_map" and len(args) == 1
-            made: str = type(text)(formatter.vformat(text, *(((), args[0]) if mapped else (args, kwargs))))
-            return made
+            formatted: str = type(text)(formatter.vformat(text, *(((), args[0]) if mapped else (args, kwargs))))
+            return formatted
 
         return update_wrapper(wrapper, value)
 
@@ -76,7 +76,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _Formatter(SandboxedFormatter):
-    """`str.format` that counts what each field adds."""
+    """`str.format` that counts the work of each field."""
 
     def format_field(self, value: Any, format_spec: str) -> Any:
         render_budget.charge_deep(value)
@@ -88,11 +88,11 @@ class _Formatter(SandboxedFormatter):
 
 
 class _EscapeFormatter(_Formatter, SandboxedEscapeFormatter):
-    """As `_Formatter`, for text that is marked as safe."""
+    """The same formatter for text that is marked as safe."""
 
 
 class _ChargeInserter(NodeTransformer):
-    """Adds what counts passes, and values that operators of the compiled code look at, to a syntax tree."""
+    """Inserts the counting of passes, and of values that compiled operators read, into a syntax tree."""
 
     def __init__(self, environment: BoundedEnvironment) -> None:
         self._environment = environment
@@ -104,7 +104,7 @@ class _ChargeInserter(NodeTransformer):
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - as Jinja calls them
         self._with_charge(node)
-        if node.test is not None:  # it is evaluated for items that never get to the body
+        if node.test is not None:  # it is also evaluated for items that do not reach the body
             node.iter = self._charged(_CHARGE_SHALLOW, node.iter)
         return node
 
@@ -141,8 +141,8 @@ class _ChargeInserter(NodeTransformer):
     def _charged(self, name: str, value: Any) -> nodes.Expr:
         if isinstance(value, _LITERALS) and name != _CHARGE_UNITS:
             return value
-        made = nodes.Filter(value, name, [], [], None, None, lineno=value.lineno)
-        return made.set_environment(self._environment)  # type: ignore[return-value]  # it returns itself
+        charged = nodes.Filter(value, name, [], [], None, None, lineno=value.lineno)
+        return charged.set_environment(self._environment)  # type: ignore[return-value]  # it returns itself
 
 
 def _output(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What templates may use of the run that is rendered for: its message, its history, and what its tools may reach."""
+"""Variables of the current run in templates: its message, history and HTTP limits."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from framework.types.messages import Message
 HTTP_TOOL = "http_request"
 _SHOWN_DOMAINS = 20
 CONVERSATION_VARIABLES = frozenset({"message", "history"})
-"""Variables that differ from run to run."""
+"""Variables whose values differ between runs."""
 RUN_VARIABLES = CONVERSATION_VARIABLES | {"http"}
 
 
 @dataclass(frozen=True, slots=True)
 class RunVariables:
-    """The values of one run. They are data: a template inserts them and never renders them."""
+    """The values of one run. They are data: templates insert them without rendering them."""
 
     message: str = ""
     """The current user message."""
     history: Sequence[Message] = ()
-    """Earlier messages of the conversation that are sent to the model."""
+    """Earlier messages of the conversation, as far as they are sent to the model."""
     http: HttpLimits | None = None
-    """What `http_request` may reach; none if the agent is not offered it."""
+    """Limits of `http_request`; None if the agent does not have this tool."""
 
     def data(self) -> dict[str, Any]:
-        """All variables by name, as plain data."""
+        """Return all variables by name, as plain data."""
         history = [{"role": message.role, "content": message.content} for message in self.history]
         return {"message": self.message, "history": history, **self.limits()}
 
     def limits(self) -> dict[str, Any]:
-        """Those that are the same for many runs."""
+        """Return the variables that are equal for many runs."""
         if self.http is None:
             return {"http": None}
         domains = self.http.domains
@@ -43,13 +43,13 @@ class RunVariables:
 
 
 NO_RUN = RunVariables()
-"""Outside a run: nothing was said, and nothing may be reached."""
+"""The values outside a run: no message, no history, no HTTP access."""
 
 
 def run_samples(used: Collection[str]) -> Mapping[str, RunVariables]:
-    """Sample values by what they stand for; several only if a template uses what differs."""
-    said = (Message(role="user", content="text"), Message(role="assistant", content="text"))
-    samples = {"": RunVariables("text", said, HttpLimits(domains=("example.com",)))}
+    """Return sample values by description; more than one only if the template uses variables of the run."""
+    messages = (Message(role="user", content="text"), Message(role="assistant", content="text"))
+    samples = {"": RunVariables("text", messages, HttpLimits(domains=("example.com",)))}
     if RUN_VARIABLES.isdisjoint(used):
         return samples
     return {**samples, ", in a new conversation": RunVariables("text")}

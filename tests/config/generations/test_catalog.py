@@ -445,7 +445,7 @@ def test_a_broken_template_is_one_error_and_its_agents_are_stale(tmp_path: Path)
     project.reload({"prompts/shared/y.j2": "one\n{% if %}"})
     assert project.stale() == {"a", "b"}
     assert all(project.live[name].instructions("en", {}, None) == "y" for name in "ab")
-    where = "its template a.j2 cannot be rendered: prompts/shared/y.j2:2: Expected an expression"
+    where = "cannot render template a.j2: prompts/shared/y.j2:2: Expected an expression"
     assert [error.removesuffix(", got 'end of statement block'") for error in project.errors] == [
         f"agents.d/a.yaml:5:26: {where}",
         f"agents.d/b.yaml:5:26: {where}",
@@ -466,7 +466,7 @@ def test_a_broken_template_that_nobody_uses_disturbs_nobody(tmp_path: Path) -> N
     [
         ("{{ custmer }}", "prompts/b.j2:1: 'custmer' is undefined"),
         ("x\n{% include 'gone.j2' %}", "prompts/b.j2:2: there is no template 'gone.j2'"),
-        ("{% include 'b.j2' %}", "prompts/b.j2:1: templates include each other in a circle"),
+        ("{% include 'b.j2' %}", "prompts/b.j2:1: template includes form a cycle"),
         ("{{ customer.upper() + 1 }}", "prompts/b.j2:1: can only concatenate str"),
     ],
 )

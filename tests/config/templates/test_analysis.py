@@ -73,7 +73,7 @@ def test_what_nobody_gives_is_told_at_its_line_on_whatever_way_it_is_needed(sour
 def test_the_name_that_was_probably_meant_is_told() -> None:
     (problem,) = faults("{{ custmer_id }}", "customer_id", "agent")
     assert problem.message == "'custmer_id' is undefined; did you mean customer_id?"
-    assert problem.hint == "declare it under `inputs`, or give it under `vars`"
+    assert problem.hint == "declare it under `inputs`, or set it under `vars`"
 
 
 FAMILY = {
@@ -102,18 +102,18 @@ def test_an_included_template_knows_what_stands_around_its_include() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("a\n{% include name %}", "the name of the other template is computed"),
-        ("a\n{% include 'a' ~ name %}", "the name of the other template is computed"),
-        ("a\n{% include ['u.j2', name] %}", "the name of the other template is computed"),
-        ("a\n{% extends name %}", "the name of the other template is computed"),
-        ("a\n{% from name import m %}", "the name of the other template is computed"),
+        ("a\n{% include name %}", "the template name is computed"),
+        ("a\n{% include 'a' ~ name %}", "the template name is computed"),
+        ("a\n{% include ['u.j2', name] %}", "the template name is computed"),
+        ("a\n{% extends name %}", "the template name is computed"),
+        ("a\n{% from name import m %}", "the template name is computed"),
         ("a\n{% if name is oddd %}{% endif %}", "there is no test 'oddd'; did you mean odd?"),
         ("a\n{% filter shuot %}{% endfilter %}", "there is no filter 'shuot'"),
         ("a\n{% set b | shuot %}{% endset %}", "there is no filter 'shuot'"),
         ("a\n{% if false %}{% include 'gone.j2' %}{% endif %}", "there is no template 'gone.j2'"),
         ("a\n{% include ['gone.j2', 'gone2.j2'] %}", "there is no template 'gone.j2'"),
         ("a\n{% include [] %}", "there is no template ''"),
-        ("a\n{% if false %}{% include 't.j2' %}{% endif %}", "templates include each other in a circle: t.j2 -> t.j2"),
+        ("a\n{% if false %}{% include 't.j2' %}{% endif %}", "template includes form a cycle: t.j2 -> t.j2"),
     ],
 )
 def test_what_can_never_work_is_told_whether_or_not_anybody_gets_there(source: str, message: str) -> None:

@@ -68,7 +68,7 @@ def test_with_jinja_the_spaces_and_newlines_around_it_stay() -> None:
 def test_what_is_not_defined_is_an_error_with_its_line() -> None:
     problem = refused("one\n\nHello {{ nmae }}\n", name="x")
     assert (problem.place, problem.message) == ("prompts/t.j2:3", "'nmae' is undefined")
-    assert (problem.excerpt, problem.hint) == ("Hello {{ nmae }}", "declare it under `inputs`, or give it under `vars`")
+    assert (problem.excerpt, problem.hint) == ("Hello {{ nmae }}", "declare it under `inputs`, or set it under `vars`")
 
 
 def test_an_attribute_that_is_not_there_is_an_error_with_its_line() -> None:
@@ -89,7 +89,7 @@ def test_an_error_in_an_included_template_is_placed_there() -> None:
         ("a\n{{ x | shuot }}", "No filter named 'shuot'"),
         ("a\n{% include 'gone.j2' %}", "there is no template 'gone.j2'"),
         ("a\n{% extends 'systme.j2' %}", "there is no template 'systme.j2'; did you mean system.j2"),
-        ("a\n{% include 't.j2' %}", "templates include each other in a circle"),
+        ("a\n{% include 't.j2' %}", "template includes form a cycle"),
         ("a\n{{ 1 / 0 }}", "division by zero"),
         ("a\n{{ [] + 1 }}", "can only concatenate list"),
         ("a\n{{ 'x' | dictsort }}", "has no attribute 'items'"),

@@ -186,7 +186,7 @@ def test_a_run_whose_input_makes_its_template_costly_fails_and_names_the_line(tm
     assert few.status == "completed"
     assert many.status == "failed"
     assert many.error.code == "config_invalid"
-    assert "prompts/a.j2:2: makes a value of the size 2000000000; at most 1000000" in many.error.message
+    assert "prompts/a.j2:2: creates a value of size 2000000000; the limit is 1000000" in many.error.message
 
 
 _NAMES = st.sampled_from(["text", "items", "n", "rows", "nothing"])
