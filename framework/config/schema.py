@@ -1,4 +1,4 @@
-"""The formats of a project's files as JSON Schema, for editors: made from the models that load the files."""
+"""Generates JSON Schemas of the project's files for editors, from the models that load the files."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ _DURATION: EditorSchema = {
     "exclusiveMinimum": 0,
 }
 _VARIABLE = r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}"
-"""What `agentsd.yaml` may hold instead of a value: it is filled in before the value is checked."""
+"""A variable reference, which `agentsd.yaml` may contain in place of a value."""
 _ANNOTATIONS = frozenset({"default", "description", "markdownDescription"})
 _FOR_ANY_TYPE = frozenset({"enum", "const", "anyOf", "oneOf", "allOf", "$ref", *_ANNOTATIONS})
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectNames:
-    """What the files of a project may refer to. Editors offer these; others stay valid, for they may come later."""
+    """Names that a project's files may refer to. Editors suggest them; other names remain valid."""
 
     tools: Mapping[str, str] = field(default_factory=dict)
     """Descriptions by name."""
     agents: Mapping[str, str] = field(default_factory=dict)
     """Descriptions by name."""
     models: Collection[str] = ()
-    """Aliases, and providers as `openai/`."""
+    """Aliases, and prefixes of providers such as `openai/`."""
     executors: Collection[str] = ()
-    """All there are: no other is valid."""
+    """All executors: no other name is valid."""
     templates: Collection[str] = ()
     """Paths below `prompts/`."""
 
 
 def agent_schema(names: ProjectNames) -> EditorSchema:
-    """The schema of an agent file, with a project's names as completions."""
+    """Return the schema of agent files, with a project's names as completions."""
     schema = _generate(AgentSpec, "urn:agentsd:agent")
     agent, definitions = schema["properties"], schema["$defs"]
     policy, rule = definitions["SkillPolicy"]["properties"], definitions["Rule"]["properties"]
@@ -77,7 +77,7 @@ def agent_schema(names: ProjectNames) -> EditorSchema:
 
 
 def settings_schema(names: ProjectNames) -> EditorSchema:
-    """The schema of `agentsd.yaml`, with a project's names as completions."""
+    """Return the schema of `agentsd.yaml`, with a project's names as completions."""
     schema = _generate(Settings, "urn:agentsd:settings")
     definitions, models = schema["$defs"], dict.fromkeys(names.models, "")
     alias, routing = definitions["ModelAlias"]["properties"], definitions["RoutingSettings"]["properties"]
@@ -91,11 +91,11 @@ def settings_schema(names: ProjectNames) -> EditorSchema:
 
 
 def cases_schema(names: ProjectNames) -> EditorSchema:
-    """The schema of the cases beside an agent, with a project's names as completions."""
+    """Return the schema of an agent's case file, with a project's names as completions."""
     schema = _generate(CaseFile, "urn:agentsd:cases")
     definitions, tools = schema["$defs"], {**names.tools, **{f"agent.{name}": "" for name in names.agents}}
     case, expect = definitions["Case"]["properties"], definitions["Expect"]["properties"]
-    case["expect"].pop("default")  # editors would fill it in
+    case["expect"].pop("default")  # editors would insert it
     case["agent"] = _offer(case["agent"], names.agents)
     for answer in ("ScriptedAnswer", "ScriptedCall"):
         definitions[answer]["properties"]["call"] = _offer(definitions[answer]["properties"]["call"], tools)
@@ -104,8 +104,8 @@ def cases_schema(names: ProjectNames) -> EditorSchema:
     return schema
 
 
-def sources_schema(names: ProjectNames) -> EditorSchema:  # noqa: ARG001 - one signature for all
-    """The schema of tool sources in `plugins/`."""
+def sources_schema(names: ProjectNames) -> EditorSchema:  # noqa: ARG001 - all schema functions have one signature
+    """Return the schema of tool sources in `plugins/`."""
     schema = _generate(Sources, "urn:agentsd:sources")
     for model in (schema, *schema["$defs"].values()):
         model["properties"] = {key: _or_variable(node) for key, node in model["properties"].items()}
@@ -113,54 +113,54 @@ def sources_schema(names: ProjectNames) -> EditorSchema:  # noqa: ARG001 - one s
 
 
 def _generate(model: type[BaseModel], identity: str) -> EditorSchema:
-    made = model.model_json_schema(by_alias=True, mode="validation", schema_generator=_Generator)
-    return {"$schema": _Generator.schema_dialect, "$id": identity, **made}
+    generated = model.model_json_schema(by_alias=True, mode="validation", schema_generator=_Generator)
+    return {"$schema": _Generator.schema_dialect, "$id": identity, **generated}
 
 
 class _Generator(GenerateJsonSchema):
-    """Pydantic's schema as editors like it: fields with their docstrings, no titles, few alternatives."""
+    """Pydantic's schema adapted to editors: fields described by their docstrings, no titles, few alternatives."""
 
     def generate_inner(self, schema: Any) -> JsonSchemaValue:
-        """What may stand at one place."""
-        made = super().generate_inner(schema)
-        return dict(_DURATION) if made == _declared_duration() else _merge_alternatives(made)
+        """Return the schema of one value."""
+        generated = super().generate_inner(schema)
+        return dict(_DURATION) if generated == _declared_duration() else _merge_alternatives(generated)
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - the signature is pydantic's
-        """Never: editors would show each key a second time, capitalized."""
+        """Return False: editors would display each key a second time, capitalized."""
         return False
 
     def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
-        """One model, its fields described."""
-        made = super().model_schema(schema)
-        made.pop("title", None)
+        """Return the schema of a model, with descriptions of its fields."""
+        generated = super().model_schema(schema)
+        generated.pop("title", None)
         model: type[BaseModel] = schema["cls"]
         docs = field_docs(model)
         for name, info in model.model_fields.items():
-            node = made["properties"][info.alias or name]
+            node = generated["properties"][info.alias or name]
             if name in docs:
                 node["description"] = docs[name]
                 if "`" in docs[name]:
                     node["markdownDescription"] = docs[name]
             if node.get("pattern") == _DURATION["pattern"] and isinstance(node.get("default"), float):
                 node["default"] = f"{node['default']:.15g}s"
-        return made
+        return generated
 
 
 @cache
 def _declared_duration() -> EditorSchema:
-    """What `Duration` says of itself: less than it checks."""
+    """Return the schema that `Duration` declares, which is less strict than its validation."""
     return TypeAdapter(Duration).json_schema()
 
 
 def _merge_alternatives(node: EditorSchema) -> EditorSchema:
-    """Alternatives of different types as one: editors then tell one mistake, and show the description once."""
+    """Merge alternatives of different types, so that editors report one error and display the description once."""
     options = node.get("anyOf", ())
     keys = [key for option in options for key in option if key != "type"]
-    # `null` first: editors fill in what may be text or a number, when they complete the mapping around it
+    # `null` first: completing a mapping, editors insert an empty value for a string or number
     kinds = sorted((kind for option in options for kind in _types(option)), key=lambda kind: kind != "null")
-    apart = all("type" in option for option in options) and len(keys) == len(set(keys))
-    mixed = keys and {"integer", "number"}.issubset(kinds)  # a limit of the one would hold for the other
-    if not options or not apart or mixed or not _FOR_ANY_TYPE.isdisjoint(keys):
+    is_disjoint = all("type" in option for option in options) and len(keys) == len(set(keys))
+    is_mixed = keys and {"integer", "number"}.issubset(kinds)  # a limit of one type would apply to the other
+    if not options or not is_disjoint or is_mixed or not _FOR_ANY_TYPE.isdisjoint(keys):
         return node
     rest = {key: value for key, value in node.items() if key != "anyOf"}
     merged = {key: value for option in options for key, value in option.items()}
@@ -173,7 +173,7 @@ def _types(node: EditorSchema) -> list[str]:
 
 
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """The docstrings under a model's fields, inherited ones too; none where the source is not at hand."""
+    """Return the docstrings of a model's fields, including inherited ones; empty if the source is unavailable."""
     docs: dict[str, str] = {}
     for cls in reversed(model.__mro__):
         if model.model_fields.keys() & inspect.get_annotations(cls).keys():
@@ -183,7 +183,7 @@ def field_docs(model: type[BaseModel]) -> dict[str, str]:
 
 @cache
 def _module_docs(module: str) -> Mapping[str, Mapping[str, str]]:
-    """What stands under the attributes of a module's classes. Read here, for at import every start would pay for it."""
+    """Return the attribute docstrings of a module's classes. Parsed on demand, to keep starts fast."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except (OSError, TypeError):
@@ -199,7 +199,7 @@ def _attribute_docs(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 
 def _offer(node: EditorSchema, names: Mapping[str, str]) -> EditorSchema:
-    """The same place, with names offered for the text in it: alternatives, so that other text stays valid."""
+    """Return the schema with names as suggestions. They are alternatives, so that other strings remain valid."""
     if "items" in node:
         return {**node, "items": _offer(node["items"], names)}
     if not names:
@@ -209,17 +209,17 @@ def _offer(node: EditorSchema, names: Mapping[str, str]) -> EditorSchema:
         named["enumDescriptions"] = [names[name] for name in named["enum"]]
     if "anyOf" in node:
         return {**node, "anyOf": [{"type": "string", **named}, *node["anyOf"]]}
-    about, rest = _split_annotations(node)
-    return {**about, "type": rest.pop("type"), "anyOf": [named, rest]}
+    annotations, rest = _split_annotations(node)
+    return {**annotations, "type": rest.pop("type"), "anyOf": [named, rest]}
 
 
 def _or_variable(node: EditorSchema) -> EditorSchema:
-    """The same place, where a value that is more than any text may also be a `${VARIABLE}`."""
-    if "anyOf" in node:  # names that are offered; beside them is the text that may be a variable
+    """Return the schema with `${VARIABLE}` as an alternative, unless it already accepts any string."""
+    if "anyOf" in node:  # suggested names, and an alternative for other strings
         return {**node, "anyOf": [option if "enum" in option else _or_variable(option) for option in node["anyOf"]]}
     if "enum" in node:
-        about, rest = _split_annotations(node)
-        return {**about, "anyOf": [rest, {"type": "string", "pattern": _VARIABLE}]}
+        annotations, rest = _split_annotations(node)
+        return {**annotations, "anyOf": [rest, {"type": "string", "pattern": _VARIABLE}]}
     kinds, patterns = _types(node), [node["pattern"]] if "pattern" in node else []
     if not patterns and not {"integer", "number", "boolean"}.intersection(kinds):
         return node
@@ -228,6 +228,6 @@ def _or_variable(node: EditorSchema) -> EditorSchema:
 
 
 def _split_annotations(node: EditorSchema) -> tuple[EditorSchema, EditorSchema]:
-    """What is said about a place, and what may stand there."""
-    about = {key: value for key, value in node.items() if key in _ANNOTATIONS}
-    return about, {key: value for key, value in node.items() if key not in _ANNOTATIONS}
+    """Split a schema into its annotations and its constraints."""
+    annotations = {key: value for key, value in node.items() if key in _ANNOTATIONS}
+    return annotations, {key: value for key, value in node.items() if key not in _ANNOTATIONS}
