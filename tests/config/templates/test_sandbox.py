@@ -140,7 +140,7 @@ def test_asi08_a_value_that_would_fill_the_memory_is_refused_before_it_is_made(t
     lines = done.stdout.splitlines()
     assert len(lines) == 3 * len(GROWING), done.stderr[-1000:]
     huge = [line for line in lines if line.startswith(str(HUGE))]
-    allowed = ("refused: makes a ", "refused: takes more than ", "refused: Range too big")
+    allowed = ("refused: creates a ", "refused: exceeds the limit of ", "refused: Range too big")
     assert [line for line in huge if not any(reason in line for reason in allowed)] == []
     assert [line for line in lines if "Memory" in line] == []
 
