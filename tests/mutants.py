@@ -8,6 +8,13 @@ from tests.support.mutants import Mutant, try_all
 
 POLICY, BUDGET = "engine/context/policy", "engine/context/budget"
 POLICY_TEST, BUDGET_TEST = "engine/context/test_policy", "engine/context/test_budget"
+CALL, JOURNAL, JOURNAL_TEST = "engine/tool_call/call", "engine/context/journal", "engine/context/test_journal"
+RECORD, STORE_TEST = "store/sql/record", "store/test_protocol"
+CATALOG, CATALOG_TEST = "config/generations/catalog", "config/generations/test_catalog"
+PREFLIGHT, PREFLIGHT_TEST = "engine/plan/preflight", "engine/plan/test_preflight"
+WRITE = "            await self._record.write(self._state, events, spans, last=self._is_ending)\n"
+EMIT = "            for event in events:\n                await self._channel.put(event)\n"
+WRITTEN = "            self._written = covered\n"
 
 MUTANTS = (
     Mutant(POLICY, "return max(verdicts, key", "return min(verdicts, key", POLICY_TEST),
@@ -25,6 +32,69 @@ MUTANTS = (
     Mutant(BUDGET, "used + expected > limit:", "used > limit:", "engine/model_call/test_context_window"),
     Mutant(BUDGET, "budget = budget.parent", "budget = None", BUDGET_TEST),
     Mutant(BUDGET, "used >= WARN_AT * limit", "used > limit", BUDGET_TEST),
+    Mutant(
+        CALL,
+        "    if record.result is not None:\n        return ()",
+        "    if False:\n        return ()",
+        "engine/runtime/test_crash",
+    ),
+    Mutant(
+        CALL,
+        "if len(seen := policy_views(tool, call.arguments, bound)) > 1:",
+        "if len(seen := ()) > 1:",
+        "tools/test_canonical",
+    ),
+    Mutant(
+        CALL, "in_doubt = record.started > 0 and not tool.idempotent", "in_doubt = False", "engine/runtime/test_resume"
+    ),
+    Mutant(CALL, 'if verdict.kind != "ask" and not in_doubt:', "if not in_doubt:", POLICY_TEST),
+    Mutant(CALL, "if new and not fitting:", "if False:", BUDGET_TEST),
+    Mutant(
+        CALL, "if refused := await hooks.before_tool(run, call):", "if refused := None:", "engine/tool_call/test_hooks"
+    ),
+    Mutant(CALL, "while fresh in used:", "while False:", "engine/tool_call/test_call_names"),
+    Mutant(
+        CALL,
+        "if record.asked and not matches_digest(",
+        "if False and not matches_digest(",
+        "hostile/test_tools",
+    ),
+    Mutant(JOURNAL, WRITE + WRITTEN + EMIT, EMIT + WRITE + WRITTEN, JOURNAL_TEST),
+    Mutant(JOURNAL, "if self.is_closing or self.lease_lost:", "if False:", JOURNAL_TEST),
+    Mutant(
+        JOURNAL,
+        "self._is_ending or self._is_releasing or self.lease_lost",
+        "self.lease_lost",
+        JOURNAL_TEST,
+    ),
+    Mutant(JOURNAL, "if self._record.cancel_requested:", "if False:", "engine/runtime/test_cancelling"),
+    Mutant(JOURNAL, "    root.seq += 1", "    root.seq += 0", JOURNAL_TEST),
+    Mutant(RECORD, "if returned is None:", "if False:", STORE_TEST),
+    Mutant(RECORD, "row.version != self._version + 1 or", "False or", "store/sql/test_outage"),
+    Mutant(RECORD, "self._version += 1", "self._version += 0", STORE_TEST),
+    Mutant(CATALOG, "if candidate.before is not self.current:", "if False:", CATALOG_TEST),
+    Mutant(
+        CATALOG,
+        "external.digest) == self._rejected:\n            self._seen",
+        "external.digest) == ():\n            self._seen",
+        CATALOG_TEST,
+    ),
+    Mutant(CATALOG, "if snapshot.digest == self._held and", "if False and", CATALOG_TEST),
+    Mutant(CATALOG, "while lease.failed:", "while False:", "config/generations/test_leases"),
+    Mutant(CATALOG, "        published.set()", "        pass", CATALOG_TEST),
+    Mutant("types/plan", "done.issuperset(s.depends_on)]", "True]", "engine/plan/test_executor"),
+    Mutant("engine/plan/executor", 'f"not done: {error.message}")', '"")', "engine/plan/test_failures"),
+    Mutant(PREFLIGHT, 'if verdict.kind == "deny":', "if False:", PREFLIGHT_TEST),
+    Mutant(PREFLIGHT, "elif name not in needed:", "elif False:", PREFLIGHT_TEST),
+    Mutant(PREFLIGHT, "expected.tool_calls > limits.max_tool_calls - state.tool_calls:", "False:", PREFLIGHT_TEST),
+    Mutant("engine/plan/step", "number > plan_settings(run).step_retries or", "False or", "engine/plan/test_step"),
+    Mutant(
+        "engine/plan/step",
+        "step.approved and not referring_parameters(step)",
+        "step.approved",
+        "engine/plan/test_approval",
+    ),
+    Mutant("engine/plan/approval", 'or approval == "always" or plan.must_be_approved', "", "engine/plan/test_approval"),
 )
 
 

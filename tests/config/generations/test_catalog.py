@@ -17,6 +17,7 @@ from framework.config.agents.compile import Agent
 from framework.config.agents.link import LinkContext, ParsedAgent
 from framework.config.generations.catalog import Catalog
 from framework.config.generations.generation import Generation
+from framework.config.settings import ReloadSettings, Settings
 from framework.tools.tool import Tool, tool
 from framework.types.events import ConfigRejected, ConfigReloaded
 from tests.support.cases import cases
@@ -957,3 +958,47 @@ def test_what_was_only_built_ends_no_rollback(tmp_path: Path) -> None:
         assert project.catalog.current is held
 
     asyncio.run(scene())
+
+
+def test_a_candidate_that_was_built_on_an_older_generation_is_not_published(tmp_path: Path) -> None:
+    catalog = Project(tmp_path, {"agents.d/a.yaml": agent("a", model="offline")}).catalog
+
+    async def main() -> None:
+        write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline", instructions="Outdated.")})
+        outdated = await catalog.prepare(catalog.snapshot())
+        assert outdated is not None
+        write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline", instructions="Newest.")})
+        newest = await catalog.reload()
+        assert await catalog.publish(outdated) is newest
+
+    asyncio.run(main())
+    assert catalog.current.agents["a"].spec.instructions == "Newest."
+
+
+def test_rejected_files_are_not_built_again(tmp_path: Path) -> None:
+    settings = Settings(reload=ReloadSettings(mode="strict"))
+    write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline")})
+
+    async def main() -> None:
+        catalog = Catalog(tmp_path, tools=(), executors=["react"], models=["offline"], settings=settings, fixed=True)
+        await catalog.reload()
+        write(tmp_path, {"agents.d/a.yaml": BAD})
+        live = await catalog.reload()
+        assert live.number == 1
+        assert await catalog.prepare(catalog.snapshot()) is None
+
+    asyncio.run(main())
+
+
+def test_after_a_rollback_the_same_files_are_not_loaded_again(tmp_path: Path) -> None:
+    catalog = Project(tmp_path, {"agents.d/a.yaml": agent("a", model="offline", instructions="First.")}).catalog
+
+    async def main() -> None:
+        write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline", instructions="Second.")})
+        await catalog.reload()
+        rolled_back = await catalog.rollback(1)
+        assert await catalog.reload() is rolled_back
+        assert catalog.held
+
+    asyncio.run(main())
+    assert catalog.current.agents["a"].spec.instructions == "First."

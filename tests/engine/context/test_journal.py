@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from framework.engine.context.journal import Journal
+import pytest
+
+from framework.engine.context.journal import Journal, next_event
 from framework.engine.context.stream import Channel
 from framework.store.protocol import RunRecord
 from framework.store.sql.store import SqlStore
@@ -95,5 +97,72 @@ def test_pieces_of_one_answer_are_put_together_where_there_is_no_room(tmp_path: 
         assert await channel.get() == piece("abc")
         channel.close()
         assert await channel.get() is None
+
+    asyncio.run(main())
+
+
+class Gate:
+    """A run's record whose writes wait until `go` is set."""
+
+    cancel_requested = False
+
+    def __init__(self) -> None:
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+
+    async def write(
+        self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
+    ) -> None:
+        self.reached.set()
+        await self.go.wait()
+
+    async def release(self) -> None:
+        """Do nothing: no run is held."""
+
+
+def test_events_are_emitted_after_they_are_persisted() -> None:
+    async def main() -> None:
+        state, gate, channel = RunState(agent="one"), Gate(), Channel()
+        journal = Journal(state, gate, channel, durable=True)
+        reading = asyncio.create_task(channel.get())
+        event = next_event(state, Warned, code="x", message="")
+        await journal.append(event)
+        saving = asyncio.create_task(journal.save())
+        await gate.reached.wait()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not reading.done()
+        gate.go.set()
+        await saving
+        assert await reading == event
+
+    asyncio.run(main())
+
+
+def test_events_are_numbered_from_one() -> None:
+    state = RunState(agent="one")
+    assert [next_event(state, Warned, code="x", message="").seq for _ in range(3)] == [1, 2, 3]
+
+
+def test_a_run_stops_at_its_next_step_when_the_runtime_closes() -> None:
+    async def main() -> None:
+        journal = Journal(RunState(agent="one"), Gate(), Channel(), durable=True)
+        journal.check()
+        journal.close()
+        with pytest.raises(asyncio.CancelledError):
+            journal.check()
+
+    asyncio.run(main())
+
+
+def test_a_run_whose_last_write_has_begun_does_not_lose_its_lease() -> None:
+    async def main() -> None:
+        gate = Gate()
+        journal = Journal(RunState(agent="one"), gate, Channel(), durable=True)
+        ending = asyncio.create_task(journal.end(()))
+        await gate.reached.wait()
+        journal.mark_lease_lost()
+        assert not journal.lease_lost
+        gate.go.set()
+        await ending
 
     asyncio.run(main())

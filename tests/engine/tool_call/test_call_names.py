@@ -11,11 +11,15 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from framework import RunResult, Runtime, ToolResult, tool
+from framework.engine.tool_call.call import normalize_message
 from framework.llm.openai_format import unique_calls
 from framework.testing import ScriptedModel
 from framework.tools.tool import Tool
+from framework.tools.toolset import Toolset
 from framework.types.events import Event, ToolFinished
-from framework.types.messages import ToolCall
+from framework.types.messages import Message, ToolCall
+from framework.types.spec import SkillPolicy
+from framework.types.state import CallRecord, RunState
 from tests.support.cases import cases
 from tests.support.projects import agent, write
 
@@ -104,3 +108,11 @@ def test_nothing_but_doubles_is_left_out(calls: list[ToolCall]) -> None:
     assert len(kept) >= len({call.model_dump_json() for call in calls})
     assert [call for call in kept if not call.id] == [call for call in calls if not call.id]
     assert {call.model_dump_json() for call in kept} == {call.model_dump_json() for call in calls}
+
+
+def test_a_call_without_an_id_gets_one_that_the_run_has_not_used() -> None:
+    first = CallRecord(call=ToolCall(id="call_0_0", tool="dates.now"))
+    state = RunState(agent="one", calls={"call_0_0": first})
+    reply = Message(role="assistant", content="", tool_calls=(ToolCall(id="", tool="dates.now"),))
+    (call,) = normalize_message(reply, state, Toolset({}, SkillPolicy(allow=()), risk_level="high")).tool_calls
+    assert call.id not in ("", "call_0_0")
