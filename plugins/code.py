@@ -1,7 +1,7 @@
-"""Python for agents, in an interpreter that reaches nothing of this machine. It needs `pip install agentsd[code]`.
+"""Python for agents, in a sandbox without access to this machine. Needs `pip install agentsd[code]`.
 
-The code runs on pydantic-monty, in a process of its own: no files, no network, no environment, no packages; with limits
-of time, memory, recursion and output. Without it there is no code execution: nothing else takes its place.
+The code runs on pydantic-monty in a separate process: no files, no network, no environment variables, no packages, and
+with limits of time, memory, recursion and output. If pydantic-monty is not installed, no code is executed.
 """
 
 from __future__ import annotations
@@ -14,44 +14,44 @@ from framework import ToolError, tool
 
 SECONDS = 3.0
 KILLED_AFTER = 5.0
-"""Seconds: an interpreter that does not stop by itself is killed."""
+"""Seconds after which an interpreter that does not stop is killed."""
 MEMORY_BYTES = 128 * 1024 * 1024
 RECURSION = 400
 MAX_CODE = 50_000
 MAX_OUTPUT = 20_000
-"""Characters of what is printed, and of the value."""
+"""Maximum characters of the printed text, and of the value."""
 
 
 @tool(risk="medium", idempotent=True)
 def code_execute(code: str) -> str:
-    """Run Python code in a sandbox; returns what it prints, and the value of its last line as JSON.
+    """Run Python code in a sandbox; return the printed text, and the value of its last line as JSON.
 
     A part of Python: functions, loops, comprehensions, f-strings and the modules math, json, re, datetime. No files, no
-    network, no input, no other packages, no inheritance, no generators. Nothing is kept from one call to the next.
+    network, no input, no other packages, no inheritance, no generators. Nothing is kept between calls.
 
     Args:
         code: The program, complete with its data.
     """
     if len(code) > MAX_CODE:
-        raise ToolError(f"the code has {len(code)} characters; at most {MAX_CODE} are run")
+        raise ToolError(f"the code has {len(code)} characters; the limit is {MAX_CODE}")
     printed = StringIO()
     value = _run(code, printed)
     lines = [text] if (text := printed.getvalue().rstrip("\n")) else []
     if value is not None:
         lines.append(f"value: {_json(value)}")
-    return "\n".join(lines) or "it ran; it printed nothing, and its last line has no value"
+    return "\n".join(lines) or "the code ran; it printed nothing, and its last line has no value"
 
 
 def _run(code: str, printed: StringIO) -> Any:
     try:
         import pydantic_monty as monty
     except ImportError:
-        raise ToolError("code cannot be run here: the operator must `pip install agentsd[code]` first") from None
+        raise ToolError("code execution is not installed: the operator must run `pip install agentsd[code]`") from None
 
     def keep(_stream: str, text: str) -> None:
         printed.write(text[: MAX_OUTPUT - printed.tell()])
         if printed.tell() >= MAX_OUTPUT:
-            raise RuntimeError(f"it prints more than {MAX_OUTPUT} characters")
+            raise RuntimeError(f"the code prints more than {MAX_OUTPUT} characters")
 
     limits = monty.ResourceLimits(
         max_feed_duration_secs=SECONDS, max_memory=MEMORY_BYTES, max_recursion_depth=RECURSION, max_suspensions=1000
@@ -63,28 +63,29 @@ def _run(code: str, printed: StringIO) -> Any:
         ):
             return session.feed_run(code, print_callback=keep)
     except (monty.MontyRuntimeError, monty.MontySyntaxError) as error:
-        raise ToolError(_told(error.display(), printed.getvalue().rstrip("\n"))) from None
+        raise ToolError(_error_text(error.display(), printed.getvalue().rstrip("\n"))) from None
     except monty.MontyCrashedError as error:
-        raise ToolError("it took too long" if error.timed_out else f"the interpreter gave up: {error}") from None
+        reason = "the code took too long" if error.timed_out else f"the interpreter crashed: {error}"
+        raise ToolError(reason) from None
     except (monty.MontyError, ValueError, OSError) as error:
         raise ToolError(f"the code could not be run: {error}") from None
 
 
-def _told(traceback: str, printed: str) -> str:
-    told = traceback[-MAX_OUTPUT:]
-    return f"{told}\nprinted before that:\n{printed}" if printed else told
+def _error_text(traceback: str, printed: str) -> str:
+    end = traceback[-MAX_OUTPUT:]
+    return f"{end}\nprinted before the error:\n{printed}" if printed else end
 
 
 def _json(value: Any) -> str:
-    """The value as JSON, piece by piece: a small value can have a text without end."""
+    """Return the value as JSON, built in pieces, because a small value can have a very long text."""
     text = ""
     try:
         for piece in json.JSONEncoder(ensure_ascii=False, default=_plain).iterencode(value):
             text += piece
             if len(text) > MAX_OUTPUT:
-                return f"{text[:MAX_OUTPUT]}… (cut here: choose less of it)"
+                return f"{text[:MAX_OUTPUT]}… (truncated: select a part of it)"
     except (TypeError, ValueError, RecursionError) as error:
-        raise ToolError(f"the value of the last line cannot be shown as JSON ({error}): print what you need") from None
+        raise ToolError(f"the value of the last line is not JSON ({error}): print what you need") from None
     return text
 
 
@@ -95,4 +96,4 @@ def _plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
-    raise TypeError(f"it is of type {type(value).__name__}")
+    raise TypeError(f"its type is {type(value).__name__}")

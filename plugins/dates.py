@@ -1,4 +1,4 @@
-"""Date and time for agents. A plugin is a plain Python file: its `@tool` functions are live as soon as it is saved."""
+"""Date and time for agents. A plugin is a plain Python file: its `@tool` functions are available once it is saved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def now(timezone: str = "UTC") -> str:
     try:
         return datetime.now(ZoneInfo(timezone)).isoformat(timespec="seconds")
     except (ZoneInfoNotFoundError, ValueError):
-        raise ToolError(f"there is no time zone {timezone!r}; write it like Europe/Berlin") from None
+        raise ToolError(f"there is no time zone {timezone!r}: use an IANA name, such as Europe/Berlin") from None
 
 
 @tool(risk="low", idempotent=True)
@@ -32,4 +32,4 @@ def days_between(start: str, end: str) -> int:
     try:
         return (date.fromisoformat(end) - date.fromisoformat(start)).days
     except ValueError as error:
-        raise ToolError(f"dates are written like 2026-01-31: {error}") from None
+        raise ToolError(f"invalid date: {error}; write dates like 2026-01-31") from None

@@ -1,4 +1,4 @@
-"""How the process that runs the agents is doing, by what the standard library can tell."""
+"""Health of the process that runs the agents, as far as the standard library can measure it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB = 1024 * 1024
 
 @tool(risk="low", idempotent=True)
 def health_check(*, context: ToolContext) -> dict[str, str | int | None]:
-    """Health of the agent service: versions, uptime in seconds, free disk and memory in MiB. null is unknown."""
+    """Health of the agent service: versions, uptime in seconds, free disk and memory in MiB. null means unknown."""
     return {
         "status": "ok",
         "agentsd": _version(),
@@ -39,13 +39,13 @@ def _version() -> str | None:
 
 
 def _uptime() -> int | None:
-    """Since the process began, which only Linux tells without a package."""
+    """Return the seconds since the process started, or None except on Linux, which has `/proc`."""
     try:
-        after_name = Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()
-        up = float(Path("/proc/uptime").read_text("utf-8").split()[0])
+        fields_after_name = Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()
+        system_uptime = float(Path("/proc/uptime").read_text("utf-8").split()[0])
     except OSError:
         return None
-    return int(up - int(after_name[19]) / os.sysconf("SC_CLK_TCK"))
+    return int(system_uptime - int(fields_after_name[19]) / os.sysconf("SC_CLK_TCK"))
 
 
 def _memory_available() -> int | None:

@@ -1,10 +1,10 @@
-"""Messages to people. Mail needs `pip install agentsd[mail]`, and these environment variables:
+"""E-mail to people. Needs `pip install agentsd[mail]` and these environment variables:
 
-NOTIFY_SMTP_HOST, NOTIFY_FROM  the mail server and the sender's address; without them no mail is sent
-NOTIFY_TO_DOMAINS              who may be written to: domains and addresses, as in `example.com, boss@partner.example`
-NOTIFY_SMTP_PORT               587 where there is none
+NOTIFY_SMTP_HOST, NOTIFY_FROM  the mail server and the sender's address; required
+NOTIFY_TO_DOMAINS              allowed recipients: domains and addresses, as in `example.com, boss@partner.example`
+NOTIFY_SMTP_PORT               the server's port; default 587
 NOTIFY_SMTP_TLS                `starttls` (default), `tls` from the first byte, or `none`, for a server on this machine
-NOTIFY_SMTP_USER, NOTIFY_SMTP_PASSWORD  where the server asks for them
+NOTIFY_SMTP_USER, NOTIFY_SMTP_PASSWORD  credentials, if the server requires them
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@(?:[A-Za-z0-9-]{1,6
 
 @tool(risk="high", confirm=True, timeout=30)
 async def send_email(to: list[str], subject: str, body: str, *, context: ToolContext) -> str:
-    """Send an e-mail of plain text. A human is asked first.
+    """Send a plain-text e-mail. A person must approve it first.
 
     Args:
         to: Up to 10 addresses, such as ann@example.com, without names.
-        subject: One line.
+        subject: The subject, on one line.
         body: The text of the mail.
         context: The run.
     """
@@ -40,15 +40,15 @@ async def send_email(to: list[str], subject: str, body: str, *, context: ToolCon
     try:
         import aiosmtplib
     except ImportError:
-        raise ToolError("mail cannot be sent: the operator must `pip install agentsd[mail]` first") from None
+        raise ToolError("mail is not installed: the operator must run `pip install agentsd[mail]`") from None
     message = _message(sender, to, subject, body, context.idempotency_key)
     try:
         refused, _ = await aiosmtplib.send(message, recipients=to, timeout=SECONDS, **server)
     except (aiosmtplib.SMTPException, OSError) as error:
         raise ToolError(f"the mail was not sent: {type(error).__name__}: {error}") from None
     if refused:
-        done = [address for address in to if address not in refused]
-        raise ToolError(f"sent to {', '.join(done)}, but the mail server refused {', '.join(refused)}")
+        accepted = [address for address in to if address not in refused]
+        raise ToolError(f"sent to {', '.join(accepted)}, but the mail server refused {', '.join(refused)}")
     return f"sent to {', '.join(to)}"
 
 
@@ -75,13 +75,13 @@ def _check(to: list[str], subject: str, body: str) -> None:
     if not subject.strip() or len(subject) > MAX_SUBJECT or not subject.isprintable():
         raise ToolError(f"the subject must be one line of 1 to {MAX_SUBJECT} printable characters")
     if len(body) > MAX_BODY:
-        raise ToolError(f"the body has {len(body)} characters; at most {MAX_BODY} are sent")
-    allowed = {one.strip().lower() for one in _setting("NOTIFY_TO_DOMAINS").split(",")}
+        raise ToolError(f"the body has {len(body)} characters; the limit is {MAX_BODY}")
+    allowed = {recipient.strip().lower() for recipient in _setting("NOTIFY_TO_DOMAINS").split(",")}
     for address in to:
         if not ADDRESS.fullmatch(address):
-            raise ToolError(f"{address!r} is no plain address like ann@example.com")
+            raise ToolError(f"{address!r} is not a plain address like ann@example.com")
         if not {address.lower(), address.lower().rpartition("@")[2]} & allowed:
-            raise ToolError(f"{address} may not be written to: it is not in the operator's NOTIFY_TO_DOMAINS")
+            raise ToolError(f"{address} is not an allowed recipient: it is not in the operator's NOTIFY_TO_DOMAINS")
 
 
 def _message(sender: str, to: list[str], subject: str, body: str, key: str) -> EmailMessage:
@@ -91,5 +91,5 @@ def _message(sender: str, to: list[str], subject: str, body: str, key: str) -> E
         message["X-Idempotency-Key"] = key
         message.set_content(body)
     except (ValueError, UnicodeError) as error:
-        raise ToolError(f"the mail cannot be written: {error}") from None
+        raise ToolError(f"invalid mail: {error}") from None
     return message

@@ -1,4 +1,4 @@
-"""The web for agents: pages as readable text, and a search. agentsd.yaml says what may be reached (`tools.http`)."""
+"""The web for agents: pages as readable text, and a search. `tools.http` in agentsd.yaml lists the allowed hosts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT_TYPES = ("text/", "application/json", "application/xml", "application/ld+js
 HTML_TYPES = ("", "text/html", "application/xhtml+xml")
 _STYLE = "translate(@style, 'ABCDEFGHIJKLMNOPQRSTUVWXYZ ', 'abcdefghijklmnopqrstuvwxyz')"
 HIDDEN = f"//*[@hidden or contains({_STYLE}, 'display:none') or contains({_STYLE}, 'visibility:hidden')]"
-"""What people do not see, models should not read."""
+"""XPath of invisible elements: text that people do not see is not shown to models either."""
 
 
 EXTRACT_SECONDS = 10
@@ -36,11 +36,11 @@ options = {"include_comments": False, "include_links": True, "prune_xpath": hidd
 text = extract(html, url=url, output_format="markdown", **options)
 sys.stdout.buffer.write((text or "").encode("utf-8", "replace"))
 """
-"""Runs in a process with limits: a hostile page keeps the library busy for long, and a thread cannot be ended."""
+"""Script for a process with limits: a hostile page can keep the library busy, and a thread cannot be stopped."""
 
 
 class SearchNotSetUp(ToolError):
-    """There is no service to search with."""
+    """No search service is configured."""
 
     code = "search_not_set_up"
 
@@ -50,19 +50,19 @@ async def read_url(url: str, context: ToolContext) -> str:
     """Fetch a web page (抓取网页) and return its readable text, without menus, scripts and hidden parts.
 
     Args:
-        url: An http(s) address, such as https://example.com/news.
+        url: An http(s) URL, such as https://example.com/news.
         context: The run.
     """
     reply = await HttpClient(context.http).request("GET", url, headers={"accept": "text/html, text/*;q=0.9, */*;q=0.1"})
     if reply.status >= 400:
-        raise ToolError(f"{reply.url} answered {reply.status}")
+        raise ToolError(f"{reply.url} returned status {reply.status}")
     if reply.content_type in HTML_TYPES:
         text = await asyncio.to_thread(_readable, reply.text, reply.url)
     elif reply.content_type.startswith(TEXT_TYPES):
         text = reply.text
     else:
         raise ToolError(f"{reply.url} is {reply.content_type}, not text")
-    return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}\n(the page goes on)"
+    return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}\n(truncated: the page is longer)"
 
 
 @tool(risk="medium", idempotent=True)
@@ -70,25 +70,25 @@ async def web_search(query: str, limit: int = 5) -> list[dict[str, str]]:
     """Search the internet (联网): titles, addresses and a few lines of the pages found.
 
     Args:
-        query: What to look for.
-        limit: How many results at most, up to 20.
+        query: The search terms.
+        limit: Maximum number of results, up to 20.
     """
     if not 1 <= limit <= 20:
         raise ToolError("limit must be from 1 to 20")
     if key := os.environ.get("TAVILY_API_KEY"):
-        found = await _tavily(os.environ.get("TAVILY_URL", TAVILY), key, query, limit)
+        results = await _tavily(os.environ.get("TAVILY_URL", TAVILY), key, query, limit)
     elif server := os.environ.get("SEARXNG_URL"):
-        found = await _fetch(server, "GET", f"/search?{urlencode({'q': query, 'format': 'json'})}")
+        results = await _fetch(server, "GET", f"/search?{urlencode({'q': query, 'format': 'json'})}")
     else:
-        raise SearchNotSetUp("no search service is set up: the environment needs TAVILY_API_KEY or SEARXNG_URL")
-    return [_result(entry) for entry in found[:limit] if isinstance(entry, dict)]
+        raise SearchNotSetUp("no search service is set up: the operator must set TAVILY_API_KEY or SEARXNG_URL")
+    return [_result(entry) for entry in results[:limit] if isinstance(entry, dict)]
 
 
 def _readable(html: str, url: str) -> str:
     if find_spec("trafilatura") is None:
-        raise ToolError("reading web pages needs a package: pip install 'agentsd[web]'")
+        raise ToolError("reading web pages is not installed: the operator must run `pip install agentsd[web]`")
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-P", "-c", EXTRACT, url, HIDDEN, str(EXTRACT_SECONDS)],
             input=html.encode("utf-8", "replace"),
             capture_output=True,
@@ -96,10 +96,10 @@ def _readable(html: str, url: str) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ToolError(f"{url} is too complicated to be read") from None
-    if done.returncode != 0:  # killed by its limits, or out of memory
-        raise ToolError(f"{url} is too complicated to be read")
-    if not (text := done.stdout.decode("utf-8", "replace")):
+        raise ToolError(f"{url} is too complex to read") from None
+    if process.returncode != 0:  # killed by its CPU limit, or out of memory
+        raise ToolError(f"{url} is too complex to read")
+    if not (text := process.stdout.decode("utf-8", "replace")):
         raise ToolError(f"{url} has no readable text")
     return text
 
@@ -113,16 +113,16 @@ async def _tavily(server: str, key: str, query: str, limit: int) -> list[Any]:
 async def _fetch(
     server: str, method: str, target: str, headers: dict[str, str] | None = None, body: bytes | None = None
 ) -> list[Any]:
-    """What a search service found; its address comes from the environment, so the operator chose it, not the model."""
+    """Return the results of a search service. The operator chose its address, so it may be on a private network."""
     client = HttpClient.to(server)
     reply = await client.request(method, server.rstrip("/") + target, headers=headers, body=body, follow=False)
     try:
-        found = json.loads(reply.body)["results"]
+        results = json.loads(reply.body)["results"]
     except (ValueError, KeyError, TypeError):
-        found = None
-    if reply.status != 200 or not isinstance(found, list):
-        raise ToolError(f"the search service answered {reply.status} without results")
-    return found
+        results = None
+    if reply.status != 200 or not isinstance(results, list):
+        raise ToolError(f"the search service returned status {reply.status} without results")
+    return results
 
 
 def _result(entry: dict[str, Any]) -> dict[str, str]:

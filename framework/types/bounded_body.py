@@ -1,4 +1,4 @@
-"""The body of an HTTP answer that may only be so long: no server fills the memory of this process."""
+"""Limits the size of HTTP response bodies, so that no server can fill the memory of this process."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import httpx2
 
 
 class TooLarge(httpx2.RemoteProtocolError):
-    """An answer went on past what is taken; its message is whole."""
+    """A response body exceeded its limit. The message is complete and needs no prefix."""
 
 
 class BoundedStream(httpx2.AsyncByteStream):
     """The bytes of another stream, up to a limit.
 
     Args:
-        stream: the other one.
-        limit: bytes.
-        told: what is wrong with an answer of more; it is raised as TooLarge.
-        request: what is answered.
+        stream: the stream to read.
+        limit: maximum number of bytes.
+        message: the message of the TooLarge error that is raised above the limit.
+        request: the request of the response.
     """
 
     def __init__(self, stream: httpx2.AsyncByteStream, limit: int, message: str, request: httpx2.Request) -> None:
@@ -40,7 +40,7 @@ class BoundedStream(httpx2.AsyncByteStream):
 
 
 class BoundedLines(BoundedStream):
-    """The same, for each line: who waits for the end of one copies it anew with every piece."""
+    """Applies the limit to each line, because readers buffer a line until its end and copy it with every piece."""
 
     def _size(self, before: int, piece: bytes) -> int:
         end = piece.rfind(b"\n")

@@ -1,4 +1,4 @@
-"""A plan as data: steps, their states, what was approved, and the pure transitions between them."""
+"""Plans as data: steps, their states, the scope of an approval, and pure functions that return the next state."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ StepStatus = Literal["open", "running", "done", "failed", "skipped"]
 
 
 class StepDraft(Frozen):
-    """One step as the model proposes it: a tool with its parameters, or a free goal."""
+    """A step as the model proposes it: a tool with its parameters, or a goal to reach."""
 
     id: StepId = Field(validation_alias=AliasChoices("id", "step"))
     """A short word, or a number, unique in the plan."""
     description: str
     """What the step is for; for a step without a tool: the goal to reach."""
     tool: str | None = None
-    """The tool to call; none: the goal is worked off by thinking and calling tools."""
+    """The tool to call; none: the goal is reached by reasoning and calling tools."""
     parameters: dict[str, Any] = {}
-    """The tool's arguments; {{ steps.ID.output }} stands for the result of a step it depends on."""
+    """The tool's arguments; {{ steps.ID.output }} is replaced by the result of a step it depends on."""
     tools: tuple[str, ...] | None = None
     """For a step without a tool: the tools it may use; none given: all."""
     depends_on: tuple[StepId, ...] = ()
     """Steps that must be done before."""
     expected: str = ""
-    """What should come of it."""
+    """The expected result."""
 
 
 def _one_by_one(steps: tuple[StepDraft, ...]) -> tuple[StepDraft, ...]:
-    """Steps that are only numbered, none with `depends_on`, run one after the other."""
+    """Let steps run one after the other if all ids are numbers and no step has `depends_on`."""
     if not all(step.id.isdecimal() and "depends_on" not in step.model_fields_set for step in steps):
         return steps
     before = ((), *((step.id,) for step in steps))
@@ -52,149 +52,152 @@ class PlanDraft(Frozen):
     """A plan: its goal and its steps."""  # the model sees this sentence
 
     goal: str = ""
-    """What the whole plan is to reach; none: the request."""
+    """The goal of the whole plan; none: the request."""
     steps: Annotated[tuple[StepDraft, ...], AfterValidator(_one_by_one)]
     """The steps; their order is that of depends_on."""
 
     def with_goal(self, goal: str) -> PlanDraft:
-        """The draft with a goal where it has none of its own."""
+        """Return the draft, with this goal if it has none."""
         return self if self.goal.strip() else self.model_copy(update={"goal": goal})
 
 
 class PlanStep(StepDraft):
-    """A step under way."""
+    """A step of an accepted plan, with its progress."""
 
     status: StepStatus = "open"
     result: str | None = None
-    """What came of it, as the model gets to see it; for a skipped step: why."""
+    """Result as the model sees it; for a skipped step, the reason."""
     revision: int = 1
-    """The revision of the plan that it came with."""
+    """Revision of the plan that added the step."""
     contract: str = ""
-    """Of its tool, as it was when the step was proposed: an approval is for that alone."""
+    """Digest of the tool's definition when the step was proposed; an approval applies only to this definition."""
     approved: bool = False
-    """A human has approved a plan with exactly this step."""
+    """Whether a person has approved a plan with exactly this step."""
     settled: bool = False
-    """It failed, and a later revision, or the user, has decided what happens instead."""
+    """Whether the step failed and a later revision, or the user, has decided what happens instead."""
     abandoned: bool = False
-    """It failed, and the model planned nothing in its place: the run cannot complete."""
+    """Whether the step failed and the model planned no replacement, so that the run cannot complete."""
 
     @property
     def content(self) -> dict[str, Any]:
-        """What a human approves: the step without its progress."""
+        """Part of the step that a person approves: everything but its progress."""
         return self.model_dump(include=set(StepDraft.model_fields))
 
 
 class PlanChange(Frozen):
-    """How a step differs from the revision before."""
+    """A difference of a step from the previous revision."""
 
     kind: Literal["added", "changed", "removed"]
     id: StepId
     description: str
 
 
-class Envelope(Frozen):
-    """What an approval allows later revisions without a new one."""
+class ApprovalScope(Frozen):
+    """The scope of an approval: later revisions within it need no new one."""
 
     revision: int
-    """The one that was approved."""
+    """Approved revision."""
     tools: tuple[str, ...]
-    """Those that its steps named, or were free to use."""
+    """Tools that its steps name or may use."""
     risk: Risk
-    """The highest among them."""
+    """Highest risk of these tools."""
     steps: int
-    """How many were not done yet."""
+    """Number of steps that were not done at the approval."""
     free: int
-    """How many of these are without a tool."""
+    """Number of these steps without a tool."""
     done: int
-    """How many were done already."""
+    """Number of steps that were done at the approval."""
 
 
 class Plan(Frozen):
-    """A plan under way; every transition gives a new one."""
+    """An accepted plan with its progress. It is immutable: methods that change it return a new plan."""
 
     revision: int = 1
     goal: str
     steps: tuple[PlanStep, ...]
     replans: int = 0
-    """How often a failed step has made it anew."""
+    """Number of times the plan was revised because a step failed."""
     must_be_approved: bool = False
-    """A human was asked and wanted another plan: nothing happens now without a yes."""
-    envelope: Envelope | None = None
-    """What was approved last."""
+    """Whether the next revision needs approval in any case, because a person rejected this one."""
+    envelope: ApprovalScope | None = None
+    """Scope of the last approval."""
 
     @classmethod
     def from_draft(cls, draft: PlanDraft, before: Plan | None = None) -> Plan:
-        """A draft as the next revision: what is done stays, what failed too unless a new step has its id."""
+        """Return a draft as the next revision of `before`.
+
+        Steps that are done stay in the plan. Failed steps stay, too, unless a new step has their id.
+        """
         if before is None:
             return cls(goal=draft.goal, steps=tuple(PlanStep(**step.model_dump()) for step in draft.steps))
         revision = before.revision + 1
         proposed = {step.id for step in draft.steps}
-        known = {step.id: step for step in before.steps}
-        kept = [s for s in before.steps if s.status == "done" or (s.status == "failed" and s.id not in proposed)]
-        fresh = [_continued(step, known.get(step.id), revision) for step in draft.steps]
-        anything_new = any(step.status == "open" and step.revision == revision for step in fresh)
-        abandoned = not (anything_new or before.must_be_approved)  # else the user has asked for this plan
+        previous = {step.id: step for step in before.steps}
+        kept_steps = [s for s in before.steps if s.status == "done" or (s.status == "failed" and s.id not in proposed)]
+        new_steps = [_continued(step, previous.get(step.id), revision) for step in draft.steps]
+        anything_new = any(step.status == "open" and step.revision == revision for step in new_steps)
+        abandoned = not (anything_new or before.must_be_approved)  # otherwise the user has asked for this plan
         after = {"settled": True, "abandoned": abandoned}
-        kept = [s.model_copy(update=after) if s.status == "failed" else s for s in kept]
-        steps = (*kept, *(step for step in fresh if step.status == "open"))
+        kept_steps = [s.model_copy(update=after) if s.status == "failed" else s for s in kept_steps]
+        steps = (*kept_steps, *(step for step in new_steps if step.status == "open"))
         return before.model_copy(update={"revision": revision, "goal": draft.goal, "steps": steps})
 
     @property
     def hash(self) -> str:
-        """Content hash of what a human approves: goal and steps, not their progress."""
+        """Content hash of the approved part: goal and steps, without progress."""
         return content_digest(self.approval_text)
 
     @property
     def approval_text(self) -> str:
-        """What a human approves, as JSON text: goal and steps."""
+        """Approved part as JSON text: goal and steps, without progress."""
         return json.dumps([self.goal, [step.content for step in self.steps]], sort_keys=True, ensure_ascii=False)
 
     @property
     def draft(self) -> PlanDraft:
-        """What of it is not done, as it would be proposed."""
-        left = tuple(StepDraft(**step.content) for step in self.steps if step.status not in ("done", "failed"))
-        return PlanDraft(goal=self.goal, steps=left)
+        """Draft of the remaining steps."""
+        remaining = tuple(StepDraft(**step.content) for step in self.steps if step.status not in ("done", "failed"))
+        return PlanDraft(goal=self.goal, steps=remaining)
 
     def step(self, step_id: str) -> PlanStep:
-        """The step of that id; raises KeyError."""
+        """Return the step with this id; raise KeyError if there is none."""
         for step in self.steps:
             if step.id == step_id:
                 return step
         raise KeyError(step_id)
 
     def with_step(self, step_id: str, status: StepStatus, result: str | None = None) -> Plan:
-        """The plan with one step's state changed."""
+        """Return the plan with the status and result of one step changed."""
         steps = (
             s.model_copy(update={"status": status, "result": result}) if s.id == step_id else s for s in self.steps
         )
         return self.model_copy(update={"steps": tuple(steps)})
 
     def with_settled(self, step_ids: Collection[str]) -> Plan:
-        """The plan in which these failed steps are left as they are."""
+        """Return the plan with these failed steps settled, so that they are not revised again."""
         steps = (s.model_copy(update={"settled": True}) if s.id in step_ids else s for s in self.steps)
         return self.model_copy(update={"steps": tuple(steps)})
 
     def with_retried(self, step_ids: Collection[str]) -> Plan:
-        """The next revision, in which these failed steps are open again."""
+        """Return the next revision, in which these failed steps are open again."""
         revision = self.revision + 1
-        fresh = {"status": "open", "result": None, "revision": revision}
-        steps = (s.model_copy(update=fresh) if s.id in step_ids else s for s in self.steps)
+        reopened = {"status": "open", "result": None, "revision": revision}
+        steps = (s.model_copy(update=reopened) if s.id in step_ids else s for s in self.steps)
         return self.model_copy(update={"revision": revision, "steps": tuple(steps)})
 
     def ready(self) -> list[PlanStep]:
-        """Unfinished steps all of whose dependencies are done, in plan order."""
+        """Return the unfinished steps whose dependencies are all done, in plan order."""
         done = {step.id for step in self.steps if step.status == "done"}
         return [s for s in self.steps if s.status in ("open", "running") and done.issuperset(s.depends_on)]
 
     def blocked(self) -> list[tuple[PlanStep, str]]:
-        """Open steps that can never run, each with the skipped or settled step it waits for."""
+        """Return the open steps that can never run, each with the skipped or settled step it depends on."""
         dead = {
             step.id for step in self.steps if step.status == "skipped" or (step.status == "failed" and step.settled)
         }
         return [(s, d) for s in self.steps if s.status == "open" for d in sorted(dead.intersection(s.depends_on))[:1]]
 
-    def ended(self, why: str) -> Plan:
-        """The plan of a run that was broken off: what was under way has failed, what was open is left out."""
+    def interrupted(self, why: str) -> Plan:
+        """Return the plan of an interrupted run: running steps have failed, open steps are skipped."""
         states: dict[StepStatus, StepStatus] = {"running": "failed", "open": "skipped"}
         steps = (
             step.model_copy(update={"status": states[step.status], "result": why}) if step.status in states else step
@@ -204,7 +207,7 @@ class Plan(Frozen):
 
     @property
     def abandoned(self) -> list[PlanStep]:
-        """Failed steps in whose place nothing was planned."""
+        """Failed steps for which the model planned no replacement."""
         return [step for step in self.steps if step.status == "failed" and step.abandoned]
 
     @property
@@ -213,34 +216,37 @@ class Plan(Frozen):
         return [step for step in self.steps if step.status in ("failed", "skipped")]
 
     def failures(self) -> list[PlanStep]:
-        """Failed steps that no later revision has dealt with."""
+        """Return the failed steps that are not settled."""
         return [step for step in self.steps if step.status == "failed" and not step.settled]
 
-    def needs(self, step_id: str) -> set[str]:
-        """The steps that a step depends on, directly or by way of others."""
-        after = {step.id: step.depends_on for step in self.steps}
-        found: set[str] = set()
-        waiting = list(after.get(step_id, ()))
-        while waiting:
-            if (other := waiting.pop()) not in found:
-                found.add(other)
-                waiting += after.get(other, ())
-        return found
+    def dependencies_of(self, step_id: str) -> set[str]:
+        """Return the steps that a step depends on, directly or indirectly."""
+        depends_on = {step.id: step.depends_on for step in self.steps}
+        dependencies: set[str] = set()
+        pending = list(depends_on.get(step_id, ()))
+        while pending:
+            if (other := pending.pop()) not in dependencies:
+                dependencies.add(other)
+                pending += depends_on.get(other, ())
+        return dependencies
 
     def changes(self, before: Plan) -> tuple[PlanChange, ...]:
-        """What is other than in an earlier revision."""
+        """Return the differences from an earlier revision."""
         old, new = ({step.id: step for step in plan.steps} for plan in (before, self))
-        found = [
+        differences = [
             PlanChange(kind="changed" if key in old else "added", id=key, description=step.description)
             for key, step in new.items()
             if key not in old or old[key].content != step.content
         ]
-        gone = (step for key, step in old.items() if key not in new)
-        return (*found, *(PlanChange(kind="removed", id=step.id, description=step.description) for step in gone))
+        removed = (step for key, step in old.items() if key not in new)
+        return (
+            *differences,
+            *(PlanChange(kind="removed", id=step.id, description=step.description) for step in removed),
+        )
 
 
-def _continued(step: StepDraft, known: PlanStep | None, revision: int) -> PlanStep:
-    """A proposed step; the one that there is already, if it is the same and may still be carried out, or was."""
-    if known and known.content == step.model_dump() and known.status in ("open", "running", "done"):
-        return known if known.status == "done" else known.model_copy(update={"status": "open", "result": None})
+def _continued(step: StepDraft, previous: PlanStep | None, revision: int) -> PlanStep:
+    """Return the existing step if the draft repeats it and it is open, running or done; otherwise a new step."""
+    if previous and previous.content == step.model_dump() and previous.status in ("open", "running", "done"):
+        return previous if previous.status == "done" else previous.model_copy(update={"status": "open", "result": None})
     return PlanStep(**step.model_dump(), revision=revision)

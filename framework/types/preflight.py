@@ -1,4 +1,4 @@
-"""What is known of a plan before anything of it is done: a verdict for each step, findings, and an estimate."""
+"""The check of a plan before it runs: a verdict for each step, findings, and a cost estimate."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from framework.types.spec import Risk
 
 
 class StepCheck(Frozen):
-    """One step that is still to be done."""
+    """The check of one remaining step."""
 
     id: str
     verdict: Literal["allow", "ask", "deny", "open"]
-    """What the policy says of its call; `open`: it has no tool, so its calls are judged when they are made."""
+    """The policy's verdict on the call. `open`: the step has no tool, so its calls are evaluated when they are made."""
     rule: str = ""
-    """The rule that decides, with its place in the file."""
+    """The deciding rule, with its place in the file."""
     risk: Risk = "low"
-    """Of its tool; without one, the highest of the tools it may use."""
+    """Risk of the step's tool, or the highest risk of the tools that a step without one may use."""
     waits_for: tuple[str, ...] = ()
-    """Steps whose results stand in its parameters: what it is called with is not known yet, and is judged then."""
+    """Steps whose results are used in the parameters; the call is evaluated again when they are known."""
     findings: tuple[str, ...] = ()
-    """What is wrong with it."""
+    """Problems of the step."""
     risks: tuple[str, ...] = ()
-    """What may still fail when it runs: parameters whose type the result of an earlier step may not have."""
+    """Reasons why the step may still fail: parameters whose type the result of an earlier step may not have."""
 
 
 class Estimate(Frozen):
-    """What a plan will take: at least so many calls, and about so many tokens."""
+    """Estimated cost of a plan: minimum numbers of calls, and approximate tokens."""
 
     tool_calls: int
-    """Of steps that name their tool."""
+    """Minimum number of tool calls: one for each step that names its tool."""
     model_calls: int
-    """One turn for each step without a tool, and the answer."""
+    """Minimum number of model calls: one for each step without a tool, and one for the answer."""
     tokens: int
     """Input and output tokens of these model calls."""
     cost_usd: float | None = None
-    """US dollars for them; none where no price is known."""
+    """Cost of these model calls in US dollars; None if no price is known."""
 
 
 class Preflight(Frozen):
@@ -45,15 +45,15 @@ class Preflight(Frozen):
 
     steps: tuple[StepCheck, ...] = ()
     findings: tuple[str, ...] = ()
-    """What is wrong with the plan as a whole."""
+    """Problems of the plan as a whole."""
     estimate: Estimate
 
     @property
     def problems(self) -> list[str]:
-        """Everything that keeps the plan from being used, one line each."""
-        return [*self.findings, *_of_steps(self.steps)]
+        """All problems that prevent the plan from being executed, one line each."""
+        return [*self.findings, *_step_problems(self.steps)]
 
 
-def _of_steps(steps: tuple[StepCheck, ...]) -> Iterator[str]:
+def _step_problems(steps: tuple[StepCheck, ...]) -> Iterator[str]:
     for step in steps:
         yield from (f"step {step.id}: {finding}" for finding in step.findings)

@@ -3,8 +3,8 @@
 A secret is recognised by its shape (`sk-…`, a JSON web token) or by the name before it (`api_key`, `password`). This is
 a safety net, not a guarantee: a secret without a known shape or name is not recognised.
 
-Models, users and servers choose the text, so each pattern takes linear time: a repeat is bounded, nothing has to follow
-it, or no other match can begin inside it. The words that a pattern needs are searched for first, which is faster still.
+The text is untrusted, so each pattern runs in linear time: a repetition is bounded, nothing has to follow it, or no
+other match can begin inside it. As a fast path, a pattern is only tried if the text contains one of its hints.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _SHAPE_HINTS = (
     *("AKIA", "ASIA", "ABSK", "AIza", "ya29.", "1//0", "LTAI", "AKID", "SG.", "key-", "SK", "hvs.", "hvb.", "hvr."),
     *("dapi", "ATATT3", "ATCTT3", ":AA", "eyJ", "hooks.slack", "@", "PRIVATE KEY", "AGE-SECRET-KEY-1"),
 )
-"""Each match of _SHAPES contains one of them."""
+"""Each match of `_SHAPES` contains one of these."""
 _NOT_MASKED = r"(?!\*\*\*|\$\{)"
-"""Neither masked already nor only the name of a variable."""
+"""Excludes values that are masked already, and references to variables."""
 _NAMED = re.compile(
     rf"""
     (?P<kept>
@@ -106,7 +106,7 @@ _NAMED_PLACES = (
     (_OPTION, ("--",)),
     (_ELEMENT, ("</",)),
 )
-"""A secret after its name, which is kept, and the words in lower case one of which each match contains."""
+"""Patterns of a secret after its name, which is kept, with hints in lower case; each match contains a hint."""
 _SECRET_NAME = re.compile(
     rf"(?:^|[_-])(?:{_NAME})$|authorization$|^(?:set-)?cookie$|^x-amz-credential$", re.IGNORECASE | re.VERBOSE
 )
@@ -114,7 +114,7 @@ _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def redact(text: str) -> str:
-    """Replace what looks like a secret by `***`."""
+    """Replace text that looks like a secret with `***`."""
     lower = text.lower()
     for pattern, hints in _NAMED_PLACES:
         if any(hint in lower for hint in hints):
@@ -123,7 +123,7 @@ def redact(text: str) -> str:
 
 
 def redact_data(value: Any) -> Any:
-    """JSON data with secrets replaced by `***`: what looks like one, and whatever stands under a secret's name."""
+    """Replace secrets in JSON data with `***`: text that looks like one, and every value with a secret's name."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, list):
@@ -134,9 +134,9 @@ def redact_data(value: Any) -> Any:
 
 
 def redact_problem(problem: Problem) -> Problem:
-    """A finding without secrets: its message and excerpt may quote what somebody wrote or raised."""
-    told = {name: text and redact(text) for name, text in problem if name in ("message", "hint", "excerpt")}
-    return problem.model_copy(update=told)
+    """Mask secrets in a problem, whose message, hint and excerpt may quote files and exceptions."""
+    masked = {name: text and redact(text) for name, text in problem if name in ("message", "hint", "excerpt")}
+    return problem.model_copy(update=masked)
 
 
 def _is_secret(name: object) -> bool:

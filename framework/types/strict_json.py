@@ -1,4 +1,4 @@
-"""JSON read strictly: what a model or a server writes either means one thing, or is refused with the reason."""
+"""Strict JSON parsing: text from a model or server has one meaning, or is rejected with the reason."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Iterable
 from typing import Any
 
 MAX_JSON_DEPTH = 100
-"""How deep a value may nest; pydantic gives up on JSON at 255."""
+"""Maximum nesting of a value; Pydantic rejects JSON from 255 on."""
 MAX_OBJECT_CHARS = 1_500_000
-"""Of one object: enough for a file of 1 MB as an argument, and read in some hundredths of a second."""
+"""Maximum length of an object: enough for a file of 1 MB as an argument, and parsed in well under 0.1 s."""
 MAX_OBJECT_VALUES = 100_000
-"""Of one object, nested ones included."""
+"""Maximum number of values in an object, nested ones included."""
 
 
 def read_json(text: str) -> Any:
-    """Read one JSON value: its keys unique, its numbers finite, all of it text that can be stored.
+    """Parse one JSON value with unique keys, finite numbers and valid Unicode, nested at most 100 levels deep.
 
     Raises:
-        ValueError: it is not that; a JSONDecodeError where there is a place to name.
+        ValueError: the text is not such a value; a JSONDecodeError if the error has a position.
     """
     try:
         value = _DECODER.decode(text)
@@ -28,12 +28,12 @@ def read_json(text: str) -> Any:
     if nesting_depth(value) > MAX_JSON_DEPTH:
         raise ValueError(f"it nests deeper than {MAX_JSON_DEPTH} levels")
     if "\\u" in text or not text.isascii():
-        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair cannot be stored
+        json.dumps(value, ensure_ascii=False).encode()  # raises for half a surrogate pair, which cannot be stored
     return value
 
 
 def read_object(text: str) -> dict[str, Any]:
-    """Read one JSON object of a bounded size; raises ValueError as `read_json`, and where it is another value."""
+    """Parse one JSON object like `read_json`; raise ValueError also if it is too large or not an object."""
     if len(text) > MAX_OBJECT_CHARS:
         raise ValueError(f"it has {len(text)} characters; at most {MAX_OBJECT_CHARS} are read")
     value = read_json(text)
@@ -56,7 +56,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value: dict[str, Any] = {}
     for key, item in pairs:
         if key in value:
-            raise ValueError(f"the key {key!r} stands in it twice")
+            raise ValueError(f"duplicate key {key!r}")
         value[key] = item
     return value
 
@@ -73,7 +73,7 @@ def _finite(text: str) -> float:
 
 
 def has_more_values(value: object, most: int) -> bool:
-    """Whether a value contains more values than that; it stops counting there."""
+    """Return whether a value contains more than `most` values, itself included; counting stops there."""
     count, pending = 1, [value]
     while pending and count <= most:
         inner = list(_children(pending.pop()))
@@ -83,7 +83,7 @@ def has_more_values(value: object, most: int) -> bool:
 
 
 def nesting_depth(value: object) -> int:
-    """How deep data nests; a plain value is 1."""
+    """Return the nesting depth of data; a plain value has depth 1."""
     level, depth = [value], 0
     while level:
         depth += 1

@@ -96,7 +96,7 @@ def test_a_re_ask_tells_why_arguments_were_not_json() -> None:
     answer, told = ask_server([plan('{"goal": "a", "goal": "b"}'), plan(GOOD)])
 
     assert answer == DRAFT
-    assert "the key 'goal' stands in it twice" in told.server.requests[1]["messages"][-1]["content"]
+    assert "duplicate key 'goal'" in told.server.requests[1]["messages"][-1]["content"]
 
 
 def test_a_model_that_answers_in_text_is_asked_again() -> None:

@@ -33,7 +33,7 @@ def execute() -> Tool:
         ("def f(n):\n    return 1 if n < 2 else n * f(n - 1)\nf(20)", "value: 2432902008176640000"),
         ("import json, math, re\n[json.loads('1'), math.floor(2), re.findall('.', 'a1')]", 'value: [1, 2, ["a", "1"]]'),
         ("import datetime\ndatetime.date(2026, 1, 31)", 'value: "2026-01-31"'),
-        ("x = 1", "it ran; it printed nothing, and its last line has no value"),
+        ("x = 1", "the code ran; it printed nothing, and its last line has no value"),
         ("b'abc'", 'value: "abc"'),
     ],
 )  # fmt: skip
@@ -42,7 +42,7 @@ def test_code_is_run(execute: Tool, code: str, said: str) -> None:
 
 
 def test_an_error_has_its_line_and_what_was_printed_before(execute: Tool) -> None:
-    with pytest.raises(ToolError, match=r"(?s)line 2.*ZeroDivisionError.*printed before that:\nfirst") as error:
+    with pytest.raises(ToolError, match=r"(?s)line 2.*ZeroDivisionError.*printed before the error:\nfirst") as error:
         execute("print('first')\n1 / 0")
     assert "/" not in error.value.message.replace("1 / 0", ""), "no path of this machine"
     with pytest.raises(ToolError, match=r"(?s)line 1.*SyntaxError"):
@@ -132,12 +132,12 @@ def test_memory_is_limited(execute: Tool) -> None:
 
 @pytest.mark.parametrize("sleep", ["import time\ntime.sleep(10**6)", "import asyncio\nawait asyncio.sleep(10**6)"])
 def test_nobody_waits_for_code_that_sleeps(execute: Tool, sleep: str) -> None:
-    assert execute(sleep) == "it ran; it printed nothing, and its last line has no value"
+    assert execute(sleep) == "the code ran; it printed nothing, and its last line has no value"
 
 
 def test_a_small_value_with_an_endless_text_is_cut(execute: Tool) -> None:
     said = execute("x = [1]\nfor i in range(60): x = [x, x]\nx")
-    assert said.endswith("… (cut here: choose less of it)")
+    assert said.endswith("… (truncated: select a part of it)")
     assert len(said) < 21_000
 
 

@@ -124,19 +124,19 @@ def test_a_mail_arrives_as_it_was_written(send_email: Tool) -> None:
 @pytest.mark.parametrize(
     ("to", "subject", "message"),
     [
-        (["ann@evil.example"], "Hi", r"may not be written to.*NOTIFY_TO_DOMAINS"),
-        (["ann@sub.example.com"], "Hi", "may not be written to"),
-        (["ann@notexample.com"], "Hi", "may not be written to"),
-        (["clerk@partner.example"], "Hi", "may not be written to"),
-        (["ann@example.com", "x@evil.example"], "Hi", "x@evil.example may not be written to"),
-        (["ann@evil.example@example.com"], "Hi", "no plain address"),
-        (["ann@example.com, x@evil.example"], "Hi", "no plain address"),
-        (["ann@example.com\nBcc: x@evil.example"], "Hi", "no plain address"),
-        (["ann@example.com\r\nRCPT TO:<x@evil.example>"], "Hi", "no plain address"),
-        (["<x@evil.example> ann@example.com"], "Hi", "no plain address"),
-        (["ann@example.com\0"], "Hi", "no plain address"),
-        (["ann@ex\u0430mple.com"], "Hi", "no plain address"),
-        (["ann"], "Hi", "no plain address"),
+        (["ann@evil.example"], "Hi", r"is not an allowed recipient.*NOTIFY_TO_DOMAINS"),
+        (["ann@sub.example.com"], "Hi", "is not an allowed recipient"),
+        (["ann@notexample.com"], "Hi", "is not an allowed recipient"),
+        (["clerk@partner.example"], "Hi", "is not an allowed recipient"),
+        (["ann@example.com", "x@evil.example"], "Hi", "x@evil.example is not an allowed recipient"),
+        (["ann@evil.example@example.com"], "Hi", "not a plain address"),
+        (["ann@example.com, x@evil.example"], "Hi", "not a plain address"),
+        (["ann@example.com\nBcc: x@evil.example"], "Hi", "not a plain address"),
+        (["ann@example.com\r\nRCPT TO:<x@evil.example>"], "Hi", "not a plain address"),
+        (["<x@evil.example> ann@example.com"], "Hi", "not a plain address"),
+        (["ann@example.com\0"], "Hi", "not a plain address"),
+        (["ann@ex\u0430mple.com"], "Hi", "not a plain address"),
+        (["ann"], "Hi", "not a plain address"),
         ([], "Hi", "1 to 10 addresses"),
         (["ann@example.com"] * 11, "Hi", "1 to 10 addresses"),
         (["ann@example.com"], "Hi\nBcc: x@evil.example", "one line"),
@@ -186,7 +186,7 @@ def test_a_body_that_ends_the_mail_does_not_begin_another(send_email: Tool) -> N
 
 
 def test_too_long_a_body_is_refused(send_email: Tool) -> None:
-    with pytest.raises(ToolError, match="at most 100000"):
+    with pytest.raises(ToolError, match="the limit is 100000"):
         send(send_email, ["ann@example.com"], "Hi", "x" * 100_001)
 
 

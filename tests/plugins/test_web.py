@@ -85,7 +85,7 @@ def test_without_its_package_the_command_to_install_it_is_told(root: Path, monke
     async def main() -> None:
         async with site({"/": answer(PAGE, "content-type: text/html")}) as served:
             failed = await call(root, served, "web.read_url", url=served.url)
-            assert (failed.status, "pip install 'agentsd[web]'" in (failed.error or "")) == ("error", True)
+            assert (failed.status, "pip install agentsd[web]" in (failed.error or "")) == ("error", True)
 
     asyncio.run(main())
 
@@ -95,9 +95,13 @@ def test_without_its_package_the_command_to_install_it_is_told(root: Path, monke
     [
         (answer("a,b\n1,2", "content-type: text/csv; charset=utf-8"), "success", "a,b\n1,2"),
         (answer('{"a": 1}', "content-type: application/json"), "success", '{"a": 1}'),
-        (answer("x" * 30_000, "content-type: text/plain"), "success", "x" * 20_000 + "\n(the page goes on)"),
+        (
+            answer("x" * 30_000, "content-type: text/plain"),
+            "success",
+            "x" * 20_000 + "\n(truncated: the page is longer)",
+        ),
         (answer(b"%PDF", "content-type: application/pdf"), "error", "is application/pdf, not text"),
-        (answer("gone", status="410 Gone"), "error", "answered 410"),
+        (answer("gone", status="410 Gone"), "error", "returned status 410"),
         (redirect("http://10.0.0.1/"), "error", "tools may not reach 10.0.0.1"),
     ],
 )

@@ -34,7 +34,7 @@ from framework.engine.tool_call.trace import record_decision
 from framework.tools.tool import Tool
 from framework.types.digest import canonical_call
 from framework.types.errors import Paused
-from framework.types.plan import Envelope, Plan, PlanDraft, PlanStep
+from framework.types.plan import ApprovalScope, Plan, PlanDraft, PlanStep
 from framework.types.preflight import Preflight
 from framework.types.spec import RISKS
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
@@ -121,7 +121,7 @@ def _tools_to_consider(run: Run, step: PlanStep) -> list[Tool]:
     return [tool for tool in tools if run.policy.evaluate(tool, tool.with_defaults({})).kind == "allow"]
 
 
-def _scope_violations(run: Run, plan: Plan, envelope: Envelope) -> Iterator[str]:
+def _scope_violations(run: Run, plan: Plan, envelope: ApprovalScope) -> Iterator[str]:
     """Yield how a revision exceeds the approved scope."""
     remaining, now = _remaining_steps(plan), _scope_of(run, plan)
     if new := sorted(set(now.tools) - set(envelope.tools)):
@@ -135,10 +135,10 @@ def _scope_violations(run: Run, plan: Plan, envelope: Envelope) -> Iterator[str]
         yield f"{now.free} of its steps have no tool instead of {envelope.free}"
 
 
-def _scope_of(run: Run, plan: Plan) -> Envelope:
+def _scope_of(run: Run, plan: Plan) -> ApprovalScope:
     remaining = _remaining_steps(plan)
     tools = [tool for step in remaining for tool in usable_tools(run, step)]
-    return Envelope(
+    return ApprovalScope(
         revision=plan.revision,
         tools=tuple(sorted({tool.name for tool in tools})),
         risk=highest_risk(tools),

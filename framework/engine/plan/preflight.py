@@ -157,7 +157,7 @@ def _type_risks(tool: Tool, step: PlanStep) -> Iterator[str]:
 
 def _reference_findings(plan: Plan, step: PlanStep) -> Iterator[str]:
     yield from invalid_references(step.parameters)
-    needed = plan.needs(step.id)
+    needed = plan.dependencies_of(step.id)
     known = {other.id for other in plan.steps}
     for name in dict.fromkeys(reference.step for reference in references(step.parameters)):
         if name not in known:

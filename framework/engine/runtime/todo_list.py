@@ -14,7 +14,7 @@ from framework.store.protocol import Conversation, Store
 from framework.tools.builtin.notes import MAX_TODO_ITEMS, TODO
 from framework.tools.session_values import Session
 from framework.types.errors import ConversationBusy, RequestError, ToolError
-from framework.types.todo import TodoItem, merged, read_items
+from framework.types.todo import TodoItem, merge_items, read_items
 
 
 async def load_todo(store: Store, conversation_id: str, caller: Caller) -> tuple[TodoItem, ...]:
@@ -41,7 +41,7 @@ async def replace_todo(
         raise RequestError(f"to-do item: {'.'.join(map(str, detail['loc']))}: {detail['msg']}") from None
     if len(new_items) > MAX_TODO_ITEMS:
         raise RequestError(f"{len(new_items)} to-do items; at most {MAX_TODO_ITEMS} are allowed")
-    updated = merged(read_items(conversation.session.get(TODO)), new_items, datetime.now(UTC))
+    updated = merge_items(read_items(conversation.session.get(TODO)), new_items, datetime.now(UTC))
     session = Session(dict(conversation.session))
     try:
         session.set(TODO, [item.model_dump(mode="json") for item in updated])

@@ -93,7 +93,7 @@ def answer_open_calls(run: RunContext) -> None:
         )
         run.state.messages.append(tool_message(run, call, result, observation(run, call.tool, result)))
     if run.state.plan is not None:
-        run.state.plan = run.state.plan.ended(f"not finished: the run ended with {run.state.finish_reason}")
+        run.state.plan = run.state.plan.interrupted(f"not finished: the run ended with {run.state.finish_reason}")
 
 
 def tool_message(run: RunContext, call: ToolCall, result: ToolResult, text: str) -> Message:

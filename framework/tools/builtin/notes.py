@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from framework.tools.tool import ToolContext, tool
 from framework.types.errors import ToolError
-from framework.types.todo import TodoItem, TodoStatus, merged, read_items
+from framework.types.todo import TodoItem, TodoStatus, merge_items, read_items
 
 TODO = "todo"
 """Session key of the to-do list."""
@@ -72,7 +72,7 @@ def todo(items: list[Item] | None = None, *, context: ToolContext) -> str:
         if len(items) > MAX_TODO_ITEMS:
             raise ToolError(f"the list has {len(items)} tasks; the limit is {MAX_TODO_ITEMS}: combine some")
         new = [TodoItem(task=item.task, status=item.status) for item in items]
-        changed = merged(read_items(context.session.get(TODO)), new, datetime.now(UTC))
+        changed = merge_items(read_items(context.session.get(TODO)), new, datetime.now(UTC))
         context.session.set(TODO, [item.model_dump(mode="json") for item in changed])
     current = read_items(context.session.get(TODO))
     return "\n".join(f"{MARKS[item.status]} {item.task}" for item in current) or "(nothing to do)"

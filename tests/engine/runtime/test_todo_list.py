@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from framework import ConversationBusy, RequestError, Runtime
 from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.events import wire
-from framework.types.todo import TodoItem, TodoStatus, merged, read_items
+from framework.types.todo import TodoItem, TodoStatus, merge_items, read_items
 from tests.support.cases import cases
 from tests.support.projects import agent, write
 
@@ -130,7 +130,7 @@ def test_a_run_that_waits_has_its_list_to_itself(tmp_path: Path, store_url: str)
 def test_lists_of_older_versions_open_and_get_ids_and_times_with_the_next_change() -> None:
     old = read_items(LIST)
     assert [(item.id, item.task, item.created_at) for item in old] == [("t1", "look", None), ("t2", "write", None)]
-    new = merged(old, [TodoItem(task="write", status="done"), TodoItem(task="send")], NOW)
+    new = merge_items(old, [TodoItem(task="write", status="done"), TodoItem(task="send")], NOW)
     assert [(item.id, item.created_at, item.completed_at) for item in new] == [("t2", None, NOW), ("t3", NOW, None)]
     for other in ("text", 5, [1], [{"task": 1}], {"a": 1}, None):
         assert read_items(other) == ()
@@ -150,7 +150,7 @@ def test_ids_are_unique_and_times_belong_to_their_item(lists: list[list[tuple[st
             TodoItem(id=names[n] if n < len(names) else "", task=task, status=status)
             for n, (task, status) in enumerate(tasks)
         ]
-        items = merged(items, given_now, now)
+        items = merge_items(items, given_now, now)
         assert [(item.task, item.status) for item in items] == tasks
         assert len({item.id for item in items}) == len(items)
         assert all(item.id for item in items)
@@ -160,5 +160,5 @@ def test_ids_are_unique_and_times_belong_to_their_item(lists: list[list[tuple[st
             assert (item.completed_at is not None) == (item.status == "done")
             if known and known.status == item.status == "done":
                 assert item.completed_at == known.completed_at
-        assert merged(items, items, now + timedelta(hours=9)) == items
+        assert merge_items(items, items, now + timedelta(hours=9)) == items
         assert read_items([item.model_dump(mode="json") for item in items]) == items

@@ -125,5 +125,5 @@ def test_searching_takes_time_in_proportion_to_the_file(tmp_path: Path, text: st
 
 def test_asi08_a_page_that_takes_long_to_extract_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "EXTRACT_SECONDS", 3)
-    with pytest.raises(ToolError, match="https://h/ is too complicated to be read"):
+    with pytest.raises(ToolError, match="https://h/ is too complex to read"):
         web._readable("<html><body><article><p>" + "a<br>" * 1_000_000 + "</p></article></body></html>", "https://h/")
