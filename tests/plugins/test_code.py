@@ -1,4 +1,4 @@
-"""The shipped code plugin runs Python that reaches nothing of the machine, within limits."""
+"""The code plugin runs Python without access to the machine, within limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def execute() -> Tool:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "output"),
     [
         ("sum(range(101))", "value: 5050"),
         ("print('é', 1)\nprint()\n{'a': [1, (2,)], 'b': {3}}", 'é 1\nvalue: {"a": [1, [2]], "b": [3]}'),
@@ -37,11 +37,11 @@ def execute() -> Tool:
         ("b'abc'", 'value: "abc"'),
     ],
 )  # fmt: skip
-def test_code_is_run(execute: Tool, code: str, said: str) -> None:
-    assert execute(code) == said
+def test_code_is_run(execute: Tool, code: str, output: str) -> None:
+    assert execute(code) == output
 
 
-def test_an_error_has_its_line_and_what_was_printed_before(execute: Tool) -> None:
+def test_an_error_has_its_line_and_the_text_printed_before(execute: Tool) -> None:
     with pytest.raises(ToolError, match=r"(?s)line 2.*ZeroDivisionError.*printed before the error:\nfirst") as error:
         execute("print('first')\n1 / 0")
     assert "/" not in error.value.message.replace("1 / 0", ""), "no path of this machine"
@@ -80,19 +80,19 @@ ESCAPES = {
 
 
 @pytest.mark.parametrize("code", ESCAPES.values(), ids=ESCAPES.keys())
-def test_nothing_of_the_machine_is_reached(
+def test_code_has_no_access_to_the_machine(
     execute: Tool, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_OF_THE_HOST", "the secret")
     monkeypatch.chdir(tmp_path)
     try:
-        said = execute(code.replace("MARK", str(tmp_path / "mark")))
+        output = execute(code.replace("MARK", str(tmp_path / "mark")))
     except ToolError as error:
-        said = error.message
+        output = error.message
 
-    assert "the secret" not in said
-    assert "root:" not in said
-    assert "value:" not in said, "there is nothing to show"
+    assert "the secret" not in output
+    assert "root:" not in output
+    assert "value:" not in output, "there is nothing to show"
     assert not os.listdir(tmp_path)  # noqa: PTH208 - only whether there is something
 
 
@@ -116,7 +116,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("code", BOMBS.values(), ids=BOMBS.keys())
-def test_what_would_not_end_is_ended_and_told(execute: Tool, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_code_is_stopped_and_reported(execute: Tool, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(execute.function.__globals__, "SECONDS", 0.5)
     monkeypatch.setitem(execute.function.__globals__, "KILLED_AFTER", 1.5)
     with pytest.raises(ToolError) as error:
@@ -131,23 +131,23 @@ def test_memory_is_limited(execute: Tool) -> None:
 
 
 @pytest.mark.parametrize("sleep", ["import time\ntime.sleep(10**6)", "import asyncio\nawait asyncio.sleep(10**6)"])
-def test_nobody_waits_for_code_that_sleeps(execute: Tool, sleep: str) -> None:
+def test_sleeping_code_does_not_wait(execute: Tool, sleep: str) -> None:
     assert execute(sleep) == "the code ran; it printed nothing, and its last line has no value"
 
 
-def test_a_small_value_with_an_endless_text_is_cut(execute: Tool) -> None:
-    said = execute("x = [1]\nfor i in range(60): x = [x, x]\nx")
-    assert said.endswith("… (truncated: select a part of it)")
-    assert len(said) < 21_000
+def test_a_small_value_with_a_very_long_text_is_truncated(execute: Tool) -> None:
+    output = execute("x = [1]\nfor i in range(60): x = [x, x]\nx")
+    assert output.endswith("… (truncated: select a part of it)")
+    assert len(output) < 21_000
 
 
-def test_one_call_leaves_nothing_to_the_next(execute: Tool) -> None:
+def test_calls_share_no_state(execute: Tool) -> None:
     execute("left = 1")
     with pytest.raises(ToolError, match="NameError: name 'left'"):
         execute("left")
 
 
-def test_without_the_sandbox_nothing_is_run(execute: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_sandbox_no_code_is_run(execute: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pydantic_monty", None)
     with pytest.raises(ToolError, match=r"pip install agentsd\[code\]"):
         execute("1 + 1")

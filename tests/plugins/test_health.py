@@ -1,4 +1,4 @@
-"""The shipped health plugin tells how the process is doing."""
+"""The health plugin reports the state of the process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def loaded() -> Tool:
     return tool
 
 
-def test_it_tells_versions_uptime_disk_and_memory(tmp_path: Path) -> None:
+def test_health_check_reports_versions_uptime_disk_and_memory(tmp_path: Path) -> None:
     tool = loaded()
     report = tool(context=ToolContext(run_id="r", call_id="c", agent="a", base_path=tmp_path))
 
@@ -31,7 +31,7 @@ def test_it_tells_versions_uptime_disk_and_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells these without a package")
-def test_linux_tells_uptime_and_free_memory(tmp_path: Path) -> None:
+def test_linux_reports_uptime_and_free_memory(tmp_path: Path) -> None:
     report = loaded()(context=ToolContext(run_id="r", call_id="c", agent="a", base_path=tmp_path))
     assert 0 <= report["uptime_seconds"] < 7 * 24 * 3600, "since this process began, not since the machine did"
     assert report["memory_available_mib"] > 0

@@ -1,4 +1,4 @@
-"""The shipped notify plugin sends mail over SMTP, to whom the operator allows; the server is in this test."""
+"""The notify plugin sends mail over SMTP to allowed recipients; the mail server is part of this test."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MailServer:
     """Enough of SMTP to take mail: what was said, and the mails as they came."""
 
     refuses: str = "nobody"
-    said: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
     mails: list[bytes] = field(default_factory=list)
     closed: list[asyncio.Event] = field(default_factory=list)
 
@@ -40,7 +40,7 @@ class MailServer:
         self.closed.append(closed := asyncio.Event())
         writer.write(b"220 test\r\n")
         while line := (await reader.readline()).decode().rstrip("\r\n"):
-            self.said.append(line)
+            self.lines.append(line)
             match line.split(" ")[0].upper():
                 case "EHLO":
                     writer.write(b"250-test\r\n250-SMTPUTF8\r\n250 AUTH PLAIN\r\n")
@@ -99,26 +99,26 @@ def send(tool: Tool, to: list[str], subject: str, body: str, server: MailServer 
     return asyncio.run(main())
 
 
-def test_mail_is_never_sent_without_a_human(send_email: Tool) -> None:
+def test_mail_is_never_sent_without_approval(send_email: Tool) -> None:
     assert (send_email.name, send_email.risk, send_email.confirm) == ("notify.send_email", "high", True)
     assert not send_email.idempotent
 
 
 def test_a_mail_arrives_as_it_was_written(send_email: Tool) -> None:
     server = MailServer()
-    said = send(
+    result = send(
         send_email, ["ann@example.com", "boss@partner.example"], "Grüße 你好", "Zeile 1\n.\nZeile 3 é\n", server
     )
 
-    assert said == "sent to ann@example.com, boss@partner.example"
+    assert result == "sent to ann@example.com, boss@partner.example"
     assert server.mail["From"] == "Agent <agent@example.com>"
     assert server.mail["To"] == "ann@example.com, boss@partner.example"
     assert server.mail["Subject"] == "Grüße 你好"
     assert server.mail["X-Idempotency-Key"] == "r:c"
     assert server.mail.get_content().replace("\r\n", "\n").replace("\n..\n", "\n.\n") == "Zeile 1\n.\nZeile 3 é\n"
-    assert next(line for line in server.said if line.startswith("MAIL")).startswith("MAIL FROM:<agent@example.com>")
-    assert sum(line.startswith("RCPT") for line in server.said) == 2
-    assert not any(line.startswith("AUTH") for line in server.said)
+    assert next(line for line in server.lines if line.startswith("MAIL")).startswith("MAIL FROM:<agent@example.com>")
+    assert sum(line.startswith("RCPT") for line in server.lines) == 2
+    assert not any(line.startswith("AUTH") for line in server.lines)
 
 
 @pytest.mark.parametrize(
@@ -153,12 +153,12 @@ def test_headers_and_recipients_cannot_be_smuggled_in(
     server = MailServer()
     with pytest.raises(ToolError, match=message):
         send(send_email, to, subject, "text", server)
-    assert not server.said, "the mail server was not even called"
+    assert not server.lines, "the mail server was not even called"
 
 
 @cases(20)
 @given(st.text(max_size=60), st.text(st.characters(codec="utf-8"), max_size=80))
-def test_whatever_is_written_only_the_given_headers_and_recipients_are_sent(subject: str, body: str) -> None:
+def test_any_text_is_sent_with_the_given_headers_and_recipients_only(subject: str, body: str) -> None:
     (tool,) = PluginLoader().load("plugins/notify.py", SOURCE.read_bytes()).tools
     server = MailServer()
     try:
@@ -175,29 +175,29 @@ def test_whatever_is_written_only_the_given_headers_and_recipients_are_sent(subj
         "MIME-Version",
     }
     assert set(server.mail.keys()) == expected
-    assert [line for line in server.said if line.startswith("RCPT")] == ["RCPT TO:<ann@example.com>"]
+    assert [line for line in server.lines if line.startswith("RCPT")] == ["RCPT TO:<ann@example.com>"]
 
 
-def test_a_body_that_ends_the_mail_does_not_begin_another(send_email: Tool) -> None:
+def test_a_body_with_the_end_of_a_mail_does_not_start_another(send_email: Tool) -> None:
     server = MailServer()
     send(send_email, ["ann@example.com"], "Hi", "end\r\n.\r\nMAIL FROM:<x@evil.example>\r\n", server)
     assert len(server.mails) == 1
-    assert sum(line.startswith("MAIL") for line in server.said) == 1
+    assert sum(line.startswith("MAIL") for line in server.lines) == 1
 
 
-def test_too_long_a_body_is_refused(send_email: Tool) -> None:
+def test_a_body_that_is_too_long_is_rejected(send_email: Tool) -> None:
     with pytest.raises(ToolError, match="the limit is 100000"):
         send(send_email, ["ann@example.com"], "Hi", "x" * 100_001)
 
 
 @pytest.mark.parametrize("name", ["NOTIFY_SMTP_HOST", "NOTIFY_FROM", "NOTIFY_TO_DOMAINS"])
-def test_what_is_not_set_up_is_named(send_email: Tool, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_variable_is_named(send_email: Tool, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(name)
     with pytest.raises(ToolError, match=f"must set the environment variable {name}"):
         send(send_email, ["ann@example.com"], "Hi", "text")
 
 
-def test_without_encryption_no_mail_goes_out_by_default(send_email: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mail_is_not_sent_without_encryption_by_default(send_email: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     server = MailServer()
     monkeypatch.delenv("NOTIFY_SMTP_TLS")
     with pytest.raises(ToolError, match=r"was not sent.*STARTTLS"):
@@ -205,31 +205,29 @@ def test_without_encryption_no_mail_goes_out_by_default(send_email: Tool, monkey
     assert not server.mails
 
 
-def test_a_password_is_given_to_the_server_and_told_to_nobody(
-    send_email: Tool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_password_is_sent_to_the_server_only(send_email: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     server = MailServer()
     monkeypatch.setenv("NOTIFY_SMTP_USER", "agent")
     monkeypatch.setenv("NOTIFY_SMTP_PASSWORD", "hunter2")
-    said = send(send_email, ["ann@example.com"], "Hi", "text", server)
-    assert any(line.startswith("AUTH PLAIN") for line in server.said)
-    assert "hunter2" not in said
+    result = send(send_email, ["ann@example.com"], "Hi", "text", server)
+    assert any(line.startswith("AUTH PLAIN") for line in server.lines)
+    assert "hunter2" not in result
 
 
-def test_the_servers_refusals_are_told(send_email: Tool) -> None:
+def test_rejections_by_the_server_are_reported(send_email: Tool) -> None:
     with pytest.raises(ToolError, match=r"sent to ann@example.com, but the mail server refused bob@example.com"):
         send(send_email, ["ann@example.com", "bob@example.com"], "Hi", "text", MailServer(refuses="bob"))
     with pytest.raises(ToolError, match="was not sent: SMTPRecipientsRefused"):
         send(send_email, ["bob@example.com"], "Hi", "text", MailServer(refuses="bob"))
 
 
-def test_a_server_that_is_not_there_is_told(send_email: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_is_reported(send_email: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SMTP_PORT", "1")
     with pytest.raises(ToolError, match="was not sent: SMTPConnect"):
         asyncio.run(send_email(["ann@example.com"], "Hi", "text", context=CONTEXT))
 
 
-def test_without_the_package_it_is_named(send_email: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(send_email: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiosmtplib", None)
     with pytest.raises(ToolError, match=r"pip install agentsd\[mail\]"):
         send(send_email, ["ann@example.com"], "Hi", "text")

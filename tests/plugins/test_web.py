@@ -1,4 +1,4 @@
-"""The starter's plugins for the web: pages as text, a search, webhooks; each against a real server on loopback."""
+"""The web plugins: pages as text, a search, webhooks; each with a real server on loopback."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _extracts() -> bool:
 
 
 @pytest.mark.skipif(not _extracts(), reason="trafilatura is not installed (the extra `web`)")
-def test_llm01_a_page_is_read_without_menus_scripts_and_what_is_hidden(root: Path) -> None:
+def test_llm01_a_page_is_read_without_menus_scripts_and_hidden_text(root: Path) -> None:
     async def main() -> None:
         async with site({"/": redirect("/news"), "/news": answer(PAGE, "content-type: text/html")}) as served:
             text = (await call(root, served, "web.read_url", url=served.url)).output
@@ -79,7 +79,9 @@ def test_llm01_a_page_is_read_without_menus_scripts_and_what_is_hidden(root: Pat
     asyncio.run(main())
 
 
-def test_without_its_package_the_command_to_install_it_is_told(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_the_command_to_install_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "trafilatura", None)
 
     async def main() -> None:
@@ -91,7 +93,7 @@ def test_without_its_package_the_command_to_install_it_is_told(root: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("page", "status", "said"),
+    ("page", "status", "output"),
     [
         (answer("a,b\n1,2", "content-type: text/csv; charset=utf-8"), "success", "a,b\n1,2"),
         (answer('{"a": 1}', "content-type: application/json"), "success", '{"a": 1}'),
@@ -105,17 +107,19 @@ def test_without_its_package_the_command_to_install_it_is_told(root: Path, monke
         (redirect("http://10.0.0.1/"), "error", "tools may not reach 10.0.0.1"),
     ],
 )
-def test_what_is_no_web_page_is_given_as_it_is_or_refused(root: Path, page: bytes, status: str, said: str) -> None:
+def test_a_response_that_is_not_a_web_page_is_returned_unchanged_or_rejected(
+    root: Path, page: bytes, status: str, output: str
+) -> None:
     async def main() -> None:
         async with site({"/": page}) as served:
             read = await call(root, served, "web.read_url", url=served.url)
             assert read.status == status
-            assert said in str(read.output or read.error)
+            assert output in str(read.output or read.error)
 
     asyncio.run(main())
 
 
-def test_asi02_a_page_outside_the_ceiling_is_refused(root: Path) -> None:
+def test_asi02_a_page_outside_the_limits_is_rejected(root: Path) -> None:
     refused = asyncio.run(call(root, None, "web.read_url", url="https://example.com/"))
     assert 'domains: ["example.com"]' in (refused.error or "")
 
@@ -125,13 +129,13 @@ def test_asi02_a_page_outside_the_ceiling_is_refused(root: Path) -> None:
 FOUND = {"results": [{"title": f"T{n}", "url": f"https://e.com/{n}", "content": "c" * 900, "x": 1} for n in range(9)]}
 
 
-def test_without_a_search_service_the_variables_to_set_are_told(root: Path) -> None:
+def test_a_missing_search_service_is_reported_with_the_variables_to_set(root: Path) -> None:
     failed = asyncio.run(call(root, None, "web.web_search", query="x"))
     assert failed.metadata["error_type"] == "search_not_set_up"
     assert "TAVILY_API_KEY or SEARXNG_URL" in (failed.error or "")
 
 
-def test_searxng_is_asked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_searxng_receives_the_query(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with site({"/sx/search": answer(json.dumps(FOUND))}) as served:
             monkeypatch.setenv("SEARXNG_URL", f"{served.url}/sx/")
@@ -143,7 +147,7 @@ def test_searxng_is_asked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(main())
 
 
-def test_tavily_is_asked_with_its_key(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tavily_receives_the_query_with_its_key(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with site({"/search": answer(json.dumps(FOUND))}) as served:
             monkeypatch.setenv("TAVILY_API_KEY", "tvly-s3cret")
@@ -176,7 +180,7 @@ def test_llm02_a_search_service_that_fails_does_not_show_its_key(
 # --- webhooks
 
 
-def test_asi09_a_webhook_is_sent_only_after_a_human_has_agreed(root: Path) -> None:
+def test_asi09_a_webhook_is_sent_only_after_approval(root: Path) -> None:
     async def main() -> None:
         async with site({"/hook": answer("taken")}) as served:
             arguments = {"url": f"{served.url}/hook", "data": {"event": "done", "n": 1}}
@@ -222,7 +226,7 @@ async def send(root: Path, served: Site, **arguments: Any) -> ToolResult:
         ({"data": {}, "style": "feishu"}, answer("ok"), "error", None),
     ],
 )
-def test_a_webhook_has_the_form_that_its_receiver_takes(
+def test_a_webhook_has_the_format_of_its_receiver(
     root: Path, arguments: Any, page: bytes, status: str, sent: dict[str, Any] | None
 ) -> None:
     async def main() -> None:

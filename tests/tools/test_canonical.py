@@ -1,4 +1,4 @@
-"""Rules see what the tool sees: every spelling of a path or URL has one verdict, and the tool gets that one value."""
+"""Rules see what the tool sees: all spellings of a path or URL get one verdict, and the tool gets one value."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def called(root: Path, name: str, arguments: dict[str, Any], *tools: Tool)
         return await runtime.call_tool("one", name, arguments)
 
 
-def test_every_built_in_tool_that_takes_a_path_or_url_declares_it() -> None:
+def test_every_built_in_tool_with_a_path_or_url_declares_it() -> None:
     declared = {one.name: (*one.paths, *one.urls) for one in BUILTIN_TOOLS if one.paths or one.urls}
 
     assert declared == {name: (argument,) for name, (argument, _) in CALLS.items()} | {"http_request": ("url",)}
@@ -88,7 +88,7 @@ def test_all_spellings_of_one_file_have_one_verdict(rule: str, path: str, name: 
 
 
 @pytest.mark.parametrize("path", [".github/w.yml", "./.github/w.yml", ".//.github/w.yml", ".github/./w.yml"])
-def test_the_documented_deny_rule_is_not_stepped_over(tmp_path: Path, path: str) -> None:
+def test_the_documented_deny_rule_cannot_be_bypassed(tmp_path: Path, path: str) -> None:
     root = project(tmp_path, '{deny: [{tool: write_file, when: {path: ".github/*"}}], allow: ["*"]}')
     write(root, {"agentsd.yaml": 'tools: {unprotected: [".github/**"]}\n'})
 
@@ -115,7 +115,7 @@ def test_human_hash_and_tool_get_the_same_canonical_value(tmp_path: Path) -> Non
     assert (root / "out/a.txt").read_text("utf-8") == "x"
 
 
-def test_a_plan_step_cannot_step_over_a_rule(tmp_path: Path) -> None:
+def test_a_plan_step_cannot_bypass_a_rule(tmp_path: Path) -> None:
     policy = '{deny: [{tool: write_file, when: {path: "private/*"}}], allow: ["*"]}'
     root = project(tmp_path, policy, executor="plan", plan="{approval: never, on_failure: skip}")
     given = {"path": "./private/new.txt", "content": "x"}
@@ -133,7 +133,7 @@ def test_a_plan_step_cannot_step_over_a_rule(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["../x", "a/../../x", "~/x", "a\\b", "/etc/passwd", "linked/key.json"])
-def test_what_has_no_canonical_form_is_refused_before_anybody_is_asked(tmp_path: Path, path: str) -> None:
+def test_a_path_without_a_canonical_form_is_rejected_before_approval(tmp_path: Path, path: str) -> None:
     @tool(risk="low", confirm=True, paths="file")
     def take(file: str) -> str:
         """Take a file."""
@@ -165,7 +165,7 @@ class Filter(BaseModel):
     folder: str = "."
 
 
-def test_conditions_look_into_lists_and_objects(tmp_path: Path) -> None:
+def test_conditions_apply_inside_lists_and_objects(tmp_path: Path) -> None:
     @tool(risk="low", paths=["files", "filter.folder"])
     def act(to: list[str], filter: Filter, files: list[str], note: str | None = None) -> str:
         """Act."""
@@ -221,7 +221,7 @@ def test_values_are_evaluated_before_and_after_the_tools_own_conversion(tmp_path
     assert denied(host="internal.")
 
 
-def test_a_declaration_that_names_no_parameter_is_refused() -> None:
+def test_a_declaration_that_names_no_parameter_is_rejected() -> None:
     with pytest.raises(ConfigError, match="paths names no parameter: 'pth'"):
 
         @tool(paths="pth")
@@ -233,7 +233,7 @@ def test_a_declaration_that_names_no_parameter_is_refused() -> None:
 @pytest.mark.parametrize(
     "url", ["https://api.example.com", "https://api.example.com/#x", "https://api.example.com:443/", "HTTPS://x.org/"]
 )
-def test_urls_have_one_verdict_or_are_refused(tmp_path: Path, url: str) -> None:
+def test_urls_have_one_verdict_or_are_rejected(tmp_path: Path, url: str) -> None:
     root = project(tmp_path, '{deny: [{tool: http_request, when: {url: "https://api.example.com/*"}}], allow: ["*"]}')
 
     result = asyncio.run(called(root, "http_request", {"url": url}))

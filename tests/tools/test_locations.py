@@ -1,4 +1,4 @@
-"""Paths and URLs in the arguments of tools that servers have: declared by their schema or in the project's file."""
+"""Paths and URLs in the arguments of servers' tools, declared by their schema or in the project's file."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_file_url_reaches_no_denied_file(tmp_path: Path, form: str) -> None:
         ("other#/$defs/x", []),
     ],
 )
-def test_references_of_a_schema_are_followed_as_they_are_written(reference: str, names: list[str]) -> None:
+def test_references_of_a_schema_are_resolved_with_their_escapes(reference: str, names: list[str]) -> None:
     hint = {"type": "string", "format": "path"}
     schema = {
         "type": "object",

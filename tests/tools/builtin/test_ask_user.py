@@ -1,4 +1,4 @@
-"""`ask_user`: the model asks its user, the run pauses, and any process may continue it with the answer."""
+"""`ask_user`: the model asks its user, the run pauses, and any process may resume it with the answer."""
 
 from __future__ import annotations
 
@@ -48,8 +48,13 @@ def test_the_answer_reaches_the_model_in_another_process(tmp_path: Path) -> None
     root, store = one(tmp_path), JsonStore()
     first = paused(root, store, WHERE)
     assert (first.status, first.finish_reason) == ("paused", "confirmation")
-    (asked,) = first.pending
-    assert (asked.kind, asked.tool, asked.reason, asked.choices) == ("ask_user", "ask_user", "Where to?", ())
+    (question,) = first.pending
+    assert (question.kind, question.tool, question.reason, question.choices) == (
+        "ask_user",
+        "ask_user",
+        "Where to?",
+        (),
+    )
     last = resumed(root, store, first, Respond(text="Rome"), "booked Rome")
     assert (last.status, last.output) == ("completed", "booked Rome")
     assert [message.content for message in last.messages if message.role == "tool"] == ["Rome"]
@@ -64,8 +69,8 @@ def test_the_event_has_the_question_and_its_choices(tmp_path: Path) -> None:
         ):
             return [wire(event) async for event in stream]
 
-    (asked,) = (event for event in asyncio.run(main()) if event["event"] == "confirm_required")
-    shown = {key: asked[key] for key in ("kind", "reason", "choices", "rule")}
+    (question,) = (event for event in asyncio.run(main()) if event["event"] == "confirm_required")
+    shown = {key: question[key] for key in ("kind", "reason", "choices", "rule")}
     assert shown == {
         "kind": "ask_user",
         "reason": "Which seat?",
@@ -75,7 +80,7 @@ def test_the_event_has_the_question_and_its_choices(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("decision", [Respond(text="roof"), Respond(text=""), Approve(), Edit(arguments={})])
-def test_what_is_no_answer_is_refused_and_the_question_stays_open(tmp_path: Path, decision: Decision) -> None:
+def test_an_invalid_answer_is_rejected_and_the_question_stays_open(tmp_path: Path, decision: Decision) -> None:
     root, store = one(tmp_path), JsonStore()
     first = paused(root, store, WHICH)
     with pytest.raises(RequestError, match=first.pending[0].id.replace("?", r"\?")):
@@ -83,7 +88,7 @@ def test_what_is_no_answer_is_refused_and_the_question_stays_open(tmp_path: Path
     assert resumed(root, store, first, Respond(text="aisle"), "booked").output == "booked"
 
 
-def test_a_user_who_does_not_answer_is_told_to_the_model(tmp_path: Path) -> None:
+def test_the_model_learns_that_the_user_did_not_answer(tmp_path: Path) -> None:
     root, store = one(tmp_path), JsonStore()
     last = resumed(root, store, paused(root, store, WHERE), Reject(reason="busy"), "another day")
     assert last.output == "another day"
@@ -100,17 +105,17 @@ def test_a_user_who_does_not_answer_is_told_to_the_model(tmp_path: Path) -> None
         {"question": "Which?", "choices": [str(n) for n in range(30)]},
     ],
 )
-def test_a_question_that_nobody_could_read_is_the_models_to_correct(tmp_path: Path, arguments: dict[str, Any]) -> None:
+def test_an_invalid_question_is_an_error_for_the_model(tmp_path: Path, arguments: dict[str, Any]) -> None:
     result = paused(one(tmp_path), JsonStore(), calls(("ask_user", arguments)), "well")
     assert (result.status, [call.status for call in result.tool_calls]) == ("completed", ["error"])
 
 
-def test_it_is_offered_only_where_the_agents_file_allows_it(tmp_path: Path) -> None:
+def test_ask_user_is_offered_only_if_the_agent_allows_it(tmp_path: Path) -> None:
     result = paused(one(tmp_path, "echo"), JsonStore(), WHERE, "well")
     assert (result.status, [call.status for call in result.tool_calls]) == ("completed", ["denied"])
 
 
-def test_a_sub_agent_may_ask_and_both_questions_of_a_turn_wait_together(tmp_path: Path) -> None:
+def test_a_sub_agent_may_ask_and_both_questions_of_a_turn_pause_the_run(tmp_path: Path) -> None:
     files = {
         "agents.d/boss.yaml": agent("boss", skill_policy="{allow: [ask_user]}", sub_agents="[one]"),
         "agents.d/one.yaml": agent("one", skill_policy="{allow: [ask_user]}"),
@@ -123,7 +128,7 @@ def test_a_sub_agent_may_ask_and_both_questions_of_a_turn_wait_together(tmp_path
         async with Runtime.open(root, models={"scripted": model}, store=store, watch=False) as runtime:
             first = await runtime.run("go", agent="boss")
             answers = {"Where to?": "Rome", "When?": "Monday"}
-            assert {asked.reason for asked in first.pending} == answers.keys()
+            assert {question.reason for question in first.pending} == answers.keys()
             decisions: dict[str, Decision] = {one.id: Respond(text=answers[one.reason]) for one in first.pending}
             return await runtime.resume(first.run_id, decisions)
 

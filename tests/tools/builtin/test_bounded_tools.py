@@ -1,4 +1,4 @@
-"""Built-in tools need no more memory and time than their input is worth: a model chooses what they get."""
+"""Memory and time of built-in tools are bounded, because a model chooses their input."""
 
 from __future__ import annotations
 
@@ -48,21 +48,19 @@ def in_child(code: str, folder: Path) -> str:
 @pytest.mark.parametrize(
     ("text", "style"), [(TABLE, "table"), (WIDE_NAMES, "json"), (SPARSE, "csv"), (SPARSE, "table"), (DEEP, "json")]
 )
-def test_a_text_that_would_grow_beyond_all_bounds_is_refused_before_it_grows(
-    text: str, style: str, tmp_path: Path
-) -> None:
-    said = in_child(
+def test_a_text_that_would_grow_too_large_is_rejected_before_it_is_built(text: str, style: str, tmp_path: Path) -> None:
+    output = in_child(
         "from framework.tools.builtin.formatting import format_text\n"
         f"try:\n    print(len(format_text({text}, {style!r})))\n"
         "except ToolError as error:\n    print('refused', error)\n",
         tmp_path,
     )
-    assert said.startswith("refused the ")
+    assert output.startswith("refused the ")
 
 
-def test_replacing_everywhere_is_refused_before_the_file_is_made(tmp_path: Path) -> None:
+def test_a_replacement_that_would_grow_too_large_is_rejected_before_it_is_built(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a" * 30_000)
-    said = in_child(
+    output = in_child(
         "from framework.tools.builtin.writing import edit_file\n"
         "from framework.tools.tool import ToolContext\n"
         "context = ToolContext(run_id='r', call_id='c', agent='a', base_path=Path.cwd())\n"
@@ -70,12 +68,12 @@ def test_replacing_everywhere_is_refused_before_the_file_is_made(tmp_path: Path)
         "except ToolError as error:\n    print('refused', error)\n",
         tmp_path,
     )
-    assert said.startswith("refused the text has 2861.0 MB; the limit is 1.0 MB")
+    assert output.startswith("refused the text has 2861.0 MB; the limit is 1.0 MB")
     assert (tmp_path / "a.txt").read_text() == "a" * 30_000
 
 
 @pytest.mark.parametrize("line_break", ["\n", "\r\n"])
-def test_a_file_may_grow_and_shrink_up_to_the_limit_in_bytes(tmp_path: Path, line_break: str) -> None:
+def test_a_file_may_grow_and_shrink_up_to_the_size_limit(tmp_path: Path, line_break: str) -> None:
     context = ToolContext(run_id="r", call_id="c", agent="a", base_path=tmp_path)
     path, full = tmp_path / "a.txt", 1024 * 1024
     line = ("x" * 12 + "é" + line_break).encode()
@@ -92,7 +90,7 @@ def test_a_file_may_grow_and_shrink_up_to_the_limit_in_bytes(tmp_path: Path, lin
     rows=st.lists(st.lists(st.text(alphabet='ab|" ,\n', max_size=6), min_size=1, max_size=8), min_size=1, max_size=8),
     style=st.sampled_from(["table", "csv", "json"]),
 )
-def test_what_is_formatted_is_never_longer_than_its_bound(rows: list[list[str]], style: str) -> None:
+def test_formatted_text_never_exceeds_its_limit(rows: list[list[str]], style: str) -> None:
     try:
         formatted = format_text(json.dumps(rows), style)
     except ToolError:
@@ -100,7 +98,7 @@ def test_what_is_formatted_is_never_longer_than_its_bound(rows: list[list[str]],
     assert len(formatted) <= max(MAX_RESULT_CHARS, 3 * MAX_CELLS)
 
 
-def test_a_hint_about_the_nearest_line_takes_time_in_proportion_to_the_file(tmp_path: Path) -> None:
+def test_a_hint_about_a_similar_line_takes_linear_time(tmp_path: Path) -> None:
     context = ToolContext(run_id="r", call_id="c", agent="a", base_path=tmp_path)
 
     def edit(lines: int) -> None:
@@ -112,7 +110,7 @@ def test_a_hint_about_the_nearest_line_takes_time_in_proportion_to_the_file(tmp_
 
 
 @pytest.mark.parametrize("text", ["a" * 100, "aé", "ß", "ſ", "İ"])
-def test_searching_takes_time_in_proportion_to_the_file(tmp_path: Path, text: str) -> None:
+def test_a_search_takes_linear_time(tmp_path: Path, text: str) -> None:
     context = ToolContext(run_id="r", call_id="c", agent="a", base_path=tmp_path)
     query = "a" * 249 + "b" + "a" * 250
 
@@ -123,7 +121,7 @@ def test_searching_takes_time_in_proportion_to_the_file(tmp_path: Path, text: st
     assert_linear(search, lambda size: size, largest=128_000)
 
 
-def test_asi08_a_page_that_takes_long_to_extract_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asi08_a_page_that_takes_too_long_to_extract_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "EXTRACT_SECONDS", 3)
     with pytest.raises(ToolError, match="https://h/ is too complex to read"):
         web._readable("<html><body><article><p>" + "a<br>" * 1_000_000 + "</p></article></body></html>", "https://h/")

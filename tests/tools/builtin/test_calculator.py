@@ -1,4 +1,4 @@
-"""The calculator is exact, refuses everything that is not arithmetic, and is never slow."""
+"""The calculator is exact, rejects everything that is not arithmetic, and is never slow."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ def test_arithmetic_is_exact(expression: str, result: float) -> None:
         ("max([sqrt(9), 2 ** 2, mean(1, 2)]) - 1", 3),
     ],
 )
-def test_functions_take_lists_or_plain_arguments(expression: str, result: float) -> None:
+def test_functions_accept_lists_or_plain_arguments(expression: str, result: float) -> None:
     assert calculator(expression) == result
 
 
-def test_a_fraction_to_a_long_power_is_rounded_instead_of_refused() -> None:
+def test_a_fraction_to_a_large_power_is_rounded_not_rejected() -> None:
     assert calculator("1.004166666667 ** 360") == pytest.approx(1.004166666667**360, rel=1e-12)
 
 
@@ -93,7 +93,7 @@ def test_results_outside_the_range_of_floats_are_text() -> None:
     assert calculator("10 ** 400 + 1/3") == "1.00000000000000E+400"
 
 
-def test_a_long_sum_is_not_taken_for_nesting() -> None:
+def test_a_long_sum_does_not_count_as_nesting() -> None:
     assert calculator("+".join(["1"] * 500)) == 500
 
 
@@ -144,7 +144,7 @@ def test_a_long_sum_is_not_taken_for_nesting() -> None:
         ("eval(1)", "there is no function 'eval'"),
     ],
 )
-def test_refusals_say_what_is_wrong(expression: str, message: str) -> None:
+def test_rejections_name_the_problem(expression: str, message: str) -> None:
     with pytest.raises(ToolError, match=message):
         calculator(expression)
 
@@ -171,7 +171,7 @@ def test_refusals_say_what_is_wrong(expression: str, message: str) -> None:
         f"sum([{','.join(f'1/{base}**3000' for base in range(2, 70))}])",
     ],
 )
-def test_what_would_take_long_is_refused_at_once(expression: str) -> None:
+def test_an_expensive_expression_is_rejected_immediately(expression: str) -> None:
     started = time.process_time()
 
     with pytest.raises(ToolError):
@@ -180,7 +180,7 @@ def test_what_would_take_long_is_refused_at_once(expression: str) -> None:
     assert time.process_time() - started < 1
 
 
-def test_the_tool_takes_one_text_and_is_safe_to_repeat() -> None:
+def test_the_tool_accepts_one_string_and_is_idempotent() -> None:
     named = {tool.name: tool for tool in BUILTIN_TOOLS}["calculator"]
 
     assert (named.risk, named.idempotent, named.source) == ("low", True, "builtin")
@@ -247,7 +247,7 @@ def test_agrees_with_fraction_arithmetic(calculation: Calculation) -> None:
 
 @cases(100)
 @given(CALCULATIONS)
-def test_results_are_json_numbers_with_fifteen_right_digits(calculation: Calculation) -> None:
+def test_results_are_json_numbers_with_fifteen_correct_digits(calculation: Calculation) -> None:
     expression, value = calculation
 
     answer = calculator(expression)
@@ -268,7 +268,7 @@ PIECES = st.sampled_from(
 
 @cases(100)
 @given(st.text() | st.lists(PIECES, max_size=60).map("".join))
-def test_any_text_gives_a_number_or_a_tool_error(text: str) -> None:
+def test_any_text_returns_a_number_or_raises_a_tool_error(text: str) -> None:
     started = time.process_time()
 
     with suppress(ToolError):

@@ -1,4 +1,4 @@
-"""File tools show what lies below the base path, and nothing else."""
+"""File tools show files below the base path only."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def search_for_secret(path: str, *, context: ToolContext) -> str:
         ("data.bin", "binary"),
     ],
 )
-def test_refusals_say_what_to_do_and_no_host_path(base: Path, path: str, message: str) -> None:
+def test_rejections_name_a_fix_but_no_host_path(base: Path, path: str, message: str) -> None:
     with pytest.raises(ToolError, match=message) as refusal:
         read_file(path, context=context(base))
 
@@ -105,11 +105,11 @@ def test_only_folders_below_the_base_path_are_listed_or_searched(
 
 
 @pytest.mark.parametrize("path", ["docs/notes.txt", "./docs/notes.txt", "docs//./notes.txt"])
-def test_relative_paths_may_be_written_loosely(base: Path, path: str) -> None:
+def test_relative_paths_may_have_any_spelling(base: Path, path: str) -> None:
     assert read_file(path, context=context(base)) == "one\ntwo\nthree"
 
 
-def test_absolute_paths_below_the_base_path_are_taken_as_relative_ones(base: Path) -> None:
+def test_absolute_paths_below_the_base_path_are_relative_to_it(base: Path) -> None:
     assert read_file(str(base / "docs/notes.txt"), context=context(base)) == "one\ntwo\nthree"
     assert list_dir(str(base / "docs"), context=context(base)) == list_dir("docs", context=context(base))
     with pytest.raises(ToolError, match=r"\.\."):
@@ -125,7 +125,7 @@ def test_the_base_path_itself_may_be_a_link(base: Path) -> None:
     assert "readme.md:2: Hello World" in search_files("hello", context=context(alias))
 
 
-def test_a_missing_base_path_is_told_without_naming_it(tmp_path: Path) -> None:
+def test_a_missing_base_path_is_reported_without_its_name(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="base folder cannot be opened") as refusal:
         list_dir(context=context(tmp_path / "gone"))
 
@@ -157,7 +157,7 @@ STEPS = st.sampled_from(
 @pytest.mark.hostile(11)
 @cases(100)
 @given(st.lists(STEPS, max_size=6).map("/".join) | st.text(max_size=40))
-def test_no_path_leads_out(path: str) -> None:
+def test_no_path_leads_outside_the_base_path(path: str) -> None:
     with TemporaryDirectory() as folder:
         base = build(Path(folder))
         for look in (read_file, list_dir, search_for_secret):
@@ -166,7 +166,7 @@ def test_no_path_leads_out(path: str) -> None:
 
 
 @pytest.mark.hostile(13)
-def test_a_folder_exchanged_for_a_link_just_before_it_is_opened_is_not_followed(
+def test_a_folder_replaced_by_a_link_just_before_it_is_opened_is_not_followed(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_at = os.open
@@ -211,7 +211,7 @@ def test_list_dir_keeps_strange_names_on_one_line_of_plain_text(tmp_path: Path) 
     assert listing.encode()
 
 
-def test_list_dir_tells_how_many_entries_it_left_out(tmp_path: Path) -> None:
+def test_list_dir_reports_the_number_of_omitted_entries(tmp_path: Path) -> None:
     for number in range(203):
         (tmp_path / f"{number:03}").touch()
 
@@ -221,7 +221,7 @@ def test_list_dir_tells_how_many_entries_it_left_out(tmp_path: Path) -> None:
     assert lines[200:] == ["(3 more entries: list a subfolder, or find a name with search_files)"]
 
 
-def test_an_empty_folder_and_an_empty_file_say_so(tmp_path: Path) -> None:
+def test_an_empty_folder_and_an_empty_file_are_reported_as_empty(tmp_path: Path) -> None:
     assert list_dir(context=context(tmp_path)) == "(nothing in this folder)"
     (tmp_path / "empty").touch()
     assert read_file("empty", context=context(tmp_path)) == "(the file is empty)"
@@ -254,7 +254,7 @@ def test_read_file_reads_at_most_a_megabyte_in_whole_lines(tmp_path: Path) -> No
     assert note == "(only the first MB of 3.0 MB can be read; log_transform reads the last 50 MB)"
 
 
-def test_read_file_takes_any_bytes_as_text_but_binary(tmp_path: Path) -> None:
+def test_read_file_decodes_any_bytes_except_binary_content(tmp_path: Path) -> None:
     (tmp_path / "mixed.txt").write_bytes(b"\xef\xbb\xbfcaf\xe9\r\nend")
 
     assert read_file("mixed.txt", context=context(tmp_path)) == "caf\ufffd\nend"
@@ -292,7 +292,7 @@ def test_search_finds_literal_text_and_names(base: Path, query: str, found: list
 
 
 @pytest.mark.usefixtures("_either_way")
-def test_search_leaves_out_what_nobody_looks_for(tmp_path: Path) -> None:
+def test_search_omits_hidden_files_and_build_output(tmp_path: Path) -> None:
     for name in (".git", "node_modules", "dist", "a.egg-info", "src/__pycache__", ".hidden", "src/lib"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "needle.txt").write_text("a needle")
@@ -310,7 +310,7 @@ def test_search_leaves_out_what_nobody_looks_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_either_way")
-def test_search_shows_one_short_line_a_file_and_the_total(tmp_path: Path) -> None:
+def test_search_shows_one_short_line_per_file_and_the_total(tmp_path: Path) -> None:
     (tmp_path / "with:colon and\nbreak.txt").write_text("NEEDLE\nneedle\n")
     (tmp_path / "wide.txt").write_text("first\r\n" + "x" * 500 + "\tneedle\x1b" + "y" * 500 + "\r\n")
     (tmp_path / "x.txt").write_text("- needle [a-z]+ $HOME\n")
@@ -329,12 +329,12 @@ def test_search_shows_one_short_line_a_file_and_the_total(tmp_path: Path) -> Non
     ("query", "limit", "message"),
     [(" ", 20, "1 to 500 characters"), ("a\nb", 20, "single line"), ("a\0", 20, "single line"), ("a", 0, "limit must")],
 )
-def test_search_refuses_what_it_cannot_look_for(base: Path, query: str, limit: int, message: str) -> None:
+def test_search_rejects_invalid_queries(base: Path, query: str, limit: int, message: str) -> None:
     with pytest.raises(ToolError, match=message):
         search_files(query, limit=limit, context=context(base))
 
 
-def test_search_says_so_when_it_could_not_look_at_everything(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_reports_when_it_did_not_search_all_files(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "MAX_SEARCHED_FILES", 2)
 
     assert search_files("hello", context=context(base)).endswith("too many files to search them all: give a root_dir.)")
@@ -348,7 +348,7 @@ def fake_ripgrep(folder: Path, script: str) -> None:
 
 @pytest.mark.hostile(9)
 @pytest.mark.parametrize("query", ["--pre=touch", "$(touch x)", "hello"])
-def test_ripgrep_gets_the_query_as_a_value_and_its_answer_is_checked(
+def test_ripgrep_receives_the_query_as_a_value_and_its_output_is_checked(
     base: Path, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
     (base / "matching.txt").write_text(query)
@@ -369,7 +369,7 @@ def test_ripgrep_gets_the_query_as_a_value_and_its_answer_is_checked(
 
 
 @pytest.mark.parametrize("script", ["sys.exit(2)", "while True: pass"])
-def test_search_goes_on_without_a_ripgrep_that_fails_or_hangs(
+def test_search_continues_without_ripgrep_if_it_fails_or_hangs(
     base: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     fake_ripgrep(base.parent / "bin", script)

@@ -1,4 +1,4 @@
-"""format_text brings rows from any of three forms into any other, and lays out text."""
+"""`format_text` converts rows between three formats, and formats text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JSON = [{"name": "tea", "price": "3"}, {"name": "a, b", "price": 'say "hi"'}]
 
 
 @pytest.mark.parametrize("text", [CSV, TABLE, json.dumps(JSON), "\ufeff" + CSV, CSV.replace("\n", "\r\n")])
-def test_rows_go_from_any_form_into_any_other(text: str) -> None:
+def test_rows_convert_between_all_formats(text: str) -> None:
     assert format_text(text, "csv") == CSV
     assert format_text(text, "table") == TABLE
     assert json.loads(format_text(text, "json")) == JSON
@@ -39,20 +39,20 @@ def test_rows_go_from_any_form_into_any_other(text: str) -> None:
         ("a | b\n:-- | --:\n1 \\| 2 | 3", "| a | b |\n| --- | --- |\n| 1 \\| 2 | 3 |"),
     ],
 )
-def test_tables_are_made_of_what_people_write(text: str, table: str) -> None:
+def test_tables_accept_what_people_write(text: str, table: str) -> None:
     assert format_text(text, "table") == table
 
 
-def test_json_of_any_kind_is_laid_out() -> None:
+def test_json_of_any_kind_is_indented() -> None:
     assert format_text('{"b":1,"a":["é"]}', "json") == '{\n  "b": 1,\n  "a": [\n    "é"\n  ]\n}'
     assert format_text("3", "json") == "3"
 
 
-def test_lines_become_bullet_points_whatever_marked_them_before() -> None:
+def test_lines_become_bullet_points_whatever_their_previous_marker() -> None:
     assert format_text("one\n\n * two\n3. three\n-4 degrees\n", "list") == "- one\n- two\n- three\n- -4 degrees"
 
 
-def test_long_lines_are_wrapped_between_words_and_paragraphs_stay() -> None:
+def test_long_lines_are_wrapped_between_words_and_paragraphs_are_kept() -> None:
     assert format_text("aaa bbb ccc ddd\n\nhttps://example.com/long-path x", "wrap", 10) == (
         "aaa bbb\nccc ddd\n\nhttps://example.com/long-path\nx"
     )
@@ -76,7 +76,7 @@ def test_long_lines_are_wrapped_between_words_and_paragraphs_stay() -> None:
         ("text", "wrap", "width must be between 10 and 1000"),
     ],
 )
-def test_what_cannot_be_formatted_is_explained(
+def test_input_that_cannot_be_formatted_is_explained(
     text: str, style: Literal["table", "csv", "json", "list", "wrap"], message: str
 ) -> None:
     with pytest.raises(ToolError, match=message):
@@ -88,7 +88,7 @@ CELLS = st.text(st.characters(exclude_categories=("C", "Z"), exclude_characters=
 
 @cases(100)
 @given(st.integers(2, 4).flatmap(lambda n: st.lists(st.lists(CELLS, min_size=n, max_size=n), min_size=2, max_size=4)))
-def test_rows_survive_the_way_there_and_back(rows: list[list[str]]) -> None:
+def test_rows_survive_a_round_trip(rows: list[list[str]]) -> None:
     data = json.dumps(rows)
     assert [*csv.reader(io.StringIO(format_text(data, "csv")))] == rows
     if not any("\\" in cell for row in rows for cell in row):

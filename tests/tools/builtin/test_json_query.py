@@ -1,4 +1,4 @@
-"""json_transform answers JMESPath questions, and no expression takes more than its share of memory and time."""
+"""`json_transform` evaluates JMESPath expressions within limits of memory and time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ask(expression: str, data: str | None = SHOP, path: str | None = None, base:
         ("@", json.loads(SHOP)),
     ],
 )
-def test_an_expression_is_answered(expression: str, result: Any) -> None:
+def test_an_expression_is_evaluated(expression: str, result: Any) -> None:
     assert ask(expression) == result
 
 
@@ -82,7 +82,7 @@ def test_a_file_is_read_below_the_base_path_only(tmp_path: Path) -> None:
         ("@", None, "either data or path"),
     ],
 )
-def test_what_cannot_be_answered_is_explained(expression: str, data: str | None, message: str) -> None:
+def test_an_expression_that_fails_is_explained(expression: str, data: str | None, message: str) -> None:
     with pytest.raises(ToolError, match=message):
         ask(expression, data)
 
@@ -98,7 +98,7 @@ def test_what_cannot_be_answered_is_explained(expression: str, data: str | None,
     ],
     ids=["result", "list", "text", "to_string", "flatten"],
 )
-def test_an_expression_that_explodes_is_stopped(expression: str) -> None:
+def test_an_expression_that_grows_exponentially_is_stopped(expression: str) -> None:
     with pytest.raises(ToolError, match=r"takes too long|too much memory|more than 100000 characters"):
         ask(expression, '"some text"')
 
@@ -109,7 +109,7 @@ def test_memory_is_limited() -> None:
         ask("length(join('',[" + ",".join("@" * 900) + "]))", json.dumps("x" * 1_000_000))
 
 
-def test_too_much_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_much_data_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_query, "MAX_DATA_BYTES", 10)
     (tmp_path / "a.json").write_text('"12345678901"')
     for data, path in (('"12345678901"', None), (None, "a.json")):
@@ -130,5 +130,5 @@ JSON = st.recursive(
 
 @cases(15)
 @given(JSON.filter(lambda value: value is not None))
-def test_any_json_comes_back_as_it_is(value: Any) -> None:
+def test_any_json_is_returned_unchanged(value: Any) -> None:
     assert ask("[@]", json.dumps(value)) == [value]

@@ -1,4 +1,4 @@
-"""log_transform reads the logs that people have, and tells what is in them."""
+"""`log_transform` reads common log formats and summarizes them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_summary_shows_at_most_limit_messages(context: ToolContext) -> None:
     assert "  3 x c\n  2 x b\nThe errors have no timestamps" in str(summary)
 
 
-def test_spread_errors_are_no_cluster(context: ToolContext) -> None:
+def test_errors_spread_over_hours_are_not_a_cluster(context: ToolContext) -> None:
     path = write(context, "".join(f"2026-11-21 {hour:02}:00:00 ERROR no disk\n" for hour in range(24)))
 
     assert "Errors do not cluster: at most 1 of 24 in one hour" in str(log_transform(path, context=context))
@@ -164,19 +164,19 @@ def test_tail_and_long_lines(context: ToolContext) -> None:
 
 
 @pytest.mark.parametrize(("pattern", "found"), [("CONNECTION", "4"), (".*", ""), ("(", "5"), ("'db-2", "8")])
-def test_grep_takes_literal_text_in_any_case(context: ToolContext, pattern: str, found: str) -> None:
+def test_grep_finds_literal_text_in_any_case(context: ToolContext, pattern: str, found: str) -> None:
     answer = str(log_transform(write(context, PLAIN), "grep", pattern, context=context))
 
     assert answer.startswith(f"{found}: " if found else "No lines contain '.*'.")
 
 
-def test_grep_tells_how_many_more_there_are(context: ToolContext) -> None:
+def test_grep_reports_the_number_of_matching_lines(context: ToolContext) -> None:
     assert log_transform(write(context, "a\nb\na\na\n"), "grep", "A", limit=2, context=context) == (
         "1: a\n3: a\n(3 lines contain the pattern; 2 are shown)"
     )
 
 
-def test_of_a_very_large_log_the_end_is_read(context: ToolContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_end_of_a_very_large_log_is_read(context: ToolContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "MAX_LOG_BYTES", 20)
     path = write(context, "ERROR one\nERROR two\nERROR three\nINFO four\n")
 
@@ -189,7 +189,7 @@ def test_of_a_very_large_log_the_end_is_read(context: ToolContext, monkeypatch: 
     assert "only the last 50 MB" in str(counts["note"])
 
 
-def test_refusals_say_what_to_do(context: ToolContext) -> None:
+def test_rejections_name_a_fix(context: ToolContext) -> None:
     path = write(context, PLAIN)
     (context.base_path / "app.log.gz").write_bytes(b"\x1f\x8b\0\0")
     with pytest.raises(ToolError, match="grep needs a pattern"):

@@ -1,4 +1,4 @@
-"""write_file and edit_file change a file as a whole or not at all, and say what they did."""
+"""`write_file` and `edit_file` change a file completely or not at all, and report the change."""
 
 from __future__ import annotations
 
@@ -35,16 +35,14 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["write_file", "edit_file"])
-def test_tools_that_write_say_that_they_are_risky(name: str) -> None:
+def test_tools_that_write_declare_a_high_risk(name: str) -> None:
     tool = {tool.name: tool for tool in BUILTIN_TOOLS}[name]
     assert (tool.risk, tool.idempotent) == ("high", False)
     assert all(spec["description"] for spec in tool.definition.parameters["properties"].values())
 
 
 @pytest.mark.parametrize(("risk_level", "status"), [("medium", "completed"), ("high", "paused")])
-def test_nothing_is_written_unless_the_agent_may_and_a_human_agrees(
-    tmp_path: Path, risk_level: str, status: str
-) -> None:
+def test_nothing_is_written_without_permission_and_approval(tmp_path: Path, risk_level: str, status: str) -> None:
     policy = {"skill_policy": "{allow: [write_file]}", "runtime_policy": f"{{risk_level: {risk_level}}}"}
     root = write(tmp_path, {"agents.d/one.yaml": agent("one", **policy)})
     call = ToolCall(id="c", tool="write_file", arguments={"path": "a.txt", "content": "text"})
@@ -63,14 +61,14 @@ def test_nothing_is_written_unless_the_agent_may_and_a_human_agrees(
 
 
 def test_a_new_file_is_written_with_its_folders(tmp_path: Path) -> None:
-    said = write_file("a/b/new.txt", "one\ntwo", context=context(tmp_path))
+    output = write_file("a/b/new.txt", "one\ntwo", context=context(tmp_path))
 
-    assert said == "wrote 'a/b/new.txt': a new file of 2 lines, 7 bytes"
+    assert output == "wrote 'a/b/new.txt': a new file of 2 lines, 7 bytes"
     assert (tmp_path / "a/b/new.txt").read_bytes() == b"one\ntwo"
     assert names(tmp_path / "a/b") == ["new.txt"]
 
 
-def test_create_never_replaces_and_says_what_would(tmp_path: Path) -> None:
+def test_create_never_replaces_a_file_and_names_the_alternatives(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("mine\n")
     with pytest.raises(
         ToolError, match=r"'a.txt' exists already, with 1 line, 5 bytes: edit_file .* append .* overwrite"
@@ -79,7 +77,7 @@ def test_create_never_replaces_and_says_what_would(tmp_path: Path) -> None:
     assert (tmp_path / "a.txt").read_text() == "mine\n"
 
 
-def test_overwrite_and_append_say_what_was_and_what_is(tmp_path: Path) -> None:
+def test_overwrite_and_append_report_the_sizes_before_and_after(tmp_path: Path) -> None:
     def write(content: str, mode: str) -> str:
         return str(write_file("a.txt", content, mode, context=context(tmp_path)))
 
@@ -128,7 +126,7 @@ def test_permissions_are_kept_and_new_files_have_the_usual_ones(tmp_path: Path) 
         ("big.txt", "larger than"),
     ],
 )
-def test_refusals_change_nothing_and_name_no_host_path(tmp_path: Path, path: str, message: str) -> None:
+def test_rejections_change_nothing_and_name_no_host_path(tmp_path: Path, path: str, message: str) -> None:
     outside, base = tmp_path / "outside", tmp_path / "base"
     (base / "docs").mkdir(parents=True)
     outside.mkdir()
@@ -160,7 +158,7 @@ def test_refusals_change_nothing_and_name_no_host_path(tmp_path: Path, path: str
         ("é" * (atomic_write.MAX_FILE_BYTES // 2 + 1), r"the limit is 1\.0 MB"),
     ],
 )
-def test_only_text_of_some_size_is_written(tmp_path: Path, content: str, message: str) -> None:
+def test_only_text_within_the_size_limit_is_written(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(ToolError, match=message):
         write_file("new/a.txt", content, context=context(tmp_path))
     assert not names(tmp_path)
@@ -172,7 +170,7 @@ def test_a_file_does_not_grow_past_the_limit(tmp_path: Path) -> None:
         write_file("a.txt", "x", "append", context=context(tmp_path))
 
 
-def test_a_write_that_fails_half_way_leaves_the_file_and_no_rubbish(
+def test_a_write_that_fails_leaves_the_file_unchanged_and_no_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_descriptor: int) -> None:
@@ -188,7 +186,9 @@ def test_a_write_that_fails_half_way_leaves_the_file_and_no_rubbish(
     assert (tmp_path / "a.txt").read_text() == "as it was"
 
 
-def test_what_somebody_else_saves_meanwhile_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_by_another_process_during_the_call_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def save_and_name(_bytes: int) -> str:  # called after the file was read and before it is replaced
         (tmp_path / "a.txt").write_text("saved by a human")
         return "0" * 16
@@ -204,7 +204,7 @@ def test_what_somebody_else_saves_meanwhile_is_not_lost(tmp_path: Path, monkeypa
     assert names(tmp_path) == ["a.txt"]
 
 
-def test_edits_of_one_file_side_by_side_are_all_kept(tmp_path: Path) -> None:
+def test_concurrent_edits_of_one_file_are_all_kept(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("".join(f"<{n}>\n" for n in range(40)))
     with ThreadPoolExecutor(8) as threads:
         for done in [
@@ -214,7 +214,7 @@ def test_edits_of_one_file_side_by_side_are_all_kept(tmp_path: Path) -> None:
     assert (tmp_path / "a.txt").read_text() == "".join(f"[{n}]\n" for n in range(40))
 
 
-def test_of_many_who_create_one_file_one_does(tmp_path: Path) -> None:
+def test_one_of_many_concurrent_creations_of_a_file_succeeds(tmp_path: Path) -> None:
     def create(n: int) -> str | None:
         try:
             return str(n) if write_file("a.txt", str(n), context=context(tmp_path)) else None
@@ -226,7 +226,7 @@ def test_of_many_who_create_one_file_one_does(tmp_path: Path) -> None:
     assert winners == [(tmp_path / "a.txt").read_text()]
 
 
-def test_an_edit_says_where_it_was_made(tmp_path: Path) -> None:
+def test_an_edit_reports_its_line(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("one\ntwo\nthree\ntwo\n")
 
     once = edit_file("a.py", "three\n", "3\n3\n", context=context(tmp_path))
@@ -249,7 +249,7 @@ def test_an_edit_says_where_it_was_made(tmp_path: Path) -> None:
         ("new", "same text"),
     ],
 )
-def test_an_edit_that_does_not_fit_says_why_and_changes_nothing(tmp_path: Path, old: str, message: str) -> None:
+def test_an_edit_that_does_not_match_is_explained_and_changes_nothing(tmp_path: Path, old: str, message: str) -> None:
     text = "def f(y):\n  two\nthree\n  two\naaa\nxxxxxxxx\n"
     (tmp_path / "a.py").write_text(text)
     with pytest.raises(ToolError, match=message):
@@ -257,7 +257,7 @@ def test_an_edit_that_does_not_fit_says_why_and_changes_nothing(tmp_path: Path, 
     assert (tmp_path / "a.py").read_text() == text
 
 
-def test_only_text_files_that_are_there_are_edited(tmp_path: Path) -> None:
+def test_only_existing_text_files_are_edited(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"old\0")
     (tmp_path / "latin.txt").write_bytes(b"old \xe9")
     for path, message in (("a.bin", "binary"), ("latin.txt", "not UTF-8 text \\(at byte 5\\)"), ("no.txt", "no file")):
@@ -268,7 +268,7 @@ def test_only_text_files_that_are_there_are_edited(tmp_path: Path) -> None:
     assert names(tmp_path) == ["a.bin", "latin.txt"]
 
 
-def test_line_endings_and_the_byte_order_mark_stay_as_they_are(tmp_path: Path) -> None:
+def test_line_endings_and_the_byte_order_mark_are_kept(tmp_path: Path) -> None:
     (tmp_path / "win.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\nthree\r\n")
     (tmp_path / "mixed.txt").write_bytes(b"one\r\ntwo\nthree\n")
 

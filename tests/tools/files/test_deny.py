@@ -1,4 +1,4 @@
-"""Files that an agent must not touch: no tool reads, lists, searches or writes them, in whatever spelling."""
+"""Denied files: no tool of the agent reads, lists, searches or writes them, in any spelling."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_no_built_in_tool_touches_a_denied_file(tmp_path: Path, name: str) -> No
         ("read_file", {"path": "data/opn.json"}, "open.json"),
     ],
 )
-def test_searches_listings_and_suggestions_leave_denied_files_out(
+def test_searches_listings_and_suggestions_omit_denied_files(
     tmp_path: Path, name: str, arguments: dict[str, Any], seen: str
 ) -> None:
     result = asyncio.run(called(project(tmp_path), name, arguments))
@@ -88,7 +88,7 @@ def test_searches_listings_and_suggestions_leave_denied_files_out(
         ("secrets/**", "id.key", False),
     ],
 )
-def test_two_stars_stand_for_any_number_of_folders(pattern: str, path: str, is_denied: bool) -> None:
+def test_two_stars_match_any_number_of_folders(pattern: str, path: str, is_denied: bool) -> None:
     assert (BaseFolder(Path("/base"), (pattern,)).denying_pattern(path.split("/")) is not None) == is_denied
 
 
@@ -99,7 +99,7 @@ def test_a_pattern_that_matches_no_file_is_an_error(pattern: str) -> None:
         parse_agent("agents.d/a.yaml", text.encode())
 
 
-def test_plugins_that_open_files_the_same_way_obey(tmp_path: Path) -> None:
+def test_denied_files_apply_to_plugins_that_open_files_the_same_way(tmp_path: Path) -> None:
     @tool(risk="low")
     def peek(name: str, context: ToolContext) -> str:
         """Read a file that is no declared argument."""
@@ -125,7 +125,7 @@ def test_declared_paths_of_a_plugin_are_denied_before_the_call(tmp_path: Path) -
     assert (result.status, taken) == ("denied", [])
 
 
-def test_a_sub_agent_inherits_what_its_caller_is_denied(tmp_path: Path) -> None:
+def test_a_sub_agent_inherits_the_denied_files_of_its_caller(tmp_path: Path) -> None:
     root = project(tmp_path, sub_agents="[helper]")
     write(root, {"agents.d/helper.yaml": agent("helper", **FREE)})
     looked = calls(("search_files", {"query": "password"}), ("read_file", {"path": "data/secret.json"}))
@@ -147,7 +147,7 @@ def test_a_sub_agent_inherits_what_its_caller_is_denied(tmp_path: Path) -> None:
     assert SECRET not in observed
 
 
-def test_a_pattern_that_is_added_binds_a_run_in_progress(tmp_path: Path) -> None:
+def test_an_added_pattern_applies_to_a_run_in_progress(tmp_path: Path) -> None:
     root = project(tmp_path, '{allow: ["*"]}')
 
     async def run() -> RunResult:
@@ -182,7 +182,7 @@ def test_a_pattern_in_a_file_that_is_broken_elsewhere_applies(tmp_path: Path) ->
     assert asyncio.run(run()).output == f"No files match '{SECRET}'."
 
 
-def test_a_pattern_more_tightens_and_one_less_widens() -> None:
+def test_adding_a_pattern_tightens_and_removing_one_widens() -> None:
     more, less = (
         parse_agent("a.yaml", agent("a", skill_policy=text).encode())[0] for text in (POLICY, "{allow: ['*']}")
     )
@@ -192,7 +192,7 @@ def test_a_pattern_more_tightens_and_one_less_widens() -> None:
 
 
 @pytest.mark.parametrize("ignores_case", [True, False])
-def test_case_counts_where_the_file_system_says_so(tmp_path: Path, ignores_case: bool) -> None:
+def test_case_matters_only_if_the_file_system_is_case_sensitive(tmp_path: Path, ignores_case: bool) -> None:
     base = BaseFolder(write(tmp_path, {"DATA/Secret.txt": "x"}), ("data/*secret*",), ignores_case=ignores_case)
 
     if not ignores_case:
@@ -202,7 +202,7 @@ def test_case_counts_where_the_file_system_says_so(tmp_path: Path, ignores_case:
         open_file(base, ("DATA", "Secret.txt"))
 
 
-def test_check_warns_of_a_rule_that_leaves_the_files_to_other_tools(tmp_path: Path) -> None:
+def test_check_warns_about_a_rule_that_does_not_cover_other_file_tools(tmp_path: Path) -> None:
     def warnings(policy: str) -> list[str]:
         async def found() -> list[str]:
             async with Runtime.open(
@@ -213,8 +213,8 @@ def test_check_warns_of_a_rule_that_leaves_the_files_to_other_tools(tmp_path: Pa
         return asyncio.run(found())
 
     rule = '{tool: read_file, when: {path: "*secret*"}}'
-    (told,) = warnings(f"{{deny: [{rule}], allow: [read_file, search_files, write_file]}}")
-    assert told == (
+    (warning,) = warnings(f"{{deny: [{rule}], allow: [read_file, search_files, write_file]}}")
+    assert warning == (
         "the deny rule 'read_file' leaves the same files accessible to search_files; "
         "deny the files for all tools: files: {deny: ['*secret*']}"
     )

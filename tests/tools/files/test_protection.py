@@ -1,4 +1,4 @@
-"""What decides what runs is not written, what may hold secrets is not read; the operator opens places one by one."""
+"""Files that decide what runs are not written, hidden files are not read; the operator opens single places."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ PROTECTED_PATHS = [
 
 @pytest.mark.hostile(16)
 @pytest.mark.parametrize("path", PROTECTED_PATHS)
-def test_what_decides_what_runs_is_not_written_in_any_spelling(base: Path, path: str) -> None:
+def test_files_that_decide_what_runs_are_not_written_in_any_spelling(base: Path, path: str) -> None:
     before = everything(base)
     for attempt in attempts(path, context(base)):
         with pytest.raises(ToolError, match=r"is protected|must not contain '\.\.'"):
@@ -117,7 +117,7 @@ def test_hidden_files_are_not_read_by_any_tool_though_they_are_named(base: Path,
             look()
 
 
-def test_what_is_protected_from_writing_only_may_be_read(base: Path) -> None:
+def test_files_protected_from_writing_only_may_be_read(base: Path) -> None:
     assert read_file("agents.d/one.yaml", context=context(base)) == "agent"
     assert read_file("conftest.py", context=context(base)) == "conftest"
     assert "prod.env" not in list_dir(context=context(base))
@@ -137,7 +137,7 @@ def test_what_is_protected_from_writing_only_may_be_read(base: Path) -> None:
         ("", [], ["agents.d/new.yaml", ".env"]),
     ],
 )
-def test_a_glob_of_the_operator_opens_just_what_it_says(
+def test_a_glob_of_the_operator_opens_only_matching_paths(
     base: Path, pattern: str, opened: list[str], closed: list[str]
 ) -> None:
     run = context(base, "other/*", pattern)
@@ -175,7 +175,7 @@ NAMES = st.sampled_from(
 @pytest.mark.hostile(16)
 @cases(80)
 @given(st.lists(NAMES, max_size=5).map("/".join) | st.text(max_size=30))
-def test_whatever_the_path_nothing_outside_or_protected_is_touched(path: str) -> None:
+def test_no_path_touches_a_place_outside_or_protected(path: str) -> None:
     with TemporaryDirectory() as folder:
         base = build(Path(folder))
         before = everything(Path(folder))
@@ -264,7 +264,7 @@ def test_the_settings_reach_the_tools_of_a_run(tmp_path: Path) -> None:
     assert not (root / "plugins").exists()
 
 
-def test_the_globs_stand_in_the_settings_file(tmp_path: Path) -> None:
+def test_the_globs_are_read_from_the_settings_file(tmp_path: Path) -> None:
     write(tmp_path, {"agentsd.yaml": 'tools: {unprotected: ["prompts/**", .github/*]}\n'})
     assert Settings.load(tmp_path).tools.unprotected == ("prompts/**", ".github/*")
     assert Settings().tools.unprotected == ()

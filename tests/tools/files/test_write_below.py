@@ -1,4 +1,4 @@
-"""Where agents write: below the folders that the operator names, and never into the files of the store."""
+"""Agents write only below the folders that the operator lists, and never to the store's files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_agents_write_below_the_folders_that_the_operator_names(tmp_path: Path, 
     assert (root / path).exists() is written
 
 
-def test_the_refusal_names_the_setting(tmp_path: Path) -> None:
+def test_the_rejection_names_the_setting(tmp_path: Path) -> None:
     root = project(tmp_path, "tools: {write_below: [out]}")
 
     result = asyncio.run(called(root, "write_file", path="a.txt", content="x"))
@@ -71,7 +71,7 @@ def test_without_the_setting_agents_write_everywhere_but_in_protected_places(tmp
 
 
 @pytest.mark.parametrize("folder", ["../out", "/out", "a/../b"])
-def test_a_folder_outside_the_base_path_is_refused(folder: str) -> None:
+def test_a_folder_outside_the_base_path_is_rejected(folder: str) -> None:
     with pytest.raises(ConfigError):
         Settings.parse(f"tools: {{write_below: ['{folder}']}}".encode())
 
@@ -105,7 +105,9 @@ def test_a_run_writes_only_where_both_its_own_and_the_live_settings_permit(
         (("out/deep",), ("out",), "widens"),
     ],
 )
-def test_an_edit_is_told_apart(was: tuple[str, ...] | None, now: tuple[str, ...] | None, effect: str) -> None:
+def test_an_edit_is_classified_as_tightening_or_widening(
+    was: tuple[str, ...] | None, now: tuple[str, ...] | None, effect: str
+) -> None:
     before, after = (Settings(tools=ToolSettings(write_below=folders)) for folders in (was, now))
 
     assert [change.effect for change in diff_settings(before, after)] == [effect]

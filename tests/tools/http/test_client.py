@@ -1,4 +1,4 @@
-"""HTTP for tools: no address, host, method or size is reached that was not allowed. Real sockets on loopback."""
+"""HTTP for tools reaches only allowed addresses, hosts and methods, within size limits. Real sockets on loopback."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def limits_for(served: Site, **more: object) -> HttpLimits:
     return HttpLimits.model_validate({"domains": (served.host,), "methods": ALL, "timeout": 5, **more})
 
 
-def names(**known: str) -> Resolver:
+def names(**hosts: str) -> Resolver:
     """A name server that knows these."""
 
     async def answers(host: str, _: int) -> Sequence[str]:
-        if host not in known:
+        if host not in hosts:
             raise OSError("no such host")
-        return known[host].split()
+        return hosts[host].split()
 
     return answers
 
@@ -50,7 +50,7 @@ def fetch(limits: HttpLimits, url: str, method: str = "GET", *, resolver: Resolv
 # --- what is allowed
 
 
-def test_without_limits_every_request_is_refused_with_the_line_to_write() -> None:
+def test_without_limits_every_request_is_rejected_with_the_line_to_write() -> None:
     with pytest.raises(HttpRefused) as refused:
         fetch(HttpLimits(), "https://api.example.com/orders")
     assert 'tools: {http: {domains: ["api.example.com"]}}' in refused.value.message
@@ -69,7 +69,7 @@ def test_an_allowed_address_is_read() -> None:
     asyncio.run(main())
 
 
-def test_methods_that_are_not_listed_are_refused_before_anything_is_sent() -> None:
+def test_methods_that_are_not_listed_are_rejected_before_anything_is_sent() -> None:
     async def main() -> None:
         async with site({}) as served:
             client = HttpClient(limits_for(served, methods=("GET",)))
@@ -101,7 +101,7 @@ def test_methods_that_are_not_listed_are_refused_before_anything_is_sent() -> No
         ("[2606:4700::0:1111]:8080", "http://[2606:4700::1111]:8080/", True),
     ],
 )
-def test_a_domain_covers_what_it_says(domain: str, url: str, allowed: bool) -> None:
+def test_a_domain_matches_only_its_hosts(domain: str, url: str, allowed: bool) -> None:
     async def nowhere(host: str, port: int) -> Sequence[str]:
         raise OSError
 
@@ -112,12 +112,12 @@ def test_a_domain_covers_what_it_says(domain: str, url: str, allowed: bool) -> N
 
 
 @pytest.mark.parametrize("domain", ["http://a.com", "a.com/x", "a..com", "A.com", "a.*.com", "**", "", "a b", "a.com."])
-def test_a_domain_that_could_never_match_is_a_mistake_in_the_settings(domain: str) -> None:
+def test_a_domain_that_can_never_match_is_an_error_in_the_settings(domain: str) -> None:
     with pytest.raises(ValueError, match="pattern"):
         HttpLimits(domains=(domain,))
 
 
-def test_a_network_that_is_none_is_a_mistake_in_the_settings() -> None:
+def test_an_invalid_network_is_an_error_in_the_settings() -> None:
     with pytest.raises(ValueError, match="does not appear to be"):
         HttpLimits(private_networks=("intranet",))
 
@@ -153,7 +153,7 @@ LOOPBACK = (
 
 @pytest.mark.hostile(19)
 @pytest.mark.parametrize("url", LOOPBACK)
-def test_asi02_every_spelling_of_loopback_is_refused(url: str) -> None:
+def test_asi02_every_spelling_of_loopback_is_rejected(url: str) -> None:
     async def main() -> None:
         async with site({}, host="127.0.0.1") as served:
             place = url.rstrip("/") + f":{served.port}/"
@@ -184,14 +184,14 @@ def test_asi02_every_spelling_of_loopback_is_refused(url: str) -> None:
         "fe80::1%eth0",
     ],
 )
-def test_asi03_metadata_addresses_are_refused_whatever_is_listed(address: str) -> None:
+def test_asi03_metadata_addresses_are_rejected_whatever_is_listed(address: str) -> None:
     assert not is_allowed_address(address, EVERYWHERE)
     limits = HttpLimits(domains=("metadata.example",), private_networks=EVERYWHERE)
     with pytest.raises(HttpRefused, match="but no metadata service"):
         fetch(limits, "http://metadata.example/", resolver=names(**{"metadata.example": address}))
 
 
-def test_asi03_a_metadata_address_is_refused_even_if_it_is_listed_by_itself() -> None:
+def test_asi03_a_metadata_address_is_rejected_even_if_it_is_listed_itself() -> None:
     with pytest.raises(HttpRefused, match="but no metadata service"):
         fetch(HttpLimits(domains=("169.254.169.254",)), "http://169.254.169.254/latest/meta-data/")
 
@@ -205,7 +205,7 @@ def test_asi03_a_metadata_address_is_refused_even_if_it_is_listed_by_itself() ->
         "2606:4700::5efe:a00:1", "100::1", "not an address", "",
     ],
 )  # fmt: skip
-def test_asi02_private_reserved_and_tunnelled_addresses_are_refused(address: str) -> None:
+def test_asi02_private_reserved_and_tunnelled_addresses_are_rejected(address: str) -> None:
     assert not is_allowed_address(address)
 
 
@@ -218,7 +218,7 @@ def test_public_addresses_are_allowed(address: str) -> None:
 
 @given(st.ip_addresses())
 @cases(150)
-def test_asi02_what_is_not_public_is_never_connected_to(address: IPv4Address | IPv6Address) -> None:
+def test_asi02_only_public_addresses_are_connected_to(address: IPv4Address | IPv6Address) -> None:
     if is_allowed_address(str(address)):
         real = getattr(address, "ipv4_mapped", None) or address
         assert real.is_global or real in ip_network("64:ff9b::/96")
@@ -228,7 +228,7 @@ def test_asi02_what_is_not_public_is_never_connected_to(address: IPv4Address | I
 
 @given(st.ip_addresses(v=4))
 @cases(200)
-def test_asi02_every_way_to_embed_an_address_is_judged_by_that_address(address: IPv4Address) -> None:
+def test_asi02_an_embedded_address_decides_in_every_form(address: IPv4Address) -> None:
     number = int(address)
     public = is_allowed_address(str(address))
     for embedded in (0xFFFF << 32 | number, 0x64FF9B << 96 | number, 0x26064700 << 96 | 0x5EFE << 32 | number):
@@ -238,7 +238,7 @@ def test_asi02_every_way_to_embed_an_address_is_judged_by_that_address(address: 
 
 @given(st.ip_addresses(), st.sampled_from(["0.0.0.0/0", "::/0", "10.0.0.0/8", "fd00::/8"]))
 @cases(200)
-def test_a_listed_network_adds_its_addresses_and_no_other(address: IPv4Address | IPv6Address, network: str) -> None:
+def test_a_listed_network_allows_its_addresses_and_no_others(address: IPv4Address | IPv6Address, network: str) -> None:
     listed = is_allowed_address(str(address), [network])
     if ip_address(address) in ip_network(network) and not getattr(address, "ipv4_mapped", None):
         assert (
@@ -254,28 +254,28 @@ def test_a_listed_network_adds_its_addresses_and_no_other(address: IPv4Address |
 
 
 @pytest.mark.hostile(21)
-def test_asi02_a_name_with_one_private_address_among_public_ones_is_refused() -> None:
+def test_asi02_a_name_with_one_private_address_among_public_ones_is_rejected() -> None:
     limits = HttpLimits(domains=("mixed.example",))
     with pytest.raises(HttpRefused, match="not public"):
         fetch(limits, "http://mixed.example/", resolver=names(**{"mixed.example": "8.8.8.8 127.0.0.1"}))
 
 
 @pytest.mark.hostile(21)
-def test_asi02_a_name_that_leads_elsewhere_the_second_time_is_checked_again() -> None:
+def test_asi02_a_name_that_resolves_differently_the_second_time_is_checked_again() -> None:
     async def main() -> None:
         async with site({"/": redirect("/again"), "/again": answer("reached")}) as served:
             answers = [["127.0.0.1"], ["169.254.169.254"]]
-            asked = []
+            lookups = []
 
             async def rebinding(host: str, port: int) -> Sequence[str]:
-                asked.append((host, port))
-                return answers[len(asked) - 1]
+                lookups.append((host, port))
+                return answers[len(lookups) - 1]
 
             host = f"rebind.example:{served.port}"
             limits = limits_for(served, domains=(host,), private_networks=("127.0.0.0/8",))
             with pytest.raises(HttpRefused, match=r"rebind\.example resolves to an address"):
                 await HttpClient(limits, resolver=rebinding).request("GET", f"http://{host}/")
-            assert asked == [("rebind.example", served.port)] * 2, "once a connection"
+            assert lookups == [("rebind.example", served.port)] * 2, "once a connection"
             assert [request.target for request in served.requests] == ["/"]
 
     asyncio.run(main())
@@ -284,16 +284,16 @@ def test_asi02_a_name_that_leads_elsewhere_the_second_time_is_checked_again() ->
 def test_asi02_the_connection_goes_to_the_address_that_was_checked() -> None:
     async def main() -> None:
         async with site({"/": answer("right")}, host="127.0.0.2") as served:
-            asked = []
+            lookups = []
 
             async def once(host: str, port: int) -> Sequence[str]:
-                asked.append(host)
-                return ["127.0.0.2"] if len(asked) == 1 else ["127.0.0.1"]
+                lookups.append(host)
+                return ["127.0.0.2"] if len(lookups) == 1 else ["127.0.0.1"]
 
             host = f"service.internal:{served.port}"
             limits = limits_for(served, domains=(host,), private_networks=("127.0.0.2/32",))
             reply = await HttpClient(limits, resolver=once).request("GET", f"http://{host}/")
-            assert (reply.text, asked) == ("right", ["service.internal"])
+            assert (reply.text, lookups) == ("right", ["service.internal"])
             assert served.requests[0].headers["host"] == host
 
     asyncio.run(main())
@@ -361,7 +361,7 @@ def test_asi02_a_redirect_is_checked_like_the_first_address(location: str) -> No
     asyncio.run(main())
 
 
-def test_asi02_a_redirect_to_another_port_of_the_same_host_is_refused() -> None:
+def test_asi02_a_redirect_to_another_port_of_the_same_host_is_rejected() -> None:
     async def main() -> None:
         async with site({"/": answer("secret")}) as other, site({"/": redirect(other.url)}) as served:
             with pytest.raises(HttpRefused, match="tools may not reach"):
@@ -372,7 +372,7 @@ def test_asi02_a_redirect_to_another_port_of_the_same_host_is_refused() -> None:
 
 
 @pytest.mark.hostile(22)
-def test_llm10_a_loop_of_redirects_ends() -> None:
+def test_llm10_a_redirect_loop_ends() -> None:
     async def main() -> None:
         async with site({"/": redirect("/")}) as served:
             with pytest.raises(HttpFailed, match="more than 4 redirects"):
@@ -480,18 +480,18 @@ def test_asi03_a_cookie_set_by_one_answer_is_not_sent_with_the_next() -> None:
         "http://1.2.3/", "http://1.2.3.4.5/", "http://1.2.3.256/", "http://good.0x1/", "http://a" + "a" * 4000,
     ],
 )  # fmt: skip
-def test_asi02_what_could_be_read_as_another_host_is_refused(url: str) -> None:
+def test_asi02_a_url_that_could_be_read_as_another_host_is_rejected(url: str) -> None:
     with pytest.raises(UrlRefused) as refused:
         parse_url(url)
     assert refused.value.message.isprintable()
 
 
-def test_asi02_a_user_in_an_address_is_named_as_the_mistake() -> None:
+def test_asi02_a_user_in_a_url_is_named_as_the_problem() -> None:
     with pytest.raises(UrlRefused, match="has a user before its host"):
         parse_url("http://good.example@evil.example/")
 
 
-def test_asi02_a_fragment_is_no_host() -> None:
+def test_asi02_a_fragment_is_not_part_of_the_host() -> None:
     assert parse_url("http://good.example#@evil.example/") == WebUrl("http", "good.example", 80, "/")
     assert parse_url("http://good.example?@evil.example/").host == "good.example"
     assert parse_url("http://good.example/@evil.example/").host == "good.example"
@@ -506,7 +506,7 @@ def test_asi02_a_fragment_is_no_host() -> None:
         "http://[::0:1]/", "http://[2606:4700:0:0:0:0:0:1111]/",
     ],
 )  # fmt: skip
-def test_asi02_an_address_that_rules_have_judged_has_one_spelling(url: str) -> None:
+def test_asi02_a_url_that_rules_match_has_one_spelling(url: str) -> None:
     with pytest.raises(UrlRefused, match="write"):
         parse_canonical_url(url)
 
@@ -520,18 +520,18 @@ DISGUISED = (
 
 
 @pytest.mark.parametrize("path", DISGUISED)
-def test_asi02_a_path_that_servers_read_in_different_ways_is_refused(path: str) -> None:
+def test_asi02_a_path_that_servers_read_in_different_ways_is_rejected(path: str) -> None:
     with pytest.raises(UrlRefused):
         parse_canonical_url(f"https://api.example{path}")
 
 
 @pytest.mark.parametrize("path", ["/a%2Fb", "/a;v=1/b", "/a..b/..c", "/x?next=..%2F//%5C", "/a%20b", "/%C3%BC", "/..."])
-def test_escapes_that_are_read_alike_everywhere_are_taken(path: str) -> None:
+def test_escapes_that_every_server_reads_alike_are_accepted(path: str) -> None:
     assert parse_canonical_url(f"https://api.example{path}").target == path
 
 
 @pytest.mark.parametrize("path", DISGUISED[:-1])
-def test_asi02_a_redirect_to_such_a_path_is_refused(path: str) -> None:
+def test_asi02_a_redirect_to_such_a_path_is_rejected(path: str) -> None:
     async def main() -> None:
         async with site({"/": redirect(path if path[1] != "/" else f"/x{path}")}) as served:
             with pytest.raises(HttpRefused):
@@ -545,7 +545,7 @@ def test_asi02_a_redirect_to_such_a_path_is_refused(path: str) -> None:
     "url",
     ["https://api.example", "https://api.example/", "http://a.b:8080/x%2F%20y?q=%C3%BC&r=a+b#part", "http://[::1]/"],
 )
-def test_plain_addresses_are_taken_as_they_are(url: str) -> None:
+def test_plain_urls_are_accepted_unchanged(url: str) -> None:
     assert str(parse_canonical_url(url)).rstrip("/") == url.partition("#")[0].rstrip("/")
 
 
@@ -573,7 +573,7 @@ URL_PARTS = st.sampled_from(
 
 @given(st.lists(URL_PARTS | st.text(max_size=3), max_size=7).map("".join))
 @cases(500)
-def test_asi02_an_address_that_is_read_is_read_by_every_reader_alike(text: str) -> None:
+def test_asi02_an_accepted_url_is_read_alike_by_every_parser(text: str) -> None:
     try:
         url = parse_url(text)
     except UrlRefused:
@@ -610,7 +610,7 @@ def test_asi02_headers_cannot_change_what_the_request_is(headers: dict[str, str]
 
 
 @pytest.mark.hostile(24)
-def test_llm10_a_large_body_is_cut() -> None:
+def test_llm10_a_large_body_is_truncated() -> None:
     async def main() -> None:
         async with site({"/": answer(b"x" * 3_000_000)}) as served:
             reply = await HttpClient(limits_for(served)).request("GET", served.url)
@@ -619,7 +619,7 @@ def test_llm10_a_large_body_is_cut() -> None:
     asyncio.run(main())
 
 
-def test_llm10_a_body_of_exactly_the_limit_is_whole() -> None:
+def test_llm10_a_body_of_exactly_the_limit_is_complete() -> None:
     async def main() -> None:
         async with site({"/": answer(b"x" * 1000)}) as served:
             reply = await HttpClient(limits_for(served, max_bytes=1000)).request("GET", served.url)
@@ -629,7 +629,7 @@ def test_llm10_a_body_of_exactly_the_limit_is_whole() -> None:
 
 
 @pytest.mark.hostile(24)
-def test_llm10_a_compressed_bomb_is_cut_unpacked() -> None:
+def test_llm10_a_decompression_bomb_is_truncated() -> None:
     async def main() -> None:
         bomb = gzip.compress(bytes(50_000_000))
         assert len(bomb) < 100_000
@@ -640,7 +640,7 @@ def test_llm10_a_compressed_bomb_is_cut_unpacked() -> None:
     asyncio.run(main())
 
 
-def test_packed_text_is_unpacked() -> None:
+def test_compressed_text_is_decompressed() -> None:
     async def main() -> None:
         async with site({"/": answer(gzip.compress(b"text"), "content-encoding: gzip")}) as served:
             assert (await HttpClient(limits_for(served)).request("GET", served.url)).text == "text"
@@ -649,7 +649,7 @@ def test_packed_text_is_unpacked() -> None:
 
 
 @pytest.mark.hostile(24)
-def test_llm10_a_body_that_drips_is_given_up_after_the_whole_time() -> None:
+def test_llm10_a_slow_body_is_abandoned_at_the_timeout() -> None:
     async def main() -> None:
         async def drip(writer: asyncio.StreamWriter) -> None:
             writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -667,7 +667,7 @@ def test_llm10_a_body_that_drips_is_given_up_after_the_whole_time() -> None:
 
 
 @pytest.mark.hostile(24)
-def test_llm10_headers_without_end_are_given_up() -> None:
+def test_llm10_endless_headers_are_abandoned() -> None:
     async def main() -> None:
         async def endless(writer: asyncio.StreamWriter) -> None:
             writer.write(b"HTTP/1.1 200 OK\r\n")
@@ -694,7 +694,7 @@ def test_llm10_headers_without_end_are_given_up() -> None:
         b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 5\r\n\r\nplain",
     ],
 )
-def test_an_answer_that_is_none_is_an_error_that_says_so(page: bytes) -> None:
+def test_an_invalid_response_is_an_error_with_a_reason(page: bytes) -> None:
     async def main() -> None:
         async with site({"/": page}) as served:
             client = HttpClient(limits_for(served))
@@ -712,7 +712,7 @@ def certificate(tmp_path: Path) -> Path:
     return make_certificate(tmp_path)
 
 
-def test_asi07_a_server_whose_certificate_nobody_vouches_for_is_refused(certificate: Path) -> None:
+def test_asi07_a_server_with_an_untrusted_certificate_is_rejected(certificate: Path) -> None:
     async def main() -> None:
         async with site({"/": answer("hello")}, tls=served_with(certificate)) as served:
             with pytest.raises(HttpFailed, match="self-signed certificate"):
@@ -740,7 +740,7 @@ def test_asi07_a_certificate_is_checked_against_the_name_not_the_address(
     asyncio.run(main())
 
 
-def test_asi07_a_redirect_from_https_to_http_is_refused(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asi07_a_redirect_from_https_to_http_is_rejected(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
 
     async def main() -> None:
@@ -764,5 +764,5 @@ def test_asi07_a_redirect_from_https_to_http_is_refused(certificate: Path, monke
         ("text/plain", b"\xff", "\ufffd"),
     ],
 )
-def test_text_is_decoded_as_the_answer_says(content_type: str, body: bytes, text: str) -> None:
+def test_text_is_decoded_with_the_charset_of_the_response(content_type: str, body: bytes, text: str) -> None:
     assert HttpReply("u", 200, {"content-type": content_type}, body, False).text == text

@@ -1,4 +1,4 @@
-"""Checking arguments takes a bounded time: a model chooses the arguments, and a server the schema."""
+"""Validation of arguments takes bounded time: a model chooses the arguments, and a server the schema."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_asi08_deeper_answers_do_not_multiply_the_work_of_a_recursive_output_typ
         assert_alike(lambda work: work(Query), small, large, noticeable=0.5, told=f"depth {depth}")
 
 
-def test_an_answer_that_nests_too_deep_fails_the_run_and_says_so(tmp_path: Path) -> None:
+def test_an_answer_that_nests_too_deep_fails_the_run_with_a_reason(tmp_path: Path) -> None:
     result = typed_run(tmp_path, nested(40, {"field": 1}), Query)
     assert result.error is not None
     assert (result.status, result.error.code) == ("failed", "model_error")
@@ -125,7 +125,7 @@ def test_an_answer_that_nests_too_deep_fails_the_run_and_says_so(tmp_path: Path)
 
 @cases(30)
 @given(st.integers(0, 8), st.sampled_from([{"field": "x"}, {"field": 1}, {}, {"field": "x", "more": 1}]))
-def test_ordinary_answers_of_a_recursive_type_validate_as_its_own_model_does(depth: int, leaf: Any) -> None:
+def test_ordinary_answers_of_a_recursive_type_validate_like_the_model_itself(depth: int, leaf: Any) -> None:
     bounded, text = bounded_model(Query), json.dumps(nested(depth, leaf))
     assert (bounded.__name__, bounded.model_json_schema()) == ("Query", Query.model_json_schema())
     assert validated(bounded, text) == validated(Query, text)
@@ -138,7 +138,7 @@ def validated(model: type[BaseModel], text: str) -> Any:
         return error.errors()
 
 
-def test_a_type_without_recursive_choices_is_used_as_it_is() -> None:
+def test_a_type_without_recursive_choices_is_used_unchanged() -> None:
     assert bounded_model(Leaf) is Leaf
 
 
@@ -150,14 +150,14 @@ def test_ordinary_nesting_is_checked_and_its_mistake_is_named(depth: int) -> Non
 
 
 @pytest.mark.parametrize("depth", [20, 45])
-def test_choices_that_a_name_tells_apart_may_nest_deep(depth: int) -> None:
+def test_choices_with_a_discriminator_may_nest_deep(depth: int) -> None:
     arguments = SchemaArguments(HONEST)
     assert arguments.bind(nested(depth, {"field": "x"}, "and"))
     with pytest.raises(ArgumentsError):
         arguments.bind(nested(depth, {"field": 1}, "and"))
 
 
-def test_what_is_too_deep_says_what_to_do() -> None:
+def test_arguments_that_nest_too_deep_are_rejected_with_a_fix() -> None:
     with pytest.raises(ArgumentsError, match="nest too deep for a schema with recursive choices: pass a flatter value"):
         query.bind(nested(40, {"field": "x"}))
 
@@ -186,7 +186,7 @@ def test_asi04_a_schema_that_refers_to_itself_is_not_evaluated() -> None:
         arguments.bind({"x": 1})
 
 
-def test_asi04_choices_of_choices_do_not_multiply_when_arguments_are_put_right() -> None:
+def test_asi04_nested_choices_do_not_multiply_the_work_of_repairs() -> None:
     node: Any = {"type": "integer"}
     for _ in range(8):
         node = {"anyOf": [node] * 8}
@@ -205,7 +205,7 @@ def test_asi04_choices_of_choices_do_not_multiply_when_arguments_are_put_right()
     path=st.lists(st.sampled_from(["x", "y"]), min_size=1, max_size=16),
     extra=st.booleans(),
 )
-def test_no_choice_of_shapes_and_values_takes_more_than_a_moment(
+def test_every_combination_of_schema_and_value_is_validated_quickly(
     keyword: str, shapes: list[list[str]], path: list[str], extra: bool
 ) -> None:
     own = {} if extra else {"additionalProperties": False}
@@ -237,14 +237,14 @@ def called(arguments: str, name: str = "echo") -> ToolCall:
         (json.dumps({"list": [1] * MAX_OBJECT_VALUES}), f"more than {MAX_OBJECT_VALUES} values"),
     ],
 )
-def test_asi08_huge_arguments_are_refused_before_they_are_read(text: str, problem: str) -> None:
+def test_asi08_huge_arguments_are_rejected_before_they_are_parsed(text: str, problem: str) -> None:
     call = called(text)
     assert problem in (call.invalid or "")
     assert call.arguments == {}
     assert problem in (revalidate_call(ToolCall(id="c", tool="echo", arguments=json.loads(text))).invalid or "")
 
 
-def test_asi08_a_name_of_megabytes_is_cut() -> None:
+def test_asi08_a_very_long_name_is_truncated() -> None:
     call = revalidate_call(called("{}", "n" * 5_000_000))
     assert len(call.tool) == 256
     assert len(revalidate_call(ToolCall(id="i" * 5_000_000, tool="t")).id) == 10_000
@@ -271,7 +271,7 @@ def test_large_arguments_are_repaired_in_another_thread(size: int, apart: bool) 
     assert (thread != threading.get_ident()) is apart
 
 
-def test_large_arguments_are_repaired_as_small_ones_are(tmp_path: Path) -> None:
+def test_large_arguments_are_repaired_like_small_ones(tmp_path: Path) -> None:
     @tool
     def total(rows: list[int]) -> int:
         """Total.

@@ -1,4 +1,4 @@
-"""Arguments that are wrong in form only are put right before anybody judges them; others are told field by field."""
+"""Arguments that are wrong in form only are repaired before the policy; others are reported field by field."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def repaired(field: dict[str, Any], value: Any) -> Any:
         ({"$ref": "#/$defs/node"}, {"next": {"next": "{}"}}, {"next": {"next": {}}}),
     ],
 )
-def test_what_is_clear_is_put_right(field: dict[str, Any], value: Any, right: Any) -> None:
+def test_values_with_a_clear_meaning_are_repaired(field: dict[str, Any], value: Any, right: Any) -> None:
     found = repaired(field, value)
     assert found == right
     assert type(found) is type(right)
@@ -100,7 +100,7 @@ def test_what_is_clear_is_put_right(field: dict[str, Any], value: Any, right: An
         ({}, True),
     ],
 )
-def test_null_for_an_optional_argument_that_may_not_be_null_is_left_out(field: dict[str, Any], kept: bool) -> None:
+def test_null_for_an_optional_argument_that_must_not_be_null_is_omitted(field: dict[str, Any], kept: bool) -> None:
     schema = schema_of(field) | {"required": []}
     nested = {"type": "object", "properties": {"inner": schema}, "$defs": DEFS}
 
@@ -118,9 +118,9 @@ def test_null_gives_a_python_parameter_its_default() -> None:
         """Tell the weather."""
         return f"{city} {unit}"
 
-    given = repair_arguments(weather.definition.parameters, {"city": "Oslo", "unit": None}).arguments
+    arguments = repair_arguments(weather.definition.parameters, {"city": "Oslo", "unit": None}).arguments
 
-    assert weather.bind(given) == {"city": "Oslo", "unit": None}
+    assert weather.bind(arguments) == {"city": "Oslo", "unit": None}
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_null_gives_a_python_parameter_its_default() -> None:
         ({}, "5"),
     ],
 )
-def test_what_is_not_clear_stays_as_it_is(field: dict[str, Any], value: Any) -> None:
+def test_values_without_a_clear_meaning_are_unchanged(field: dict[str, Any], value: Any) -> None:
     found = repair_arguments(schema_of(field), {"a": value, "b": "5"})
     assert found.arguments == {"a": value, "b": "5"}
     assert type(found.arguments["a"]) is type(value)
@@ -170,7 +170,7 @@ def test_what_is_not_clear_stays_as_it_is(field: dict[str, Any], value: Any) -> 
 
 @cases(300)
 @given(field=st.sampled_from(TYPES), value=Values)
-def test_only_what_a_schema_refuses_is_changed_and_once_is_enough(field: dict[str, Any], value: Any) -> None:
+def test_only_rejected_values_are_repaired_and_repair_is_idempotent(field: dict[str, Any], value: Any) -> None:
     arguments = {"a": value, "extra": "5"}
     once = repair_arguments(schema_of(field), arguments)
 
@@ -183,7 +183,7 @@ def test_only_what_a_schema_refuses_is_changed_and_once_is_enough(field: dict[st
     assert arguments == {"a": value, "extra": "5"}, "what was given is not touched"
 
 
-def test_llm10_a_value_nested_without_end_is_left_to_the_check() -> None:
+def test_llm10_a_deeply_nested_value_is_left_to_the_validation() -> None:
     nested: dict[str, Any] = {}
     for _ in range(5_000):
         nested = {"next": nested}
@@ -191,7 +191,7 @@ def test_llm10_a_value_nested_without_end_is_left_to_the_check() -> None:
     assert repair_arguments(schema_of({"$ref": "#/$defs/node"}), arguments).arguments["a"] is nested
 
 
-def test_notes_say_what_was_done_and_no_values() -> None:
+def test_notes_describe_the_repair_without_values() -> None:
     schema = schema_of({"type": "object", "properties": {"n": {"type": "array", "items": {"type": "integer"}}}})
     assert repair_arguments(schema, {"a": '{"n": "42"}'}).notes == (
         "a: text taken as object",
@@ -251,7 +251,7 @@ async def watch(root: Path, till: Till, model: ScriptedModel, **options: Any) ->
 
 
 @BOTH
-def test_repaired_arguments_are_used_and_it_is_told(tmp_path: Path, name: str) -> None:
+def test_repaired_arguments_are_used_and_reported(tmp_path: Path, name: str) -> None:
     till = Till()
     result, seen = asyncio.run(watch(project(tmp_path), till, pays(name, amount="50", tags="a")))
 
@@ -268,7 +268,7 @@ def test_repaired_arguments_are_used_and_it_is_told(tmp_path: Path, name: str) -
 
 
 @BOTH
-def test_strict_arguments_are_taken_as_they_are(tmp_path: Path, name: str) -> None:
+def test_strict_arguments_are_not_repaired(tmp_path: Path, name: str) -> None:
     till = Till()
     model = pays(name, amount="50")
     root = project(tmp_path, runtime_policy="{strict_arguments: true}")
@@ -280,7 +280,7 @@ def test_strict_arguments_are_taken_as_they_are(tmp_path: Path, name: str) -> No
 
 
 @BOTH
-def test_asi02_the_policy_judges_what_will_be_done_not_what_was_written(tmp_path: Path, name: str) -> None:
+def test_asi02_the_policy_evaluates_the_repaired_arguments(tmp_path: Path, name: str) -> None:
     till = Till()
     model = pays(name, amount="50", tags='["vip"]')
     policy = f'{{deny: [{{tool: {name}, when: {{tags: "*vip*", amount: 50}}}}], allow: ["*"]}}'
@@ -291,7 +291,7 @@ def test_asi02_the_policy_judges_what_will_be_done_not_what_was_written(tmp_path
 
 
 @BOTH
-def test_asi09_a_human_approves_the_repaired_arguments_and_is_told_once(tmp_path: Path, name: str) -> None:
+def test_asi09_a_person_approves_the_repaired_arguments_and_is_asked_once(tmp_path: Path, name: str) -> None:
     till = Till()
 
     async def main() -> None:
@@ -299,9 +299,9 @@ def test_asi09_a_human_approves_the_repaired_arguments_and_is_told_once(tmp_path
         model = pays(name, amount="50", tags="a")
         async with Runtime.open(root, tools=till.tools(), models={"scripted": model}, watch=False) as runtime:
             paused = await runtime.run("go")
-            (asked,) = paused.pending
-            assert asked.arguments == {"amount": 50, "tags": ["a"]}
-            async with runtime.resume_stream(paused.run_id, {asked.id: Approve()}) as stream:
+            (confirmation,) = paused.pending
+            assert confirmation.arguments == {"amount": 50, "tags": ["a"]}
+            async with runtime.resume_stream(paused.run_id, {confirmation.id: Approve()}) as stream:
                 seen = [event async for event in stream]
                 result = await stream.result()
         assert result.output == "done"
@@ -324,7 +324,7 @@ def test_a_plan_is_repaired_before_it_is_shown(tmp_path: Path) -> None:
     assert "step a: amount: text taken as integer" in warning.message
 
 
-def test_strictness_that_comes_by_an_edit_holds_for_a_run_that_goes_on(tmp_path: Path) -> None:
+def test_strictness_added_by_an_edit_applies_to_a_run_in_progress(tmp_path: Path) -> None:
     till = Till()
 
     async def main() -> None:
@@ -343,7 +343,7 @@ def test_strictness_that_comes_by_an_edit_holds_for_a_run_that_goes_on(tmp_path:
     asyncio.run(main())
 
 
-def test_explain_judges_what_a_run_would_judge(tmp_path: Path) -> None:
+def test_explain_evaluates_the_same_arguments_as_a_run(tmp_path: Path) -> None:
     (pay, _) = Till().tools()
 
     async def main() -> None:
@@ -352,18 +352,18 @@ def test_explain_judges_what_a_run_would_judge(tmp_path: Path) -> None:
             project(tmp_path, skill_policy=policy, model="offline"), tools=[pay], watch=False
         ) as runtime:
             one = runtime.catalog.current.agents["one"]
-        told, wrong = explain_call(one, pay, {"amount": "50", "tags": '["vip"]'}, tmp_path)
-        assert (told.verdict.kind, wrong) == ("deny", None)
+        explanation, problem = explain_call(one, pay, {"amount": "50", "tags": '["vip"]'}, tmp_path)
+        assert (explanation.verdict.kind, problem) == ("deny", None)
 
     asyncio.run(main())
 
 
-# --- what is told of the others
+# --- errors of the other arguments
 
 
 @BOTH
 @pytest.mark.parametrize(
-    ("locale", "told"),
+    ("locale", "lines"),
     [
         (
             "en",
@@ -383,25 +383,25 @@ def test_explain_judges_what_a_run_would_judge(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_each_field_is_told_with_problem_value_and_what_to_do(
-    tmp_path: Path, name: str, locale: str, told: list[str]
+def test_each_field_is_reported_with_problem_value_and_fix(
+    tmp_path: Path, name: str, locale: str, lines: list[str]
 ) -> None:
     model = pays(name, amount="much", tip=2)
     asyncio.run(watch(project(tmp_path), Till(), model, locale=locale))
     answered = model.requests[1].messages[-1].content
-    assert all(line in answered for line in told), answered
+    assert all(line in answered for line in lines), answered
 
 
 @pytest.mark.parametrize(
-    ("locale", "told"), [("en", "- amount: it is missing; add it: integer"), ("zh", "- amount：缺少；请补上：integer")]
+    ("locale", "line"), [("en", "- amount: it is missing; add it: integer"), ("zh", "- amount：缺少；请补上：integer")]
 )
-def test_a_missing_field_is_told_with_what_it_must_be(tmp_path: Path, locale: str, told: str) -> None:
+def test_a_missing_field_is_reported_with_its_type(tmp_path: Path, locale: str, line: str) -> None:
     model = pays("pay")
     asyncio.run(watch(project(tmp_path), Till(), model, locale=locale))
-    assert told in model.requests[1].messages[-1].content.splitlines()
+    assert line in model.requests[1].messages[-1].content.splitlines()
 
 
-def test_choices_and_ranges_are_told() -> None:
+def test_choices_and_ranges_are_reported() -> None:
     (pay, other) = Till().tools()
     with pytest.raises(ArgumentsError) as error:
         pay.bind({"amount": 1, "mode": "soon"})
@@ -411,7 +411,7 @@ def test_choices_and_ranges_are_told() -> None:
     assert str(error.value).endswith("(given: 5000); give: integer, <= 1000")
 
 
-def test_a_projects_own_template_says_it_its_own_way(tmp_path: Path) -> None:
+def test_a_project_can_replace_the_template(tmp_path: Path) -> None:
     root = project(tmp_path)
     write(
         root,
@@ -422,7 +422,7 @@ def test_a_projects_own_template_says_it_its_own_way(tmp_path: Path) -> None:
     assert model.requests[1].messages[-1].content == "pay: amount/missing/add it: integer tip/unknown/remove it"
 
 
-def test_a_template_that_knows_only_the_message_still_says_all(tmp_path: Path) -> None:
+def test_a_template_that_uses_only_the_message_still_reports_everything(tmp_path: Path) -> None:
     root = project(tmp_path)
     write(root, {"prompts/error.j2": "{{ tool }}: {{ message }}"})
     model = pays("pay", tip=1)

@@ -1,4 +1,4 @@
-"""The declared return type of a tool is checked, and the model is told what comes back."""
+"""A tool's return value is validated by its annotation, which is described to the model."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def called(root: Path, used: Tool) -> Seen:
 
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize(
-    ("annotation", "output", "said"),
+    ("annotation", "output", "problem"),
     [
         (Out, {"hits": "notalist"}, "Out: hits: Input should be a valid list"),
         (Out, {"count": 1}, "Out: hits: Field required"),
@@ -77,16 +77,16 @@ def called(root: Path, used: Tool) -> Seen:
         (Out | None, [], "Input should be a valid dictionary or instance of Out"),
     ],
 )
-def test_a_wrong_return_is_the_tools_error_and_named_as_such(
-    tmp_path: Path, annotation: Any, output: Any, said: str, sync: bool
+def test_an_invalid_return_value_is_reported_as_the_tools_error(
+    tmp_path: Path, annotation: Any, output: Any, problem: str, sync: bool
 ) -> None:
     seen = called(tmp_path, given_by(output, annotation, sync=sync))
     (finished,) = seen.finished
     assert (finished.status, seen.result.status) == ("error", "completed")
-    (told,) = seen.told
-    assert "find failed: the tool ran, but its return value is not a valid " in told
-    assert said in told
-    assert "notalist" not in told, "data that does not fit is not passed on"
+    (message,) = seen.told
+    assert "find failed: the tool ran, but its return value is not a valid " in message
+    assert problem in message
+    assert "notalist" not in message, "data that does not fit is not passed on"
 
 
 @pytest.mark.parametrize("sync", [False, True])
@@ -103,14 +103,14 @@ def test_a_wrong_return_is_the_tools_error_and_named_as_such(
         (dict[str, Any], [1], [1]),
     ],
 )
-def test_a_return_that_fits_is_given_as_the_declared_data(
+def test_a_valid_return_value_is_converted_to_the_declared_type(
     tmp_path: Path, annotation: Any, output: Any, data: Any, sync: bool
 ) -> None:
     (made,) = called(tmp_path, given_by(output, annotation, sync=sync)).result.tool_calls
     assert (made.status, made.result) == ("success", data)
 
 
-def test_the_model_is_told_the_schema(tmp_path: Path) -> None:
+def test_the_model_receives_the_schema(tmp_path: Path) -> None:
     seen = called(tmp_path, given_by(Out(hits=[]), Out))
     description = next(one.description for one in seen.requests[0].tools if one.name == "find")
     head, _, schema = description.partition(f"\n\n{MARK}")
@@ -125,7 +125,7 @@ def test_the_model_is_told_the_schema(tmp_path: Path) -> None:
     }
 
 
-def test_the_error_has_a_code_of_its_own(tmp_path: Path) -> None:
+def test_the_error_has_its_own_code(tmp_path: Path) -> None:
     (entry, _) = called(tmp_path, given_by({}, Out)).result.trace
     assert entry.error is not None
     assert entry.error.startswith("the tool ran, but its return value is not a valid Out")
@@ -137,7 +137,7 @@ def test_without_a_structure_the_description_is_the_docstring() -> None:
         assert given_by(1, annotation).definition.description == "Find something."
 
 
-def test_a_long_schema_is_checked_but_not_told() -> None:
+def test_a_long_schema_is_checked_but_not_described() -> None:
     fields = {f"field_{number}": str for number in range(MAX_DESCRIBED_SCHEMA_CHARS // 10)}
     wide = TypedDict("wide", fields)  # type: ignore[misc]  # mypy knows only literal fields
     used = given_by({}, wide)
@@ -168,7 +168,7 @@ def test_calling_a_tool_in_a_unit_test_calls_the_function_itself() -> None:
         max_leaves=6,
     )
 )
-def test_whatever_is_returned_fits_the_type_or_is_the_tools_error(output: Any) -> None:
+def test_any_return_value_matches_the_type_or_is_the_tools_error(output: Any) -> None:
     used = given_by(output, Out)
     assert used.returns is not None
     try:
