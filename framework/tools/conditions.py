@@ -27,7 +27,7 @@ Matcher = Callable[[str, str], bool | None]
 """Returns whether a text matches a pattern, or None if that is unknown."""
 WORKING_FOLDER = BaseFolder(Path())
 _SCALARS = frozenset({str, int, float, bool, type(None)})
-"""Types whose values are JSON data as they are. Their subclasses are not, such as an enumeration of strings."""
+"""Types whose values are JSON data already. Values of their subclasses, such as string enumerations, are not."""
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,

@@ -27,7 +27,7 @@ class StepDraft(Frozen):
     id: StepId = Field(validation_alias=AliasChoices("id", "step"))
     """A short word, or a number, unique in the plan."""
     description: str
-    """What the step is for; for a step without a tool: the goal to reach."""
+    """The purpose of the step; for a step without a tool: the goal to reach."""
     tool: str | None = None
     """The tool to call; none: the goal is reached by reasoning and calling tools."""
     parameters: dict[str, Any] = {}

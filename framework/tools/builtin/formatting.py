@@ -16,7 +16,7 @@ from framework.types.errors import ToolError
 _MAX_TEXT_CHARS = 200_000
 _MAX_WIDTH = 1_000
 MAX_CELLS = 200_000
-"""Maximum of rows times columns. A text of the maximum length has fewer cells; more of them would be padding."""
+"""Maximum of rows times columns. A text of the maximum length has fewer cells; the others would be padding."""
 MAX_RESULT_CHARS = 2_000_000
 """Maximum length of a result, checked before it is built: repeated names and indentation multiply a text."""
 _MAX_DEPTH = 100

@@ -23,7 +23,7 @@ _ModelT = TypeVar("_ModelT", bound=BaseModel)
 _MAX_SCHEMA_CHARS = 64 * 1024
 _MAX_SCHEMA_DEPTH = 32
 _MAX_ERRORS = 10_000
-"""Maximum number of errors converted to findings: Pydantic returns all errors at once, each with its value."""
+"""Maximum number of errors converted to findings: Pydantic always returns all errors, each with its value."""
 _MAX_EXPLAINED_WORK = 3_000
 """Maximum work for which errors are located: jsonschema-rs needs 100 times as long to locate an error as to find it."""
 _MAX_REASON_CHARS = 200

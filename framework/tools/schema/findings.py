@@ -62,7 +62,7 @@ class Finding:
 def findings_from_pydantic(
     errors: Iterable[ErrorDetails], schema: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> list[Finding]:
-    """Convert Pydantic's errors; of several for one field, such as the choices of a union, keep the first."""
+    """Convert Pydantic's errors, keeping the first error of each field, such as the first choice of a union."""
     findings: dict[str, Finding] = {}
     for error in errors:
         kind = _KINDS.get(error["type"], "type" if error["type"].endswith(("_type", "_parsing")) else "value")

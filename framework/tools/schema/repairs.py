@@ -21,7 +21,7 @@ _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?([eE][+-]?[0-9]{1,3})?")
 _BOOLEANS = {"true": True, "false": False}
 UNREADABLE: Final = object()
-"""What `read_as` returns for a text that spells out no value of the wanted types."""
+"""Returned by `parse_as` for a text that represents no value of the expected types."""
 
 
 _OMITTED: Any = object()
@@ -33,7 +33,7 @@ class RepairedArguments:
 
     arguments: dict[str, Any]
     notes: tuple[str, ...] = ()
-    """One line per repaired field, without its value, such as `limit: text taken as integer`."""
+    """One line per repaired field, without its value, such as `limit: string converted to integer`."""
 
 
 def repair_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> RepairedArguments:
@@ -73,14 +73,14 @@ class _Repairs:
         if not types or is_of_type(value, types):
             return self.repair_parts(node, value, place)
         if value is None and optional:
-            self._note(place, "null taken as left out")
+            self._note(place, "null omitted")
             return _OMITTED
         parsed = parse_as(value, types) if isinstance(value, str) else UNREADABLE
         if parsed is not UNREADABLE:
-            self._note(place, f"text taken as {type_of(parsed)}")
+            self._note(place, f"string converted to {type_of(parsed)}")
             return self.repair_parts(node, parsed, place)
         if "array" in types and self._may_be_item(node, value):
-            self._note(place, "a single value taken as a list of one")
+            self._note(place, "single value converted to array")
             return self.repair_parts(node, [value], place)
         return value
 

@@ -107,7 +107,7 @@ def test_null_for_an_optional_argument_that_must_not_be_null_is_omitted(field: d
     found, inside = repair_arguments(schema, {"a": None, "b": None}), repair_arguments(nested, {"inner": {"a": None}})
 
     assert found.arguments == ({"a": None, "b": None} if kept else {"b": None})
-    assert found.notes == (() if kept else ("a: null taken as left out",))
+    assert found.notes == (() if kept else ("a: null omitted",))
     assert inside.arguments == {"inner": {"a": None} if kept else {}}
     assert repair_arguments(schema_of(field), {"a": None}).arguments == {"a": None}, "a required one is not dropped"
 
@@ -194,9 +194,9 @@ def test_llm10_a_deeply_nested_value_is_left_to_the_validation() -> None:
 def test_notes_describe_the_repair_without_values() -> None:
     schema = schema_of({"type": "object", "properties": {"n": {"type": "array", "items": {"type": "integer"}}}})
     assert repair_arguments(schema, {"a": '{"n": "42"}'}).notes == (
-        "a: text taken as object",
-        "a.n: a single value taken as a list of one",
-        "a.n.0: text taken as integer",
+        "a: string converted to object",
+        "a.n: single value converted to array",
+        "a.n.0: string converted to integer",
     )
 
 
@@ -259,7 +259,7 @@ def test_repaired_arguments_are_used_and_reported(tmp_path: Path, name: str) -> 
     assert (till.paid[0]["amount"], till.paid[0]["tags"]) == (50, ["a"])
     (warning,) = [event for event in seen if isinstance(event, events.Warned)]
     assert warning.code == "arguments_repaired"
-    notes = ("amount: text taken as integer", "tags: a single value taken as a list of one")
+    notes = ("amount: string converted to integer", "tags: single value converted to array")
     assert warning.message == f"the arguments of {name} were repaired: {'; '.join(notes)}"
     (started,) = [event for event in seen if isinstance(event, events.ToolStarted)]
     assert started.arguments == {"amount": 50, "tags": ["a"]}
@@ -321,7 +321,7 @@ def test_a_plan_is_repaired_before_it_is_shown(tmp_path: Path) -> None:
     (proposed,) = [event for event in seen if isinstance(event, events.PlanProposed)]
     assert proposed.steps[0].parameters == {"amount": 50}
     (warning,) = [event for event in seen if isinstance(event, events.Warned)]
-    assert "step a: amount: text taken as integer" in warning.message
+    assert "step a: amount: string converted to integer" in warning.message
 
 
 def test_strictness_added_by_an_edit_applies_to_a_run_in_progress(tmp_path: Path) -> None:
