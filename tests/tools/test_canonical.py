@@ -23,6 +23,7 @@ from framework.types.errors import ConfigError
 from framework.types.plan import PlanDraft
 from framework.types.spec import Rule
 from tests.support.cases import cases
+from tests.support.file_tool_calls import FILE_TOOL_CALLS, path_spellings
 from tests.support.projects import agent, write
 
 FILES = {
@@ -31,28 +32,12 @@ FILES = {
     "public/notes.json": "{}\n",
     "plain.json": "{}\n",
 }
-CALLS: dict[str, tuple[str, dict[str, Any]]] = {
-    "read_file": ("path", {}),
-    "list_dir": ("path", {}),
-    "log_transform": ("path", {}),
-    "json_transform": ("path", {"expression": "@"}),
-    "search_files": ("root_dir", {"query": "x"}),
-    "write_file": ("path", {"content": "{}\n", "mode": "overwrite"}),
-    "edit_file": ("path", {"old": "{}", "new": "{ }"}),
-}
-"""Every built-in tool that takes a path: the argument, and what else a call needs."""
 RULES = ("private/*", "./private/*", "private//*", "*/key.json", "private/key.json", "!= public/*", "public/", "*.json")
 
 
 def project(root: Path, policy: str, **keys: str) -> Path:
     settings = {"runtime_policy": "{risk_level: critical, confirm: {from: never}}"} | keys
     return write(root, {"agents.d/one.yaml": agent("one", skill_policy=policy, **settings), **FILES})
-
-
-def spellings(base: Path, path: str) -> list[str]:
-    """Other ways to write the same path."""
-    inside = path.replace("/", "//")
-    return [f"./{path}", f".//{path}", f"././{path}", inside, path.replace("/", "/./"), f"{base}/{path}", f"{path}/."]
 
 
 async def called(root: Path, name: str, arguments: dict[str, Any], *tools: Tool) -> ToolResult:
@@ -63,23 +48,25 @@ async def called(root: Path, name: str, arguments: dict[str, Any], *tools: Tool)
 def test_every_built_in_tool_with_a_path_or_url_declares_it() -> None:
     declared = {one.name: (*one.paths, *one.urls) for one in BUILTIN_TOOLS if one.paths or one.urls}
 
-    assert declared == {name: (argument,) for name, (argument, _) in CALLS.items()} | {"http_request": ("url",)}
+    assert declared == {name: (argument,) for name, (argument, _) in FILE_TOOL_CALLS.items()} | {
+        "http_request": ("url",)
+    }
 
 
 @cases(12)
 @given(
     rule=st.sampled_from(RULES),
     path=st.sampled_from([*FILES, "private", "public/new.json"]),
-    name=st.sampled_from(sorted(CALLS)),
+    name=st.sampled_from(sorted(FILE_TOOL_CALLS)),
 )
 def test_all_spellings_of_one_file_have_one_verdict(rule: str, path: str, name: str) -> None:
-    argument, others = CALLS[name]
+    argument, others = FILE_TOOL_CALLS[name]
 
     async def statuses(root: Path) -> set[bool]:
         policy = f'{{deny: [{{tool: {name}, when: {{{argument}: "{rule}"}}}}], allow: ["*"]}}'
         models = {"scripted": ScriptedModel()}
         async with Runtime.open(project(root, policy), models=models, watch=False) as runtime:
-            written = [path, *spellings(root, path)]
+            written = [path, *path_spellings(root, path)]
             made = [await runtime.call_tool("one", name, {**others, argument: text}) for text in written]
         return {result.status == "denied" for result in made}
 

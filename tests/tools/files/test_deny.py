@@ -16,8 +16,8 @@ from framework.tools.base_folder import BaseFolder
 from framework.tools.files.safe_open import open_file
 from framework.tools.tool import Tool
 from framework.types.errors import ToolError
+from tests.support.file_tool_calls import FILE_TOOL_CALLS, path_spellings
 from tests.support.projects import agent, write
-from tests.tools.test_canonical import CALLS, spellings
 
 SECRET = "hunter2"
 FILES = {
@@ -38,13 +38,13 @@ async def called(root: Path, name: str, arguments: dict[str, Any], *tools: Tool)
         return await runtime.call_tool("one", name, arguments)
 
 
-@pytest.mark.parametrize("name", sorted(CALLS))
+@pytest.mark.parametrize("name", sorted(FILE_TOOL_CALLS))
 def test_no_built_in_tool_touches_a_denied_file(tmp_path: Path, name: str) -> None:
-    root, (argument, others) = project(tmp_path), CALLS[name]
+    root, (argument, others) = project(tmp_path), FILE_TOOL_CALLS[name]
     before = {path: (root / path).read_bytes() for path in FILES}
 
     for path in ("data/secret.json", "private/deep/key.json", "private"):
-        for written in [path, *spellings(root, path)]:
+        for written in [path, *path_spellings(root, path)]:
             result = asyncio.run(called(root, name, {**others, argument: written}))
             assert (result.status, result.metadata["rule"][:10]) == ("denied", "files.deny")
 
