@@ -14,7 +14,7 @@ from framework.engine.model_call.structured_output import answer_instruction, an
 from framework.engine.tool_call.results import record_final_answer
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.llm.tokens import message_tokens
-from framework.tools.builtin.notes import MARKS, TODO
+from framework.tools.builtin.notes import TODO, TODO_MARKS
 from framework.types.errors import LimitExceeded
 from framework.types.events import ContentReceived, Thought
 from framework.types.messages import Message, ToolDefinition
@@ -128,7 +128,7 @@ def _todo_text(run: RunContext) -> str:
     items = read_items(run.services.root.session.get(TODO))
     if all(item.status == "done" for item in items):
         return ""
-    lines = (f"{MARKS[item.status]} {one_line(item.task, _MAX_REMINDER_CHARS)}" for item in items)
+    lines = (f"{TODO_MARKS[item.status]} {one_line(item.task, _MAX_REMINDER_CHARS)}" for item in items)
     return "\n".join((f"Your to-do list (keep it up to date with {TODO}):", *lines))
 
 

@@ -41,7 +41,7 @@ _REPLACEMENTS: Mapping[str, str] = {"^": "**", "×": "*", "÷": "/", "−": "-",
 _Numbers = list[Fraction]
 
 
-def evaluate(expression: str) -> Fraction:
+def evaluate_expression(expression: str) -> Fraction:
     """Return the value of an expression.
 
     Raises:

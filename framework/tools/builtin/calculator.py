@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framework.tools.builtin.arithmetic import evaluate, to_result
+from framework.tools.builtin.arithmetic import evaluate_expression, to_result
 from framework.tools.tool import tool
 
 
@@ -18,4 +18,4 @@ def calculator(expression: str) -> int | float | str:
         expression: For example (3 + 4.5) * 2, mean([3, 5, 10]) or round(100 * 1.035 ** 10, 2). No variables, units or
             thousands separators; power is **.
     """
-    return to_result(evaluate(expression))
+    return to_result(evaluate_expression(expression))

@@ -17,7 +17,7 @@ _MAX_TEXT_CHARS = 200_000
 _MAX_WIDTH = 1_000
 MAX_CELLS = 200_000
 """Maximum of rows times columns. A text of the maximum length has fewer cells; the others would be padding."""
-MAX_RESULT_CHARS = 2_000_000
+MAX_FORMATTED_CHARS = 2_000_000
 """Maximum length of a result, checked before it is built: repeated names and indentation multiply a text."""
 _MAX_DEPTH = 100
 _INDENT = 2
@@ -169,8 +169,10 @@ def _check_layout(data: Any) -> None:
                 length += sum(map(len, value))
             if isinstance(value, dict | list):
                 inner.extend(value.values() if isinstance(value, dict) else value)
-        if length > MAX_RESULT_CHARS:
-            raise ToolError(f"the result would have more than {MAX_RESULT_CHARS} characters: format a part of the data")
+        if length > MAX_FORMATTED_CHARS:
+            raise ToolError(
+                f"the result would have more than {MAX_FORMATTED_CHARS} characters: format a part of the data"
+            )
         level, depth = inner, depth + 1
 
 

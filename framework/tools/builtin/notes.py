@@ -14,7 +14,7 @@ from framework.types.todo import TodoItem, TodoStatus, merge_items, read_items
 TODO = "todo"
 """Session key of the to-do list."""
 MAX_TODO_ITEMS = 50
-MARKS = {"open": "[ ]", "doing": "[>]", "done": "[x]"}
+TODO_MARKS = {"open": "[ ]", "doing": "[>]", "done": "[x]"}
 
 
 class Item(BaseModel):
@@ -75,4 +75,4 @@ def todo(items: list[Item] | None = None, *, context: ToolContext) -> str:
         changed = merge_items(read_items(context.session.get(TODO)), new, datetime.now(UTC))
         context.session.set(TODO, [item.model_dump(mode="json") for item in changed])
     current = read_items(context.session.get(TODO))
-    return "\n".join(f"{MARKS[item.status]} {item.task}" for item in current) or "(nothing to do)"
+    return "\n".join(f"{TODO_MARKS[item.status]} {item.task}" for item in current) or "(nothing to do)"

@@ -24,7 +24,7 @@ from framework.tools.http.network import (
     resolve_host,
     split_host_port,
 )
-from framework.tools.http.urls import UrlRefused, WebUrl, parse_canonical_url, parse_url, refuse_ambiguous_path
+from framework.tools.http.urls import UrlRefused, WebUrl, parse_canonical_url, parse_http_url, refuse_ambiguous_path
 from framework.types.http import HttpLimits, Method
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class HttpClient:
         Raises:
             UrlRefused: the URL is not a plain http(s) URL.
         """
-        url = parse_url(server) if isinstance(server, str) else server
+        url = parse_http_url(server) if isinstance(server, str) else server
         server_only = (f"{url.url_host}:{url.port}",)
         methods: tuple[Method, ...] = ("GET", "POST")
         return cls(HttpLimits(domains=server_only, methods=methods, private_networks=_EVERYWHERE, timeout=timeout))
@@ -241,7 +241,7 @@ def _redirect_target(url: WebUrl, location: str) -> WebUrl:
     scheme, mark, rest = urljoin(str(url), location).partition("://")
     host, slash, path = rest.partition("/")
     try:
-        target = parse_url(scheme.lower() + mark + host.lower() + slash + path)
+        target = parse_http_url(scheme.lower() + mark + host.lower() + slash + path)
         refuse_ambiguous_path(target)
     except UrlRefused as error:
         raise HttpRefused(f"{url.host} redirects to a URL that is not allowed: {error.message}") from None

@@ -59,7 +59,7 @@ class WebUrl:
         return self.origin + self.target
 
 
-def parse_url(text: str) -> WebUrl:
+def parse_http_url(text: str) -> WebUrl:
     """Parse a URL.
 
     Raises:
@@ -89,12 +89,12 @@ def parse_url(text: str) -> WebUrl:
 
 
 def parse_canonical_url(text: str) -> WebUrl:
-    """Parse a URL like `parse_url`, but accept only its canonical spelling, because policy rules match it as text.
+    """Parse a URL like `parse_http_url`, but accept only its canonical spelling, because policy rules match it as text.
 
     Raises:
         UrlRefused: the URL is not valid, or clients would rewrite it; the message then names the canonical spelling.
     """
-    url = parse_url(text)
+    url = parse_http_url(text)
     plain = text.partition("#")[0]
     path = url.target.partition("?")[0]
     if _DOTS.search(path) or _NONCANONICAL_ESCAPE.search(url.target):

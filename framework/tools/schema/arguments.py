@@ -110,8 +110,8 @@ class SchemaArguments:
 
     def with_defaults(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         properties = self.schema["properties"].items()
-        given = {name: spec["default"] for name, spec in properties if isinstance(spec, dict) and "default" in spec}
-        return given | dict(arguments)
+        defaults = {name: spec["default"] for name, spec in properties if isinstance(spec, dict) and "default" in spec}
+        return defaults | dict(arguments)
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         text = _json(arguments)

@@ -55,8 +55,8 @@ class Finding:
         return f"add it{expectation}" if self.kind == "missing" else f"give{expectation}" if expectation else ""
 
     def __str__(self) -> str:
-        given = "" if self.value is None else f" (given: {self.value})"
-        return f"{self.field}: {self.problem}{given}" + (f"; {self.fix}" if self.fix else "")
+        value_note = "" if self.value is None else f" (given: {self.value})"
+        return f"{self.field}: {self.problem}{value_note}" + (f"; {self.fix}" if self.fix else "")
 
 
 def findings_from_pydantic(

@@ -91,8 +91,8 @@ class _Repairs:
         types = type_names(self._schema.branches(self._schema.child(node, [value], 0)))
         return is_of_type(value, types) or (isinstance(value, str) and parse_as(value, types) is not UNREADABLE)
 
-    def _note(self, place: tuple[str | int, ...], done: str) -> None:
-        self.notes.append(f"{'.'.join(str(part) for part in place)}: {done}")
+    def _note(self, place: tuple[str | int, ...], description: str) -> None:
+        self.notes.append(f"{'.'.join(str(part) for part in place)}: {description}")
 
 
 def parse_as(text: str, types: set[str]) -> Any:

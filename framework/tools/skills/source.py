@@ -18,7 +18,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from framework.tools.http.client import HttpClient
 from framework.tools.http.network import HttpFailed
-from framework.tools.http.urls import UrlRefused, WebUrl, parse_url
+from framework.tools.http.urls import UrlRefused, WebUrl, parse_http_url
 from framework.tools.skills.format import parse_listing, parse_result
 from framework.tools.tool import Tool, ToolContext
 from framework.tools.tool_source import OnChange, RemoteCall, external_tool
@@ -180,7 +180,7 @@ def _merge(declared: Skill, known: Skill | None) -> Skill:
 
 def _base(url: str) -> WebUrl:
     try:
-        base = parse_url(url.rstrip("/"))
+        base = parse_http_url(url.rstrip("/"))
     except UrlRefused as error:
         raise ConfigError(error.message) from None
     if "?" in base.target:

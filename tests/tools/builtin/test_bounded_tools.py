@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.tools.builtin.formatting import MAX_CELLS, MAX_RESULT_CHARS, format_text
+from framework.tools.builtin.formatting import MAX_CELLS, MAX_FORMATTED_CHARS, format_text
 from framework.tools.builtin.search import search_files
 from framework.tools.builtin.writing import edit_file
 from framework.tools.tool import ToolContext
@@ -95,7 +95,7 @@ def test_formatted_text_never_exceeds_its_limit(rows: list[list[str]], style: st
         formatted = format_text(json.dumps(rows), style)
     except ToolError:
         return
-    assert len(formatted) <= max(MAX_RESULT_CHARS, 3 * MAX_CELLS)
+    assert len(formatted) <= max(MAX_FORMATTED_CHARS, 3 * MAX_CELLS)
 
 
 def test_a_hint_about_a_similar_line_takes_linear_time(tmp_path: Path) -> None:

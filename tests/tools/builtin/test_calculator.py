@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.tools.builtin import BUILTIN_TOOLS
-from framework.tools.builtin.arithmetic import evaluate
+from framework.tools.builtin.arithmetic import evaluate_expression
 from framework.tools.builtin.calculator import calculator
 from framework.types.errors import ToolError
 from tests.support.cases import cases
@@ -242,7 +242,7 @@ CALCULATIONS = st.recursive(
 def test_agrees_with_fraction_arithmetic(calculation: Calculation) -> None:
     expression, value = calculation
 
-    assert evaluate(expression) == value
+    assert evaluate_expression(expression) == value
 
 
 @cases(100)

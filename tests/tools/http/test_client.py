@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from framework.tools.http.addresses import ALWAYS_REFUSED, is_allowed_address
 from framework.tools.http.client import HttpClient, HttpReply
 from framework.tools.http.network import HttpFailed, HttpRefused, Resolver
-from framework.tools.http.urls import UrlRefused, WebUrl, parse_canonical_url, parse_url
+from framework.tools.http.urls import UrlRefused, WebUrl, parse_canonical_url, parse_http_url
 from framework.types.errors import ToolError
 from framework.types.http import HttpLimits
 from tests.support.cases import cases
@@ -482,19 +482,19 @@ def test_asi03_a_cookie_set_by_one_answer_is_not_sent_with_the_next() -> None:
 )  # fmt: skip
 def test_asi02_a_url_that_could_be_read_as_another_host_is_rejected(url: str) -> None:
     with pytest.raises(UrlRefused) as refused:
-        parse_url(url)
+        parse_http_url(url)
     assert refused.value.message.isprintable()
 
 
 def test_asi02_a_user_in_a_url_is_named_as_the_problem() -> None:
     with pytest.raises(UrlRefused, match="has a user before its host"):
-        parse_url("http://good.example@evil.example/")
+        parse_http_url("http://good.example@evil.example/")
 
 
 def test_asi02_a_fragment_is_not_part_of_the_host() -> None:
-    assert parse_url("http://good.example#@evil.example/") == WebUrl("http", "good.example", 80, "/")
-    assert parse_url("http://good.example?@evil.example/").host == "good.example"
-    assert parse_url("http://good.example/@evil.example/").host == "good.example"
+    assert parse_http_url("http://good.example#@evil.example/") == WebUrl("http", "good.example", 80, "/")
+    assert parse_http_url("http://good.example?@evil.example/").host == "good.example"
+    assert parse_http_url("http://good.example/@evil.example/").host == "good.example"
 
 
 @pytest.mark.parametrize(
@@ -575,7 +575,7 @@ URL_PARTS = st.sampled_from(
 @cases(500)
 def test_asi02_an_accepted_url_is_read_alike_by_every_parser(text: str) -> None:
     try:
-        url = parse_url(text)
+        url = parse_http_url(text)
     except UrlRefused:
         return
     split, theirs = urlsplit(text), httpx2.URL(text)
@@ -583,7 +583,7 @@ def test_asi02_an_accepted_url_is_read_alike_by_every_parser(text: str) -> None:
     assert ip_address(theirs.host) == ip_address(url.host) if "[" in text else theirs.host == url.host
     assert (split.username, split.scheme, theirs.scheme) == (None, url.scheme, url.scheme)
     assert (split.port or url.port, theirs.port or url.port) == (url.port, url.port)
-    assert parse_url(str(url)) == url
+    assert parse_http_url(str(url)) == url
 
 
 @pytest.mark.hostile(25)
