@@ -38,7 +38,7 @@ def server(tmp_path: Path) -> Iterator[Served]:
     """A server that has seen two edits."""
     write(tmp_path, {ONE: one(description="v1")})
     with served(tmp_path) as found:
-        with found.listening() as events:
+        with found.event_stream() as events:
             write(tmp_path, {ONE: one(description="v2", runtime_policy="{max_steps: 3}")})
             next(events)
             write(tmp_path, {"agents.d/two.yaml": agent("two", model="offline")})
@@ -67,7 +67,7 @@ def test_history_is_a_table_with_the_live_generation_marked(server: Served, tmp_
 
 
 def test_event_and_history_agree_about_an_edit_that_cannot_be_used(server: Served, tmp_path: Path) -> None:
-    with server.listening() as events:
+    with server.event_stream() as events:
         write(tmp_path, {ONE: one(description="v3", max_stepz="1")})
         event = next(events)
     assert (event["event"], event["generation"]) == ("config_rejected", 4)

@@ -1,4 +1,4 @@
-"""Who may ask a server: by a key, or from this machine; and what nobody is told."""
+"""Access control of the server, and the redaction of secrets."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def no_keys() -> tuple[SecretStr, ...]:
         ("127.0.0.1", {"host": "localhost", "sec-fetch-site": "none"}),
     ],
 )
-def test_without_keys_programs_of_this_machine_may_ask(client: str, headers: dict[str, str]) -> None:
+def test_without_keys_local_programs_have_access(client: str, headers: dict[str, str]) -> None:
     access_check(no_keys)(headers, client)
 
 
@@ -86,13 +86,13 @@ def test_without_keys_programs_of_this_machine_may_ask(client: str, headers: dic
         ("127.0.0.1", {"host": "127.0.0.1:8321", "origin": "null"}, "pages of other sites"),
     ],
 )
-def test_without_keys_nobody_else_may_ask(client: str | None, headers: dict[str, str], message: str) -> None:
+def test_without_keys_other_clients_are_refused(client: str | None, headers: dict[str, str], message: str) -> None:
     with pytest.raises(AccessDenied, match=message):
         access_check(no_keys)(headers, client)
 
 
 @pytest.mark.parametrize("authorization", [f"Bearer {KEY}", f"bearer {OTHER}", f"Bearer  {KEY} "])
-def test_with_keys_whoever_shows_one_may_ask_from_anywhere(authorization: str) -> None:
+def test_with_a_key_access_is_possible_from_anywhere(authorization: str) -> None:
     admit = access_check(lambda: (SecretStr(KEY), SecretStr(OTHER)))
     admit({"authorization": authorization, "host": "agents.example.com"}, "192.0.2.1")
 
@@ -101,20 +101,20 @@ def test_with_keys_whoever_shows_one_may_ask_from_anywhere(authorization: str) -
     "authorization",
     ["", "Bearer", "Bearer ", KEY, f"Basic {KEY}", f"Bearer {KEY[:-1]}", f"Bearer {KEY}x", "Bearer \udcff", "Bearer é"],
 )
-def test_with_keys_nobody_else_may_not_even_from_here(authorization: str) -> None:
+def test_with_keys_set_requests_without_one_are_refused_even_locally(authorization: str) -> None:
     with pytest.raises(Unauthenticated):
         access_check(lambda: (SecretStr(KEY),))({"authorization": authorization, "host": "localhost"}, "127.0.0.1")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.1.2.3"])
-def test_loopback_is_known(host: str) -> None:
+def test_loopback_addresses_are_recognized(host: str) -> None:
     assert is_loopback(host)
 
 
 @pytest.mark.parametrize(
     "host", ["0.0.0.0", "::", "192.0.2.1", "example.com", "localhost.example.com", "127.0.0.1.nip.io"]
 )
-def test_what_is_not_loopback_is_known(host: str) -> None:
+def test_other_addresses_are_not_loopback(host: str) -> None:
     assert not is_loopback(host)
 
 
@@ -123,9 +123,11 @@ def test_what_is_not_loopback_is_known(host: str) -> None:
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server that others could reach, and that wants a key."""
-    bad, told = f"name: [  # {SECRET}\n", agent("told", model="offline", description=f"Has {SECRET}.")
-    root = write(tmp_path_factory.mktemp("locked"), {**ONE, "agents.d/bad.yaml": bad, "agents.d/told.yaml": told})
+    """A server that other machines can reach, and that requires a key."""
+    bad, secretive = f"name: [  # {SECRET}\n", agent("secretive", model="offline", description=f"Has {SECRET}.")
+    root = write(
+        tmp_path_factory.mktemp("locked"), {**ONE, "agents.d/bad.yaml": bad, "agents.d/secretive.yaml": secretive}
+    )
     environment = {"AGENTSD_SERVER__API_KEYS": f'["{KEY}", "{OTHER}"]'}
     with served(root, "--host", "0.0.0.0", key=KEY, environment=environment) as found:
         yield found
@@ -133,7 +135,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 @pytest.mark.parametrize("authorization", [None, f"Bearer {KEY}x", f"Basic {KEY}"])
-def test_every_route_wants_a_key(locked: Served, method: str, path: str, authorization: str | None) -> None:
+def test_every_route_requires_a_key(locked: Served, method: str, path: str, authorization: str | None) -> None:
     headers = {"authorization": authorization} if authorization else {}
     response = httpx2.request(method, locked.url + path, headers=headers, timeout=PATIENCE, trust_env=False)
     assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
@@ -141,7 +143,7 @@ def test_every_route_wants_a_key(locked: Served, method: str, path: str, authori
     assert locked.get("/agent/config")["generation"] == 1
 
 
-def test_what_load_balancers_ask_needs_no_key_and_says_no_more_than_they_need(locked: Served) -> None:
+def test_health_and_readiness_need_no_key_and_reveal_no_details(locked: Served) -> None:
     for path in ("/health", "/ready"):
         response = httpx2.get(locked.url + path, timeout=PATIENCE, trust_env=False)
         assert response.status_code == 200
@@ -149,24 +151,24 @@ def test_what_load_balancers_ask_needs_no_key_and_says_no_more_than_they_need(lo
     assert locked.get("/ready")["problems"][0]["path"] == "agents.d/bad.yaml"
 
 
-def test_no_answer_holds_a_secret(locked: Served) -> None:
+def test_no_response_contains_a_secret(locked: Served) -> None:
     for method, path in ROUTES:
         if path != "/agent/events":
-            text = locked.ask(method, path).text
+            text = locked.request(method, path).text
             assert not any(secret in text for secret in (KEY, OTHER, SECRET)), path
     assert locked.get("/agent/agents")["agents"][1]["description"] == "Has ***."
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_a_page_of_another_site_gets_nothing_from_a_server_without_keys(still: Served, method: str, path: str) -> None:
+def test_pages_of_other_sites_are_refused_without_keys(still: Served, method: str, path: str) -> None:
     for headers in (
         {"host": "evil.example.com"},
         {"origin": "http://evil.example.com"},
         {"sec-fetch-site": "cross-site"},
     ):
-        response = still.ask(method, path, headers=headers)
+        response = still.request(method, path, headers=headers)
         assert (response.status_code, response.json()["error"]["code"]) == (403, "access_denied")
-    response = still.ask("GET", "/ready", headers={"host": "evil.example.com"})
+    response = still.request("GET", "/ready", headers={"host": "evil.example.com"})
     assert (response.status_code, response.json()["problems"]) == (200, [])
 
 
@@ -178,21 +180,21 @@ def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield found
 
 
-def test_who_comes_by_way_of_a_proxy_of_this_machine_is_not_from_here(still: Served) -> None:
-    assert still.ask("GET", "/agent/config", headers={"x-forwarded-for": "192.0.2.1"}).status_code == 403
+def test_a_client_behind_a_local_proxy_is_not_local(still: Served) -> None:
+    assert still.request("GET", "/agent/config", headers={"x-forwarded-for": "192.0.2.1"}).status_code == 403
     spoofed = {"x-forwarded-for": "127.0.0.1, 192.0.2.1"}
-    assert still.ask("GET", "/agent/config", headers=spoofed).status_code == 403
+    assert still.request("GET", "/agent/config", headers=spoofed).status_code == 403
 
 
-def test_a_key_that_is_taken_away_counts_no_more_for_streams_neither(tmp_path: Path) -> None:
+def test_a_removed_key_is_rejected_and_its_streams_end(tmp_path: Path) -> None:
     def settings(key: str) -> str:
         return f"server: {{api_keys: ['{key}']}}\n"
 
     write(tmp_path, {**ONE, "agentsd.yaml": settings(KEY)})
-    with served(tmp_path, key=KEY) as server, server.listening() as events:
+    with served(tmp_path, key=KEY) as server, server.event_stream() as events:
         write(tmp_path, {"agentsd.yaml": settings(OTHER)})
-        assert list(events) == [], "the stream ends instead of telling"
-        assert server.ask("GET", "/agent/config").status_code == 401
+        assert list(events) == [], "the stream ends without the event"
+        assert server.request("GET", "/agent/config").status_code == 401
         server.key = OTHER
         changes = server.get("/agent/config/history")["generations"][0]["changes"]
         assert [(change["key"], change["effect"]) for change in changes] == [("server.api_keys", "widens")]
@@ -200,24 +202,24 @@ def test_a_key_that_is_taken_away_counts_no_more_for_streams_neither(tmp_path: P
         assert OTHER not in str(changes)
         write(tmp_path, {"agentsd.yaml": "server: {api_keys: [short]}\n"})
         server.key = KEY
-        assert server.ask("GET", "/agent/config").status_code == 401, "a file that cannot be used opens nothing"
+        assert server.request("GET", "/agent/config").status_code == 401, "an invalid file grants no access"
 
 
-def test_a_server_that_others_reach_and_that_loses_its_keys_answers_nobody_but_this_machine(tmp_path: Path) -> None:
+def test_a_reachable_server_that_loses_its_keys_accepts_only_local_requests(tmp_path: Path) -> None:
     write(tmp_path, {**ONE, "agentsd.yaml": f"server: {{api_keys: ['{KEY}']}}\n"})
     with served(tmp_path, "--host", "0.0.0.0", key=KEY) as server:
-        with server.listening() as events:
+        with server.event_stream() as events:
             write(tmp_path, {"agentsd.yaml": "server: {api_keys: []}\n"})
             next(events)
         server.key = None
         assert server.get("/agent/config")["generation"] == 2
-        assert server.ask("GET", "/agent/config", headers={"x-forwarded-for": "192.0.2.1"}).status_code == 403
+        assert server.request("GET", "/agent/config", headers={"x-forwarded-for": "192.0.2.1"}).status_code == 403
 
 
 @pytest.mark.parametrize(
     "keys", ["[hunter2]", "['']", "['${NOT_THERE:-}']", "['hunter2 hunter2 hunter2']", "['hunter2-ключ-ключ']", "[1]"]
 )
-def test_a_key_that_is_none_is_refused_and_not_shown(tmp_path: Path, keys: str) -> None:
+def test_an_invalid_key_is_rejected_and_not_shown(tmp_path: Path, keys: str) -> None:
     write(tmp_path, {"agentsd.yaml": f"server: {{api_keys: {keys}}}\n"})
     with pytest.raises(ConfigError) as caught:
         Settings.load(tmp_path)
@@ -226,7 +228,7 @@ def test_a_key_that_is_none_is_refused_and_not_shown(tmp_path: Path, keys: str) 
 
 
 @pytest.mark.parametrize("keys", [f'["{KEY}"', f'"{KEY}"', KEY, f'{{"a": "{KEY}"}}', '["short-secret"]'])
-def test_a_variable_that_holds_no_keys_is_refused_and_not_shown(
+def test_a_variable_without_valid_keys_is_rejected_and_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: str
 ) -> None:
     monkeypatch.setenv("AGENTSD_SERVER__API_KEYS", keys)
@@ -239,7 +241,7 @@ def test_a_variable_that_holds_no_keys_is_refused_and_not_shown(
 # --- the parts
 
 
-def test_values_under_the_names_of_secrets_are_masked() -> None:
+def test_values_of_keys_named_like_secrets_are_masked() -> None:
     (change,) = redact_changes([Change(agent="a", key="metadata.api_key", before="x", after="y", effect="neutral")])
     assert (change.before, change.after) == ("***", "***")
     (change,) = redact_changes([Change(agent="a", key="inputs.password.default", after="hunter2", effect="neutral")])
@@ -248,7 +250,7 @@ def test_values_under_the_names_of_secrets_are_masked() -> None:
     assert change.after == "Bearer ***"
 
 
-def test_a_feed_keeps_the_last_events_and_lets_everybody_go_when_it_closes() -> None:
+def test_a_feed_keeps_the_last_events_and_ends_streams_when_it_closes() -> None:
     async def main() -> None:
         feed = ConfigFeed()
         waiting = asyncio.create_task(feed.wait_after(0))
@@ -282,11 +284,11 @@ def test_a_feed_keeps_the_last_events_and_lets_everybody_go_when_it_closes() -> 
         ("agents.example.com", "http://agents.example.com:80"),
     ],
 )
-def test_the_url_for_this_machine_is_known(host: str, url: str) -> None:
+def test_the_server_url_works_on_this_machine(host: str, url: str) -> None:
     assert server_url(host, 80) == url
 
 
-def test_an_address_is_taken_once_and_let_go() -> None:
+def test_an_address_is_bound_once_and_released() -> None:
     with bind_socket(ServerSettings(port=0)) as bound:
         port = bound.getsockname()[1]
         with pytest.raises(CannotListen, match="is in use"), bind_socket(ServerSettings(port=port)):
@@ -296,7 +298,7 @@ def test_an_address_is_taken_once_and_let_go() -> None:
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "a" * 200, "256.1.1.1", "192.0.2.1", "..", "é.invalid"])
-def test_an_address_that_is_none_of_this_machine_is_told(host: str) -> None:
+def test_an_address_of_another_machine_is_reported(host: str) -> None:
     with (
         pytest.raises((ConfigError, CannotListen)) as caught,
         bind_socket(ServerSettings(host=host, api_keys=(SecretStr(KEY),))),
@@ -306,7 +308,7 @@ def test_an_address_that_is_none_of_this_machine_is_told(host: str) -> None:
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="there is no IPv6 here")
-def test_others_may_reach_it_once_keys_are_set() -> None:
+def test_other_machines_may_connect_once_keys_are_set() -> None:
     for host in ("0.0.0.0", "::"):
         with pytest.raises(ConfigError, match=r"set server\.api_keys"), bind_socket(ServerSettings(host=host, port=0)):
             pass

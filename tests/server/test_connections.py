@@ -49,7 +49,7 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def test_half_open_connections_do_not_keep_health_from_being_answered(server: Served) -> None:
+def test_half_open_connections_do_not_block_health(server: Served) -> None:
     with ExitStack() as stack:
         for number in range(2 * FILES):
             half_open(stack, server.port, f"127.0.0.{number % 200 + 1}")
@@ -57,17 +57,17 @@ def test_half_open_connections_do_not_keep_health_from_being_answered(server: Se
                 assert server.get("/health") == {"status": "ok"}
         assert server.get("/health") == {"status": "ok"}
     assert server.stop() == 0
-    assert len(server.said) < 5, server.said[:20]
+    assert len(server.output) < 5, server.output[:20]
 
 
-def test_a_request_that_does_not_arrive_in_time_loses_its_connection(server: Served) -> None:
+def test_an_incomplete_request_times_out(server: Served) -> None:
     with ExitStack() as stack:
         assert is_closed(half_open(stack, server.port))
         silent = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), PATIENCE))
         assert is_closed(silent)
 
 
-def test_a_body_that_does_not_arrive_in_time_loses_its_connection(server: Served) -> None:
+def test_an_incomplete_body_times_out(server: Served) -> None:
     with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
         connection.sendall(
             b"POST /agent/config/rollback HTTP/1.1\r\nHost: 127.0.0.1\r\ncontent-type: application/json\r\n"
@@ -76,7 +76,7 @@ def test_a_body_that_does_not_arrive_in_time_loses_its_connection(server: Served
         assert is_closed(connection)
 
 
-def test_a_client_that_reads_no_answers_loses_its_connection(server: Served) -> None:
+def test_a_client_that_does_not_read_times_out(server: Served) -> None:
     """Without a deadline its request is in progress for ever, so that nothing replaces the connection."""
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -88,7 +88,7 @@ def test_a_client_that_reads_no_answers_loses_its_connection(server: Served) -> 
     assert server.get("/health") == {"status": "ok"}
 
 
-def test_one_address_cannot_take_the_connections_of_another(server: Served) -> None:
+def test_one_address_cannot_exhaust_the_connections_of_others(server: Served) -> None:
     with ExitStack() as stack:
         other = half_open(stack, server.port, "127.0.0.2")
         first = half_open(stack, server.port)
@@ -114,14 +114,14 @@ def test_addresses_of_one_ipv6_network_share_their_limit(one: str, other: str, i
     assert (client_key(one) == client_key(other)) == is_same
 
 
-def test_where_every_connection_is_busy_a_new_one_gets_503(tmp_path: Path) -> None:
+def test_a_new_connection_gets_503_if_all_are_busy(tmp_path: Path) -> None:
     write(tmp_path, {**ONE, "agentsd.yaml": "server: {max_connections: 2}\n"})
-    with served(tmp_path) as server, server.listening(), server.listening():
-        answered = server.ask("GET", "/health")
+    with served(tmp_path) as server, server.event_stream(), server.event_stream():
+        answered = server.request("GET", "/health")
         assert (answered.status_code, answered.json()["error"]["code"]) == (503, "too_many_connections")
 
 
-def test_a_connection_that_is_kept_alive_serves_many_requests(server: Served) -> None:
+def test_a_keep_alive_connection_serves_many_requests(server: Served) -> None:
     with httpx2.Client(base_url=server.url, trust_env=False) as client:
         assert [client.get("/health").status_code for _ in range(50)] == [200] * 50
 
@@ -141,7 +141,7 @@ def test_the_limit_of_open_files_lowers_the_number_of_connections() -> None:
     assert (limits.total, limits.per_address) == (FILES - 256, FILES - 256)
 
 
-def test_a_lack_of_open_files_is_reported_once_and_passes(server: Served) -> None:
+def test_a_lack_of_open_files_is_logged_once_and_recovers(server: Served) -> None:
     open_now = len([*Path(f"/proc/{server.process.pid}/fd").iterdir()])
     with ExitStack() as stack:
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (open_now + 5, FILES))
@@ -150,5 +150,5 @@ def test_a_lack_of_open_files_is_reported_once_and_passes(server: Served) -> Non
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (FILES, FILES))
     assert server.get("/health") == {"status": "ok"}
     assert server.stop() == 0
-    told = [line for line in server.said if "cannot accept connections: Too many open files" in line]
-    assert (len(told), len(server.said) < 20) == (1, True), server.said
+    logged = [line for line in server.output if "cannot accept connections: Too many open files" in line]
+    assert (len(logged), len(server.output) < 20) == (1, True), server.output

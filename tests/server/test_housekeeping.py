@@ -1,4 +1,4 @@
-"""A server looks after the runs in its store, whoever began them."""
+"""Housekeeping of the runs in the store of a server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from framework import tool
 
 @tool(risk="low", idempotent=True)
 async def hello() -> str:
-    """Say hello. Ends when whoever it calls hangs up."""
+    """Say hello. Ends when the other side closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(Path("port").read_text()))
     try:
         await reader.read()
@@ -45,7 +45,7 @@ from framework import tool
 
 @tool(risk="low", idempotent=True)
 def hello() -> str:
-    """Say hello, in a thread that nothing can end. Ends when whoever it calls hangs up."""
+    """Say hello in a thread, which cannot be cancelled. Ends when the other side closes the connection."""
     with socket.create_connection(("127.0.0.1", int(Path("port").read_text()))) as connection:
         connection.recv(1)
     return "hello"
@@ -65,7 +65,7 @@ async def left_behind(root: Path, gate: socket.socket, plugin: str = TOOL) -> No
 
 
 async def only_run(root: Path, until: str) -> RunState:
-    """The one run on record, once it has this status."""
+    """Return the only stored run, once it has this status."""
     store = await open_store(STORE, root)
     try:
         async with asyncio.timeout(PATIENCE):
@@ -76,9 +76,7 @@ async def only_run(root: Path, until: str) -> RunState:
         await store.close()
 
 
-def test_a_run_that_another_process_has_left_is_resumed_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_orphaned_run_is_resumed_automatically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     async def main() -> None:
@@ -90,13 +88,13 @@ def test_a_run_that_another_process_has_left_is_resumed_by_itself(
                 run = await only_run(tmp_path, "completed")
                 assert run.tool_calls == 1
                 assert server.stop() == 0
-            assert any(f"resumed orphaned runs: {run.run_id}" in line for line in server.said)
+            assert any(f"resumed orphaned runs: {run.run_id}" in line for line in server.output)
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize(("number", "plugin"), [(signal.SIGTERM, TOOL), (signal.SIGINT, BLOCKING)])
-def test_a_signal_leaves_runs_under_way_to_the_next_process_and_lets_listeners_go(
+def test_a_signal_leaves_runs_in_progress_to_the_next_process_and_ends_streams(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, plugin: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -104,13 +102,13 @@ def test_a_signal_leaves_runs_under_way_to_the_next_process_and_lets_listeners_g
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as gate:
             await left_behind(tmp_path, gate, plugin)
-            with served(tmp_path) as server, server.listening() as events:
-                connection, _ = await asyncio.to_thread(gate.accept)  # the call goes on until long after the signal
+            with served(tmp_path) as server, server.event_stream() as events:
+                connection, _ = await asyncio.to_thread(gate.accept)  # the call continues until long after the signal
                 assert server.stop(number) == 0
                 assert list(events) == []
                 assert connection.recv(1) == b"", "the call has ended with the process"
                 connection.close()
-            assert not any("Traceback" in line or "ERROR" in line for line in server.said)
+            assert not any("Traceback" in line or "ERROR" in line for line in server.output)
             await only_run(tmp_path, "running")
             with served(tmp_path) as server:
                 connection, _ = await asyncio.to_thread(gate.accept)

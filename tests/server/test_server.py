@@ -63,31 +63,31 @@ def server(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server whose files nobody edits, for all tests."""
+    """A server for all tests that do not edit files."""
     root = write(tmp_path_factory.mktemp("still"), {ONE: one(description="v1")})
     with served(root) as found:
         yield found
 
 
 def edit(server: Served, root: Path, text: str) -> dict[str, Any]:
-    """Save the agent's file; returns what the server told of it."""
-    with server.listening() as events:
+    """Save the agent's file, and return the event of the server."""
+    with server.event_stream() as events:
         write(root, {ONE: text})
         return next(events)
 
 
-def test_it_says_in_one_line_where_it_is_and_what_is_live(still: Served) -> None:
+def test_the_first_line_contains_the_url_and_the_live_agents(still: Served) -> None:
     assert still.line == f"agentsd serves 1 agent at {still.url} (generation 1; Ctrl-C ends it)"
     assert still.get("/health") == {"status": "ok"}
     live = still.get("/agent/config")
     assert (live["generation"], live["agents"], live["problems"], live["held"]) == (1, ["one"], [], False)
     assert (live["trigger"], len(live["digest"])) == ("startup", 16)
-    assert [still.ask("HEAD", path).status_code for path in ("/health", "/ready")] == [200, 200]
+    assert [still.request("HEAD", path).status_code for path in ("/health", "/ready")] == [200, 200]
     (listed,) = still.get("/agent/agents")["agents"]
     assert (listed["name"], listed["description"], listed["model"]) == ("one", "v1", "offline")
 
 
-def test_the_history_grows_with_each_edit_that_goes_live(server: Served, tmp_path: Path) -> None:
+def test_each_published_edit_is_added_to_the_history(server: Served, tmp_path: Path) -> None:
     edit(server, tmp_path, one(description="v2"))
     edit(server, tmp_path, one(description="v2", runtime_policy="{max_steps: 3}"))
     kept = server.get("/agent/config/history")["generations"]
@@ -106,12 +106,10 @@ def test_the_history_grows_with_each_edit_that_goes_live(server: Served, tmp_pat
     }
 
 
-def test_a_rollback_makes_the_old_generation_live_and_holds_until_a_file_changes(
-    server: Served, tmp_path: Path
-) -> None:
+def test_a_rollback_publishes_the_old_generation_until_a_file_changes(server: Served, tmp_path: Path) -> None:
     first = server.get("/agent/config")
     edit(server, tmp_path, one(description="v2"))
-    with server.listening() as events:
+    with server.event_stream() as events:
         live = server.post("/agent/config/rollback", {"generation": 1})
         assert next(events)["generation"] == 3
     assert (live["generation"], live["digest"], live["trigger"], live["held"]) == (
@@ -129,31 +127,31 @@ def test_a_rollback_makes_the_old_generation_live_and_holds_until_a_file_changes
     assert server.get("/agent/agents")["agents"][0]["description"] == "v3"
 
 
-def test_a_generation_that_is_not_kept_is_404_with_those_that_are(still: Served) -> None:
-    response = still.ask("POST", "/agent/config/rollback", json={"generation": 9})
+def test_an_unknown_generation_is_404_with_the_available_ones(still: Served) -> None:
+    response = still.request("POST", "/agent/config/rollback", json={"generation": 9})
     assert response.status_code == 404
     assert response.json() == {
         "error": {"code": "generation_not_found", "message": "generation 9 is not in the history; available: 1"}
     }
 
 
-def test_a_generation_whose_plugins_cannot_be_set_up_again_is_409_and_nothing_changes(tmp_path: Path) -> None:
+def test_a_rollback_whose_plugin_setup_fails_is_409_and_changes_nothing(tmp_path: Path) -> None:
     fails = "\n\nasync def setup(context):\n    from pathlib import Path\n    Path('once').rename('gone')\n"
     write(tmp_path, {ONE: one(description="v1"), "plugins/say.py": PLUGIN + fails, "once": ""})
     with served(tmp_path) as server:
-        with server.listening() as events:
+        with server.event_stream() as events:
             write(tmp_path, {"plugins/say.py": PLUGIN})
             assert next(events)["event"] == "config_reloaded"
-        response = server.ask("POST", "/agent/config/rollback", json={"generation": 1})
+        response = server.request("POST", "/agent/config/rollback", json={"generation": 1})
         assert response.status_code == 409
         error = response.json()["error"]
         assert (error["code"], error["problems"][0]["path"]) == ("not_usable", "plugins/say.py")
         assert server.get("/agent/config")["generation"] == 2
 
 
-def test_check_says_what_the_files_would_do_and_does_nothing(tmp_path: Path) -> None:
+def test_check_returns_what_the_files_would_change_and_publishes_nothing(tmp_path: Path) -> None:
     write(tmp_path, {ONE: one(description="v1")})
-    with served(tmp_path, environment={"AGENTSD_RELOAD__QUIET": "1h"}) as server:  # nothing goes live by itself
+    with served(tmp_path, environment={"AGENTSD_RELOAD__QUIET": "1h"}) as server:  # nothing is published automatically
         assert server.post("/agent/config/check")["outcome"] == "unchanged"
         write(tmp_path, {ONE: one(description="v2", runtime_policy="{max_steps: 99}"), "agents.d/two.yaml": "name: ["})
         found = server.post("/agent/config/check")
@@ -172,15 +170,15 @@ def test_check_says_what_the_files_would_do_and_does_nothing(tmp_path: Path) -> 
         assert server.get("/agent/agents")["agents"][0]["description"] == "v1"
 
 
-def test_in_strict_mode_check_says_that_one_bad_file_rejects_all(tmp_path: Path) -> None:
+def test_in_strict_mode_check_reports_that_one_invalid_file_rejects_the_edit(tmp_path: Path) -> None:
     write(tmp_path, {ONE: one(description="v1"), "agentsd.yaml": "reload: {mode: strict, quiet: 1h}\n"})
     with served(tmp_path, environment={"AGENTSD_RELOAD__QUIET": "1h"}) as server:
         write(tmp_path, {ONE: one(description="v2"), "agents.d/two.yaml": "name: ["})
         assert server.post("/agent/config/check")["outcome"] == "rejected"
 
 
-def test_the_events_say_what_went_live_and_what_could_not(server: Served, tmp_path: Path) -> None:
-    with server.listening() as events:
+def test_events_report_published_and_rejected_edits(server: Served, tmp_path: Path) -> None:
+    with server.event_stream() as events:
         write(tmp_path, {ONE: one(description="v2")})
         reloaded = next(events)
         assert (reloaded["event"], reloaded["changed"]) == ("config_reloaded", ["one"])
@@ -190,13 +188,13 @@ def test_the_events_say_what_went_live_and_what_could_not(server: Served, tmp_pa
     assert server.get("/agent/config")["stale"] == ["one"]
 
 
-def test_a_client_that_was_away_gets_what_it_missed(server: Served, tmp_path: Path) -> None:
+def test_a_reconnecting_client_gets_the_missed_events(server: Served, tmp_path: Path) -> None:
     first = edit(server, tmp_path, one(description="v2"))
     edit(server, tmp_path, one(description="v3"))
     edit(server, tmp_path, one(description="v4"))
-    with server.listening(first["id"]) as events:
+    with server.event_stream(first["id"]) as events:
         assert [next(events)["generation"] for _ in range(2)] == [3, 4]
-    with server.listening("0a1b2c3d-3") as events:
+    with server.event_stream("0a1b2c3d-3") as events:
         assert [next(events)["generation"] for _ in range(3)] == [2, 3, 4], "an id of another process: all there is"
 
 
@@ -219,11 +217,11 @@ def test_a_client_that_was_away_gets_what_it_missed(server: Served, tmp_path: Pa
         (b"", "application/json", "must be a JSON object"),
     ],
 )
-def test_a_body_that_does_not_fit_is_400_in_our_form(
+def test_an_invalid_body_is_400_in_the_error_format(
     still: Served, body: bytes, content_type: str, message: str
 ) -> None:
     headers = {"content-type": content_type}
-    response = still.ask("POST", "/agent/config/rollback", content=body, headers=headers)
+    response = still.request("POST", "/agent/config/rollback", content=body, headers=headers)
     assert response.status_code == 400
     error = response.json()["error"]
     assert error["code"] == "bad_request"
@@ -237,11 +235,11 @@ def test_a_body_that_is_too_long_is_413(still: Served) -> None:
 
     for content in (b" " * 100_000, chunks()):
         headers = {"content-type": "application/json"}
-        response = still.ask("POST", "/agent/config/rollback", content=content, headers=headers)
+        response = still.request("POST", "/agent/config/rollback", content=content, headers=headers)
         assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
 
 
-def test_other_paths_and_methods_are_told_in_our_form(still: Served) -> None:
+def test_unknown_paths_and_methods_use_the_error_format(still: Served) -> None:
     for method, path, status, code in (
         ("GET", "/nothing", 404, "not_found"),
         ("GET", "/agent/nothing", 404, "not_found"),
@@ -252,11 +250,11 @@ def test_other_paths_and_methods_are_told_in_our_form(still: Served) -> None:
         ("GET", "/docs", 404, "not_found"),
         ("GET", "/openapi.json", 404, "not_found"),
     ):
-        response = still.ask(method, path)
+        response = still.request(method, path)
         assert (response.status_code, response.json()["error"]["code"]) == (status, code)
         assert response.headers["cache-control"] == "no-store"
         assert ("the routes are /health" if status == 404 else "`Allow`") in response.json()["error"]["message"]
-    assert still.ask("DELETE", "/agent/config").headers["allow"] == "GET"
+    assert still.request("DELETE", "/agent/config").headers["allow"] == "GET"
 
 
 def may_listen(server: Served) -> bool:
@@ -264,25 +262,25 @@ def may_listen(server: Served) -> bool:
         return response.status_code == 200
 
 
-def test_only_so_many_may_listen_and_who_leaves_makes_room(still: Served) -> None:
+def test_the_number_of_streams_is_limited_and_a_closed_one_is_free_again(still: Served) -> None:
     with ExitStack() as streams:
         for _ in range(MAX_STREAMS):
             stream = streams.enter_context(socket.create_connection(("127.0.0.1", still.port)))
             stream.sendall(b"GET /agent/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
             while b"retry" not in stream.recv(4096):
                 pass
-        refused = still.ask("GET", "/agent/events")
+        refused = still.request("GET", "/agent/events")
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "too_many_streams")
         assert still.get("/agent/config")["generation"] == 1
     while not may_listen(still):  # the server learns a little later that they have gone
         pass
 
 
-def test_without_any_usable_agent_it_is_not_ready_and_says_why(tmp_path: Path) -> None:
+def test_without_a_valid_agent_the_server_is_not_ready_and_returns_the_reason(tmp_path: Path) -> None:
     write(tmp_path, {ONE: "version: 1\nname: one\n"})
     with served(tmp_path) as server:
         assert server.get("/health")
-        response = server.ask("GET", "/ready")
+        response = server.request("GET", "/ready")
         assert response.status_code == 503
         assert "the key 'description' is missing" in str(response.json()["problems"])
         edit(server, tmp_path, one())
@@ -293,22 +291,22 @@ def test_without_any_usable_agent_it_is_not_ready_and_says_why(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_cleanly_although_somebody_listens(tmp_path: Path, number: int) -> None:
+def test_the_server_stops_cleanly_with_open_streams(tmp_path: Path, number: int) -> None:
     teardown = "\n\nasync def teardown(context):\n    print('torn down', flush=True)\n"
     write(tmp_path, {ONE: one(), "plugins/say.py": PLUGIN + teardown})
-    with served(tmp_path) as server, server.listening() as events:
+    with served(tmp_path) as server, server.event_stream() as events:
         assert server.stop(number) == 0
         assert list(events) == []
-    assert "torn down" in server.said
-    assert not any("Traceback" in line for line in server.said)
-    assert any("generation 1 is live" in line for line in server.said)
+    assert "torn down" in server.output
+    assert not any("Traceback" in line for line in server.output)
+    assert any("generation 1 is live" in line for line in server.output)
 
 
-def test_a_request_under_way_is_answered_before_it_ends(tmp_path: Path) -> None:
+def test_a_request_in_progress_is_answered_before_the_server_stops(tmp_path: Path) -> None:
     """The set-up of the plugin to roll back to begins when it connects, and ends when it is hung up on."""
     write(tmp_path, {ONE: one(), "plugins/say.py": PLUGIN + SETUP_BY_PORT})
     with served(tmp_path) as server, socket.create_server(("127.0.0.1", 0)) as gate, ThreadPoolExecutor(1) as threads:
-        with server.listening() as events:
+        with server.event_stream() as events:
             write(tmp_path, {"plugins/say.py": PLUGIN})
             next(events)
         write(tmp_path, {"port": str(gate.getsockname()[1])})
@@ -316,12 +314,12 @@ def test_a_request_under_way_is_answered_before_it_ends(tmp_path: Path) -> None:
         connection, _ = gate.accept()
         with connection:
             server.process.send_signal(signal.SIGTERM)
-            server.until_it_refuses()
+            server.wait_until_refused()
         assert asked.result(PATIENCE)["generation"] == 3
         assert server.process.wait(PATIENCE) == 0
 
 
-def test_a_signal_while_it_starts_ends_it_too(tmp_path: Path) -> None:
+def test_a_signal_during_startup_stops_the_server(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gate:
         port = str(gate.getsockname()[1])
         write(tmp_path, {ONE: one(), "plugins/say.py": PLUGIN + SETUP_BY_PORT, "port": port})
@@ -334,7 +332,7 @@ def test_a_signal_while_it_starts_ends_it_too(tmp_path: Path) -> None:
             assert process.wait(PATIENCE) == 0
 
 
-def test_what_goes_live_is_traced_where_the_settings_say(tmp_path: Path) -> None:
+def test_reloads_are_traced_as_configured(tmp_path: Path) -> None:
     write(tmp_path, {ONE: one()})
     with sink() as kept:
         with served(tmp_path, environment={"AGENTSD_TELEMETRY__OTLP_ENDPOINT": kept.url}) as server:
@@ -343,7 +341,7 @@ def test_what_goes_live_is_traced_where_the_settings_say(tmp_path: Path) -> None
         assert [span.name for span in kept.spans].count("config.reload") == 1
 
 
-def test_a_port_that_is_in_use_is_told(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     write(tmp_path, {ONE: one()})
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -362,7 +360,9 @@ def test_a_port_that_is_in_use_is_told(tmp_path: Path) -> None:
         (("nowhere",), 2, "no such file or folder: nowhere"),
     ],
 )
-def test_what_it_cannot_serve_at_is_told(tmp_path: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
+def test_an_unusable_address_or_folder_is_reported(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
+) -> None:
     write(tmp_path, {ONE: one()})
     done = agentsd("serve", *arguments, cwd=tmp_path)
     assert (done.returncode, message in done.stderr) == (code, True), done.stderr
@@ -372,13 +372,13 @@ def test_what_it_cannot_serve_at_is_told(tmp_path: Path, arguments: tuple[str, .
 def test_one_agent_file_can_be_served_without_a_project(tmp_path: Path) -> None:
     write(tmp_path, {"one.yaml": one(description="v1")})
     with served(tmp_path, path="one.yaml") as server:
-        with server.listening() as events:
+        with server.event_stream() as events:
             write(tmp_path, {"one.yaml": one(description="v2")})
             assert next(events)["changed"] == ["one"]
         assert server.post("/agent/config/rollback", {"generation": 1})["generation"] == 3
 
 
-def test_without_the_extra_it_says_what_is_missing_and_other_commands_do_without(tmp_path: Path) -> None:
+def test_without_the_extra_serve_reports_it_and_other_commands_work(tmp_path: Path) -> None:
     write(tmp_path, {ONE: one()})
     without = "import sys; sys.modules.update(fastapi=None, uvicorn=None, starlette=None)"
     for arguments, code, message in (
@@ -392,14 +392,14 @@ def test_without_the_extra_it_says_what_is_missing_and_other_commands_do_without
         assert (done.returncode, message in done.stderr) == (code, True), done.stderr
 
 
-def test_files_that_cannot_be_used_in_strict_mode_are_exit_78(tmp_path: Path) -> None:
+def test_invalid_files_in_strict_mode_exit_with_78(tmp_path: Path) -> None:
     write(tmp_path, {ONE: "name: [", "agentsd.yaml": "reload: {mode: strict}\n"})
     done = agentsd("serve", "--port", "0", cwd=tmp_path)
     assert done.returncode == 78
     assert "nothing is served until every file is valid" in done.stderr
 
 
-# --- in an app of somebody else
+# --- mounted into another app
 
 
 async def _asked(app: FastAPI, path: str, **headers: str) -> httpx2.Response:

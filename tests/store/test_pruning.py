@@ -157,7 +157,7 @@ def test_a_server_deletes_what_is_kept_no_longer(tmp_path: Path, monkeypatch: py
                 while await store.runs():
                     pass
                 assert server.stop() == 0
-        assert any("pruned 1 runs, 0 conversations" in line for line in server.said)
+        assert any("pruned 1 runs, 0 conversations" in line for line in server.output)
         await store.close()
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""A server as a process of its own, asked over real HTTP, with its files edited meanwhile."""
+"""`agentsd serve` in a separate process, for tests that send HTTP requests and edit files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.cli.test_cli import ENVIRONMENT
 from tests.support.forks import Fork
 
 PATIENCE = 20.0
-"""Seconds after which what does not come is missing."""
+"""Timeout of requests and of the process, in seconds."""
 QUICK = {"AGENTSD_RELOAD__QUIET": "20ms", "AGENTSD_RELOAD__WIDENING_GRACE": "40ms"}
-"""Edits go live sooner than with the defaults."""
+"""Shorter delays of edits than the defaults."""
 
 
 @dataclass
@@ -29,11 +29,11 @@ class Served:
 
     url: str
     line: str
-    """What it printed once it could be asked."""
+    """The line with the URL, which the server prints once it accepts requests."""
     process: Fork
     key: str | None = None
-    said: list[str] = field(default_factory=list)
-    """What it printed after that, once it has ended."""
+    output: list[str] = field(default_factory=list)
+    """The lines around that one; complete after `stop`."""
 
     @property
     def port(self) -> int:
@@ -43,48 +43,48 @@ class Served:
     def headers(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self.key}"} if self.key else {}
 
-    def ask(self, method: str, path: str, **options: Any) -> httpx2.Response:
+    def request(self, method: str, path: str, **options: Any) -> httpx2.Response:
         headers = {**self.headers, **options.pop("headers", {})}
         return httpx2.request(method, self.url + path, headers=headers, timeout=PATIENCE, trust_env=False, **options)
 
     def get(self, path: str, **options: Any) -> Any:
-        response = self.ask("GET", path, **options)
+        response = self.request("GET", path, **options)
         assert response.status_code == 200, response.text
         return response.json()
 
     def post(self, path: str, body: Any = None, **options: Any) -> Any:
-        response = self.ask("POST", path, json=body, **options)
+        response = self.request("POST", path, json=body, **options)
         assert response.status_code == 200, response.text
         return response.json()
 
     @contextmanager
-    def listening(self, last_id: str | None = None) -> Iterator[Iterator[dict[str, Any]]]:
-        """The events from now on, or after an id."""
+    def event_stream(self, last_id: str | None = None) -> Iterator[Iterator[dict[str, Any]]]:
+        """Open an event stream, from now on or after an id."""
         headers = {**self.headers, **({"last-event-id": last_id} if last_id else {})}
         url = f"{self.url}/agent/events"
         with httpx2.stream("GET", url, headers=headers, timeout=PATIENCE, trust_env=False) as response:
             assert response.status_code == 200
             assert response.headers["content-type"].startswith("text/event-stream")
             lines = response.iter_lines()
-            assert next(lines).startswith("retry:"), "from here on nothing is missed"
+            assert next(lines).startswith("retry:"), "from here on no event is missed"
             yield events_of(lines)
 
-    def until_it_refuses(self) -> None:
-        """Ask until it takes no new requests any more."""
+    def wait_until_refused(self) -> None:
+        """Send requests until the server refuses new ones."""
         with suppress(httpx2.TransportError):
-            while self.ask("GET", "/health").is_success:
+            while self.request("GET", "/health").is_success:
                 pass
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Have it end; returns its exit code."""
+        """Stop the server, and return its exit code."""
         self.process.send_signal(number)
         assert self.process.stdout
-        self.said += self.process.stdout.read().splitlines()  # not communicate(): it knows nothing of lines read ahead
+        self.output += self.process.stdout.read().splitlines()  # not communicate(): it skips lines that were read ahead
         return self.process.wait(PATIENCE)
 
 
 def events_of(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """The events of a stream, each with its id."""
+    """Yield the events of a stream, each with its id."""
     fields: dict[str, str] = {}
     for line in lines:
         if line:
@@ -105,7 +105,7 @@ def served(
     key: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Served]:
-    """`agentsd serve` on a free port, until the context ends."""
+    """Run `agentsd serve` on a free port until the context ends."""
     env = {**ENVIRONMENT, **QUICK, **(environment or {})}
     words = ["serve", path, "--port", "0", *arguments]
     with Fork(words, cwd=root, env=env, text=True, stdout=PIPE, stderr=STDOUT) as process:
@@ -113,8 +113,8 @@ def served(
         try:
             before: list[str] = []
             for line in iter(process.stdout.readline, ""):
-                if found := re.search(r"http://\S+:\d+", line):
-                    yield Served(found[0], line.strip(), process, key, before)
+                if match := re.search(r"http://\S+:\d+", line):
+                    yield Served(match[0], line.strip(), process, key, before)
                     break
                 before.append(line.rstrip())
             else:

@@ -1,4 +1,4 @@
-"""A real HTTP server for tests that says exactly the bytes it is told to, however wrong they are."""
+"""A real HTTP server for tests that sends exactly the given bytes, valid or not."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 Write = Callable[[asyncio.StreamWriter], Awaitable[None]]
-"""Writes an answer by itself, at its own pace; it is stopped when the test is over."""
+"""Writes a response at its own pace; cancelled at the end of the test."""
 Pages = Mapping[str, bytes | Write]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What arrived."""
+    """A received request."""
 
     method: str
     target: str
@@ -30,15 +30,15 @@ class Request:
 
 @dataclass(slots=True)
 class Site:
-    """What a test sees of the server."""
+    """The state of the server."""
 
     pages: Pages
     port: int = 0
     requests: list[Request] = field(default_factory=list)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set by every request."""
+    """Set by each request."""
     left: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a client leaves before its answer is complete."""
+    """Set when a client disconnects before its response is complete."""
 
     @property
     def host(self) -> str:
@@ -49,9 +49,9 @@ class Site:
         return f"http://{self.host}"
 
     async def asked(self, times: int) -> None:
-        """Wait for so many more requests."""
-        wanted = len(self.requests) + times
-        while len(self.requests) < wanted:
+        """Wait for `times` more requests."""
+        total = len(self.requests) + times
+        while len(self.requests) < total:
             self.arrived.clear()
             await self.arrived.wait()
 
@@ -73,7 +73,7 @@ class Site:
 
 
 def answer(body: str | bytes = b"", *headers: str, status: str = "200 OK") -> bytes:
-    """A whole answer: status line, content-length, the headers as they are given, the body."""
+    """Return a complete response: status line, content-length, the given headers, the body."""
     content = body.encode() if isinstance(body, str) else body
     lines = [f"HTTP/1.1 {status}", f"content-length: {len(content)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + content
@@ -116,7 +116,7 @@ async def _read(reader: asyncio.StreamReader) -> Request:
 
 
 def make_certificate(folder: Path) -> Path:
-    """A certificate of 127.0.0.1 that nobody vouches for; its key lies beside it."""
+    """Create a self-signed certificate for 127.0.0.1, with its key next to it."""
     program = shutil.which("openssl") or pytest.skip("openssl makes the certificate")
     names = ["-subj", "/CN=a", "-addext", "subjectAltName=IP:127.0.0.1,DNS:service.internal"]
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]

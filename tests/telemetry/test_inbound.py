@@ -150,6 +150,6 @@ def test_the_server_itself_makes_no_traces_of_requests(tmp_path: Path) -> None:
     with sink() as kept:
         with served(tmp_path, environment={"AGENTSD_TELEMETRY__OTLP_ENDPOINT": kept.url}) as server:
             for path in ("/health", "/ready", "/agent/agents"):
-                assert server.ask("GET", path, headers={"traceparent": SAMPLED}).status_code == 200
+                assert server.request("GET", path, headers={"traceparent": SAMPLED}).status_code == 200
             assert server.stop() == 0
         assert [span.name for span in kept.spans] == []

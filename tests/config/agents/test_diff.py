@@ -48,7 +48,7 @@ def spec(**keys: Any) -> AgentSpec:
         ({}, {"model_settings": {"temperature": 1}}, "model_settings.temperature", "neutral"),
     ],
 )
-def test_one_change_has_one_direction(before: dict[str, Any], after: dict[str, Any], key: str, effect: str) -> None:
+def test_each_change_has_a_direction(before: dict[str, Any], after: dict[str, Any], key: str, effect: str) -> None:
     (change,) = diff_agent(spec(**before), spec(**after))
     assert (change.key, change.effect) == (key, effect)
 
@@ -66,7 +66,7 @@ def test_one_change_has_one_direction(before: dict[str, Any], after: dict[str, A
     ],
 )
 @pytest.mark.parametrize("kind", ["deny", "ask"])
-def test_another_bound_in_a_rule_is_one_change(kind: str, before: str, after: str, effect: str) -> None:
+def test_a_changed_bound_in_a_rule_is_a_single_change(kind: str, before: str, after: str, effect: str) -> None:
     old, new = ({kind: [{"tool": "x", "when": {"n": bound}}], "allow": ["x"]} for bound in (before, after))
     (change,) = diff_agent(spec(skill_policy=old), spec(skill_policy=new))
     assert (change.key, change.effect) == (f"skill_policy.{kind}", effect)
@@ -84,7 +84,7 @@ def test_another_bound_in_a_rule_is_one_change(kind: str, before: str, after: st
         ({"tool": "x", "when": {"n": "a*"}}, {"tool": "x", "when": {"n": "> 5"}}, ["widens", "tightens"]),
     ],
 )
-def test_only_a_rule_that_certainly_covers_another_one_is_its_successor(
+def test_rules_are_paired_only_if_one_covers_the_other(
     before: dict[str, Any], after: dict[str, Any], effects: list[str]
 ) -> None:
     old, new = ({"deny": [rule], "allow": ["x"]} for rule in (before, after))
@@ -109,7 +109,7 @@ def test_a_bound_that_tightens_applies_to_every_value_of_the_one_before(before: 
         assert now < was
 
 
-def test_leaving_the_whole_policy_out_tightens_and_a_vanished_limit_is_its_default() -> None:
+def test_removing_a_policy_tightens_and_removing_a_limit_restores_its_default() -> None:
     before = spec(runtime_policy={"max_steps": 3})
     (change,) = diff_agent(before, spec())
     assert (change.before, change.after, change.effect) == (3, 10, "widens")
@@ -121,7 +121,7 @@ def test_an_added_agent_widens_and_a_removed_one_tightens() -> None:
     assert str(added) == "a: removed (tightens)"
 
 
-def test_the_order_of_rules_and_names_is_no_change_of_direction() -> None:
+def test_reordering_rules_and_names_changes_nothing() -> None:
     assert not list(diff_agent(spec(skill_policy={"allow": ["x", "y"]}), spec(skill_policy={"allow": ["y", "x"]})))
 
 
@@ -143,7 +143,7 @@ POLICIES = st.fixed_dictionaries(
 
 @cases(200)
 @given(one=POLICIES, other=POLICIES)
-def test_what_goes_one_way_goes_the_other_way_back(one: dict[str, Any], other: dict[str, Any]) -> None:
+def test_reversing_a_change_reverses_its_direction(one: dict[str, Any], other: dict[str, Any]) -> None:
     turned = {"widens": "tightens", "tightens": "widens", "neutral": "neutral"}
     there = {(c.key, str(c.before), str(c.after), c.effect) for c in diff_agent(spec(**one), spec(**other))}
     back = {(c.key, str(c.after), str(c.before), turned[c.effect]) for c in diff_agent(spec(**other), spec(**one))}

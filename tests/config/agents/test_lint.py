@@ -1,4 +1,4 @@
-"""What is odd about an agent is told, and keeps nothing from running."""
+"""Lint warnings about valid agents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def warnings(root: Path, files: dict[str, str], tools: list[Tool] | None = None)
     return [(problem.place, problem.message) for problem in found]
 
 
-def test_variables_that_no_language_of_the_template_uses_are_told_at_their_line(tmp_path: Path) -> None:
+def test_variables_that_no_template_variant_uses_are_reported_at_their_line(tmp_path: Path) -> None:
     text = """version: 1
 name: a
 description: d
@@ -49,13 +49,13 @@ inputs:
     ]
 
 
-def test_an_input_that_a_plain_text_cannot_mention_is_told(tmp_path: Path) -> None:
+def test_an_input_of_plain_text_instructions_is_reported(tmp_path: Path) -> None:
     files = {"agents.d/a.yaml": agent("a", model="offline", inputs="{who: {type: string}}")}
     ((_, message),) = warnings(tmp_path, files)
     assert message == "the model never sees the input 'who': the instructions are plain text"
 
 
-def test_a_rule_that_no_tool_matches_is_told(tmp_path: Path) -> None:
+def test_a_rule_that_matches_no_tool_is_reported(tmp_path: Path) -> None:
     files = {"agents.d/a.yaml": agent("a", model="offline", skill_policy='{deny: [{tool: "orders.*"}], allow: [echo]}')}
     ((_, message),) = warnings(tmp_path, files)
     assert message == "the deny rule 'orders.*' matches no tool"
@@ -69,7 +69,7 @@ def order(number: str, amount: int = 1) -> str:
 
 @tool(risk="low")
 def anything(number: str) -> str:
-    """Take whatever it is given."""
+    """Accept any arguments."""
     return number
 
 
@@ -140,9 +140,9 @@ def rule_warnings(root: Path, policy: str, risk_level: str = "high") -> list[str
         ("{allow: [echo, 'orders.*', echo]}", "the allow rule 'echo' duplicates line 6"),
     ],
 )
-def test_a_rule_that_can_never_fire_is_told_with_why(tmp_path: Path, policy: str, message: str) -> None:
-    (told,) = rule_warnings(tmp_path, policy)
-    assert told.startswith(message)
+def test_a_rule_that_never_applies_is_reported_with_the_reason(tmp_path: Path, policy: str, message: str) -> None:
+    (warning,) = rule_warnings(tmp_path, policy)
+    assert warning.startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -159,14 +159,14 @@ def test_a_rule_that_can_never_fire_is_told_with_why(tmp_path: Path, policy: str
         "{allow: [agent.b]}",
     ],
 )
-def test_a_rule_that_may_fire_is_not_complained_about(tmp_path: Path, policy: str) -> None:
+def test_a_rule_that_may_apply_is_not_reported(tmp_path: Path, policy: str) -> None:
     assert rule_warnings(tmp_path, policy) == []
 
 
 @pytest.mark.parametrize("risk_level", ["medium", "high", "critical"])
 def test_a_risk_is_too_high_only_above_the_level(tmp_path: Path, risk_level: str) -> None:
-    told = rule_warnings(tmp_path, "{ask: [orders.refund], allow: [echo]}", risk_level)
-    assert len(told) == (1 if risk_level == "medium" else 0)
+    found = rule_warnings(tmp_path, "{ask: [orders.refund], allow: [echo]}", risk_level)
+    assert len(found) == (1 if risk_level == "medium" else 0)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_risk_is_too_high_only_above_the_level(tmp_path: Path, risk_level: str
         ("{allow: []}", False),
     ],
 )
-def test_an_empty_allow_beside_a_deny_is_a_warning(tmp_path: Path, policy: str, *, expected: bool) -> None:
+def test_an_empty_allow_list_next_to_deny_rules_is_a_warning(tmp_path: Path, policy: str, *, expected: bool) -> None:
     found = warnings(tmp_path, {"agents.d/a.yaml": agent("a", model="offline", skill_policy=policy)})
     empty = [place for place, message in found if message.startswith("`allow` is empty, so no tool is offered")]
     assert empty == (["agents.d/a.yaml:6:30"] if expected else [])
@@ -195,7 +195,7 @@ def test_an_empty_allow_of_an_agent_that_only_delegates_is_no_warning(tmp_path: 
 @pytest.mark.parametrize("kind", ["deny", "ask", "allow"])
 def test_twice_as_many_rules_take_about_twice_as_long(kind: str, rule: str) -> None:
     def steps(count: int) -> int:
-        """Calls of Python functions while a file of so many rules is read: no clock, no neighbour disturbs them."""
+        """Return the number of Python function calls for a file with `count` rules: independent of the clock."""
         rules = ", ".join(rule.format(number) if kind != "allow" else f"x{number}" for number in range(count))
         others = "" if kind == "allow" else ", allow: ['*']"
         text = agent("a", model="offline", skill_policy=f"{{{kind}: [{rules}]{others}}}")
@@ -214,7 +214,7 @@ def fetch(path: str, folder: str, filters: dict[str, int], items: list[dict[str,
 
 
 @pytest.mark.parametrize(
-    ("when", "told"),
+    ("when", "expected"),
     [
         ('{path: "a/*"}', ""),
         ('{filters.amount: "> 5"}', ""),
@@ -227,14 +227,14 @@ def fetch(path: str, folder: str, filters: dict[str, int], items: list[dict[str,
         ),
     ],
 )
-def test_a_condition_that_does_not_do_what_it_seems_to_is_told(tmp_path: Path, when: str, told: str) -> None:
+def test_a_condition_that_is_ineffective_is_reported(tmp_path: Path, when: str, expected: str) -> None:
     policy = f"{{deny: [{{tool: fetch, when: {when}}}], allow: [fetch]}}"
     found = warnings(tmp_path, {"agents.d/a.yaml": agent("a", model="offline", skill_policy=policy)}, [fetch])
-    assert len(found) == bool(told)
-    assert all(told in message for _, message in found)
+    assert len(found) == bool(expected)
+    assert all(expected in message for _, message in found)
 
 
-def test_more_tools_than_providers_accept_are_told_where_they_are_allowed(tmp_path: Path) -> None:
+def test_more_tools_than_providers_accept_are_reported_at_the_allow_list(tmp_path: Path) -> None:
     async def one() -> str:
         """Do something."""
         return ""
@@ -243,8 +243,8 @@ def test_more_tools_than_providers_accept_are_told_where_they_are_allowed(tmp_pa
         replace(tool(risk="low")(one), definition=tool(risk="low", name=f"t.n{n}")(one).definition) for n in range(130)
     ]
     files = {"agents.d/a.yaml": agent("a", model="offline", skill_policy='{allow: ["t.*"]}')}
-    told = warnings(tmp_path / "a", files, tools)
-    assert told == [
+    found = warnings(tmp_path / "a", files, tools)
+    assert found == [
         ("agents.d/a.yaml:6:16", "the model is offered 130 tools, and several providers accept at most 128")
     ]
     files = {"agents.d/a.yaml": agent("a", model="offline", skill_policy='{allow: ["t.n1*"]}')}

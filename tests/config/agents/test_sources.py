@@ -1,4 +1,4 @@
-"""Tool servers as part of a project: declared in files, connected before an edit goes live, followed while live."""
+"""Tool servers as part of a project: declared in files, connected before an edit takes effect, followed while live."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def live(root: Path, body: Body, *script: Any, **options: Any) -> ScriptedModel:
             await body(runtime)
 
     asyncio.run(main())
-    assert children() <= before, "no server is left behind"
+    assert children() <= before, "no server process remains"
     return model
 
 
@@ -69,7 +69,7 @@ def offered(runtime: Runtime) -> list[str]:
     return sorted(runtime.catalog.current.agents["a"].toolset.offered)
 
 
-def test_a_declared_servers_tools_are_there_from_the_first_generation_on(tmp_path: Path) -> None:
+def test_tools_of_a_declared_server_are_in_the_first_generation(tmp_path: Path) -> None:
     async def body(runtime: Runtime) -> None:
         assert (runtime.catalog.current.number, runtime.catalog.problems) == (1, ())
         assert offered(runtime) == ["mcp.docs.echo", "mcp.docs.storm"]
@@ -79,7 +79,7 @@ def test_a_declared_servers_tools_are_there_from_the_first_generation_on(tmp_pat
     live(project(tmp_path), body, calls(("mcp.docs.echo", {"n": 7})), "done")
 
 
-def test_equal_files_and_equal_tools_are_no_new_generation(tmp_path: Path) -> None:
+def test_equal_files_and_tools_do_not_create_a_generation(tmp_path: Path) -> None:
     async def body(runtime: Runtime) -> None:
         first = await runtime.reload()
         assert await runtime.catalog.refresh() is first
@@ -100,7 +100,7 @@ def test_equal_files_and_equal_tools_are_no_new_generation(tmp_path: Path) -> No
     ],
     ids=["remote", "file", "huge", "invalid"],
 )
-def test_a_tool_whose_schema_cannot_be_used_is_left_out_with_a_warning_at_its_server(
+def test_a_tool_with_an_invalid_schema_is_omitted_with_a_warning_at_its_server(
     tmp_path: Path, schema: dict[str, Any]
 ) -> None:
     async def body(runtime: Runtime) -> None:
@@ -113,7 +113,7 @@ def test_a_tool_whose_schema_cannot_be_used_is_left_out_with_a_warning_at_its_se
     live(project(tmp_path, [said("echo"), said("odd", schema=schema)]), body)
 
 
-def test_a_tool_that_comes_while_the_server_runs_is_offered_once_it_is_accepted(tmp_path: Path) -> None:
+def test_a_tool_added_by_a_running_server_is_offered_once_it_is_accepted(tmp_path: Path) -> None:
     async def body(runtime: Runtime) -> None:
         untouched = runtime.catalog.current.agents["b"]
         tell(tmp_path, {"tools": [said("echo"), said("storm"), said("fresh")]})
@@ -130,8 +130,8 @@ def test_a_tool_that_comes_while_the_server_runs_is_offered_once_it_is_accepted(
     live(project(tmp_path), body, calls(("mcp.docs.storm", {})), "done")
 
 
-def test_tools_that_come_while_a_generation_is_built_are_not_lost(tmp_path: Path) -> None:
-    """Each change comes while the one before it is going live: subscribers are told in the middle of that."""
+def test_tools_added_during_a_build_are_not_lost(tmp_path: Path) -> None:
+    """Each change arrives while the previous one is being published: subscribers are called during that."""
     source = "version: 1\nskill_hosts:\n  files: {url: 'http://127.0.0.1:1', skills: [{id: one}]}\n"
     write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline"), "plugins/hosts.yaml": source})
 
@@ -163,7 +163,7 @@ def poisoned(root: Path) -> None:
 
 @pytest.mark.hostile(36)
 @pytest.mark.parametrize(("pin", "status"), [("", "denied"), ("{docs: {pin: warn}}", "success")])
-def test_asi04_a_tool_that_says_something_else_than_when_it_was_accepted_is_refused_at_once_unless_a_file_only_warns(
+def test_asi04_a_tool_whose_definition_changed_is_refused_immediately_unless_the_agent_only_warns(
     tmp_path: Path, pin: str, status: str
 ) -> None:
     root = project(tmp_path)
@@ -189,8 +189,8 @@ def test_asi04_a_tool_that_says_something_else_than_when_it_was_accepted_is_refu
         if status == "denied":
             assert "pin: block (default)" in call.result
             assert "agentsd tools accept mcp.docs.echo" in call.result
-        told = [problem.message for problem in runtime.catalog.problems]
-        assert any("mcp.docs.echo has a different description or schema" in message for message in told)
+        messages = [problem.message for problem in runtime.catalog.problems]
+        assert any("mcp.docs.echo has a different description or schema" in message for message in messages)
 
     live(write(root, {"agents.d/a.yaml": allowing_wait(pin)}), body, *script, tools=[wait])
 
@@ -200,7 +200,7 @@ def allowing_wait(pin: str) -> str:
     return agent("a", skill_policy='{allow: ["mcp.docs.*", wait]}', **keys)
 
 
-def test_what_was_accepted_is_remembered_from_process_to_process_until_somebody_accepts_anew(tmp_path: Path) -> None:
+def test_accepted_definitions_persist_across_processes_until_new_ones_are_accepted(tmp_path: Path) -> None:
     async def usual(runtime: Runtime) -> None:
         assert "mcp.docs.echo" in offered(runtime)
 
@@ -218,19 +218,19 @@ def test_what_was_accepted_is_remembered_from_process_to_process_until_somebody_
     live(root, usual)
 
 
-# --- servers that are not there
+# --- unavailable servers
 
 
-def test_an_agent_works_without_a_server_that_is_down_and_gets_its_tools_when_it_is_there(tmp_path: Path) -> None:
+def test_an_agent_runs_without_an_unavailable_server_and_gets_its_tools_later(tmp_path: Path) -> None:
     root = project(tmp_path, skill_policy="{allow: [echo, mcp.docs.echo]}")
-    told = (root / "told.json").read_text()
+    listing = (root / "told.json").read_text()
     (root / "told.json").write_text("not JSON: the server fails to list its tools")
 
     async def body(runtime: Runtime) -> None:
         assert offered(runtime) == ["echo"]
         (problem,) = runtime.catalog.problems
         assert (problem.path, problem.severity) == ("plugins/servers.yaml", "warning")
-        (root / "told.json").write_text(told)
+        (root / "told.json").write_text(listing)
         command = servers(root, timeout="20s")
         write(root, {"plugins/servers.yaml": command})
         await runtime.reload()
@@ -240,9 +240,7 @@ def test_an_agent_works_without_a_server_that_is_down_and_gets_its_tools_when_it
     live(root, body)
 
 
-def test_a_server_that_takes_its_time_is_named_while_it_is_waited_for(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_slow_server_is_logged_while_waiting_for_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = {
         "agents.d/a.yaml": agent("a", model="offline"),
         "plugins/slow.yaml": "version: 1\nmcp_servers: {slow: {command: [sleep, '60'], connect_timeout: 3s}}\n",
@@ -254,11 +252,11 @@ def test_a_server_that_takes_its_time_is_named_while_it_is_waited_for(
 
     with caplog.at_level(logging.INFO, "framework.tools.connection_pool"):
         live(write(tmp_path, files), body)
-    (told,) = [record for record in caplog.records if "waiting for mcp.slow to answer" in record.message]
-    assert told.levelname == "INFO"
+    (logged,) = [record for record in caplog.records if "waiting for mcp.slow to answer" in record.message]
+    assert logged.levelname == "INFO"
 
 
-def test_a_file_that_cannot_be_used_keeps_its_servers_and_shows_no_secret(tmp_path: Path) -> None:
+def test_an_invalid_file_keeps_its_servers_and_shows_no_secret(tmp_path: Path) -> None:
     root = project(tmp_path)
 
     async def body(runtime: Runtime) -> None:
@@ -274,7 +272,7 @@ def test_a_file_that_cannot_be_used_keeps_its_servers_and_shows_no_secret(tmp_pa
     live(root, body)
 
 
-def test_a_server_that_is_no_longer_declared_is_ended_when_the_last_run_that_may_call_it_has(tmp_path: Path) -> None:
+def test_a_removed_server_is_stopped_after_the_last_run_that_may_call_it(tmp_path: Path) -> None:
     root = project(tmp_path, skill_policy='{allow: ["mcp.docs.*", drop]}')
     others = children()
     held: list[Runtime] = []
@@ -282,7 +280,7 @@ def test_a_server_that_is_no_longer_declared_is_ended_when_the_last_run_that_may
 
     @tool(risk="low")
     async def drop() -> str:
-        """Take the server out of the files."""
+        """Remove the server from the files."""
         (root / "plugins/servers.yaml").unlink()
         await held[0].reload()
         counted.append(len(children() - others))
@@ -297,7 +295,7 @@ def test_a_server_that_is_no_longer_declared_is_ended_when_the_last_run_that_may
                 await asyncio.to_thread(lambda: None)
 
     live(root, body, calls(("drop", {})), calls(("mcp.docs.echo", {}), prefix="d"), "done", tools=[drop])
-    assert counted == [1], "the run that goes on still has it"
+    assert counted == [1], "the run in progress still uses it"
 
 
 def test_two_files_cannot_declare_one_server_and_agents_cannot_name_one_that_is_not_declared(tmp_path: Path) -> None:
@@ -312,7 +310,7 @@ def test_two_files_cannot_declare_one_server_and_agents_cannot_name_one_that_is_
     live(root, body)
 
 
-def test_a_server_nobody_here_wrote_that_is_killed_in_mid_run_is_there_again_for_the_next_call(tmp_path: Path) -> None:
+def test_a_third_party_server_killed_during_a_run_is_restarted_for_the_next_call(tmp_path: Path) -> None:
     command = json.dumps([sys.executable, "-m", "mcp_server_time", "--local-timezone", "UTC"])
     files = {
         "plugins/time.yaml": f"version: 1\nmcp_servers: {{time: {{command: {command}, risk: low}}}}\n",
@@ -321,7 +319,7 @@ def test_a_server_nobody_here_wrote_that_is_killed_in_mid_run_is_there_again_for
     ask = {"timezone": "UTC"}
     others = children()
     held: list[Runtime] = []
-    told: set[str] = set()
+    reported: set[str] = set()
     script = [
         calls(("mcp.time.get_current_time", ask)),
         calls(("kill", {}), prefix="k"),
@@ -337,7 +335,7 @@ def test_a_server_nobody_here_wrote_that_is_killed_in_mid_run_is_there_again_for
         source = held[0].catalog.current.external.sources["mcp.time"].source
         async with asyncio.timeout(PATIENCE):
             while source.faults or children() - others in (set(), {victim}):
-                told.update(problem.path for problem in held[0].catalog.problems)
+                reported.update(problem.path for problem in held[0].catalog.problems)
                 await asyncio.to_thread(lambda: None)
             while held[0].catalog.problems:
                 await asyncio.to_thread(lambda: None)
@@ -349,7 +347,7 @@ def test_a_server_nobody_here_wrote_that_is_killed_in_mid_run_is_there_again_for
         result = await runtime.run("what time is it")
         assert [call.status for call in result.tool_calls] == ["success"] * 3, result.tool_calls
         assert runtime.catalog.current.number == 1, "a connection that came and went changed nothing"
-        assert told, "but it was told"
+        assert reported, "the failure is reported"
         assert all("datetime" in str(call.result) for call in (result.tool_calls[0], result.tool_calls[2]))
 
     live(write(tmp_path, files), body, *script, tools=[kill])
@@ -358,7 +356,7 @@ def test_a_server_nobody_here_wrote_that_is_killed_in_mid_run_is_there_again_for
 # --- context
 
 
-def test_resources_and_prompts_stand_in_the_context_as_data_and_are_read_once(tmp_path: Path) -> None:
+def test_resources_and_prompts_are_added_to_the_context_as_data_and_read_once(tmp_path: Path) -> None:
     policy = '{docs: {resources: ["docs://faq"], prompts: [{name: review, arguments: {x: "1"}}]}}'
     root = project(tmp_path, mcp_policy=policy)
 
@@ -373,14 +371,14 @@ def test_resources_and_prompts_stand_in_the_context_as_data_and_are_read_once(tm
         assert "{{ 7 * 7 }}" in system, "never a template"
 
 
-def test_a_resource_that_cannot_be_read_is_a_warning_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_an_unreadable_resource_is_a_warning_and_the_run_continues(tmp_path: Path) -> None:
     root = project(tmp_path, mcp_policy='{docs: {resources: ["file:///etc/passwd"]}}')
 
     async def body(runtime: Runtime) -> None:
         async with runtime.stream("go") as stream:
-            told = [event async for event in stream if isinstance(event, events.Warned)]
+            warned = [event async for event in stream if isinstance(event, events.Warned)]
         assert (await stream.result()).status == "completed"
-        assert "file:///etc/passwd of docs" in told[0].message
+        assert "file:///etc/passwd of docs" in warned[0].message
 
     live(root, body, "done")
 
@@ -388,7 +386,7 @@ def test_a_resource_that_cannot_be_read_is_a_warning_and_the_run_goes_on(tmp_pat
 # --- skills
 
 
-def test_a_skill_hosts_skills_are_tools_too(tmp_path: Path) -> None:
+def test_skills_of_a_skill_host_are_tools(tmp_path: Path) -> None:
     listing = {"skills": [{"id": "count", "description": "Counts.", "parameters": PLAIN, "risk": "low"}]}
     said_back = {"success": True, "output": {"n": 3}}
 
@@ -412,12 +410,12 @@ def test_a_skill_hosts_skills_are_tools_too(tmp_path: Path) -> None:
 # --- commands
 
 
-def test_check_and_explain_connect_to_nothing_and_list_does(tmp_path: Path) -> None:
+def test_check_and_explain_do_not_connect_and_list_does(tmp_path: Path) -> None:
     root = project(tmp_path, model="offline", skill_policy="{allow: [mcp.docs.echo, echo]}")
     checked = agentsd("check", cwd=root)
     assert (checked.returncode, "all files are valid" in checked.stdout) == (0, True), checked.stderr
     assert "mcp.docs." not in agentsd("explain", "a", cwd=root).stdout
-    assert not (root / "told.log").exists(), "nobody has asked the server for anything"
+    assert not (root / "told.log").exists(), "the server was not contacted"
     connected = agentsd("explain", "a", "--connect", cwd=root).stdout
     assert "mcp.docs.echo allowed allow mcp.docs.echo" in " ".join(connected.split())
     assert "mcp.docs.storm" in agentsd("tools", "list", cwd=root).stdout

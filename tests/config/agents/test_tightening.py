@@ -1,4 +1,4 @@
-"""An edit that takes rights away is live although something else in the same edit is broken."""
+"""Restrictions take effect although the same edit contains an error."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def project(root: Path, **keys: str) -> Path:
 
 
 def edited(root: Path, files: dict[str, str], settings: Settings | None = None) -> tuple[Generation, Generation]:
-    """What is live before and after an edit."""
+    """Return the live generation before and after an edit."""
 
     async def main() -> tuple[Generation, Generation]:
         async with Runtime.open(root, settings=settings, watch=False) as runtime:
@@ -77,7 +77,7 @@ BROKEN_IN_THE_RULES = "{deny: [echo, {tol: x}], alow: [x]}"
         ({"runtime_policy": "{confirm: {from: low}}"}, ("ask", f"{FILE}:7")),
     ],
 )
-def test_a_restriction_is_live_although_something_else_is_broken(
+def test_a_restriction_takes_effect_although_the_edit_is_invalid(
     tmp_path: Path, broken: str, keys: dict[str, str], expected: tuple[str, str]
 ) -> None:
     before, after = edited(project(tmp_path), BROKEN[broken](keys))
@@ -91,7 +91,7 @@ def test_a_restriction_is_live_although_something_else_is_broken(
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_what_such_an_edit_permits_in_addition_waits(tmp_path: Path, broken: str) -> None:
+def test_additional_permissions_of_an_invalid_edit_wait(tmp_path: Path, broken: str) -> None:
     root = project(tmp_path, skill_policy="{deny: [echo], allow: [calculator]}", runtime_policy="{max_steps: 3}")
     keys = {"skill_policy": "{allow: ['*']}", "runtime_policy": "{max_steps: 9, risk_level: critical, timeout: 1s}"}
     _, after = edited(root, BROKEN[broken](keys))
@@ -104,26 +104,26 @@ def test_what_such_an_edit_permits_in_addition_waits(tmp_path: Path, broken: str
     assert live.place("runtime_policy", "timeout") == f"{FILE}:7"
 
 
-def test_the_rules_that_can_be_read_are_live_and_the_others_are_named(tmp_path: Path) -> None:
+def test_valid_rules_take_effect_and_invalid_ones_are_named(tmp_path: Path) -> None:
     _, after = edited(project(tmp_path), {FILE: one(skill_policy=BROKEN_IN_THE_RULES)})
 
     assert verdict(after, "echo", text="x") == ("deny", f"{FILE}:6")
-    told = [problem.message for problem in after.problems if problem.severity == "warning"]
-    assert any(message.startswith("skill_policy.deny.1 is NOT in effect") for message in told)
-    assert any(message.startswith("skill_policy.alow is NOT in effect") for message in told)
-    assert any(message.startswith("only the restrictions in this file are in effect") for message in told)
+    messages = [problem.message for problem in after.problems if problem.severity == "warning"]
+    assert any(message.startswith("skill_policy.deny.1 is NOT in effect") for message in messages)
+    assert any(message.startswith("skill_policy.alow is NOT in effect") for message in messages)
+    assert any(message.startswith("only the restrictions in this file are in effect") for message in messages)
 
 
 @pytest.mark.parametrize("text", ["name: [", "- a\n", "a: 1\na: 2\n", "\x00"])
-def test_a_file_that_is_no_yaml_is_said_to_restrict_nothing(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_yaml_restricts_nothing_and_a_warning_says_so(tmp_path: Path, text: str) -> None:
     _, after = edited(project(tmp_path), {FILE: text})
 
-    told = [problem for problem in after.problems if "NOT in effect" in problem.message]
-    assert [(problem.path, problem.severity) for problem in told] == [(FILE, "warning")]
-    assert "the last good version of 'one' stays in effect" in told[0].message
+    found = [problem for problem in after.problems if "NOT in effect" in problem.message]
+    assert [(problem.path, problem.severity) for problem in found] == [(FILE, "warning")]
+    assert "the last good version of 'one' stays in effect" in found[0].message
 
 
-def test_a_restriction_is_taken_back_with_the_file(tmp_path: Path) -> None:
+def test_a_restriction_is_removed_with_the_file(tmp_path: Path) -> None:
     async def main() -> None:
         root = project(tmp_path)
         async with Runtime.open(root, watch=False) as runtime:
@@ -144,7 +144,7 @@ def test_a_restriction_is_taken_back_with_the_file(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_in_strict_mode_only_the_restriction_goes_live(tmp_path: Path) -> None:
+def test_in_strict_mode_only_restrictions_take_effect(tmp_path: Path) -> None:
     root = project(tmp_path)
     write(root, {"agents.d/two.yaml": agent("two", model="offline")})
     files = {
@@ -158,7 +158,7 @@ def test_in_strict_mode_only_the_restriction_goes_live(tmp_path: Path) -> None:
     assert after.agents["two"] is before.agents["two"]
 
 
-def test_a_file_that_is_deleted_beside_broken_settings_takes_its_agent_away(tmp_path: Path) -> None:
+def test_deleting_a_file_next_to_invalid_settings_removes_its_agent(tmp_path: Path) -> None:
     async def main() -> None:
         root = write(project(tmp_path), {"agents.d/two.yaml": agent("two", model="offline")})
         async with Runtime.open(root, watch=False) as runtime:
@@ -169,7 +169,7 @@ def test_a_file_that_is_deleted_beside_broken_settings_takes_its_agent_away(tmp_
     asyncio.run(main())
 
 
-def test_the_ceiling_for_tools_is_lowered_although_agentsd_yaml_is_broken_elsewhere(tmp_path: Path) -> None:
+def test_tool_limits_are_lowered_although_agentsd_yaml_is_invalid_elsewhere(tmp_path: Path) -> None:
     text = "tools: {{unprotected: [{0}], http: {{domains: [{1}], methods: [GET, POST]}}}}\n{2}"
     root = write(project(tmp_path), {"agentsd.yaml": text.format("a, b", "x.com, y.com", "")})
     _, after = edited(root, {"agentsd.yaml": text.format("a, c", "x.com, z.com", "locael: en\n")})
@@ -179,7 +179,7 @@ def test_the_ceiling_for_tools_is_lowered_although_agentsd_yaml_is_broken_elsewh
     assert [problem.line for problem in after.errors] == [2]
 
 
-def test_what_cannot_be_read_of_that_ceiling_is_named(tmp_path: Path) -> None:
+def test_invalid_tool_limits_are_named(tmp_path: Path) -> None:
     root = write(project(tmp_path), {"agentsd.yaml": "tools: {http: {domains: [x.com], max_bytes: 10}}\n"})
     _, after = edited(root, {"agentsd.yaml": "tools: {http: {domains: [5], max_bytes: 5}}\n"})
 
@@ -187,7 +187,7 @@ def test_what_cannot_be_read_of_that_ceiling_is_named(tmp_path: Path) -> None:
     assert any("tools.http.domains is NOT in effect" in problem.message for problem in after.problems)
 
 
-def test_a_restriction_in_a_file_that_was_moved_and_broken_at_once_names_the_new_file(tmp_path: Path) -> None:
+def test_a_restriction_in_a_moved_and_invalid_file_names_the_new_file(tmp_path: Path) -> None:
     async def main() -> None:
         root = project(tmp_path, skill_policy="{deny: [write_file], allow: ['*']}")
         async with Runtime.open(root, watch=False) as runtime:
@@ -206,7 +206,7 @@ def test_a_run_in_progress_is_denied_its_next_call(tmp_path: Path) -> None:
 
     @tool(risk="low")
     async def edit() -> str:
-        """Deny echo, beside a broken include."""
+        """Deny echo in a file with a broken include."""
         files = BROKEN["a shared template"]({"skill_policy": "{deny: [echo], allow: ['*']}"})
         await asyncio.to_thread(write, root, files)
         await opened[0].reload()
@@ -223,7 +223,7 @@ def test_a_run_in_progress_is_denied_its_next_call(tmp_path: Path) -> None:
     assert [call.status for call in asyncio.run(main()).tool_calls] == ["success", "denied"]
 
 
-def test_an_edit_that_the_gate_refuses_is_said_to_restrict_nothing(
+def test_an_edit_rejected_by_the_gate_restricts_nothing_and_a_warning_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     case = "cases: [{name: echoes, message: hi, model: [{calls: [{call: echo, arguments: {text: x}}]}, {say: x}],"
@@ -278,7 +278,7 @@ def strictness(rights: dict[str, Any], name: str, risk: str) -> int:
 
 @cases(25)
 @given(began=RIGHTS, saved=RIGHTS, broken=st.sampled_from([*BROKEN]))
-def test_what_is_live_is_as_strict_as_both_versions_and_no_stricter(
+def test_the_live_agent_is_as_strict_as_both_versions_and_no_stricter(
     began: dict[str, Any], saved: dict[str, Any], broken: str
 ) -> None:
     with TemporaryDirectory() as folder:

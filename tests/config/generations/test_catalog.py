@@ -1,4 +1,4 @@
-"""What is live is what the files say; a file that cannot be used leaves its last good version live, and says why."""
+"""Reloads: valid files are published; an invalid file keeps its last good version and reports its problems."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ BAD = "version: 1\nname: [\n"
 
 @tool
 def echo(text: str) -> str:
-    """Say it again."""
+    """Repeat the text."""
     return text
 
 
 class Project:
-    """A folder with its catalog; remembers what the catalog told."""
+    """A folder with its catalog, and the events of the catalog."""
 
     def __init__(self, root: Path, files: Mapping[str, str] | None = None, tools: tuple[Tool, ...] = (echo,)) -> None:
         self.root = root
@@ -67,8 +67,8 @@ class Project:
     def stale(self) -> set[str]:
         return {name for name, agent in self.live.items() if agent.stale}
 
-    def said(self) -> tuple[list[str], list[str], list[str]]:
-        """Of the last event: which agents were added, changed, removed."""
+    def last_changes(self) -> tuple[list[str], list[str], list[str]]:
+        """Return the agents that the last event reports as added, changed and removed."""
         event = self.events[-1]
         assert isinstance(event, ConfigReloaded)
         return list(event.added), list(event.changed), list(event.removed)
@@ -96,15 +96,15 @@ USES_ORDERS = one("clerk", skill_policy="{allow: [orders.lookup]}")
 # --- files one by one
 
 
-def test_at_a_cold_start_a_broken_file_does_not_keep_the_others_from_serving(tmp_path: Path) -> None:
+def test_at_the_first_load_an_invalid_file_does_not_affect_the_others(tmp_path: Path) -> None:
     project = Project(tmp_path, {**THREE, "agents.d/b.yaml": BAD})
     assert list(project.live) == ["a", "c"]
     assert [problem.path for problem in project.catalog.current.errors] == ["agents.d/b.yaml"]
-    assert project.said() == (["a", "c"], [], [])
+    assert project.last_changes() == (["a", "c"], [], [])
     assert not project.stale()
 
 
-def test_a_broken_edit_keeps_the_last_good_agent_and_others_go_live(tmp_path: Path) -> None:
+def test_an_invalid_edit_keeps_the_last_good_agent_and_publishes_the_others(tmp_path: Path) -> None:
     project = Project(tmp_path, THREE)
     old = project.live["b"]
     generation = project.reload({"agents.d/b.yaml": BAD, "agents.d/c.yaml": one("c", "New.")})
@@ -113,7 +113,7 @@ def test_a_broken_edit_keeps_the_last_good_agent_and_others_go_live(tmp_path: Pa
     assert project.stale() == {"b"}
     assert project.live["b"].stale == generation.errors
     assert project.live["c"].spec.description == "New."
-    assert project.said() == ([], ["c"], [])
+    assert project.last_changes() == ([], ["c"], [])
 
 
 def test_fixing_a_file_makes_its_new_version_live(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_fixing_a_file_makes_its_new_version_live(tmp_path: Path) -> None:
     project.reload({"agents.d/b.yaml": BAD})
     project.reload({"agents.d/b.yaml": one("b", "Fixed.")})
     assert (project.live["b"].spec.description, project.stale(), project.errors) == ("Fixed.", set(), [])
-    assert project.said() == ([], ["b"], [])
+    assert project.last_changes() == ([], ["b"], [])
 
 
 def test_reverting_a_file_clears_the_stale_mark_and_changes_nothing_else(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_reverting_a_file_clears_the_stale_mark_and_changes_nothing_else(tmp_pat
     project.reload({"agents.d/b.yaml": one("b")})
     assert project.live["b"] == before
     assert project.errors == []
-    assert project.said() == ([], [], [])
+    assert project.last_changes() == ([], [], [])
 
 
 def test_one_bad_version_after_another_keeps_the_first_good_one(tmp_path: Path) -> None:
@@ -142,15 +142,15 @@ def test_one_bad_version_after_another_keeps_the_first_good_one(tmp_path: Path) 
         assert project.live["a"].stale == project.catalog.current.errors
 
 
-def test_a_file_that_was_never_good_serves_nothing_until_it_is(tmp_path: Path) -> None:
+def test_a_file_that_was_never_valid_defines_no_agent_until_it_is(tmp_path: Path) -> None:
     project = Project(tmp_path, {"agents.d/a.yaml": BAD})
     assert not project.live
     assert isinstance(project.events[-1], ConfigRejected)
     project.reload({"agents.d/a.yaml": one("a")})
-    assert project.said() == (["a"], [], [])
+    assert project.last_changes() == (["a"], [], [])
 
 
-def test_equal_bytes_are_no_new_generation(tmp_path: Path) -> None:
+def test_equal_bytes_do_not_create_a_generation(tmp_path: Path) -> None:
     project = Project(tmp_path, {**THREE, "prompts/x.j2": "x", "plugins/orders.py": ORDERS})
     before = project.catalog.current
     os.utime(tmp_path / "agents.d/a.yaml", (1, 1))
@@ -159,7 +159,7 @@ def test_equal_bytes_are_no_new_generation(tmp_path: Path) -> None:
     assert len(project.events) == 1
 
 
-def test_there_and_back_between_two_looks_is_no_new_generation(tmp_path: Path) -> None:
+def test_an_edit_reverted_between_two_scans_does_not_create_a_generation(tmp_path: Path) -> None:
     project = Project(tmp_path, THREE)
     before = project.catalog.current
     write(tmp_path, {"agents.d/a.yaml": BAD, "agents.d/new.yaml": one("new")})
@@ -179,7 +179,7 @@ def test_a_deleted_file_is_a_removed_agent(tmp_path: Path) -> None:
     project = Project(tmp_path, THREE)
     project.reload(delete=("agents.d/b.yaml",))
     assert list(project.live) == ["a", "c"]
-    assert project.said() == ([], [], ["b"])
+    assert project.last_changes() == ([], [], ["b"])
 
 
 def test_deleting_a_broken_file_removes_its_last_good_version_too(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_renamed_file_is_a_move(tmp_path: Path) -> None:
     (tmp_path / "agents.d/b.yaml").rename(tmp_path / "agents.d/moved.yml")
     project.reload()
     assert project.live["b"].path == "agents.d/moved.yml"
-    assert project.said() == ([], [], [])
+    assert project.last_changes() == ([], [], [])
 
 
 def test_a_file_that_is_moved_and_broken_at_once_keeps_its_last_good_version(tmp_path: Path) -> None:
@@ -210,13 +210,13 @@ def test_a_file_that_is_moved_and_broken_at_once_keeps_its_last_good_version(tmp
 def test_a_new_name_in_a_file_is_a_new_agent_instead_of_the_old_one(tmp_path: Path) -> None:
     project = Project(tmp_path, THREE)
     project.reload({"agents.d/b.yaml": one("d")})
-    assert project.said() == (["d"], [], ["b"])
+    assert project.last_changes() == (["d"], [], ["b"])
 
 
 # --- two files, one name
 
 
-def test_two_files_of_one_name_serve_neither_at_first(tmp_path: Path) -> None:
+def test_at_the_first_load_two_files_with_one_name_are_both_rejected(tmp_path: Path) -> None:
     project = Project(tmp_path, {"agents.d/x.yaml": one("a"), "agents.d/y.yaml": one("a"), "agents.d/z.yaml": one("z")})
     assert list(project.live) == ["z"]
     assert project.errors == [
@@ -227,7 +227,7 @@ def test_two_files_of_one_name_serve_neither_at_first(tmp_path: Path) -> None:
     assert (list(project.live), project.errors) == (["a", "z"], [])
 
 
-def test_of_two_files_of_one_name_the_one_that_served_goes_on(tmp_path: Path) -> None:
+def test_of_two_files_with_one_name_the_live_one_stays(tmp_path: Path) -> None:
     project = Project(tmp_path, {"agents.d/y.yaml": one("a", "Old owner.")})
     old = project.live["a"]
     project.reload({"agents.d/x.yaml": one("a", "New.")})
@@ -258,7 +258,7 @@ def test_two_files_can_swap_their_names(tmp_path: Path) -> None:
     assert project.errors == []
 
 
-def test_when_half_of_a_swap_fails_both_stay_as_they_were(tmp_path: Path) -> None:
+def test_when_half_of_a_swap_fails_both_agents_stay_unchanged(tmp_path: Path) -> None:
     project = Project(tmp_path, THREE)
     project.reload({"agents.d/a.yaml": one("b", executor="nope"), "agents.d/b.yaml": one("a")})
     assert {name: agent.path for name, agent in project.live.items()} == {
@@ -289,7 +289,7 @@ def test_when_half_of_a_swap_fails_both_stay_as_they_were(tmp_path: Path) -> Non
         ({"inputs": "{n: {type: integer, default: x}}"}, "7:38", "the default is not of type integer"),
     ],
 )
-def test_a_reference_that_leads_nowhere_is_a_problem_at_its_place(
+def test_an_unresolved_reference_is_a_problem_at_its_place(
     tmp_path: Path, keys: dict[str, str], place: str, message: str
 ) -> None:
     project = Project(tmp_path, {"agents.d/b.yaml": one("b", **keys), "agents.d/o.yaml": one("other")})
@@ -299,19 +299,19 @@ def test_a_reference_that_leads_nowhere_is_a_problem_at_its_place(
     assert list(project.live) == ["other"]
 
 
-def test_everything_that_is_wrong_with_a_file_is_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_of_a_file_are_reported_together(tmp_path: Path) -> None:
     keys = {"executor": "x", "model": "x/y", "skill_policy": "{allow: [x, y]}", "sub_agents": "[x]"}
     project = Project(tmp_path, {"agents.d/b.yaml": one("b", **keys)})
     assert [error.split(":")[1] for error in project.errors] == ["4", "6", "6", "7", "8"]
 
 
-def test_a_type_error_hides_no_reference_that_leads_nowhere(tmp_path: Path) -> None:
+def test_a_type_error_does_not_hide_unresolved_references(tmp_path: Path) -> None:
     keys = {"executor": "plam", "skill_policy": "{allow: [read_fiel]}", "runtime_policy": "{max_steps: ten}"}
     text = one("b", **keys, max_stepz="1")
     project = Project(tmp_path, {"agents.d/b.yaml": text})
     found = "\n".join(project.errors)
-    for told in ("unknown key 'max_stepz'", "must be a whole number", "no tool 'read_fiel'", "no executor 'plam'"):
-        assert found.count(told) == 1, told
+    for message in ("unknown key 'max_stepz'", "must be a whole number", "no tool 'read_fiel'", "no executor 'plam'"):
+        assert found.count(message) == 1, message
 
 
 def test_references_work_in_any_order_of_writing(tmp_path: Path) -> None:
@@ -329,30 +329,30 @@ def test_sub_agents_may_be_named_in_the_policy(tmp_path: Path) -> None:
     assert (list(project.live["a"].toolset.offered), project.errors) == (["agent.z"], [])
 
 
-def test_a_parent_knows_its_sub_agent_as_it_is_now(tmp_path: Path) -> None:
+def test_a_parent_sees_the_current_version_of_its_sub_agent(tmp_path: Path) -> None:
     files = {"agents.d/a.yaml": one("a", sub_agents="[z]"), "agents.d/z.yaml": one("z", "Old.")}
     project = Project(tmp_path, files)
     project.reload({"agents.d/z.yaml": one("z", "New.", inputs="{order: {type: string}}")})
     definition = project.live["a"].toolset.offered["agent.z"].definition
     assert (definition.description, set(definition.parameters["properties"])) == ("New.", {"message", "order"})
-    assert project.said() == ([], ["a", "z"], [])
+    assert project.last_changes() == ([], ["a", "z"], [])
 
 
-def test_what_a_parent_does_not_see_of_its_sub_agent_does_not_touch_it(tmp_path: Path) -> None:
+def test_a_change_that_a_parent_cannot_see_does_not_rebuild_it(tmp_path: Path) -> None:
     project = Project(tmp_path, {"agents.d/a.yaml": one("a", sub_agents="[z]"), "agents.d/z.yaml": one("z")})
     before = project.live["a"]
     project.reload({"agents.d/z.yaml": one("z", instructions="Other.")})
     assert project.live["a"] is before
 
 
-def test_an_agent_whose_sub_agent_goes_away_keeps_its_last_good_version(tmp_path: Path) -> None:
+def test_an_agent_whose_sub_agent_is_removed_keeps_its_last_good_version(tmp_path: Path) -> None:
     project = Project(tmp_path, {"agents.d/a.yaml": one("a", sub_agents="[z]"), "agents.d/z.yaml": one("z")})
     project.reload(delete=("agents.d/z.yaml",))
     assert project.stale() == {"a"}
     assert project.errors == ["agents.d/a.yaml:7:14: there is no usable agent 'z'; there are: a"]
 
 
-def test_a_parent_of_a_broken_agent_goes_on_with_its_last_good_version(tmp_path: Path) -> None:
+def test_a_parent_of_an_invalid_agent_uses_its_last_good_version(tmp_path: Path) -> None:
     files = {"agents.d/a.yaml": one("a", sub_agents="[z]"), "agents.d/z.yaml": one("z", inputs="{old: {}}")}
     project = Project(tmp_path, files)
     before = project.live["a"]
@@ -361,14 +361,14 @@ def test_a_parent_of_a_broken_agent_goes_on_with_its_last_good_version(tmp_path:
     assert project.live["a"] is before
 
 
-def test_a_parent_of_an_agent_that_never_worked_does_not_work_either(tmp_path: Path) -> None:
+def test_a_parent_of_an_agent_that_was_never_valid_is_rejected(tmp_path: Path) -> None:
     files = {"agents.d/a.yaml": one("a", sub_agents="[y]"), "agents.d/y.yaml": one("y", sub_agents="[z]")}
     project = Project(tmp_path, {**files, "agents.d/z.yaml": one("z", executor="nope"), "agents.d/ok.yaml": one("ok")})
     assert list(project.live) == ["ok"]
     assert len(project.errors) == 3
 
 
-def test_sub_agents_in_a_circle_are_refused_at_every_link(tmp_path: Path) -> None:
+def test_a_cycle_of_sub_agents_is_rejected_at_every_reference(tmp_path: Path) -> None:
     circle = {"a": "[b]", "b": "[c]", "c": "[a]", "d": "[a]", "e": "[e]"}
     files = {f"agents.d/{name}.yaml": one(name, sub_agents=subs) for name, subs in circle.items()}
     project = Project(tmp_path, {**files, "agents.d/ok.yaml": one("ok")})
@@ -382,7 +382,7 @@ def test_sub_agents_in_a_circle_are_refused_at_every_link(tmp_path: Path) -> Non
     ]
 
 
-def test_the_edit_that_closes_a_circle_is_the_one_refused(tmp_path: Path) -> None:
+def test_the_edit_that_closes_a_cycle_is_the_one_rejected(tmp_path: Path) -> None:
     files = {"agents.d/a.yaml": one("a", sub_agents="[b]"), "agents.d/b.yaml": one("b", sub_agents="[c]")}
     project = Project(tmp_path, {**files, "agents.d/c.yaml": one("c")})
     before = dict(project.live)
@@ -392,7 +392,7 @@ def test_the_edit_that_closes_a_circle_is_the_one_refused(tmp_path: Path) -> Non
     assert all(project.live[name] is before[name] for name in "ab")
 
 
-def test_rules_that_match_nothing_are_warnings_that_stay(tmp_path: Path) -> None:
+def test_rules_that_match_no_tool_remain_warnings(tmp_path: Path) -> None:
     policy = "{deny: ['orders.*'], ask: [ech], allow: ['mcp.*', echo]}"
     project = Project(tmp_path, {"agents.d/a.yaml": one("a", skill_policy=policy), "agents.d/b.yaml": one("b")})
     expected = [
@@ -421,21 +421,21 @@ TEMPLATED = {
 }
 
 
-def test_a_template_edit_rebuilds_the_agents_that_use_it_and_no_other(tmp_path: Path) -> None:
+def test_a_template_edit_rebuilds_only_the_agents_that_use_it(tmp_path: Path) -> None:
     project = Project(tmp_path, TEMPLATED)
     before = dict(project.live)
     project.reload({"prompts/shared/y.j2": "new"})
     assert project.live["a"].instructions("en", {}, None) == "new"
     assert before["a"].instructions("en", {}, None) == "y"
     assert all(project.live[name] is before[name] for name in "bc")
-    assert project.said() == ([], ["a"], [])
+    assert project.last_changes() == ([], ["a"], [])
 
 
-def test_a_new_variant_of_a_template_goes_live(tmp_path: Path) -> None:
+def test_a_new_template_variant_takes_effect(tmp_path: Path) -> None:
     project = Project(tmp_path, TEMPLATED)
     project.reload({"prompts/b.zh.j2": "乙"})
     assert project.live["b"].instructions("zh-TW", {}, None) == "乙"
-    assert project.said() == ([], ["b"], [])
+    assert project.last_changes() == ([], ["b"], [])
     project.reload(delete=("prompts/b.zh.j2",))
     assert project.live["b"].instructions("zh-TW", {}, None) == "b"
 
@@ -456,7 +456,7 @@ def test_a_broken_template_is_one_error_and_its_agents_are_stale(tmp_path: Path)
     assert (project.errors, project.live["a"].instructions("en", {}, None)) == ([], "fixed")
 
 
-def test_a_broken_template_that_nobody_uses_disturbs_nobody(tmp_path: Path) -> None:
+def test_a_broken_unused_template_affects_no_agent(tmp_path: Path) -> None:
     project = Project(tmp_path, {**TEMPLATED, "prompts/unused.j2": "{{"})
     assert (list(project.live), project.stale()) == (["a", "b", "c"], set())
     assert [error.partition(": ")[0] for error in project.errors] == ["prompts/unused.j2:1"]
@@ -471,9 +471,7 @@ def test_a_broken_template_that_nobody_uses_disturbs_nobody(tmp_path: Path) -> N
         ("{{ customer.upper() + 1 }}", "prompts/b.j2:1: can only concatenate str"),
     ],
 )
-def test_a_template_that_could_not_be_rendered_in_a_request_is_refused_before(
-    tmp_path: Path, broken: str, place: str
-) -> None:
+def test_a_template_that_would_fail_in_a_request_is_rejected(tmp_path: Path, broken: str, place: str) -> None:
     with_input = one("b", instructions="{template: b.j2}", inputs="{customer: {required: true}}")
     project = Project(tmp_path, {"agents.d/b.yaml": with_input, "prompts/b.j2": "Hello {{ customer }}"})
     assert project.errors == []
@@ -483,7 +481,7 @@ def test_a_template_that_could_not_be_rendered_in_a_request_is_refused_before(
     assert any(error.startswith(place) for error in project.errors)
 
 
-def test_a_variant_that_needs_more_than_there_is_is_refused(tmp_path: Path) -> None:
+def test_a_variant_that_needs_undefined_variables_is_rejected(tmp_path: Path) -> None:
     project = Project(tmp_path, {**TEMPLATED, "prompts/b.zh.j2": "{{ nobody_gives_it }}"})
     assert "b" not in project.live
     assert any(error.startswith("prompts/b.zh.j2:1: 'nobody_gives_it' is undefined") for error in project.errors)
@@ -503,7 +501,7 @@ def test_a_variant_that_needs_more_than_there_is_is_refused(tmp_path: Path) -> N
         ("{{ count + 'x' }}", False),
     ],
 )
-def test_templates_are_tried_with_what_requests_may_bring(tmp_path: Path, template: str, fits: bool) -> None:
+def test_templates_are_tried_with_possible_request_values(tmp_path: Path, template: str, fits: bool) -> None:
     text = """
         version: 1
         name: a
@@ -531,9 +529,7 @@ def test_templates_are_tried_with_what_requests_may_bring(tmp_path: Path, templa
     ],
 )
 @pytest.mark.parametrize("broken", ["{% if %}", "{{ nobody_gives_it }}"])
-def test_a_broken_template_of_the_runtime_is_refused_like_any_other(
-    tmp_path: Path, name: str, stale: set[str], broken: str
-) -> None:
+def test_an_invalid_runtime_template_is_rejected(tmp_path: Path, name: str, stale: set[str], broken: str) -> None:
     project = Project(tmp_path, {"agents.d/a.yaml": one("a"), "agents.d/p.yaml": one("p", executor="plan")})
     project.reload({f"prompts/{name}": "mine"})
     assert project.errors == []
@@ -541,7 +537,7 @@ def test_a_broken_template_of_the_runtime_is_refused_like_any_other(
     assert project.stale() == stale
 
 
-def test_a_template_that_is_not_utf_8_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_template_that_is_not_utf_8_is_reported_with_its_line(tmp_path: Path) -> None:
     project = Project(tmp_path, TEMPLATED)
     (tmp_path / "prompts/b.j2").write_bytes(b"one\ncaf\xe9")
     project.reload()
@@ -552,7 +548,7 @@ def test_a_template_that_is_not_utf_8_is_told_with_its_line(tmp_path: Path) -> N
 # --- plugins
 
 
-def test_a_plugins_tools_can_be_used(tmp_path: Path) -> None:
+def test_tools_of_a_plugin_are_available(tmp_path: Path) -> None:
     project = Project(tmp_path, {"plugins/orders.py": ORDERS, "agents.d/clerk.yaml": USES_ORDERS})
     assert list(project.catalog.current.tools) == ["echo", "orders.lookup"]
     assert list(project.live["clerk"].toolset.offered) == ["orders.lookup"]
@@ -574,7 +570,7 @@ def test_a_broken_plugin_keeps_its_last_good_tools(tmp_path: Path, broken: str) 
     assert project.errors == []
 
 
-def test_a_plugin_that_never_worked_gives_no_tools(tmp_path: Path) -> None:
+def test_a_plugin_that_never_loaded_provides_no_tools(tmp_path: Path) -> None:
     project = Project(tmp_path, {"plugins/orders.py": "1 / 0", "agents.d/clerk.yaml": USES_ORDERS, **THREE})
     assert list(project.live) == ["a", "b", "c"]
     assert [error.split(":")[0] for error in project.errors] == ["agents.d/clerk.yaml", "plugins/orders.py"]
@@ -593,7 +589,7 @@ def test_an_agent_whose_tool_disappeared_keeps_its_last_good_version(tmp_path: P
     assert (project.stale(), project.errors) == (set(), [])
 
 
-def test_an_agent_goes_on_when_the_plugin_of_its_tool_is_deleted(tmp_path: Path) -> None:
+def test_an_agent_keeps_its_tools_when_their_plugin_is_deleted(tmp_path: Path) -> None:
     project = Project(tmp_path, {"plugins/orders.py": ORDERS, "agents.d/clerk.yaml": USES_ORDERS})
     project.reload(delete=("plugins/orders.py",))
     assert project.stale() == {"clerk"}
@@ -601,13 +597,13 @@ def test_an_agent_goes_on_when_the_plugin_of_its_tool_is_deleted(tmp_path: Path)
     assert "orders.lookup" not in project.catalog.current.tools
 
 
-def test_a_plugin_edit_rebuilds_the_agents_that_use_its_tools_and_no_other(tmp_path: Path) -> None:
+def test_a_plugin_edit_rebuilds_only_the_agents_that_use_its_tools(tmp_path: Path) -> None:
     narrow = {"agents.d/a.yaml": one("a", skill_policy="{allow: [echo]}")}
     project = Project(tmp_path, {"plugins/orders.py": ORDERS, "agents.d/clerk.yaml": USES_ORDERS, **narrow})
     before = project.live["a"]
     project.reload({"plugins/orders.py": PLUGIN.format("New.")})
     assert project.live["a"] is before
-    assert project.said() == ([], ["clerk"], [])
+    assert project.last_changes() == ([], ["clerk"], [])
 
 
 def test_a_new_plugin_reaches_the_agents_that_allow_its_tools(tmp_path: Path) -> None:
@@ -616,14 +612,14 @@ def test_a_new_plugin_reaches_the_agents_that_allow_its_tools(tmp_path: Path) ->
     assert list(project.live["a"].toolset.offered) == ["orders.lookup"]
 
 
-def test_helpers_beside_the_plugins_are_no_plugins(tmp_path: Path) -> None:
+def test_helper_files_are_not_plugins(tmp_path: Path) -> None:
     hidden = {"plugins/_helpers.py": "1 / 0", "plugins/.x.py": "1 / 0", "plugins/__pycache__/y.py": "1 / 0"}
     project = Project(tmp_path, {**hidden, "plugins/readme.txt": "x"})
     assert (project.errors, list(project.catalog.current.tools)) == ([], ["echo"])
 
 
 @pytest.mark.conformance(35)
-def test_a_helper_beside_the_plugins_can_be_imported_and_an_edit_of_it_goes_live(tmp_path: Path) -> None:
+def test_a_helper_file_can_be_imported_and_its_edits_take_effect(tmp_path: Path) -> None:
     uses = "from ._rates import RATE\n" + ORDERS + "    assert RATE\n"
     project = Project(tmp_path, {"plugins/orders.py": uses, "plugins/_rates.py": "RATE = 2"})
     assert project.errors == []
@@ -635,7 +631,7 @@ def test_a_helper_beside_the_plugins_can_be_imported_and_an_edit_of_it_goes_live
 COLLIDING = ORDERS.replace("@tool", '@tool(name="b__c")')
 
 
-def test_of_two_plugins_with_one_name_on_the_wire_the_one_that_served_goes_on(tmp_path: Path) -> None:
+def test_of_two_plugins_with_one_wire_name_the_live_one_stays(tmp_path: Path) -> None:
     project = Project(tmp_path, {"plugins/a__b.py": ORDERS.replace("def lookup", "def c"), **THREE})
     assert "a__b.c" in project.catalog.current.tools
     project.reload({"plugins/a.py": COLLIDING})
@@ -646,13 +642,13 @@ def test_of_two_plugins_with_one_name_on_the_wire_the_one_that_served_goes_on(tm
     assert (list(project.catalog.current.tools), project.errors) == (["echo", "a.b__c"], [])
 
 
-def test_a_plugin_that_edits_itself_into_anothers_name_keeps_its_last_good_tools(tmp_path: Path) -> None:
+def test_a_plugin_that_takes_a_used_tool_name_keeps_its_last_good_tools(tmp_path: Path) -> None:
     project = Project(tmp_path, {"plugins/a__b.py": ORDERS.replace("def lookup", "def c"), "plugins/a.py": ORDERS})
     project.reload({"plugins/a.py": COLLIDING})
     assert list(project.catalog.current.tools) == ["echo", "a.lookup", "a__b.c"]
 
 
-def test_two_plugins_of_one_file_name_are_refused_together_with_nothing_else(tmp_path: Path) -> None:
+def test_two_plugins_with_one_file_name_are_both_rejected_and_nothing_else(tmp_path: Path) -> None:
     files = {"plugins/x/orders.py": ORDERS, "plugins/y/orders.py": ORDERS, "plugins/fine.py": ORDERS}
     project = Project(tmp_path, files)
     assert list(project.catalog.current.tools) == ["echo", "fine.lookup", "orders.lookup"]
@@ -662,7 +658,7 @@ def test_two_plugins_of_one_file_name_are_refused_together_with_nothing_else(tmp
 # --- what counts as a file
 
 
-def test_hidden_files_backups_and_test_cases_are_no_agents(tmp_path: Path) -> None:
+def test_hidden_files_backups_and_test_cases_are_not_agents(tmp_path: Path) -> None:
     names = (".a.yaml", "_a.yaml", "a.yaml~", "a.test.yaml", "a.test.yml", "a.txt", ".git/a.yaml", "a.yaml.swp", "4913")
     project = Project(tmp_path, {f"agents.d/{name}": BAD for name in names} | {"agents.d/x/y/deep.yml": one("deep")})
     assert (list(project.live), project.errors) == (["deep"], [])
@@ -725,7 +721,9 @@ def _huge(path: Path) -> None:
         (_huge, "larger than 1048576 bytes"),
     ],
 )
-def test_what_cannot_be_read_is_told_and_keeps_the_last_good_version(tmp_path: Path, make: object, reason: str) -> None:
+def test_an_unreadable_file_is_reported_and_keeps_the_last_good_version(
+    tmp_path: Path, make: object, reason: str
+) -> None:
     assert callable(make)
     project = Project(tmp_path, THREE)
     (tmp_path / "agents.d/b.yaml").unlink()
@@ -738,7 +736,7 @@ def test_what_cannot_be_read_is_told_and_keeps_the_last_good_version(tmp_path: P
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 @pytest.mark.parametrize("path", ["agents.d/x/b.yaml", "agents.d/x", "agents.d"])
-def test_what_may_not_be_read_keeps_the_last_good_version(tmp_path: Path, path: str) -> None:
+def test_a_file_without_read_permission_keeps_the_last_good_version(tmp_path: Path, path: str) -> None:
     project = Project(tmp_path, {"agents.d/x/b.yaml": one("b")})
     (tmp_path / path).chmod(0)
     try:
@@ -751,7 +749,7 @@ def test_what_may_not_be_read_keeps_the_last_good_version(tmp_path: Path, path: 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 @pytest.mark.parametrize("path", ["plugins/x/orders.py", "plugins/x", "plugins"])
-def test_a_plugin_that_may_not_be_read_keeps_its_tools(tmp_path: Path, path: str) -> None:
+def test_a_plugin_without_read_permission_keeps_its_tools(tmp_path: Path, path: str) -> None:
     project = Project(tmp_path, {"plugins/x/orders.py": ORDERS})
     (tmp_path / path).chmod(0)
     try:
@@ -761,7 +759,7 @@ def test_a_plugin_that_may_not_be_read_keeps_its_tools(tmp_path: Path, path: str
     assert "orders.lookup" in project.catalog.current.tools
 
 
-def test_a_plugin_or_template_that_cannot_be_read_keeps_what_it_gave(tmp_path: Path) -> None:
+def test_an_unreadable_plugin_or_template_keeps_its_last_good_version(tmp_path: Path) -> None:
     project = Project(tmp_path, {**TEMPLATED, "plugins/orders.py": ORDERS, "agents.d/clerk.yaml": USES_ORDERS})
     for path in ("plugins/orders.py", "prompts/b.j2"):
         (tmp_path / path).unlink()
@@ -795,7 +793,7 @@ def test_the_folders_themselves_may_be_links(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [b"caf\xe9.yaml", b"caf\xe9/b.yaml"])
-def test_a_name_that_is_not_utf_8_is_told_and_the_rest_loads(tmp_path: Path, name: bytes) -> None:
+def test_a_file_name_that_is_not_utf_8_is_reported_and_other_files_load(tmp_path: Path, name: bytes) -> None:
     path = os.path.join(os.fsencode(tmp_path), b"agents.d", name)  # noqa: PTH118 - a Path holds no such name as bytes
     os.makedirs(os.path.dirname(path))  # noqa: PTH103, PTH120 - as above
     with open(path, "w") as file:  # noqa: PTH123 - as above
@@ -818,7 +816,7 @@ def test_problems_are_in_the_order_of_files_and_lines(tmp_path: Path) -> None:
     assert {path for path, _ in places} == set(files)
 
 
-def test_an_edit_that_cannot_be_used_is_told_as_rejected(tmp_path: Path) -> None:
+def test_an_invalid_edit_emits_a_rejected_event(tmp_path: Path) -> None:
     project = Project(tmp_path, THREE)
     generation = project.reload({"agents.d/b.yaml": BAD})
     event = project.events[-1]
@@ -834,10 +832,10 @@ def test_the_reload_event_names_generation_and_digest(tmp_path: Path) -> None:
     event = project.events[-1]
     assert isinstance(event, ConfigReloaded)
     assert (event.generation, event.digest) == (2, generation.digest)
-    assert project.said() == (["d"], ["a"], ["b"])
+    assert project.last_changes() == (["d"], ["a"], ["b"])
 
 
-def test_a_subscriber_that_fails_or_leaves_does_not_keep_others_from_hearing(tmp_path: Path) -> None:
+def test_a_subscriber_that_fails_or_unsubscribes_does_not_affect_others(tmp_path: Path) -> None:
     project = Project(tmp_path, THREE)
 
     def fail(event: object) -> None:
@@ -865,7 +863,7 @@ def test_waiting_ends_when_the_generation_is_live(tmp_path: Path) -> None:
     assert asyncio.run(wait()) == (2, 2)
 
 
-def test_reloads_side_by_side_build_one_generation(tmp_path: Path) -> None:
+def test_concurrent_reloads_build_one_generation(tmp_path: Path) -> None:
     async def together() -> list[Generation]:
         catalog = Catalog(write(tmp_path, THREE), tools=[], executors=["react"], models=["offline"])
         async with asyncio.TaskGroup() as group:
@@ -875,7 +873,7 @@ def test_reloads_side_by_side_build_one_generation(tmp_path: Path) -> None:
     assert len({id(generation) for generation in asyncio.run(together())}) == 1
 
 
-# --- all of it
+# --- random edits
 
 FILES = ("a", "b", "c")
 GOOD_STEP = st.tuples(st.just("good"), st.sampled_from(FILES), st.integers(0, 3))
@@ -887,7 +885,7 @@ BAD_TEXTS = (BAD, one("x", executor="nope"), "version: 1\n")
 @cases(40)
 @given(batches=st.lists(st.lists(GOOD_STEP | BAD_STEP | DELETE_STEP, max_size=4), max_size=8))
 @example(batches=[[("good", "a", 0)], [("bad", "a", 1)], [("delete", "a", 0)], [("bad", "a", 0)], [("good", "a", 0)]])
-def test_what_is_live_is_the_last_good_version_of_every_file(batches: list[list[tuple[str, str, int]]]) -> None:
+def test_the_last_good_version_of_every_file_is_live(batches: list[list[tuple[str, str, int]]]) -> None:
     with TemporaryDirectory() as folder:
         project = Project(Path(folder))
         last_good: dict[str, str] = {}
@@ -913,39 +911,37 @@ def test_what_is_live_is_the_last_good_version_of_every_file(batches: list[list[
                 assert not (same and agent.stale == before.agents[name].stale) or agent is before.agents[name]
 
 
-def test_what_was_known_of_earlier_versions_of_a_file_is_let_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[LinkContext] = []
-    digest_for = LinkContext.reference_digest
+def test_cached_digests_of_earlier_file_versions_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contexts: list[LinkContext] = []
+    reference_digest = LinkContext.reference_digest
 
-    def noted(surroundings: LinkContext, own: ParsedAgent) -> str:
-        asked.append(surroundings)
-        return digest_for(surroundings, own)
+    def recording(context: LinkContext, parsed: ParsedAgent) -> str:
+        contexts.append(context)
+        return reference_digest(context, parsed)
 
-    monkeypatch.setattr(LinkContext, "reference_digest", noted)
+    monkeypatch.setattr(LinkContext, "reference_digest", recording)
     project = Project(tmp_path, {"agents.d/a.yaml": agent("a"), "agents.d/b.yaml": agent("b")})
     for number in range(5):
         project.reload({"agents.d/a.yaml": agent("a", description=f"Version {number}.")})
-    assert asked[0] is asked[-1]
-    assert len(asked[-1].digests) == 2
+    assert contexts[0] is contexts[-1]
+    assert len(contexts[-1].digests) == 2
 
 
-def test_what_was_only_built_is_not_made_live_by_other_tools_of_a_server(tmp_path: Path) -> None:
+def test_a_built_candidate_is_not_published_by_a_refresh(tmp_path: Path) -> None:
     project = Project(tmp_path, {"agents.d/a.yaml": agent("a", model="offline")})
     write(tmp_path, {"agents.d/b.yaml": agent("b", model="offline")})
 
     async def scene() -> None:
         candidate = await project.catalog.prepare(project.catalog.snapshot())
         assert candidate is not None
-        assert list((await project.catalog.refresh()).agents) == ["a"], "it may still be waiting for its grace"
+        assert list((await project.catalog.refresh()).agents) == ["a"], "it may still wait for its grace period"
         await project.catalog.publish(candidate)
         assert list((await project.catalog.refresh()).agents) == ["a", "b"]
 
     asyncio.run(scene())
 
 
-def test_what_was_only_built_ends_no_rollback(tmp_path: Path) -> None:
+def test_building_a_candidate_does_not_end_a_rollback(tmp_path: Path) -> None:
     project = Project(tmp_path, {"agents.d/a.yaml": agent("a", model="offline")})
     project.reload({"agents.d/a.yaml": agent("a", model="offline", description="Bad.")})
 

@@ -32,8 +32,8 @@ def live(root: Path, body: Callable[[Runtime], Awaitable[None]]) -> None:
     asyncio.run(scene())
 
 
-def told(generation: Generation) -> dict[str, object]:
-    """All that can be seen of its agents."""
+def visible_state(generation: Generation) -> dict[str, object]:
+    """Return everything that is visible of the agents."""
     return {
         name: (
             one.spec,
@@ -49,7 +49,7 @@ def told(generation: Generation) -> dict[str, object]:
     }
 
 
-def test_a_generation_that_was_kept_is_made_again_just_so(tmp_path: Path) -> None:
+def test_an_archived_generation_is_restored_exactly(tmp_path: Path) -> None:
     async def body(runtime: Runtime) -> None:
         broken = {"prompts/house.j2": "The {{ second }} house.", "agents.d/plain.yaml": agent("plain", modle="x")}
         write(tmp_path, broken)
@@ -58,15 +58,15 @@ def test_a_generation_that_was_kept_is_made_again_just_so(tmp_path: Path) -> Non
         assert second.agents["odd"].warnings
         write(tmp_path, {path: text.replace("offline", "offline  # else") for path, text in FILES.items()})
         third = await runtime.reload()
-        assert told(ArchivedGeneration.of(second).restore(third)) == told(second)
+        assert visible_state(ArchivedGeneration.of(second).restore(third)) == visible_state(second)
         rolled = await runtime.catalog.rollback(2)
-        assert told(rolled) == told(second)
+        assert visible_state(rolled) == visible_state(second)
         assert (await runtime.run("hi", agent="templated")).status == "completed"
 
     live(write(tmp_path, FILES), body)
 
 
-def test_agents_that_are_the_same_now_as_then_are_the_very_same(tmp_path: Path) -> None:
+def test_unchanged_agents_are_shared_with_the_restored_generation(tmp_path: Path) -> None:
     async def body(runtime: Runtime) -> None:
         write(tmp_path, {"agents.d/odd.yaml": agent("odd", model="offline", description="Otherwise.")})
         second = await runtime.reload()
@@ -77,7 +77,7 @@ def test_agents_that_are_the_same_now_as_then_are_the_very_same(tmp_path: Path) 
     live(write(tmp_path, FILES), body)
 
 
-def test_what_is_kept_of_a_generation_are_no_agents(tmp_path: Path) -> None:
+def test_an_archived_generation_contains_no_agents(tmp_path: Path) -> None:
     async def body(runtime: Runtime) -> None:
         loop = asyncio.get_running_loop()
         # a worker thread refers to the generation it has built until it drops its work item, which is after the

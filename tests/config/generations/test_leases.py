@@ -29,19 +29,19 @@ PLUGIN = """
 
     async def setup(context: PluginContext) -> None:
         await asyncio.sleep(0)
-        context.deps.told.append("up VERSION")
+        context.deps.log.append("up VERSION")
 
     async def teardown(context: PluginContext) -> None:
         await asyncio.sleep(0)
-        context.deps.told.append("down VERSION")
+        context.deps.log.append("down VERSION")
 
     @tool(risk="low", idempotent=True)
     async def f(context: ToolContext) -> str:
         "Wait."
-        context.deps.told.append("use VERSION")
+        context.deps.log.append("use VERSION")
         context.deps.begun.put_nowait(context.run_id)
         await context.deps.gate(context.run_id).wait()
-        context.deps.told.append("use VERSION")
+        context.deps.log.append("use VERSION")
         return "VERSION"
 """
 FAILING = "\n    async def setup(context):\n        raise ConnectionError('no database')\n"
@@ -55,11 +55,11 @@ def plugin(version: str, more: str = "") -> str:
 
 @dataclass
 class Deps:
-    """What plugins told, and what keeps their tools waiting."""
+    """Records what plugins do, and controls when their tools return."""
 
-    told: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
     begun: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
-    """The runs whose tool has begun."""
+    """The runs whose tool has started."""
     gates: dict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
     holding: bool = False
     """Tools wait until their run's gate is opened."""
@@ -70,14 +70,14 @@ class Deps:
         return self.gates[run_id]
 
     def up(self) -> set[str]:
-        """Who is up. Each goes up and down in turn, and is used only in between."""
-        found: set[str] = set()
-        for said in self.told:
-            what, _, version = said.partition(" ")
-            assert (version in found) is (what != "up"), self.told
-            if what != "use":
-                found ^= {version}
-        return found
+        """Return the versions that are set up. Each is set up, used and torn down in this order."""
+        versions: set[str] = set()
+        for entry in self.log:
+            action, _, version = entry.partition(" ")
+            assert (version in versions) is (action != "up"), self.log
+            if action != "use":
+                versions ^= {version}
+        return versions
 
 
 def answer(request: ModelRequest) -> Turn:
@@ -86,7 +86,7 @@ def answer(request: ModelRequest) -> Turn:
 
 
 async def turns(number: int = 50) -> None:
-    """Let what goes on in the background go on."""
+    """Yield to background tasks `number` times."""
     for _ in range(number):
         await asyncio.sleep(0)
 
@@ -120,16 +120,16 @@ async def reload(runtime: Runtime, version: str, more: str = "") -> None:
 
 def test_the_next_version_is_set_up_before_it_goes_live_and_the_last_torn_down_after(tmp_path: Path) -> None:
     async def body(runtime: Runtime, deps: Deps) -> None:
-        runtime.catalog.subscribe(lambda event: deps.told.append(f"use {event.generation}"))
-        assert deps.told == ["up 1"]
+        runtime.catalog.subscribe(lambda event: deps.log.append(f"use {event.generation}"))
+        assert deps.log == ["up 1"]
         await reload(runtime, "2")
-        assert deps.told == ["up 1", "up 2", "use 2", "down 1"]
+        assert deps.log == ["up 1", "up 2", "use 2", "down 1"]
         write(tmp_path, {"agents.d/other.yaml": agent("other", model="offline")})
         await runtime.reload()
         assert runtime.catalog.current.number == 3
-        del deps.told[4:]  # the third generation has the second version
+        del deps.log[4:]  # the third generation has the second version
 
-    assert live(project(tmp_path), body).told[4:] == ["down 2"]
+    assert live(project(tmp_path), body).log[4:] == ["down 2"]
 
 
 @pytest.mark.conformance(33)
@@ -138,26 +138,26 @@ def test_a_run_keeps_its_version_up_until_it_ends(tmp_path: Path) -> None:
         running = asyncio.create_task(runtime.run("go", agent="clerk"))
         run_id = await deps.begun.get()
         await reload(runtime, "2")
-        assert deps.told == ["up 1", "use 1", "up 2"]
+        assert deps.log == ["up 1", "use 1", "up 2"]
         deps.gates[run_id].set()
         assert [call.result for call in (await running).tool_calls] == ["1"]
         await turns()
-        assert deps.told[3:] == ["use 1", "down 1"]
+        assert deps.log[3:] == ["use 1", "down 1"]
 
     live(project(tmp_path), body, holding=True)
 
 
-def test_a_paused_run_holds_nothing_and_its_version_is_set_up_again_when_it_goes_on(tmp_path: Path) -> None:
+def test_a_paused_run_holds_no_plugins_and_they_are_set_up_again_on_resume(tmp_path: Path) -> None:
     async def body(runtime: Runtime, deps: Deps) -> None:
         paused = await runtime.run("go", agent="asker")
         cancelled = await runtime.run("go", agent="asker")
         await reload(runtime, "2")
-        assert deps.told == ["up 1", "up 2", "down 1"]
+        assert deps.log == ["up 1", "up 2", "down 1"]
         await runtime.cancel(cancelled.run_id)
         result = await runtime.resume(paused.run_id, {asked.id: Approve() for asked in paused.pending})
         assert (result.status, result.tool_calls[0].result) == ("completed", "1")
         await turns()
-        assert deps.told[3:] == ["up 1", "use 1", "use 1", "down 1"]
+        assert deps.log[3:] == ["up 1", "use 1", "use 1", "down 1"]
 
     live(project(tmp_path), body)
 
@@ -165,9 +165,9 @@ def test_a_paused_run_holds_nothing_and_its_version_is_set_up_again_when_it_goes
 def test_a_paused_run_whose_version_cannot_be_set_up_again_stays_paused(tmp_path: Path) -> None:
     once = """
     async def setup(context):
-        if "up 1" in context.deps.told:
+        if "up 1" in context.deps.log:
             raise ConnectionError("no database")
-        context.deps.told.append("up 1")
+        context.deps.log.append("up 1")
     """
 
     async def body(runtime: Runtime, deps: Deps) -> None:
@@ -184,7 +184,7 @@ def test_a_paused_run_whose_version_cannot_be_set_up_again_stays_paused(tmp_path
         with pytest.raises(ConfigError):
             await runtime.catalog.rollback(1)
         await turns()
-        assert deps.up() == {"2", "r"}  # and nothing of the first generation
+        assert deps.up() == {"2", "r"}  # and no plugin of the first generation
         assert runtime.catalog.current.number == 2
         assert len(await runtime.pending(paused.run_id)) == 1
         assert "late" in (await runtime.reload()).agents, "a rollback that failed holds nothing back"
@@ -194,7 +194,7 @@ def test_a_paused_run_whose_version_cannot_be_set_up_again_stays_paused(tmp_path
 
 
 @pytest.mark.conformance(34)
-def test_a_version_whose_setup_fails_leaves_the_last_good_one_and_disturbs_nothing_else(tmp_path: Path) -> None:
+def test_a_failed_setup_keeps_the_last_good_version_and_affects_nothing_else(tmp_path: Path) -> None:
     async def body(runtime: Runtime, deps: Deps) -> None:
         before = runtime.catalog.current
         write(tmp_path, {"agents.d/c.yaml": agent("c", model="offline")})
@@ -210,32 +210,32 @@ def test_a_version_whose_setup_fails_leaves_the_last_good_one_and_disturbs_nothi
         write(tmp_path, {"agents.d/c.yaml": agent("c", model="offline", description="Other.")})
         await runtime.reload()
         assert runtime.catalog.current.errors == (problem,)
-        assert deps.told == ["up 1", "use 1", "use 1"]  # and it was not tried again
+        assert deps.log == ["up 1", "use 1", "use 1"]  # and it was not tried again
         await reload(runtime, "3")
         assert not runtime.catalog.current.errors
-        assert deps.told[3:] == ["up 3", "down 1"]
+        assert deps.log[3:] == ["up 3", "down 1"]
 
     live(project(tmp_path), body)
 
 
-def test_a_setup_that_fails_in_one_plugin_leaves_the_others_as_they_are_set_up(tmp_path: Path) -> None:
+def test_a_failed_setup_of_one_plugin_leaves_the_others_set_up(tmp_path: Path) -> None:
     async def body(runtime: Runtime, deps: Deps) -> None:
         write(tmp_path, {"plugins/q.py": plugin("q")})
         await reload(runtime, "2", FAILING)
-        assert deps.told == ["up 1", "up q"]
+        assert deps.log == ["up 1", "up q"]
         write(tmp_path, {"plugins/q.py": plugin("r")})
         await runtime.reload()
         await turns()
-        assert deps.told[2:] == ["up r", "down q"]  # the first try does not count
+        assert deps.log[2:] == ["up r", "down q"]  # the first try does not count
 
-    assert live(project(tmp_path), body).told[4:] == ["down r", "down 1"]
+    assert live(project(tmp_path), body).log[4:] == ["down r", "down 1"]
 
 
-def test_at_a_first_start_a_plugin_whose_setup_fails_gives_no_tools(tmp_path: Path) -> None:
+def test_at_the_first_load_a_plugin_whose_setup_fails_provides_no_tools(tmp_path: Path) -> None:
     async def body(runtime: Runtime, deps: Deps) -> None:
         assert "p.f" not in runtime.catalog.current.tools
         assert any("no database" in error.message for error in runtime.catalog.current.errors)
-        assert deps.told == []
+        assert deps.log == []
 
     live(project(tmp_path, more=FAILING), body)
 
@@ -244,7 +244,7 @@ CASES = "cases:\n  - {name: it ends, agent: clerk, message: go, model: [{say: EX
 
 
 @pytest.mark.parametrize("refused_by", ["gate", "strict"])
-def test_what_was_refused_is_torn_down_and_never_is_the_last_good_version(tmp_path: Path, refused_by: str) -> None:
+def test_a_rejected_version_is_torn_down_and_never_becomes_the_last_good_one(tmp_path: Path, refused_by: str) -> None:
     reloading = ReloadSettings(gate="tests") if refused_by == "gate" else ReloadSettings(mode="strict")
     good = {"agents.d/a.test.yaml": CASES.replace("EXPECTED", "end"), "agents.d/c.yaml": agent("c", model="offline")}
     bad = {"agents.d/a.test.yaml": CASES.replace("EXPECTED", "no"), "agents.d/c.yaml": "version: ["}
@@ -253,7 +253,7 @@ def test_what_was_refused_is_torn_down_and_never_is_the_last_good_version(tmp_pa
         write(tmp_path, bad)
         await reload(runtime, "2")
         assert runtime.catalog.current.number == 1
-        assert deps.told == ["up 1", "up 2", "down 2"]
+        assert deps.log == ["up 1", "up 2", "down 2"]
         write(tmp_path, good)
         if refused_by == "gate":
             (tmp_path / "plugins/p.py").write_text("def f(:\n", "utf-8")
@@ -267,7 +267,7 @@ def test_what_was_refused_is_torn_down_and_never_is_the_last_good_version(tmp_pa
     live(write(project(tmp_path), good), body, Settings(reload=reloading))
 
 
-def test_a_start_that_is_refused_tears_down_what_it_set_up(tmp_path: Path) -> None:
+def test_a_rejected_start_tears_down_its_plugins(tmp_path: Path) -> None:
     async def body(runtime: Runtime, deps: Deps) -> None:
         raise AssertionError("it was opened")
 
@@ -281,15 +281,15 @@ def test_a_start_that_is_refused_tears_down_what_it_set_up(tmp_path: Path) -> No
 
     with pytest.raises(ConfigError):
         asyncio.run(main())
-    assert deps.told == ["up 1", "down 1"]
+    assert deps.log == ["up 1", "down 1"]
 
 
-def test_a_rollback_sets_up_what_it_goes_back_to(tmp_path: Path) -> None:
+def test_a_rollback_sets_up_the_plugins_of_the_earlier_generation(tmp_path: Path) -> None:
     async def body(runtime: Runtime, deps: Deps) -> None:
         await reload(runtime, "2")
         await runtime.catalog.rollback(1)
         await turns()
-        assert deps.told[3:] == ["up 1", "down 2"]
+        assert deps.log[3:] == ["up 1", "down 2"]
         assert (await runtime.call_tool("clerk", "p.f", {})).output == "1"
         await runtime.reload()
         (tmp_path / "plugins/p.py").write_text("def f(:\n", "utf-8")
@@ -306,12 +306,12 @@ def test_an_earlier_version_stays_up_while_a_stale_agent_has_its_tools(tmp_path:
         await runtime.reload()
         await turns()
         assert runtime.catalog.current.agents["clerk"].stale
-        assert deps.told == ["up 1", "up 2"]
+        assert deps.log == ["up 1", "up 2"]
         assert (await runtime.call_tool("clerk", "p.f", {})).output == "1"
         write(tmp_path, {"agents.d/a.yaml": CLERK.replace("p.f", "p.*")})
         await runtime.reload()
         await turns()
-        assert deps.told[-1] == "down 1"
+        assert deps.log[-1] == "down 1"
 
     live(project(tmp_path), body)
 
@@ -324,12 +324,12 @@ def test_closing_ends_the_runs_first_and_then_tears_down_the_last_that_was_set_u
 
     running: list[asyncio.Task[RunResult]] = []
     write(tmp_path, {"plugins/q.py": plugin("q")})
-    told = live(project(tmp_path), body, holding=True).told
-    assert told == ["up 1", "up q", "use 1", "up 2", "down 2", "down q", "down 1"]
+    log = live(project(tmp_path), body, holding=True).log
+    assert log == ["up 1", "up q", "use 1", "up 2", "down 2", "down q", "down 1"]
 
 
 @pytest.mark.parametrize("command", ["check", "schema", "config diff ."])
-def test_commands_that_run_nothing_set_nothing_up(tmp_path: Path, command: str) -> None:
+def test_commands_without_runs_set_up_no_plugins(tmp_path: Path, command: str) -> None:
     effect = "\n    def setup(context):\n        open('side-effect', 'w').close()\n"
     project(tmp_path, more=effect)
     assert agentsd(*command.split(), cwd=tmp_path).returncode == 0
@@ -345,7 +345,7 @@ STEPS: Sequence[Step] = ("edit", "fails", "broken", "run", "pause", "resume", "e
 
 
 class World:
-    """A runtime, the runs that go on or wait, and what must be up."""
+    """A runtime, its active and paused runs, and the versions that must be set up."""
 
     def __init__(self, runtime: Runtime, deps: Deps) -> None:
         self.runtime, self.deps = runtime, deps
@@ -395,7 +395,7 @@ class World:
 
 @cases(25)
 @given(steps=st.lists(st.sampled_from(STEPS), max_size=14))
-def test_whatever_happens_exactly_the_versions_that_are_live_or_held_are_up(steps: list[Step]) -> None:
+def test_exactly_the_live_and_leased_versions_are_set_up(steps: list[Step]) -> None:
     async def body(runtime: Runtime, deps: Deps) -> None:
         world = World(runtime, deps)
         for step in steps:

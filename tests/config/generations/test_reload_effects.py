@@ -1,4 +1,4 @@
-"""`agentsd.yaml` edited while the process runs: each setting takes effect when the list says so, or nothing does."""
+"""Edits of `agentsd.yaml` in a running process: each setting takes effect when `RELOAD_EFFECTS` defines it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def live(root: Path, body: Body, **options: Any) -> None:
     asyncio.run(main())
 
 
-def test_of_every_setting_it_is_known_when_a_change_takes_effect() -> None:
+def test_every_setting_has_a_reload_effect() -> None:
     known = {key: reload_effect(key) for key, _ in leaves(Settings.model_construct())}
     assert RELOAD_EFFECTS.keys() <= known.keys(), "no row without a setting"
     assert {key for key, effect in known.items() if effect == "restart"} == {
@@ -63,7 +63,7 @@ def test_of_every_setting_it_is_known_when_a_change_takes_effect() -> None:
     assert reload_effect("something.new") == "restart"
 
 
-def test_the_page_about_settings_says_the_same() -> None:
+def test_the_settings_page_lists_the_same_effects() -> None:
     text = (ROOT / "docs/settings.md").read_text("utf-8")
     for key, effect in RELOAD_EFFECTS.items():
         section = next((name for name in ("tools.http.", "model_calls.") if key.startswith(name)), None)
@@ -72,7 +72,7 @@ def test_the_page_about_settings_says_the_same() -> None:
         assert effect in row, key
 
 
-def test_another_model_is_for_the_next_run_and_a_run_that_goes_on_keeps_its_own(tmp_path: Path) -> None:
+def test_a_new_model_applies_to_new_runs_and_not_to_runs_in_progress(tmp_path: Path) -> None:
     root = write(tmp_path, {"agents.d/one.yaml": agent("one", model="null"), FILE: "model: first\n"})
     models = {
         "first": ScriptedModel(calls(("change", {})), "from the first"),
@@ -97,19 +97,17 @@ def test_another_model_is_for_the_next_run_and_a_run_that_goes_on_keeps_its_own(
 
 @pytest.mark.conformance(19)
 @pytest.mark.parametrize("broken", ["model: [\n", "modle: offline\n", "reload: {quiet: soon}\n", "model: ${UNSET_X}\n"])
-def test_settings_that_cannot_be_used_keep_everything_as_it_is_until_they_are_mended(
-    tmp_path: Path, broken: str
-) -> None:
+def test_invalid_settings_change_nothing_until_they_are_fixed(tmp_path: Path, broken: str) -> None:
     root = write(tmp_path, {"agents.d/one.yaml": ONE, FILE: FAST})
 
     async def body(runtime: Runtime) -> None:
-        told: list[ConfigReloaded | ConfigRejected] = []
-        runtime.catalog.subscribe(told.append)
+        received: list[ConfigReloaded | ConfigRejected] = []
+        runtime.catalog.subscribe(received.append)
         first = runtime.catalog.current
         write(root, {FILE: broken, "agents.d/two.yaml": agent("two", model="offline")})
         assert await runtime.reload() is first
         assert await runtime.reload() is first
-        assert [type(event) for event in told] == [ConfigRejected]
+        assert [type(event) for event in received] == [ConfigRejected]
         assert {problem.path for problem in runtime.catalog.problems} == {FILE}
         write(root, {FILE: FAST})
         assert (await runtime.reload()).agents.keys() == {"one", "two"}
@@ -119,7 +117,7 @@ def test_settings_that_cannot_be_used_keep_everything_as_it_is_until_they_are_me
 
 
 @pytest.mark.conformance(45)
-def test_a_setting_that_needs_a_new_start_is_told_at_its_line_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_setting_that_needs_a_restart_is_reported_at_its_line_and_not_applied(tmp_path: Path) -> None:
     root = write(tmp_path, {"agents.d/one.yaml": ONE, FILE: FAST})
 
     async def body(runtime: Runtime) -> None:
@@ -137,7 +135,7 @@ def test_a_setting_that_needs_a_new_start_is_told_at_its_line_and_changes_nothin
     live(root, body)
 
 
-def test_a_model_that_is_no_longer_known_leaves_its_agents_as_they_were(tmp_path: Path) -> None:
+def test_agents_of_a_removed_model_keep_their_last_good_version(tmp_path: Path) -> None:
     root = write(tmp_path, {"agents.d/one.yaml": ONE, FILE: FAST})
 
     async def body(runtime: Runtime) -> None:
@@ -151,27 +149,27 @@ def test_a_model_that_is_no_longer_known_leaves_its_agents_as_they_were(tmp_path
     live(root, body)
 
 
-def test_what_changed_is_told_without_any_secret(tmp_path: Path) -> None:
+def test_changes_are_reported_without_secrets(tmp_path: Path) -> None:
     root = write(tmp_path, {"agents.d/one.yaml": ONE, FILE: FAST})
 
     async def body(runtime: Runtime) -> None:
-        told: list[ConfigReloaded | ConfigRejected] = []
-        runtime.catalog.subscribe(told.append)
+        received: list[ConfigReloaded | ConfigRejected] = []
+        runtime.catalog.subscribe(received.append)
         write(root, {FILE: FAST.replace("k1", "k2").replace("openai/a", "openai/b") + "tools: {unprotected: [a]}\n"})
         await runtime.reload()
-        (event,) = told
+        (event,) = received
         assert isinstance(event, ConfigReloaded)
         changes = {change.key: (change.agent, change.effect) for change in event.changes}
         assert changes["models.fast.model"] == (FILE, "neutral")
         assert changes["models.fast.api_key"] == (FILE, "neutral")
         assert changes["tools.unprotected"] == (FILE, "widens")
-        assert "k1" not in str(told)
-        assert "k2" not in str(told)
+        assert "k1" not in str(received)
+        assert "k2" not in str(received)
 
     live(root, body)
 
 
-def test_what_tools_may_no_longer_do_holds_at_once_and_what_they_may_do_more_only_later(tmp_path: Path) -> None:
+def test_tool_restrictions_apply_immediately_and_tool_permissions_to_new_runs(tmp_path: Path) -> None:
     root = write(tmp_path, {"agents.d/one.yaml": agent("one"), FILE: "tools: {unprotected: [a, b]}\n"})
     seen: list[tuple[str, ...]] = []
     held: list[Runtime] = []
@@ -194,7 +192,7 @@ def test_what_tools_may_no_longer_do_holds_at_once_and_what_they_may_do_more_onl
     assert seen == [("a", "b"), ("b",), ("b", "c")]
 
 
-def test_settings_that_a_program_gave_stay_whatever_the_file_says(tmp_path: Path) -> None:
+def test_settings_passed_by_a_program_are_not_changed_by_the_file(tmp_path: Path) -> None:
     root = write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
 
     async def body(runtime: Runtime) -> None:
@@ -205,7 +203,7 @@ def test_settings_that_a_program_gave_stay_whatever_the_file_says(tmp_path: Path
     live(root, body, settings=Settings(locale="fr"))
 
 
-def test_an_edit_of_the_settings_goes_live_by_itself(tmp_path: Path) -> None:
+def test_an_edit_of_the_settings_takes_effect_automatically(tmp_path: Path) -> None:
     root = write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline"), FILE: "reload: {reconcile: 100ms}\n"})
 
     async def main() -> None:
@@ -227,7 +225,7 @@ def test_an_edit_of_the_settings_goes_live_by_itself(tmp_path: Path) -> None:
         (("a.com",), (), ()),
     ],
 )
-def test_only_what_was_listed_then_and_is_listed_now_can_be_reached(
+def test_only_hosts_listed_at_the_start_and_now_are_reachable(
     begun: tuple[str, ...], now: tuple[str, ...], both: tuple[str, ...]
 ) -> None:
     then = HttpLimits(domains=begun, methods=("GET", "POST"), timeout=5.0)

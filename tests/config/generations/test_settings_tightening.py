@@ -1,4 +1,4 @@
-"""What `agentsd.yaml` restricts is live although the file, or another one, cannot be used as a whole."""
+"""Restrictions in `agentsd.yaml` take effect although it, or another file of the edit, is invalid."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STRICTER: dict[str, tuple[Any, Any]] = {
     "telemetry.inbound": ("parent", "ignore"),
     "server.api_keys": ([ONE, TWO], [TWO]),
 }
-"""Of each setting a value, and a stricter one."""
+"""For each setting a value, and a stricter one."""
 BROKEN = {
     "in the same file": {},
     "in the same section": {},
@@ -55,7 +55,7 @@ def text(key: str, value: Any, extra: str = "") -> str:
 
 
 def edited(root: Path, before: str, after: dict[str, str]) -> tuple[Generation, str]:
-    """What is live after an edit, and the problems it causes."""
+    """Return the settings after an edit, and its problems as text."""
     two = {"agents.d/one.yaml": agent("one", model="offline"), "agents.d/two.yaml": agent("two", model="offline")}
     write(root, {**two, FILE: before})
 
@@ -79,14 +79,14 @@ def value(settings: Settings, key: str) -> Any:
     return found
 
 
-def test_every_setting_that_takes_effect_at_once_can_be_made_stricter_by_a_broken_file() -> None:
+def test_every_hot_setting_can_be_tightened_by_an_invalid_file() -> None:
     assert {key for key, effect in RELOAD_EFFECTS.items() if effect == "hot"} <= {*TIGHTENABLE_KEYS}
     assert {*TIGHTENABLE_KEYS} - {*STRICTER} == {"tools.base_path"}, "another base path is neither stricter nor wider"
 
 
 @pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("key", STRICTER)
-def test_a_stricter_setting_is_live_although_the_edit_is_broken(tmp_path: Path, key: str, broken: str) -> None:
+def test_a_stricter_setting_takes_effect_although_the_edit_is_invalid(tmp_path: Path, key: str, broken: str) -> None:
     wide, strict = STRICTER[key]
     strict_mode = broken if broken == "in an agent's file" else ""
     edit = {FILE: text(key, strict, broken), **BROKEN[broken]}
@@ -122,7 +122,7 @@ def test_a_wider_setting_waits_and_a_warning_says_so(tmp_path: Path, key: str, b
 
 
 @pytest.mark.parametrize("given", ["model: [", "server: {]"])
-def test_a_file_that_is_no_yaml_restricts_nothing_and_a_warning_says_so(tmp_path: Path, given: str) -> None:
+def test_a_settings_file_that_is_not_yaml_restricts_nothing_and_a_warning_says_so(tmp_path: Path, given: str) -> None:
     live, problems = edited(tmp_path, text("server.api_keys", [ONE, TWO]), {FILE: given})
 
     assert value(live.settings, "server.api_keys") == [ONE, TWO]
@@ -138,7 +138,7 @@ def test_a_file_that_is_no_yaml_restricts_nothing_and_a_warning_says_so(tmp_path
         ("server: {api_keys: [%s, short]}\nlocael: en\n", "server.api_keys.1"),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path: Path, file: str, named: str) -> None:
+def test_invalid_settings_are_named(tmp_path: Path, file: str, named: str) -> None:
     live, problems = edited(tmp_path, text("server.api_keys", [ONE]), {FILE: file % ONE})
 
     assert value(live.settings, "server.api_keys") == [ONE]
@@ -147,7 +147,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, file: str, named: str) -> 
     assert ONE not in "".join(warnings), "what is written is not shown"
 
 
-def test_when_all_keys_are_replaced_in_a_broken_file_no_key_is_accepted(
+def test_when_an_invalid_file_replaces_all_keys_no_key_is_accepted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     edit = {FILE: text("server.api_keys", [TWO, THREE], "in the same file")}
@@ -161,13 +161,13 @@ def test_when_all_keys_are_replaced_in_a_broken_file_no_key_is_accepted(
     assert "until then the server accepts no key at all" in caplog.text
 
 
-def test_keys_that_are_added_where_there_were_none_are_needed_at_once(tmp_path: Path) -> None:
+def test_the_first_keys_are_required_immediately(tmp_path: Path) -> None:
     live, _ = edited(tmp_path, "locale: en\n", {FILE: text("server.api_keys", [ONE], "in the same file")})
 
     assert value(live.settings, "server.api_keys") == [ONE]
 
 
-def test_a_setting_of_the_environment_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_from_the_environment_is_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTSD_SERVER__API_KEYS", f'["{ONE}", "{TWO}"]')
     monkeypatch.setenv("AGENTSD_TOOLS__HTTP__MAX_BYTES", "500")
     edit = {FILE: f"server: {{api_keys: [{TWO}]}}\ntools: {{http: {{max_bytes: 5, max_redirects: 1}}}}\nlocael: en\n"}
