@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from framework.config.agents.extensions import extension_problems, hooks_of
+from framework.config.agents.extensions import extension_problems, hooks_by_place
 from framework.config.agents.inputs import input_fields, input_problems, inputs_model, output_problems
 from framework.config.agents.lint import lint
 from framework.config.agents.models import model_problems
@@ -170,7 +170,7 @@ def compile_agent(
     """
     if problems := unresolved_references(spec, document, context):
         raise ParseError(problems)
-    agent = assemble(spec, document, digest, context)
+    agent = build_agent(spec, document, digest, context)
     if problems := list(prompt_problems(agent)):
         raise ParseError(problems)
     findings = lint(spec, document, agent.toolset, context.prompts, context.toolbox.external.unavailable)
@@ -201,7 +201,7 @@ def remaining_problems(path: str, source: bytes, context: CompileContext) -> lis
     return unresolved_references(AgentSpec.model_validate(data), document, context)
 
 
-def assemble(spec: AgentSpec, document: Document, digest: str, context: CompileContext) -> Agent:
+def build_agent(spec: AgentSpec, document: Document, digest: str, context: CompileContext) -> Agent:
     """Build an agent whose references have been checked. Missing tools are not offered."""
     agents = [agent_tool(context.specs[name]) for name in spec.sub_agents]
     tools = context.toolbox.tools
@@ -219,12 +219,16 @@ def assemble(spec: AgentSpec, document: Document, digest: str, context: CompileC
         toolset,
         context,
         inputs_model(spec),
-        {place: tuple(context.toolbox.extensions[name] for name in names) for place, names in hooks_of(spec) if names},
+        {
+            place: tuple(context.toolbox.extensions[name] for name in names)
+            for place, names in hooks_by_place(spec)
+            if names
+        },
         context.toolbox.extensions.get(spec.executor),
     )
 
 
-def templates_of(spec: AgentSpec) -> list[str]:
+def template_names(spec: AgentSpec) -> list[str]:
     """Return the names of the templates that an agent is rendered with."""
     instructions = [spec.instructions.template] if isinstance(spec.instructions, TemplateRef) else []
     return [*instructions, *dict.fromkeys(name for name, _ in runtime_templates(spec, {}))]
@@ -247,12 +251,12 @@ async def _delegate(**arguments: Any) -> str:
 
 
 def _reference_problems(spec: AgentSpec, document: Document, context: CompileContext) -> Iterator[Problem]:
-    def unknown(path: KeyPath, what: str, name: str, known: Iterable[str], hint: str | None = None) -> Problem:
-        return document.problem(path, f"there is no {what} {name!r}{did_you_mean(name, sorted(known))}", hint=hint)
+    def unknown(path: KeyPath, kind: str, name: str, choices: Iterable[str], hint: str | None = None) -> Problem:
+        return document.problem(path, f"there is no {kind} {name!r}{did_you_mean(name, sorted(choices))}", hint=hint)
 
     if isinstance(spec.instructions, TemplateRef) and not context.prompts.has(spec.instructions.template):
-        known = context.prompts.names()
-        yield unknown(("instructions", "template"), "template", spec.instructions.template, known)
+        choices = context.prompts.names()
+        yield unknown(("instructions", "template"), "template", spec.instructions.template, choices)
     yield from model_problems(spec, document, context.models)
     for index, name in enumerate(spec.sub_agents):
         if name not in context.specs:

@@ -21,15 +21,15 @@ HOOK_ARGUMENTS: Mapping[HookPlace, tuple[str, ...]] = {
 }
 
 
-def hooks_of(spec: AgentSpec) -> Iterator[tuple[HookPlace, tuple[str, ...]]]:
+def hooks_by_place(spec: AgentSpec) -> Iterator[tuple[HookPlace, tuple[str, ...]]]:
     """Return the hook names of an agent with the place where they are called."""
     places: tuple[HookPlace, ...] = get_args(HookPlace)
     return ((place, getattr(spec.hooks, place)) for place in places)
 
 
-def extensions_of(spec: AgentSpec) -> list[str]:
+def extension_names(spec: AgentSpec) -> list[str]:
     """Return the name of the executor and the names of all hooks of an agent."""
-    return [spec.executor, *(name for _, names in hooks_of(spec) for name in names)]
+    return [spec.executor, *(name for _, names in hooks_by_place(spec) for name in names)]
 
 
 def extension_problems(
@@ -40,7 +40,7 @@ def extension_problems(
     if spec.executor not in executors:
         yield _unknown(document, ("executor",), "executor", spec.executor, executors)
     hooks = {name: one for name, one in extensions.items() if one.kind == "hook"}
-    for place, names in hooks_of(spec):
+    for place, names in hooks_by_place(spec):
         for index, name in enumerate(names):
             path: KeyPath = ("hooks", place, index)
             if name not in hooks:
@@ -50,6 +50,6 @@ def extension_problems(
                 yield document.problem(path, f"{name} does not accept the arguments of {place}: ({arguments})")
 
 
-def _unknown(document: Document, path: KeyPath, what: str, name: str, known: Collection[str]) -> Problem:
-    hint = None if known else f"a plugin registers one with @{what}"
-    return document.problem(path, f"there is no {what} {name!r}{did_you_mean(name, sorted(known))}", hint=hint)
+def _unknown(document: Document, path: KeyPath, kind: str, name: str, choices: Collection[str]) -> Problem:
+    hint = None if choices else f"a plugin registers one with @{kind}"
+    return document.problem(path, f"there is no {kind} {name!r}{did_you_mean(name, sorted(choices))}", hint=hint)

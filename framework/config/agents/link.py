@@ -15,10 +15,10 @@ from framework.config.agents.compile import (
     compile_agent,
     cycle_problems,
     remaining_problems,
-    templates_of,
+    template_names,
 )
-from framework.config.agents.extensions import extensions_of
-from framework.config.agents.models import knows_models
+from framework.config.agents.extensions import extension_names
+from framework.config.agents.models import are_models_known
 from framework.config.agents.prices import PriceList, price_problems
 from framework.config.agents.tightening import SavedPermissions, permission_warnings, read_permissions, tighten_agent
 from framework.config.agents.toolbox import Toolbox
@@ -61,13 +61,13 @@ class LinkContext:
             policy = parsed.spec.skill_policy
             patterns = [*policy.allow, *(rule.tool for rule in (*policy.deny, *policy.ask))]
             tools = filter_tools(self.toolbox.tools.values(), patterns) if patterns else []
-            names = [*(tool.name for tool in tools), *extensions_of(parsed.spec)]
-            templates = self.prompts.closure(templates_of(parsed.spec))
+            names = [*(tool.name for tool in tools), *extension_names(parsed.spec)]
+            templates = self.prompts.closure(template_names(parsed.spec))
             self.digests[parsed.digest] = source_digest(
                 parsed.digest,
                 *(part for name, source in sorted(templates.items()) for part in (name, source)),
                 *(part for name in names for part in (name, self.toolbox.digests.get(name, ""))),
-                str(knows_models(parsed.spec, self.models)),
+                str(are_models_known(parsed.spec, self.models)),
                 *self._external_parts(parsed.spec, names),
             )
         return self.digests[parsed.digest]

@@ -148,12 +148,12 @@ def _reason_never_matching(spec: AgentSpec, toolset: Toolset, rule: PlacedRule, 
         return reason
     if any(all(_has_argument(tool, name) for name in rule.rule.when) for tool in tools):
         return None
-    known = sorted({name for tool in tools for name in tool.definition.parameters.get("properties", {})})
+    choices = sorted({name for tool in tools for name in tool.definition.parameters.get("properties", {})})
     missing = next((name for name in rule.rule.when if not any(_has_argument(tool, name) for tool in tools)), None)
     if missing is None:
         return "no matching tool has all arguments of its conditions"
     which = tools[0].name if len(tools) == 1 else "no matching tool"
-    return f"{which} has {'no' if len(tools) == 1 else 'an'} argument {missing!r}{did_you_mean(missing, known)}"
+    return f"{which} has {'no' if len(tools) == 1 else 'an'} argument {missing!r}{did_you_mean(missing, choices)}"
 
 
 def _reason_denied(spec: AgentSpec, toolset: Toolset, tools: list[Tool]) -> str | None:

@@ -29,8 +29,8 @@ def setting_problems(settings: Settings, source: bytes, models: Collection[str])
     own = {*models, *settings.models}
     named: dict[KeyPath, str | None] = {("model",): settings.model, ("routing", "model"): settings.routing.model}
     aliases: dict[KeyPath, str | None] = {("models", n, "model"): alias.model for n, alias in settings.models.items()}
-    checked = [(path, name, unknown_model(name, own)) for path, name in named.items() if name]
-    checked += [(path, name, unknown_model(name, models)) for path, name in aliases.items() if name]
+    checked = [(path, name, unknown_model_message(name, own)) for path, name in named.items() if name]
+    checked += [(path, name, unknown_model_message(name, models)) for path, name in aliases.items() if name]
     unknown = [entry for entry in checked if entry[2]]
     if not unknown:
         return
@@ -55,8 +55,8 @@ def _at(data: object, path: KeyPath) -> object:
 
 def model_problems(spec: AgentSpec, document: Document, models: Collection[str]) -> Iterator[Problem]:
     """Yield a problem for each unknown model and each unsupported model setting of an agent."""
-    for path, model in models_of(spec):
-        if message := unknown_model(model, models):
+    for path, model in named_models(spec):
+        if message := unknown_model_message(model, models):
             yield document.problem(path, message, hint=_HINT)
     provider = (spec.model or "").partition("/")[0]
     for name in unsupported_settings(provider, spec.model_settings):
@@ -64,7 +64,7 @@ def model_problems(spec: AgentSpec, document: Document, models: Collection[str])
         yield document.problem(("model_settings", name), f"{provider} does not support {name}", hint=hint, at_key=True)
 
 
-def models_of(spec: AgentSpec) -> Iterator[tuple[KeyPath, str]]:
+def named_models(spec: AgentSpec) -> Iterator[tuple[KeyPath, str]]:
     """Yield the models that an agent file names, each with the path of its key."""
     if spec.model is not None:
         yield ("model",), spec.model
@@ -73,12 +73,12 @@ def models_of(spec: AgentSpec) -> Iterator[tuple[KeyPath, str]]:
         yield ("plan", "model"), spec.plan.model
 
 
-def knows_models(spec: AgentSpec, models: Collection[str]) -> bool:
+def are_models_known(spec: AgentSpec, models: Collection[str]) -> bool:
     """Return whether all models of an agent are known."""
-    return not any(unknown_model(name, models) for _, name in models_of(spec))
+    return not any(unknown_model_message(name, models) for _, name in named_models(spec))
 
 
-def unknown_model(name: str, models: Collection[str]) -> str:
+def unknown_model_message(name: str, models: Collection[str]) -> str:
     """Return why a model name is unknown, or an empty string if it is known.
 
     Args:

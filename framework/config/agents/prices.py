@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from framework.config.agents.models import models_of
+from framework.config.agents.models import named_models
 from framework.config.settings import SETTINGS_FILE, ModelAlias, Settings
 from framework.config.yaml.document import Document
 from framework.llm.capabilities import Capabilities, known_capabilities
@@ -48,7 +48,7 @@ class PriceList:
         seen, queue = {spec.name}, [spec]
         while queue:
             current = queue.pop()
-            used = [(name, ".".join(map(str, path))) for path, name in models_of(current)]
+            used = [(name, ".".join(map(str, path))) for path, name in named_models(current)]
             if current.model is None:
                 used.append((self.default, f"the default model of {SETTINGS_FILE}"))
             owner = "" if current is spec else f"{current.name}: "

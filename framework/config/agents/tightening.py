@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
-from framework.config.agents.compile import Agent, assemble
+from framework.config.agents.compile import Agent, build_agent
 from framework.config.agents.diff import LIST_EFFECTS, VALUE_EFFECTS
 from framework.config.files.snapshot import source_digest
 from framework.config.yaml.document import Document, DocumentError, KeyPath, PackedMarks, read_document
@@ -91,7 +91,7 @@ def tighten_agent(last_good: Agent, saved: SavedPermissions) -> Agent:
 
 def _restricted_agent(last_good: Agent, spec: AgentSpec, document: Document, digest: str) -> Agent:
     """Return the last good version of an agent with a stricter spec."""
-    agent = assemble(spec, document, digest, last_good.context)
+    agent = build_agent(spec, document, digest, last_good.context)
     return replace(agent, warnings=last_good.warnings, original=last_good)
 
 

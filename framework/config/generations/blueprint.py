@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from framework.config.agents.compile import Agent, CompileContext, assemble, templates_of
-from framework.config.agents.extensions import extensions_of
+from framework.config.agents.compile import Agent, CompileContext, build_agent, template_names
+from framework.config.agents.extensions import extension_names
 from framework.config.agents.link import ParsedAgent
 from framework.config.agents.toolbox import Toolbox
 from framework.config.files.snapshot import source_digest
@@ -65,11 +65,11 @@ class Blueprints:
         specs = {own.spec.name: own.spec for own in parsed}
         context = CompileContext(toolbox, Prompts(templates), specs, self._executors, ())
         for own in parsed:
-            missing = [n for n in extensions_of(own.spec) if n not in extensions and n not in self._executors]
+            missing = [n for n in extension_names(own.spec) if n not in extensions and n not in self._executors]
             if missing:
                 names = ", ".join(missing)
                 raise ConfigError(f"agent {own.spec.name!r} needs {names}: no plugin defines it any longer")
-        return {own.spec.name: assemble(own.spec, own.document, own.digest, context) for own in parsed}
+        return {own.spec.name: build_agent(own.spec, own.document, own.digest, context) for own in parsed}
 
 
 def _files(agents: Mapping[str, Agent], name: str) -> Iterator[tuple[str, str]]:
@@ -78,7 +78,7 @@ def _files(agents: Mapping[str, Agent], name: str) -> Iterator[tuple[str, str]]:
     while queue:
         agent = agents[queue.pop()]
         yield agent.path, agent.document.source.decode("utf-8-sig")
-        for template, source in agent.prompts.closure(templates_of(agent.spec)).items():
+        for template, source in agent.prompts.closure(template_names(agent.spec)).items():
             if template in agent.prompts.project_names:
                 yield f"{PROMPTS_FOLDER}/{template}", source
         for sub_agent in agent.spec.sub_agents:

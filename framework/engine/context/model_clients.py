@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from framework.config.agents.compile import Agent
-from framework.config.agents.models import unknown_model
+from framework.config.agents.models import unknown_model_message
 from framework.config.settings import SETTINGS_FILE, ModelAlias, Settings
 from framework.engine.context.budget import Budget
 from framework.engine.context.circuit_breaker import CircuitBreakers
@@ -115,7 +115,7 @@ class ModelClients:
     def require_known(self, settings: Settings, name: str) -> None:
         """Raise RequestError unless an agent file could use this name."""
         known = {OFFLINE, *(f"{provider.name}/" for provider in PROVIDERS), *self._embedded, *settings.models}
-        if problem := unknown_model(name, known):
+        if problem := unknown_model_message(name, known):
             raise RequestError(f"{problem}: write provider/model, or an alias from {SETTINGS_FILE}")
 
     def request_tokens(self, request: ModelRequest) -> int:
