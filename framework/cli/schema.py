@@ -78,7 +78,7 @@ def _executors(generation: Generation) -> Iterator[str]:
 
 def refresh_schemas(project: Project | Runtime) -> None:
     """Update the schemas of a project folder; a folder that cannot be written is ignored."""
-    if not project.catalog.single and (project.root / AGENTS).is_dir():
+    if not project.catalog.is_single_file and (project.root / AGENTS).is_dir():
         with suppress(OSError):
             write_schemas(project.root, names_of(project))
 

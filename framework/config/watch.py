@@ -64,8 +64,8 @@ class Watcher:
         self._catalog = catalog
         self._reconcile = settings.reconcile
         self._count_cases = settings.gate != "none"
-        self._home = catalog.root.parent if catalog.single else catalog.root
-        self._scanner = Scanner(catalog.root, single=catalog.single)
+        self._home = catalog.root.parent if catalog.is_single_file else catalog.root
+        self._scanner = Scanner(catalog.root, single=catalog.is_single_file)
         periods = GracePeriods(settings.quiet, settings.removal_grace, settings.widening_grace)
         self._debouncer = Debouncer(periods, catalog.current.digest)
         self._candidate: Candidate | None = None
@@ -109,7 +109,7 @@ class Watcher:
                     await folders.until_changed(pause)
 
     def _folders(self) -> list[Path]:
-        return [self._home] if self._catalog.single else [self._home / name for name in PROJECT_FOLDERS]
+        return [self._home] if self._catalog.is_single_file else [self._home / name for name in PROJECT_FOLDERS]
 
     def _forward_events(
         self, folders: WatchedFolders, threads: ThreadPoolExecutor, loop: asyncio.AbstractEventLoop
@@ -125,7 +125,8 @@ class Watcher:
             rust_timeout=int(_TICK_SECONDS * 1000),
             yield_on_timeout=True,
             stop_event=self._stop,
-            recursive=bool(folders.existing) and not self._catalog.single,  # other content of a base folder may be huge
+            recursive=bool(folders.existing)
+            and not self._catalog.is_single_file,  # other content of a base folder may be huge
         )
         first = True
         with closing(changes):

@@ -69,7 +69,7 @@ class Catalog:
             connect: connect to the tool servers that the files declare.
         """
         self.root = root
-        self.single = root.is_file()
+        self.is_single_file = root.is_file()
         """Whether the project is a single agent file."""
         settings = settings or Settings()
         self.current: Generation = empty_generation(settings)
@@ -80,19 +80,19 @@ class Catalog:
         self._builder = GenerationBuilder(tools, executors, models, SettingsFile(settings, fixed=fixed))
         self._leases = Leases(lifecycle, self.current, self._close_unused)
         self._pool = ConnectionPool(self._sources_changed) if connect else None
-        self._contracts = Contracts((root.parent if self.single else root) / _CONTRACTS_FILE)
-        self._seen: Snapshot | None = None
+        self._contracts = Contracts((root.parent if self.is_single_file else root) / _CONTRACTS_FILE)
+        self._last_snapshot: Snapshot | None = None
         """The files that were last published or rejected; None after a rollback."""
         self._has_source_changes = False
         self._refreshing: asyncio.Task[None] | None = None
         self._metrics = ReloadMetrics()
         self._subscribers: list[Subscriber] = []
-        self._changing = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._published = asyncio.Event()
         """Set when the generation after the current one is published."""
-        self._rejected: tuple[str, str] | None = None
+        self._rejected_digests: tuple[str, str] | None = None
         """Digests of the files and the tool servers that were last rejected. They are not built again."""
-        self._held: str | None = None
+        self._ignored_digest: str | None = None
         """Digest of the files that are ignored because of a rollback."""
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
@@ -102,7 +102,7 @@ class Catalog:
 
     def snapshot(self) -> Snapshot:
         """Read the files of the project now."""
-        snapshot = take_single_file_snapshot(self.root) if self.single else take_snapshot(self.root)
+        snapshot = take_single_file_snapshot(self.root) if self.is_single_file else take_snapshot(self.root)
         return snapshot.with_cases_in_digest() if self._admission.runs_cases else snapshot
 
     @property
@@ -112,15 +112,15 @@ class Catalog:
 
     async def reload(self, trigger: Trigger = "api") -> Generation:
         """Read the files and publish them. Unchanged files keep the current generation."""
-        async with self._changing:
+        async with self._lock:
             snapshot = await asyncio.to_thread(self.snapshot)
             candidate = await self._prepare(snapshot)
             return await self._publish(candidate, trigger) if candidate else self.current
 
     async def refresh(self) -> Generation:
         """Build and publish the same files again, after the tools or the errors of a tool server have changed."""
-        async with self._changing:
-            candidate = await self._prepare(self._seen) if self._seen else None
+        async with self._lock:
+            candidate = await self._prepare(self._last_snapshot) if self._last_snapshot else None
             return await self._publish(candidate, "source") if candidate else self.current
 
     async def accept(self, names: Sequence[str]) -> Generation:
@@ -130,25 +130,28 @@ class Catalog:
 
     async def prepare(self, snapshot: Snapshot) -> Candidate | None:
         """Build a snapshot. Return None if it is already live, was rejected before, or is held back by a rollback."""
-        async with self._changing:
+        async with self._lock:
             return await self._prepare(snapshot)
 
     async def preview(self) -> Preview:
         """Return the result of reading the files now. Nothing is published, no plugin is set up, no test case runs."""
-        async with self._changing:
+        async with self._lock:
             snapshot = await asyncio.to_thread(self.snapshot)
             external = await self._discover(snapshot)
             built = await asyncio.to_thread(self._builder.build, snapshot, self.current, external)
-            candidate, held = Candidate.of(built, self.current, snapshot), self.held and snapshot.digest == self._held
+            candidate, held = (
+                Candidate.of(built, self.current, snapshot),
+                self.held and snapshot.digest == self._ignored_digest,
+            )
             state = snapshot.digest, external.digest
             if state == (self.current.digest, self.current.external.digest):
                 return Preview("unchanged", candidate, held, self.current.problems_with(external))
-            reasons = self.problems if state == self._rejected else self._admission.check_files(built)
+            reasons = self.problems if state == self._rejected_digests else self._admission.check_files(built)
             return Preview(_outcome(built, reasons), candidate, held, reasons or built.problems)
 
     async def publish(self, candidate: Candidate, trigger: Trigger = "watch") -> Generation:
         """Publish a candidate unless strict mode or the gate rejects it. An outdated candidate is ignored."""
-        async with self._changing:
+        async with self._lock:
             if candidate.before is not self.current:
                 return self.current
             return await self._publish(candidate, trigger)
@@ -160,21 +163,21 @@ class Catalog:
             GenerationNotFound: the generation is not in the history.
             ConfigError: its plugins cannot be set up again.
         """
-        async with self._changing:
+        async with self._lock:
             archived = self.history.entry(number).archived
             restored = await asyncio.to_thread(archived.restore, self.current)
             earlier = replace(restored, number=self.current.number + 1)
             on_disk = await asyncio.to_thread(self.snapshot)
             lease = await self._leases.reacquire(earlier)
             with lease:
-                self._held, self._seen = on_disk.digest, None
+                self._ignored_digest, self._last_snapshot = on_disk.digest, None
                 self._swap(Candidate.of(earlier, self.current), lease, "rollback")
             return self.current
 
     @property
     def held(self) -> bool:
         """Whether the current files are ignored because of a rollback, until they change again."""
-        return self._held not in (None, self.current.digest)
+        return self._ignored_digest not in (None, self.current.digest)
 
     def lease(self) -> Lease:
         """Return the lease of the live generation. Its plugins stay set up while the lease is entered."""
@@ -205,15 +208,15 @@ class Catalog:
         return self.current
 
     async def _prepare(self, snapshot: Snapshot) -> Candidate | None:
-        if snapshot.digest == self._held and snapshot.digest != self.current.digest:
+        if snapshot.digest == self._ignored_digest and snapshot.digest != self.current.digest:
             return None
         started, external = time_ns(), await self._discover(snapshot)
         if (snapshot.digest, external.digest) == (self.current.digest, self.current.external.digest):
-            self._rejected, self._held, self._seen = None, None, snapshot
+            self._rejected_digests, self._ignored_digest, self._last_snapshot = None, None, snapshot
             self.problems = self.current.problems_with(external)
             return None
-        if (snapshot.digest, external.digest) == self._rejected:
-            self._seen = snapshot
+        if (snapshot.digest, external.digest) == self._rejected_digests:
+            self._last_snapshot = snapshot
             return None
         built = await asyncio.to_thread(self._builder.build, snapshot, self.current, external)
         return Candidate.of(built, self.current, snapshot, (started, time_ns()))
@@ -230,11 +233,11 @@ class Catalog:
                 reasons = await self._admission.check(candidate.generation)
                 outcome = _outcome(candidate.generation, reasons)
                 record_reload(span, candidate, trigger, outcome)
-                self._held, self._seen = None, candidate.snapshot
+                self._ignored_digest, self._last_snapshot = None, candidate.snapshot
                 if reasons:
                     await self._reject(candidate, reasons, trigger)
                 else:
-                    self._rejected = None
+                    self._rejected_digests = None
                     self._swap(candidate, lease, trigger)
         self._metrics.record(
             trigger=trigger,
@@ -280,7 +283,7 @@ class Catalog:
         self._record_rejection(candidate, problems)
 
     def _record_rejection(self, candidate: Candidate, problems: tuple[Problem, ...]) -> None:
-        self._rejected = candidate.digest, candidate.generation.external.digest
+        self._rejected_digests = candidate.digest, candidate.generation.external.digest
         self.problems = problems
         self._notify(ConfigRejected(generation=self.current.number, problems=problems))
         for problem in problems:
