@@ -23,7 +23,7 @@ def test_every_public_name_is_documented() -> None:
         assert getattr(framework, name).__doc__, name
 
 
-def test_nothing_else_is_shown_or_given() -> None:
+def test_no_other_name_is_listed_or_resolved() -> None:
     assert dir(framework) == framework.__all__
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         framework.nothing  # noqa: B018 - looking it up is the test

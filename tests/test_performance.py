@@ -47,12 +47,12 @@ def loaded(project: Path) -> set[str]:
     "package",
     ["openai", "instructor", "httpx2", "httpx", "aiohttp", "watchfiles", "sqlalchemy"],
 )
-def test_a_run_that_needs_no_network_and_no_watcher_does_not_load_one(loaded: set[str], package: str) -> None:
+def test_a_run_without_network_or_watcher_imports_neither(loaded: set[str], package: str) -> None:
     assert {"framework", "pydantic", "jinja2"} <= loaded, "the list is real"
     assert package not in loaded
 
 
-def test_a_hundred_runs_at_once_all_end_with_their_own_answer(project: Path) -> None:
+def test_a_hundred_concurrent_runs_end_with_their_own_answers(project: Path) -> None:
     async def main() -> list[RunResult]:
         async with Runtime.open(project, watch=False) as runtime, asyncio.TaskGroup() as group:
             tasks = [group.create_task(runtime.run(f"What is {n} * 7?")) for n in range(100)]

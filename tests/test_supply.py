@@ -33,14 +33,14 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def test_the_hashed_versions_are_those_of_the_constraints(hashing: ModuleType) -> None:
+def test_the_hashed_versions_equal_the_constraints(hashing: ModuleType) -> None:
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     pinned = {normal(name): version for name, _, version in (line.partition("==") for line in lines) if version}
     hashed = dict(hashing.read(hashing.FILE.read_text("utf-8")).keys())
     assert hashed == {name: pinned.get(name) for name in hashed}, "run .ci/hash_requirements.py"
 
 
-def test_every_dependency_is_hashed_and_the_file_is_as_it_is_written(hashing: ModuleType) -> None:
+def test_every_dependency_is_hashed_and_the_file_is_up_to_date(hashing: ModuleType) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = {extra: lines for extra, lines in project["optional-dependencies"].items() if extra != "test"}
     needed = {re.split(r"[\[<>=~!; ]", line)[0] for line in chain(project["dependencies"], *extras.values())}
@@ -50,7 +50,7 @@ def test_every_dependency_is_hashed_and_the_file_is_as_it_is_written(hashing: Mo
     assert hashing.write(hashes) == text
 
 
-def test_a_report_of_pip_becomes_hashes_and_other_platforms_keep_theirs(hashing: ModuleType) -> None:
+def test_a_pip_report_updates_hashes_and_keeps_those_of_other_platforms(hashing: ModuleType) -> None:
     item = {
         "metadata": {"name": "Typing_Extensions", "version": "4.1"},
         "download_info": {"archive_info": {"hashes": {"sha256": "a" * 64}}},
@@ -67,7 +67,7 @@ def mode(path: Path) -> int:
 
 @pytest.mark.parametrize("before", [None, 0o755])
 @pytest.mark.parametrize("words", [("run", "-a", "one", "hi"), ("check",)])
-def test_the_projects_own_folder_is_for_its_user_alone(
+def test_the_project_data_folder_is_readable_only_by_its_user(
     tmp_path: Path, words: tuple[str, ...], before: int | None
 ) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
@@ -77,7 +77,7 @@ def test_the_projects_own_folder_is_for_its_user_alone(
     assert mode(tmp_path / ".agentsd") == 0o700
 
 
-def test_accepted_contracts_are_for_their_user_alone(tmp_path: Path) -> None:
+def test_accepted_contracts_are_readable_only_by_their_user(tmp_path: Path) -> None:
     async def call(arguments: object, context: object) -> None:
         """Do nothing."""
 

@@ -78,7 +78,7 @@ def test_conversations_are_listed_with_the_latest_turn_first_and_page_by_page(tm
     with_runtime(tmp_path, url, body)
 
 
-def test_a_deleted_conversation_is_gone_wholly_and_others_stay(tmp_path: Path, url: str | None) -> None:
+def test_deleting_a_conversation_deletes_all_of_its_data_and_no_other(tmp_path: Path, url: str | None) -> None:
     async def body(runtime: Runtime, model: ScriptedModel) -> None:
         gone = [(await runtime.run("hi", conversation="c", agent="a")).run_id for _ in range(3)]
         kept = await runtime.run("hi", conversation="other", agent="a")
@@ -96,7 +96,7 @@ def test_a_deleted_conversation_is_gone_wholly_and_others_stay(tmp_path: Path, u
     with_runtime(tmp_path, url, body)
 
 
-def test_of_what_is_deleted_or_has_expired_no_row_is_left(tmp_path: Path, store_url: str) -> None:
+def test_no_row_of_a_deleted_or_expired_conversation_remains(tmp_path: Path, store_url: str) -> None:
     async def body(runtime: Runtime, model: ScriptedModel) -> None:
         for name in ("deleted", "expired"):
             await runtime.run("pay", conversation=name, agent="a")
@@ -120,7 +120,7 @@ def test_of_what_is_deleted_or_has_expired_no_row_is_left(tmp_path: Path, store_
     with_runtime(tmp_path, store_url, body, paying, conversation="{ttl: 1h}")
 
 
-def test_a_conversation_in_which_a_run_goes_on_is_not_deleted(tmp_path: Path, url: str | None) -> None:
+def test_a_conversation_with_a_run_in_progress_is_not_deleted(tmp_path: Path, url: str | None) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     @tool(risk="low")
@@ -164,7 +164,7 @@ def test_a_conversation_expires_after_its_last_turn(tmp_path: Path, url: str | N
     with_runtime(tmp_path, url, body, conversation="{ttl: 1h}")
 
 
-def test_what_has_expired_is_not_told_again_even_if_nobody_prunes(
+def test_an_expired_conversation_is_not_loaded_even_without_pruning(
     tmp_path: Path, url: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time
@@ -180,7 +180,7 @@ def test_what_has_expired_is_not_told_again_even_if_nobody_prunes(
     with_runtime(tmp_path, url, body, conversation="{ttl: 1h}")
 
 
-def test_retention_leaves_what_was_said_in_conversations_that_are_kept(tmp_path: Path, store_url: str) -> None:
+def test_retention_keeps_the_messages_of_remaining_conversations(tmp_path: Path, store_url: str) -> None:
     async def body(runtime: Runtime, model: ScriptedModel) -> None:
         turn = await runtime.run("pay", conversation="c", agent="a")
         alone = await runtime.run("pay", agent="a")
@@ -203,7 +203,7 @@ def test_retention_leaves_what_was_said_in_conversations_that_are_kept(tmp_path:
     with_runtime(tmp_path, store_url, body, paying)
 
 
-def test_a_run_that_waits_is_never_pruned(tmp_path: Path, url: str | None) -> None:
+def test_a_paused_run_is_never_pruned(tmp_path: Path, url: str | None) -> None:
     async def body(runtime: Runtime, model: ScriptedModel) -> None:
         waits = await runtime.run("pay", conversation="c", agent="a")
         assert waits.status == "paused"
@@ -217,7 +217,7 @@ def test_a_run_that_waits_is_never_pruned(tmp_path: Path, url: str | None) -> No
     with_runtime(tmp_path, url, body, paying, skill_policy="{ask: [pay], allow: []}")
 
 
-def test_a_summary_outlives_the_process_and_a_paused_run_goes_on_behind_it(tmp_path: Path, store_url: str) -> None:
+def test_a_summary_is_persisted_and_a_paused_run_resumes_after_it(tmp_path: Path, store_url: str) -> None:
     def paying(request: ModelRequest) -> Turn:
         if is_compression(request):
             return "THE SUMMARY"

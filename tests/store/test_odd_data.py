@@ -65,7 +65,7 @@ def runtime(root: Path, till: Till, store: SqlStore, *turns: Any) -> Any:
     return Runtime.open(project(root), tools=till.tools(), models=models, store=store, watch=False)
 
 
-def test_an_approval_counts_for_a_number_of_any_size(tmp_path: Path, store_url: str) -> None:
+def test_an_approval_applies_to_numbers_of_any_size(tmp_path: Path, store_url: str) -> None:
     till = Till()
 
     async def main() -> None:
@@ -94,7 +94,7 @@ def test_an_approval_counts_for_a_number_of_any_size(tmp_path: Path, store_url: 
         ("x" * 70_000, "all values would have 70012 characters; at most 65536 fit"),
     ],
 )
-def test_what_a_tool_keeps_is_kept_or_refused(tmp_path: Path, store_url: str, value: Any, said: str | None) -> None:
+def test_session_values_are_stored_or_rejected(tmp_path: Path, store_url: str, value: Any, said: str | None) -> None:
     async def main() -> None:
         store = await SqlStore.open(store_url, tmp_path)
         async with runtime(tmp_path, Till(value), store, calls(("keep", {})), "done") as opened:
@@ -124,7 +124,7 @@ def test_what_a_tool_keeps_is_kept_or_refused(tmp_path: Path, store_url: str, va
         ("half a \ud800", "half a ?"),
     ],
 )
-def test_what_a_tool_tells_the_trace_can_be_stored_and_sent(
+def test_span_attributes_set_by_tools_can_be_stored_and_exported(
     tmp_path: Path, store_url: str, value: Any, shown: Any
 ) -> None:
     async def main() -> None:

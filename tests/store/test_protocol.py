@@ -63,7 +63,7 @@ def any_url(request: pytest.FixtureRequest, store_url: str) -> str | None:
 # --- a run and its record
 
 
-def test_a_run_is_given_back_as_it_was_written_with_its_events_in_order(store_url: str) -> None:
+def test_a_run_is_loaded_unchanged_with_its_events_in_order(store_url: str) -> None:
     async def body(store: Store) -> None:
         state = begun(inputs={"a": [1, None, "ü\x00"]}, user="ann", metadata={"k": {"x": 1.5}})
         record = await store.begin(state, None, BLUEPRINT)
@@ -140,7 +140,7 @@ def change(data: st.DataObject, root: RunState, state: RunState) -> None:
 
 @cases(60)
 @given(data=st.data())
-def test_whatever_happens_between_two_writes_the_parts_make_up_the_run(data: st.DataObject) -> None:
+def test_the_rows_of_any_changes_assemble_to_the_state(data: st.DataObject) -> None:
     root = begun()
     diff, rows = StateDiff(), dict[tuple[str, str, int], str]()
     for _ in range(data.draw(st.integers(1, 6))):
@@ -153,7 +153,7 @@ def test_whatever_happens_between_two_writes_the_parts_make_up_the_run(data: st.
     assert head_json(root)
 
 
-def test_a_run_is_read_as_of_one_moment(store_url: str) -> None:
+def test_a_run_is_read_in_one_snapshot(store_url: str) -> None:
     async def main() -> None:
         store = await SqlStore.open(store_url, Path("/"))
         state = begun()
@@ -170,7 +170,7 @@ def test_a_run_is_read_as_of_one_moment(store_url: str) -> None:
     asyncio.run(main())
 
 
-def test_who_holds_a_run_can_be_the_only_one_to_write_it(store_url: str) -> None:
+def test_only_the_holder_of_a_run_can_write_it(store_url: str) -> None:
     async def body(store: Store) -> None:
         other = await SqlStore.open(store_url, Path("/"))
         state = begun()
@@ -194,7 +194,7 @@ def test_who_holds_a_run_can_be_the_only_one_to_write_it(store_url: str) -> None
     with_store(body, store_url)
 
 
-def test_of_two_that_take_over_a_run_as_they_both_saw_it_one_gets_it(any_url: str | None) -> None:
+def test_only_one_of_two_concurrent_takeovers_succeeds(any_url: str | None) -> None:
     async def body(store: Store) -> None:
         state = begun()
         record = await store.begin(state, None, BLUEPRINT)
@@ -210,7 +210,7 @@ def test_of_two_that_take_over_a_run_as_they_both_saw_it_one_gets_it(any_url: st
     with_store(body, any_url)
 
 
-def test_a_decision_is_kept_once(store_url: str) -> None:
+def test_a_decision_is_stored_once(store_url: str) -> None:
     async def body(store: Store) -> None:
         state = begun()
         record = await store.begin(state, None, BLUEPRINT)
@@ -226,7 +226,7 @@ def test_a_decision_is_kept_once(store_url: str) -> None:
     with_store(body, store_url)
 
 
-def test_a_run_whose_holder_gives_no_sign_of_life_is_an_orphan_and_one_that_does_is_not(store_url: str) -> None:
+def test_a_run_is_orphaned_once_its_lease_is_not_renewed(store_url: str) -> None:
     async def main() -> None:
         store = await SqlStore.open(store_url, Path("/"), lease_seconds=0.05)
         other = await SqlStore.open(store_url, Path("/"))
@@ -257,7 +257,7 @@ def test_a_run_whose_holder_gives_no_sign_of_life_is_an_orphan_and_one_that_does
 # --- conversations
 
 
-def test_a_conversation_has_one_open_run_and_is_made_of_the_turns_that_ended_well(any_url: str | None) -> None:
+def test_a_conversation_has_one_open_run_and_contains_its_answered_turns(any_url: str | None) -> None:
     async def body(store: Store) -> None:
         for number, status in enumerate(("completed", "failed", "stopped", "cancelled", "completed"), 1):
             conversation = await store.conversation("c")
@@ -280,7 +280,7 @@ def test_a_conversation_has_one_open_run_and_is_made_of_the_turns_that_ended_wel
     with_store(body, any_url)
 
 
-def test_a_run_that_waits_keeps_its_conversation(any_url: str | None) -> None:
+def test_a_paused_run_keeps_its_conversation_open(any_url: str | None) -> None:
     async def body(store: Store) -> None:
         state = begun(conversation_id="c")
         record = await store.begin(state, Conversation("c"), BLUEPRINT)
@@ -295,7 +295,7 @@ def test_a_run_that_waits_keeps_its_conversation(any_url: str | None) -> None:
     with_store(body, any_url)
 
 
-def test_a_run_begun_on_a_conversation_as_it_was_is_refused(any_url: str | None) -> None:
+def test_a_run_begun_on_an_outdated_conversation_is_rejected(any_url: str | None) -> None:
     async def body(store: Store) -> None:
         seen = await store.conversation("c")
         state = begun(conversation_id="c")
@@ -309,7 +309,7 @@ def test_a_run_begun_on_a_conversation_as_it_was_is_refused(any_url: str | None)
 # --- what is not there
 
 
-def test_what_is_not_there_is_said_so(any_url: str | None) -> None:
+def test_missing_data_raises_or_returns_none(any_url: str | None) -> None:
     async def body(store: Store) -> None:
         for call in (store.load_run, store.events, store.request_cancel):
             with pytest.raises(RunNotFound):
@@ -320,7 +320,7 @@ def test_what_is_not_there_is_said_so(any_url: str | None) -> None:
     with_store(body, any_url)
 
 
-def test_lists_show_what_is_asked_for(any_url: str | None) -> None:
+def test_lists_return_what_the_query_selects(any_url: str | None) -> None:
     async def body(store: Store) -> None:
         names = []
         for user, tenant in (("ann", "a"), ("bob", "a"), ("ann", "b")):
@@ -342,7 +342,7 @@ def test_lists_show_what_is_asked_for(any_url: str | None) -> None:
     with_store(body, any_url)
 
 
-def test_what_cannot_be_written_as_json_is_refused_and_nothing_is_kept(store_url: str) -> None:
+def test_a_state_that_is_not_serializable_is_rejected_and_not_stored(store_url: str) -> None:
     async def body(store: Store) -> None:
         for wrong in ({"inputs": {"x": "\ud800"}}, {"metadata": {"x": object()}}):
             with pytest.raises(StoreError, match="cannot be serialized as JSON"):

@@ -47,7 +47,7 @@ async def turn(store: Store, conversation: str | None, *, ttl: float = HOUR) -> 
     return state.run_id
 
 
-def test_what_an_agent_is_made_of_is_there_for_runs_that_begin_after_pruning(tmp_path: Path, store_url: str) -> None:
+def test_blueprints_exist_for_runs_that_begin_after_pruning(tmp_path: Path, store_url: str) -> None:
     async def main() -> None:
         store = await SqlStore.open(store_url, tmp_path)
         asking = calls(("read_file", {"path": "x"}))
@@ -64,7 +64,7 @@ def test_what_an_agent_is_made_of_is_there_for_runs_that_begin_after_pruning(tmp
     asyncio.run(main())
 
 
-def test_what_an_agent_is_made_of_is_put_on_record_again_before_it_could_be_deleted(
+def test_a_blueprint_is_refreshed_before_it_could_be_deleted(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -81,7 +81,7 @@ def test_what_an_agent_is_made_of_is_put_on_record_again_before_it_could_be_dele
     asyncio.run(main())
 
 
-def test_a_conversation_that_begins_anew_is_not_taken_for_the_one_that_has_expired(
+def test_a_restarted_conversation_is_not_deleted_as_the_expired_one(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -105,7 +105,7 @@ def test_a_conversation_that_begins_anew_is_not_taken_for_the_one_that_has_expir
     asyncio.run(main())
 
 
-def test_a_conversation_that_goes_on_while_it_is_pruned_stays(tmp_path: Path, postgres: str) -> None:
+def test_a_conversation_continued_during_pruning_is_not_deleted(tmp_path: Path, postgres: str) -> None:
     url = new_database(postgres)
 
     async def main() -> None:
@@ -127,7 +127,7 @@ def test_a_conversation_that_goes_on_while_it_is_pruned_stays(tmp_path: Path, po
     asyncio.run(main())
 
 
-def test_much_is_pruned_in_small_transactions(tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruning_uses_small_transactions(tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sql_conversations, "BATCH_SIZE", 2)
 
     async def main() -> None:
@@ -146,7 +146,7 @@ def test_much_is_pruned_in_small_transactions(tmp_path: Path, store_url: str, mo
     asyncio.run(main())
 
 
-def test_a_server_deletes_what_is_kept_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_deletes_data_past_its_retention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     async def main() -> None:
@@ -163,7 +163,7 @@ def test_a_server_deletes_what_is_kept_no_longer(tmp_path: Path, monkeypatch: py
     asyncio.run(main())
 
 
-def test_what_is_kept_for_ever_stays(tmp_path: Path, store_url: str) -> None:
+def test_data_without_retention_is_not_deleted(tmp_path: Path, store_url: str) -> None:
     async def main() -> None:
         store = await SqlStore.open(store_url, tmp_path)
         await turn(store, None)
@@ -177,7 +177,7 @@ def test_what_is_kept_for_ever_stays(tmp_path: Path, store_url: str) -> None:
     asyncio.run(main())
 
 
-def test_in_memory_what_has_expired_goes_with_a_later_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_memory_expired_data_is_deleted_with_a_later_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_memory, "SWEEP_SECONDS", 0)
 
     async def main() -> None:

@@ -117,7 +117,7 @@ async def must_be_cancelled(store: SqlStore, run_id: str) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [True, False])
-def test_a_run_that_is_to_end_while_its_pause_is_put_on_record_does_not_wait(
+def test_a_run_cancelled_while_its_pause_is_saved_does_not_stay_paused(
     tmp_path: Path, store_url: str, elsewhere: bool
 ) -> None:
     async def main() -> None:
@@ -142,7 +142,7 @@ def test_a_run_that_is_to_end_while_its_pause_is_put_on_record_does_not_wait(
     asyncio.run(main())
 
 
-def test_what_was_asked_of_a_process_that_died_is_done_by_the_next(tmp_path: Path, store_url: str) -> None:
+def test_a_cancel_request_to_a_dead_process_is_executed_by_the_next(tmp_path: Path, store_url: str) -> None:
     async def main() -> None:
         dead = await SqlStore.open(store_url, tmp_path)
         state = RunState(agent="one", conversation_id="c", messages=[Message(role="user", content="go")])
@@ -158,7 +158,7 @@ def test_what_was_asked_of_a_process_that_died_is_done_by_the_next(tmp_path: Pat
     asyncio.run(main())
 
 
-def test_a_run_that_is_to_end_does_not_go_on_because_its_runtime_is_closed(tmp_path: Path, store_url: str) -> None:
+def test_a_cancelled_run_is_not_suspended_when_its_runtime_closes(tmp_path: Path, store_url: str) -> None:
     async def main() -> None:
         store = await SqlStore.open(store_url, tmp_path)
         shop = Shop()
@@ -190,7 +190,7 @@ class Looking(SqlStore):
         return renewed
 
 
-def test_a_tool_that_cleans_up_is_not_cancelled_again_and_again(
+def test_a_tool_that_cleans_up_is_cancelled_only_once(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat, "RENEWAL_SECONDS", 0.001)
@@ -213,7 +213,7 @@ def test_a_tool_that_cleans_up_is_not_cancelled_again_and_again(
     assert asyncio.run(main()).status == "cancelled"
 
 
-def test_who_gives_runs_up_can_be_stopped_meanwhile(tmp_path: Path, store_url: str) -> None:
+def test_cancelling_resume_orphans_does_not_interrupt_the_end_of_a_crashed_run(tmp_path: Path, store_url: str) -> None:
     async def main() -> None:
         store = await Slow.open(store_url, tmp_path)
         assert isinstance(store, Slow)
@@ -258,7 +258,7 @@ class Overtaken(SqlStore):
         return await super().take(state, decisions, by)
 
 
-def test_a_run_that_somebody_goes_on_with_just_then_ends_all_the_same(tmp_path: Path, store_url: str) -> None:
+def test_a_run_resumed_elsewhere_during_its_cancellation_still_ends(tmp_path: Path, store_url: str) -> None:
     async def main() -> None:
         store = await Overtaken.open(store_url, tmp_path)
         assert isinstance(store, Overtaken)

@@ -70,7 +70,7 @@ class World:
         return runtime, [run.exception() or run.result() for run in runs]
 
 
-def test_a_run_that_begins_while_the_runtime_closes_is_left_to_be_resumed(tmp_path: Path) -> None:
+def test_a_run_that_begins_while_the_runtime_closes_is_suspended(tmp_path: Path) -> None:
     async def main() -> None:
         store = JsonStore()
         world = World(tmp_path, store)
@@ -88,7 +88,7 @@ def test_a_run_that_begins_while_the_runtime_closes_is_left_to_be_resumed(tmp_pa
     asyncio.run(main())
 
 
-def test_a_run_that_begins_while_a_runtime_without_a_durable_store_closes_is_cancelled(tmp_path: Path) -> None:
+def test_a_run_that_begins_while_the_runtime_closes_is_cancelled_without_a_durable_store(tmp_path: Path) -> None:
     async def main() -> None:
         world = World(tmp_path, None)
         runtime, ends = await world.close(calls(("slow", {})), "never")
@@ -100,7 +100,7 @@ def test_a_run_that_begins_while_a_runtime_without_a_durable_store_closes_is_can
     asyncio.run(main())
 
 
-def test_closing_waits_for_calls_that_may_take_effect_and_not_for_sub_agents_that_think(tmp_path: Path) -> None:
+def test_closing_waits_for_tool_calls_but_not_for_model_calls_of_sub_agents(tmp_path: Path) -> None:
     """What a model says while the runtime closes is of no use: it is cut off, in a sub-run as in the run itself."""
     cut: list[str] = []
 
@@ -133,7 +133,7 @@ def test_closing_waits_for_calls_that_may_take_effect_and_not_for_sub_agents_tha
 
 
 @pytest.mark.parametrize("odd", ["c1~1", "c1?1", "a/c1"])
-def test_no_id_that_a_model_gives_a_call_is_taken_for_what_is_asked_of_another(tmp_path: Path, odd: str) -> None:
+def test_a_call_id_chosen_by_the_model_never_matches_the_confirmation_of_another_call(tmp_path: Path, odd: str) -> None:
     """One call was approved; another is in doubt, and asked about under a name that is made of its own id."""
     write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy="{ask: [pay], allow: [slow]}")})
     made: list[str] = []

@@ -91,7 +91,7 @@ def test_after_a_crash_only_calls_in_flight_can_repeat(trusting: Path, turns: Tu
 
 @cases(25)
 @given(turns=turns_of(2), saves=st.integers(0, 40), faults=st.lists(st.booleans(), max_size=4))
-def test_a_model_that_is_asked_again_repeats_no_call_with_or_without_a_crash(
+def test_a_retried_model_call_repeats_no_tool_call_with_or_without_a_crash(
     trusting: Path, turns: Turns, saves: int, faults: list[bool]
 ) -> None:
     world = World(turns, faults=[False, *faults])
@@ -104,7 +104,9 @@ def test_a_model_that_is_asked_again_repeats_no_call_with_or_without_a_crash(
 
 @cases(50)
 @given(turns=turns_of(2), saves=st.integers(0, 40))
-def test_a_call_that_may_have_taken_effect_is_never_repeated_unasked(trusting: Path, turns: Turns, saves: int) -> None:
+def test_a_call_that_may_have_taken_effect_is_not_repeated_without_approval(
+    trusting: Path, turns: Turns, saves: int
+) -> None:
     world = World(turns)
     found = asyncio.run(crash_and_resume(trusting, world, saves, Respond(text="it was done")))
     assert found.result is not None

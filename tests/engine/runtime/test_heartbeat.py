@@ -33,7 +33,7 @@ class Slow(JsonStore):
         return {}
 
 
-def test_a_run_that_was_resumed_meanwhile_is_not_taken_for_the_one_that_ended(tmp_path: Path) -> None:
+def test_a_late_renewal_does_not_affect_a_run_that_was_resumed_since(tmp_path: Path) -> None:
     root = write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy="{ask: [pay], allow: [look]}")})
 
     async def main() -> RunResult:
@@ -81,7 +81,7 @@ class Writes:
         await self._record.release()
 
 
-def test_what_is_to_be_written_soon_is_also_if_a_write_is_under_way() -> None:
+def test_a_flush_scheduled_during_a_write_is_written_after_it() -> None:
     async def main() -> None:
         state = RunState(agent="a", messages=[Message(role="user", content="go")])
         record = Writes(await JsonStore().begin(state, None, None))

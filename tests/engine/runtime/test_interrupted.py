@@ -32,7 +32,7 @@ def waiting(root: Path) -> Fork:
     return process
 
 
-def test_a_conversation_tells_a_dead_run_from_a_live_one_and_names_the_command_that_resumes_it(tmp_path: Path) -> None:
+def test_the_busy_error_distinguishes_interrupted_runs_and_names_the_command_that_resumes_them(tmp_path: Path) -> None:
     with waiting(tmp_path) as process:
         live = agentsd("run", "--conversation", "c1", "more", cwd=tmp_path)
         assert live.returncode == 2
@@ -54,7 +54,7 @@ def test_a_conversation_tells_a_dead_run_from_a_live_one_and_names_the_command_t
     assert agentsd("run", "--conversation", "c1", "echo more", cwd=tmp_path).stdout == "more\n"
 
 
-def test_a_program_learns_which_run_was_interrupted(tmp_path: Path, store_url: str) -> None:
+def test_conversation_busy_contains_the_interrupted_run(tmp_path: Path, store_url: str) -> None:
     root = write(tmp_path, {"agents.d/one.yaml": agent("one")})
 
     async def main() -> None:

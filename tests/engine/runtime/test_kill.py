@@ -111,7 +111,7 @@ async def check(url: str, root: Path, seen: Observed) -> None:
     await store.close()
 
 
-def test_processes_that_are_killed_lose_nothing_and_repeat_nothing_that_was_finished(
+def test_killed_processes_lose_nothing_and_repeat_no_finished_call(
     new_store: Callable[[], str], tmp_path: Path
 ) -> None:
     total, random = 0, Random(7)

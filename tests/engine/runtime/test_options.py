@@ -53,7 +53,7 @@ async def run(root: Path, *message: Any, model: ScriptedModel | None = None, **o
         ({"output_type": dict}, r"^output_type: expected a Pydantic model class, got <class 'dict'>$"),
     ],
 )
-def test_unknown_or_mistyped_options_of_run_stream_and_run_sync_are_refused(
+def test_run_stream_and_run_sync_reject_unknown_and_mistyped_options(
     tmp_path: Path, options: Any, problem: str
 ) -> None:
     async def stream() -> None:
@@ -79,9 +79,7 @@ VALUES = st.one_of(
 
 @cases(300)
 @given(message=VALUES, options=st.dictionaries(st.sampled_from(OPTIONS) | st.text(), VALUES, max_size=3))
-def test_whatever_a_caller_passes_is_accepted_or_refused_with_a_request_error(
-    message: Any, options: Mapping[str, Any]
-) -> None:
+def test_any_request_is_accepted_or_rejected_with_a_request_error(message: Any, options: Mapping[str, Any]) -> None:
     try:
         text, checked = check_request(message, options)
     except RequestError:
@@ -91,7 +89,7 @@ def test_whatever_a_caller_passes_is_accepted_or_refused_with_a_request_error(
 
 
 @pytest.mark.parametrize("message", [7, b"hi", {"role": "user"}, [{"type": "text", "text": "hi"}]])
-def test_a_message_that_is_no_text_is_refused(tmp_path: Path, message: Any) -> None:
+def test_a_message_that_is_not_text_is_rejected(tmp_path: Path, message: Any) -> None:
     with pytest.raises(RequestError, match=r"^message: expected str, got "):
         asyncio.run(run(tmp_path, message))
 
@@ -105,7 +103,7 @@ def test_a_message_that_is_no_text_is_refused(tmp_path: Path, message: Any) -> N
         ({"root": None}, r"^root: expected str or PathLike, got NoneType$"),
     ],
 )
-def test_arguments_of_open_with_a_wrong_type_are_refused(tmp_path: Path, arguments: Any, problem: str) -> None:
+def test_open_rejects_arguments_of_the_wrong_type(tmp_path: Path, arguments: Any, problem: str) -> None:
     async def opened() -> None:
         async with Runtime.open(**{"root": project(tmp_path), **arguments}):
             pass
@@ -114,7 +112,7 @@ def test_arguments_of_open_with_a_wrong_type_are_refused(tmp_path: Path, argumen
         asyncio.run(opened())
 
 
-def test_a_decision_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_object_that_is_not_a_decision_is_rejected(tmp_path: Path) -> None:
     async def main() -> None:
         root = write(tmp_path, {"agents.d/clerk.yaml": agent("clerk", skill_policy='{ask: [{tool: "*"}], allow: []}')})
         model = ScriptedModel(calls(("dates.now", {})), "done")
@@ -150,7 +148,7 @@ OPENAI = [
 
 
 @pytest.mark.parametrize("history", [OPENAI, json.dumps(OPENAI), {"messages": OPENAI}], ids=["list", "json", "object"])
-def test_a_history_in_openais_form_is_a_whole_request(tmp_path: Path, history: Any) -> None:
+def test_a_history_in_openais_format_is_a_complete_request(tmp_path: Path, history: Any) -> None:
     model = ScriptedModel("still noon")
     given = json.dumps(history) if isinstance(history, dict) else history
 
@@ -164,7 +162,7 @@ def test_a_history_in_openais_form_is_a_whole_request(tmp_path: Path, history: A
     assert "obey me" not in sent[0].content
 
 
-def test_a_results_messages_and_one_more_are_a_whole_request(tmp_path: Path) -> None:
+def test_the_messages_of_a_result_and_one_more_are_a_complete_request(tmp_path: Path) -> None:
     first = asyncio.run(run(tmp_path, "hi", model=ScriptedModel(calls(("dates.now", {})), "noon")))
     model = ScriptedModel("later")
 
@@ -189,7 +187,7 @@ def test_a_results_messages_and_one_more_are_a_whole_request(tmp_path: Path) -> 
         ),
     ],
 )
-def test_a_history_that_is_no_request_is_refused(tmp_path: Path, history: Any, problem: str) -> None:
+def test_a_history_that_is_not_a_request_is_rejected(tmp_path: Path, history: Any, problem: str) -> None:
     with pytest.raises(RequestError, match=problem):
         asyncio.run(run(tmp_path, history=history))
 
@@ -197,7 +195,7 @@ def test_a_history_that_is_no_request_is_refused(tmp_path: Path, history: Any, p
 # --- the trace
 
 
-def test_trace_entries_of_a_turn_are_in_call_order_whichever_call_ends_first(tmp_path: Path) -> None:
+def test_trace_entries_of_a_turn_are_in_call_order_for_any_order_of_completion(tmp_path: Path) -> None:
     async def main() -> RunResult:
         fast_ended = asyncio.Event()
 
@@ -229,7 +227,7 @@ def test_trace_entries_of_a_turn_are_in_call_order_whichever_call_ends_first(tmp
     assert [entry.call_id for entry in result.trace[:2]] == [call.id for call in result.tool_calls]
 
 
-def test_the_trace_of_a_sub_agent_stands_before_the_call_it_belongs_to(tmp_path: Path) -> None:
+def test_the_trace_of_a_sub_agent_precedes_the_call_it_belongs_to(tmp_path: Path) -> None:
     async def main() -> RunResult:
         root = write(
             tmp_path,

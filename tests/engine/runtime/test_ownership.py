@@ -45,7 +45,7 @@ def opened(root: Path, store: str, model: ScriptedModel, **options: Any) -> Any:
 
 @pytest.mark.parametrize("owner", USERS)
 @pytest.mark.parametrize("asker", USERS)
-def test_asi03_a_conversation_and_its_session_are_only_continued_by_their_owner(
+def test_asi03_only_the_owner_continues_a_conversation_and_its_session(
     tmp_path: Path, owner: dict[str, Any], asker: dict[str, Any]
 ) -> None:
     async def main() -> None:
@@ -64,7 +64,7 @@ def test_asi03_a_conversation_and_its_session_are_only_continued_by_their_owner(
 
 @pytest.mark.parametrize("owner", USERS)
 @pytest.mark.parametrize("asker", USERS)
-def test_asi03_a_run_is_only_read_resumed_and_cancelled_by_its_owner(
+def test_asi03_only_the_owner_reads_resumes_and_cancels_a_run(
     tmp_path: Path, owner: dict[str, Any], asker: dict[str, Any]
 ) -> None:
     async def main() -> None:
@@ -83,7 +83,7 @@ def test_asi03_a_run_is_only_read_resumed_and_cancelled_by_its_owner(
 
 
 @pytest.mark.parametrize("owner", USERS)
-def test_a_host_with_a_single_user_may_leave_the_user_out(tmp_path: Path, owner: dict[str, Any]) -> None:
+def test_a_single_user_host_can_omit_the_user(tmp_path: Path, owner: dict[str, Any]) -> None:
     async def main() -> None:
         model = ScriptedModel(calls(("act", {})), "ok", "again")
         async with opened(tmp_path, "sqlite:///s.db", model, single_user=True) as runtime:

@@ -48,7 +48,7 @@ async def run_to_the_end(root: Path, world: World) -> tuple[RunResult, int]:
 NESTED: Turns = ((Call("safe"), Call("agent", ((Call("safe"), Call("risky"), Call("risky")),)), Call("risky")),)
 
 
-def test_a_call_that_needs_a_human_in_a_sub_run_in_parallel_calls_lets_its_siblings_finish(asking: Path) -> None:
+def test_siblings_of_a_call_that_needs_approval_finish_before_the_pause(asking: Path) -> None:
     async def main() -> None:
         world = World(NESTED)
         models = {"scripted": world.model()}
@@ -73,9 +73,7 @@ def test_a_call_that_needs_a_human_in_a_sub_run_in_parallel_calls_lets_its_sibli
 
 @cases(30)
 @given(turns=turns_of(2))
-def test_a_run_chopped_by_pauses_does_exactly_the_work_of_an_uninterrupted_one(
-    asking: Path, trusting: Path, turns: Turns
-) -> None:
+def test_a_run_with_pauses_does_the_same_work_as_one_without(asking: Path, trusting: Path, turns: Turns) -> None:
     chopped, whole = World(turns), World(turns)
     after_pauses, pauses = asyncio.run(run_to_the_end(asking, chopped))
     uninterrupted, none = asyncio.run(run_to_the_end(trusting, whole))
@@ -94,7 +92,7 @@ DECISIONS: st.SearchStrategy[Decision] = st.sampled_from([Approve(), Reject(reas
 
 @cases(30)
 @given(data=st.data(), turns=turns_of(1))
-def test_whatever_is_decided_and_in_however_many_rounds_every_call_is_decided_once(
+def test_every_call_is_decided_once_for_any_decisions_in_any_number_of_rounds(
     asking: Path, data: st.DataObject, turns: Turns
 ) -> None:
     world = World(turns)
@@ -149,7 +147,7 @@ def run_with(shop: tuple[Path, list[float]], decision: Decision) -> RunResult:
     return asyncio.run(main())
 
 
-def test_an_edited_call_is_made_with_the_humans_arguments(shop: tuple[Path, list[float]]) -> None:
+def test_an_edited_call_is_executed_with_the_edited_arguments(shop: tuple[Path, list[float]]) -> None:
     result = run_with(shop, Edit(arguments={"amount": 5}))
     assert shop[1] == [5]
     assert result.tool_calls[0].arguments == {"amount": 5}
@@ -157,20 +155,20 @@ def test_an_edited_call_is_made_with_the_humans_arguments(shop: tuple[Path, list
 
 
 @pytest.mark.hostile(7)
-def test_an_edited_call_is_judged_anew(shop: tuple[Path, list[float]]) -> None:
+def test_the_policy_is_evaluated_again_for_an_edited_call(shop: tuple[Path, list[float]]) -> None:
     result = run_with(shop, Edit(arguments={"amount": 500}))
     assert shop[1] == []
     assert result.tool_calls[0].status == "denied"
 
 
-def test_a_rejected_call_is_not_made_and_the_model_is_told_why(shop: tuple[Path, list[float]]) -> None:
+def test_a_rejected_call_is_not_executed_and_the_model_receives_the_reason(shop: tuple[Path, list[float]]) -> None:
     result = run_with(shop, Reject(reason="too dear"))
     assert shop[1] == []
     assert result.messages[-2].content == "Cancelled: User cancelled the operation: too dear"
     assert result.tool_calls[0].status == "cancelled"
 
 
-def test_a_human_may_answer_in_the_tools_place(shop: tuple[Path, list[float]]) -> None:
+def test_a_response_replaces_the_tools_result(shop: tuple[Path, list[float]]) -> None:
     result = run_with(shop, Respond(text="already paid"))
     assert shop[1] == []
     assert result.messages[-2].content == "already paid"
@@ -178,7 +176,7 @@ def test_a_human_may_answer_in_the_tools_place(shop: tuple[Path, list[float]]) -
 
 
 @pytest.mark.hostile(7)
-def test_a_decision_for_nothing_that_is_asked_and_a_second_answer_are_refused(asking: Path) -> None:
+def test_decisions_for_unknown_or_decided_confirmations_are_rejected(asking: Path) -> None:
     async def main() -> None:
         world = World(((Call("risky"),),))
         async with Runtime.open(
@@ -196,7 +194,7 @@ def test_a_decision_for_nothing_that_is_asked_and_a_second_answer_are_refused(as
     asyncio.run(main())
 
 
-def test_a_rule_tightened_while_a_run_waits_holds_when_it_is_resumed(tmp_path: Path) -> None:
+def test_a_rule_tightened_during_a_pause_applies_after_the_resume(tmp_path: Path) -> None:
     async def main() -> None:
         root = project(tmp_path, ask=True)
         world = World(((Call("risky"),),))

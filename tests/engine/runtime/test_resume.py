@@ -115,7 +115,7 @@ async def until(runtime: Runtime, run_id: str, status: str) -> None:
 # --- what a run goes on with
 
 
-def test_a_run_goes_on_in_another_process_with_one_key_for_each_call(tmp_path: Path, store_url: str) -> None:
+def test_a_run_resumed_in_another_process_has_one_idempotency_key_per_call(tmp_path: Path, store_url: str) -> None:
     root, shop = project(tmp_path), Shop()
     first = paused(root, store_url, shop, conversation="c", user="ann")
 
@@ -134,7 +134,7 @@ def test_a_run_goes_on_in_another_process_with_one_key_for_each_call(tmp_path: P
     assert shop.keys == [f"{first.run_id}:{first.pending[0].id}"]
 
 
-def test_a_run_goes_on_with_the_files_it_began_with_whatever_they_say_now(tmp_path: Path, store_url: str) -> None:
+def test_a_resumed_run_uses_the_files_it_began_with(tmp_path: Path, store_url: str) -> None:
     root = write(
         tmp_path,
         {
@@ -163,7 +163,7 @@ def test_a_run_goes_on_with_the_files_it_began_with_whatever_they_say_now(tmp_pa
     assert not seen[1].startswith("Old.")
 
 
-def test_an_approval_is_not_carried_out_for_an_agent_whose_file_was_deleted(tmp_path: Path, store_url: str) -> None:
+def test_an_approved_call_is_denied_if_the_agents_file_was_deleted(tmp_path: Path, store_url: str) -> None:
     root, shop = project(tmp_path), Shop()
     write(root, {"agents.d/other.yaml": agent("other")})
     first = paused(root, store_url, shop, agent="shop")
@@ -179,7 +179,7 @@ def test_an_approval_is_not_carried_out_for_an_agent_whose_file_was_deleted(tmp_
     assert shop.did == []
 
 
-def test_a_run_whose_agent_has_a_broken_file_after_a_restart_is_resumed(tmp_path: Path, store_url: str) -> None:
+def test_a_run_is_resumed_if_its_agents_file_is_broken_after_a_restart(tmp_path: Path, store_url: str) -> None:
     root, shop = project(tmp_path), Shop()
     first = paused(root, store_url, shop)
     project(root, max_stepz="1")
@@ -192,7 +192,7 @@ def test_a_run_whose_agent_has_a_broken_file_after_a_restart_is_resumed(tmp_path
     assert shop.did == ["pay 20"]
 
 
-def test_what_was_tightened_while_a_run_waited_holds(tmp_path: Path, store_url: str) -> None:
+def test_rules_tightened_during_a_pause_apply(tmp_path: Path, store_url: str) -> None:
     root, shop = project(tmp_path), Shop()
     first = paused(root, store_url, shop)
     project(root, skill_policy="{deny: [{tool: pay, reason: shut}], allow: [look]}")
@@ -205,7 +205,7 @@ def test_what_was_tightened_while_a_run_waited_holds(tmp_path: Path, store_url: 
     assert shop.did == []
 
 
-def test_a_tool_that_is_another_one_now_is_asked_about_again(tmp_path: Path, store_url: str) -> None:
+def test_a_tool_whose_definition_changed_needs_a_new_approval(tmp_path: Path, store_url: str) -> None:
     root, shop = project(tmp_path), Shop()
     first = paused(root, store_url, shop)
 
@@ -227,7 +227,7 @@ def test_a_tool_that_is_another_one_now_is_asked_about_again(tmp_path: Path, sto
     assert shop.did == ["told 20"]
 
 
-def test_a_run_whose_guard_is_gone_does_not_go_on_without_it(tmp_path: Path, store_url: str) -> None:
+def test_a_run_whose_hook_is_missing_is_not_resumed(tmp_path: Path, store_url: str) -> None:
     guard = "from framework import hook\n\n@hook\ndef look(context, call):\n    return None\n"
     root = project(tmp_path, hooks="{before_tool: [guard.look]}")
     write(root, {"plugins/guard.py": guard})
@@ -248,7 +248,7 @@ def test_a_run_whose_guard_is_gone_does_not_go_on_without_it(tmp_path: Path, sto
 # --- decisions
 
 
-def test_a_decision_counts_once_and_only_for_what_is_asked_of_those_it_concerns(tmp_path: Path, store_url: str) -> None:
+def test_a_decision_applies_once_to_a_pending_confirmation_of_its_owner(tmp_path: Path, store_url: str) -> None:
     root, shop = project(tmp_path), Shop()
     own = {"user": "ann", "tenant": "a"}
     first = paused(root, store_url, shop, **own)
@@ -283,9 +283,7 @@ EXPIRING = "{confirm: {from: never, expires: %s, on_expiry: %s}}"
 
 
 @pytest.mark.parametrize("on_expiry", ["reject", "cancel"])
-def test_a_question_that_nobody_answers_expires_also_without_a_process(
-    tmp_path: Path, store_url: str, on_expiry: str
-) -> None:
+def test_a_confirmation_expires_even_if_no_process_is_running(tmp_path: Path, store_url: str, on_expiry: str) -> None:
     root, shop = project(tmp_path, runtime_policy=EXPIRING % ("1s", on_expiry)), Shop()
     first = paused(root, store_url, shop, conversation="c")
     asked = first.pending[0]
@@ -311,7 +309,7 @@ def test_a_question_that_nobody_answers_expires_also_without_a_process(
     assert shop.did == []
 
 
-def test_a_question_expires_by_itself_while_its_runtime_is_open(tmp_path: Path, store_url: str) -> None:
+def test_a_confirmation_expires_while_its_runtime_is_open(tmp_path: Path, store_url: str) -> None:
     root, shop = project(tmp_path, runtime_policy=EXPIRING % ("50ms", "reject")), Shop()
 
     async def body(runtime: Runtime) -> None:
@@ -343,7 +341,7 @@ def test_a_run_is_cancelled_from_another_process(tmp_path: Path, store_url: str)
     life(root, store_url, shop, body, calls(("hang", {})))
 
 
-def test_a_run_that_waits_is_cancelled_by_whoever_has_the_store(tmp_path: Path, store_url: str) -> None:
+def test_a_paused_run_is_cancelled_by_any_process_with_the_store(tmp_path: Path, store_url: str) -> None:
     root, shop = project(tmp_path), Shop()
     first = paused(root, store_url, shop, conversation="c")
 
@@ -362,7 +360,7 @@ def test_a_run_that_waits_is_cancelled_by_whoever_has_the_store(tmp_path: Path, 
 # --- closing
 
 
-def test_closing_a_runtime_leaves_its_runs_to_be_resumed(tmp_path: Path, store_url: str) -> None:
+def test_runs_can_be_resumed_after_their_runtime_closed(tmp_path: Path, store_url: str) -> None:
     root, shop = project(tmp_path), Shop()
     runs: list[str] = []
 
@@ -402,7 +400,7 @@ def test_closing_a_runtime_leaves_its_runs_to_be_resumed(tmp_path: Path, store_u
     assert shop.did == ["look", "hang"]
 
 
-def test_a_call_that_ends_in_time_is_on_record_when_the_runtime_closes(tmp_path: Path, store_url: str) -> None:
+def test_a_call_that_ends_within_the_grace_period_is_saved(tmp_path: Path, store_url: str) -> None:
     root, shop = project(tmp_path), Shop()
 
     async def main() -> str:
@@ -451,7 +449,7 @@ def left_behind(root: Path, url: str, shop: Shop, turn: Turn) -> str:
     return found[-1]
 
 
-def test_only_those_whose_work_it_is_go_on_with_orphans(tmp_path: Path, store_url: str) -> None:
+def test_orphans_are_resumed_only_on_request(tmp_path: Path, store_url: str) -> None:
     root, shop = project(tmp_path), Shop()
     run_id = left_behind(root, store_url, shop, calls(("hang", {})))
 
@@ -466,7 +464,7 @@ def test_only_those_whose_work_it_is_go_on_with_orphans(tmp_path: Path, store_ur
     life(root, store_url, shop, body, "hi")
 
 
-def test_of_a_run_that_cannot_go_on_the_log_has_the_reason_once(
+def test_the_reason_why_a_run_cannot_be_resumed_is_logged_once(
     tmp_path: Path, store_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "framework.engine.runtime.resume")
@@ -485,7 +483,7 @@ def test_of_a_run_that_cannot_go_on_the_log_has_the_reason_once(
     life(project(root), store_url, shop, look)
 
 
-def test_a_run_that_ends_process_after_process_fails(tmp_path: Path, store_url: str) -> None:
+def test_a_run_that_crashes_several_processes_fails(tmp_path: Path, store_url: str) -> None:
     root, shop = project(tmp_path), Shop()
     run_id = left_behind(root, store_url, shop, calls(("hang", {})))
 
@@ -510,7 +508,7 @@ def test_a_run_that_ends_process_after_process_fails(tmp_path: Path, store_url: 
     life(root, store_url, shop, body)
 
 
-def test_a_process_that_was_asleep_while_another_took_its_run_does_nothing_more(tmp_path: Path, store_url: str) -> None:
+def test_a_suspended_process_whose_run_was_taken_over_stops_working_on_it(tmp_path: Path, store_url: str) -> None:
     root, shop = project(tmp_path), Shop()
 
     async def main() -> None:

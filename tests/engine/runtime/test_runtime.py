@@ -37,7 +37,7 @@ def scripted() -> ScriptedModel:
     return ScriptedModel((ToolCall(id="c", tool="echo", arguments={"text": "hi"}),), "done")
 
 
-def test_a_programs_tool_takes_the_place_of_the_built_in_one_of_its_name(project: Path) -> None:
+def test_a_tool_of_the_program_replaces_the_built_in_one_of_its_name(project: Path) -> None:
     async def run() -> tuple[int, object]:
         async with Runtime.open(project, tools=[echo], models={"scripted": scripted()}, watch=False) as runtime:
             result = await runtime.run("go")
@@ -50,7 +50,7 @@ def test_a_programs_tool_takes_the_place_of_the_built_in_one_of_its_name(project
     assert asyncio.run(run()) == (asyncio.run(usual()), "hi hi")
 
 
-def test_entered_by_hand_a_runtime_is_not_closed_by_the_garbage_collector(project: Path) -> None:
+def test_a_runtime_entered_without_async_with_is_not_garbage_collected(project: Path) -> None:
     async def run() -> str:
         runtime = await Runtime.open(project, models={"scripted": scripted()}, watch=False).__aenter__()
         gc.collect()

@@ -87,7 +87,7 @@ def test_a_program_reads_and_changes_the_list_of_a_conversation(tmp_path: Path, 
     assert recited == ["done look", "done write", "open send"]
 
 
-def test_the_next_run_sees_what_the_program_changed(tmp_path: Path) -> None:
+def test_the_next_run_sees_the_programs_changes(tmp_path: Path) -> None:
     store = JsonStore()
 
     async def change(runtime: Runtime) -> None:
@@ -103,7 +103,7 @@ def test_the_next_run_sees_what_the_program_changed(tmp_path: Path) -> None:
     talk(tmp_path, store, then=read)
 
 
-def test_the_list_of_somebody_else_or_of_no_conversation_is_not_there(tmp_path: Path) -> None:
+def test_the_list_of_another_user_or_an_unknown_conversation_is_not_found(tmp_path: Path) -> None:
     async def look(runtime: Runtime) -> None:
         for conversation, user in (("c", "bob"), ("nowhere", "ann")):
             with pytest.raises(RequestError, match=f"this user has no conversation '{conversation}'"):
@@ -118,7 +118,7 @@ def test_the_list_of_somebody_else_or_of_no_conversation_is_not_there(tmp_path: 
     talk(tmp_path, JsonStore(), keep(LIST), "ok", then=look)
 
 
-def test_a_run_that_waits_has_its_list_to_itself(tmp_path: Path, store_url: str) -> None:
+def test_the_list_cannot_be_replaced_while_a_run_is_paused(tmp_path: Path, store_url: str) -> None:
     async def look(runtime: Runtime) -> None:
         assert [item.task for item in await runtime.todo("c", user="ann")] == ["look", "write"], "of the run that waits"
         with pytest.raises(ConversationBusy, match="conversation 'c' is busy"):
@@ -127,7 +127,7 @@ def test_a_run_that_waits_has_its_list_to_itself(tmp_path: Path, store_url: str)
     talk(tmp_path, store_url, keep(LIST), calls(("ask_user", {"question": "Go on?"}), prefix="d"), then=look)
 
 
-def test_lists_of_older_versions_open_and_get_ids_and_times_with_the_next_change() -> None:
+def test_lists_of_older_versions_load_and_get_ids_and_times_with_the_next_change() -> None:
     old = read_items(LIST)
     assert [(item.id, item.task, item.created_at) for item in old] == [("t1", "look", None), ("t2", "write", None)]
     new = merge_items(old, [TodoItem(task="write", status="done"), TodoItem(task="send")], NOW)

@@ -67,7 +67,7 @@ async def must_be_over(store: SqlStore, status: Status) -> None:
     assert (await store.conversation("c")).open_run is None
 
 
-def test_a_run_that_is_cancelled_while_it_is_begun_has_ended(tmp_path: Path, store_url: str) -> None:
+def test_a_run_cancelled_during_its_first_write_has_ended(tmp_path: Path, store_url: str) -> None:
     shop = Shop()
 
     async def main() -> None:
@@ -90,7 +90,7 @@ def test_a_run_that_is_cancelled_while_it_is_begun_has_ended(tmp_path: Path, sto
     asyncio.run(main())
 
 
-def test_a_run_that_is_too_late_while_it_is_taken_over_has_ended(tmp_path: Path, store_url: str) -> None:
+def test_a_run_that_times_out_during_its_takeover_has_ended(tmp_path: Path, store_url: str) -> None:
     shop = Shop()
 
     async def main() -> None:
@@ -113,7 +113,7 @@ def test_a_run_that_is_too_late_while_it_is_taken_over_has_ended(tmp_path: Path,
     asyncio.run(main())
 
 
-def test_a_store_that_is_closed_says_so_and_has_what_was_asked_of_it_before(tmp_path: Path, store_url: str) -> None:
+def test_a_closed_store_rejects_work_and_contains_earlier_writes(tmp_path: Path, store_url: str) -> None:
     shop = Shop()
 
     async def main() -> None:

@@ -45,7 +45,7 @@ def is_intact(root: Path) -> bool:
     return found == ("ok",)
 
 
-def test_a_full_disk_ends_the_run_that_meets_it_and_it_goes_on_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_suspends_the_run_which_can_be_resumed_later(tmp_path: Path) -> None:
     async def main() -> None:
         store = await SqlStore.open(url_of(tmp_path), tmp_path, lease_seconds=0.05)
         models = {"scripted": ScriptedModel(script=filling)}
@@ -77,7 +77,7 @@ async def until_orphaned(runtime: Runtime) -> list[str]:
     return [orphan.run_id for orphan in orphans]
 
 
-def test_a_locked_file_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
+def test_a_locked_file_is_an_error_after_the_retry_time(tmp_path: Path) -> None:
     async def main() -> None:
         store = await SqlStore.open(url_of(tmp_path) + "?timeout=0.05", tmp_path, retry_seconds=0.1)
         models = {"scripted": ScriptedModel("one", "two")}
@@ -103,7 +103,7 @@ def test_a_locked_file_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
         )
     ],
 )
-def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_file_that_is_not_a_database_is_rejected_and_unchanged(tmp_path: Path, content: bytes, said: str) -> None:
     file = tmp_path / "state.db"
     file.write_bytes(content)
 
@@ -115,7 +115,7 @@ def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, content: bytes
     assert file.read_bytes() == content
 
 
-def test_a_damaged_file_is_an_error_for_those_who_need_what_is_damaged(tmp_path: Path) -> None:
+def test_a_damaged_file_is_an_error_for_reads_of_the_damaged_part(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
 
     async def lived() -> str:
@@ -145,7 +145,7 @@ def test_a_damaged_file_is_an_error_for_those_who_need_what_is_damaged(tmp_path:
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_file_that_is_taken_away_is_not_written_on(tmp_path: Path, replaced: bool) -> None:
+def test_a_deleted_or_replaced_file_is_no_longer_written(tmp_path: Path, replaced: bool) -> None:
     """What is written into a deleted file is lost, and nobody would ever know."""
 
     async def main() -> None:
@@ -168,7 +168,7 @@ def test_a_file_that_is_taken_away_is_not_written_on(tmp_path: Path, replaced: b
     asyncio.run(main())
 
 
-def test_what_a_newer_version_has_written_is_not_touched(store_url: str) -> None:
+def test_a_store_of_a_newer_version_is_rejected_and_unchanged(store_url: str) -> None:
     async def main() -> None:
         store = await SqlStore.open(store_url, Path("/"))
         newer = len(MIGRATIONS) + 1
@@ -181,7 +181,7 @@ def test_what_a_newer_version_has_written_is_not_touched(store_url: str) -> None
     asyncio.run(main())
 
 
-def test_two_processes_that_start_at_once_make_the_tables_once(store_url: str) -> None:
+def test_two_processes_that_start_concurrently_create_the_tables_once(store_url: str) -> None:
     async def main() -> None:
         async with asyncio.TaskGroup() as group:
             opened = [group.create_task(SqlStore.open(store_url, Path("/"))) for _ in range(4)]
@@ -201,7 +201,7 @@ def test_two_processes_that_start_at_once_make_the_tables_once(store_url: str) -
         ("sqlite:///:memory:", "SQLite needs a file"),
     ],
 )
-def test_a_url_that_cannot_be_used_is_the_settings_fault(tmp_path: Path, url: str, said: str) -> None:
+def test_an_invalid_url_is_a_config_error(tmp_path: Path, url: str, said: str) -> None:
     async def main() -> None:
         with pytest.raises(ConfigError, match=said):
             async with Runtime.open(project(tmp_path), tools=[fill], store=url, watch=False):
@@ -210,7 +210,7 @@ def test_a_url_that_cannot_be_used_is_the_settings_fault(tmp_path: Path, url: st
     asyncio.run(main())
 
 
-def test_a_server_that_is_not_there_is_said_so_without_its_password(tmp_path: Path) -> None:
+def test_the_error_for_an_unreachable_server_omits_the_password(tmp_path: Path) -> None:
     async def main() -> None:
         with pytest.raises(StoreError, match="refused") as raised:
             async with Runtime.open(
@@ -222,7 +222,7 @@ def test_a_server_that_is_not_there_is_said_so_without_its_password(tmp_path: Pa
     asyncio.run(main())
 
 
-def test_a_message_of_ten_megabytes_is_refused_and_a_result_of_that_size_is_kept(
+def test_a_message_of_ten_megabytes_is_rejected_and_a_result_of_that_size_is_stored(
     tmp_path: Path, store_url: str
 ) -> None:
     async def main() -> None:
@@ -243,7 +243,7 @@ def test_a_message_of_ten_megabytes_is_refused_and_a_result_of_that_size_is_kept
 
 @pytest.mark.parametrize("name", ["conversation", "user", "tenant"])
 @pytest.mark.parametrize("value", ["a\x00b", "\ud800", "x" * 201, "a\nb"])
-def test_a_name_that_no_database_takes_is_refused(tmp_path: Path, name: str, value: str) -> None:
+def test_an_id_that_a_database_rejects_is_a_request_error(tmp_path: Path, name: str, value: str) -> None:
     async def main() -> None:
         models = {"scripted": ScriptedModel("done")}
         async with Runtime.open(
@@ -256,7 +256,7 @@ def test_a_name_that_no_database_takes_is_refused(tmp_path: Path, name: str, val
     asyncio.run(main())
 
 
-def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_the_file_is_readable_only_by_its_owner(tmp_path: Path) -> None:
     async def main() -> None:
         await (await SqlStore.open("sqlite:///below/state.db", tmp_path)).close()
 

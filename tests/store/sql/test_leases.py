@@ -50,7 +50,7 @@ async def observer(clock: type[Database], root: Path) -> SqlStore:
 
 
 @pytest.mark.parametrize("clock", [Ahead, Behind, Database])
-def test_a_living_process_keeps_its_run_whatever_the_time_of_day_is(tmp_path: Path, clock: type[Database]) -> None:
+def test_a_live_process_keeps_its_run_at_any_time_of_day(tmp_path: Path, clock: type[Database]) -> None:
     async def main() -> None:
         with waiting(tmp_path) as process:
             store = await observer(clock, tmp_path)
@@ -69,7 +69,7 @@ def test_a_living_process_keeps_its_run_whatever_the_time_of_day_is(tmp_path: Pa
 
 
 @pytest.mark.parametrize("clock", [Ahead, Behind, Database])
-def test_the_run_of_a_killed_process_is_free_at_once(tmp_path: Path, clock: type[Database]) -> None:
+def test_the_run_of_a_killed_process_is_released_immediately(tmp_path: Path, clock: type[Database]) -> None:
     async def main() -> None:
         with slow(tmp_path) as process:
             store = await observer(clock, tmp_path)
@@ -84,7 +84,7 @@ def test_the_run_of_a_killed_process_is_free_at_once(tmp_path: Path, clock: type
 
 
 @LINUX
-def test_a_process_that_was_killed_and_not_reaped_is_dead_and_so_is_one_whose_number_was_given_away() -> None:
+def test_zombies_and_processes_whose_id_was_reused_are_dead() -> None:
     ours = RunLeases(local=True)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         where, _, rest = RunLeases(local=True).new().name.rsplit("/", 2)
@@ -104,9 +104,7 @@ def test_a_process_that_was_killed_and_not_reaped_is_dead_and_so_is_one_whose_nu
     leased=st.booleans(),
     left=st.floats(-100, 100).filter(lambda left: abs(left) > 1),
 )
-def test_the_time_of_day_counts_only_for_processes_of_which_nothing_better_is_known(
-    where: str, leased: bool, left: float
-) -> None:
+def test_the_time_of_day_is_used_only_for_unknown_processes(where: str, leased: bool, left: float) -> None:
     ours, other = RunLeases(local=True), RunLeases(local=True).new().name
     until = ours.boot_lease(0)
     assert until is not None
@@ -119,7 +117,7 @@ def test_the_time_of_day_counts_only_for_processes_of_which_nothing_better_is_kn
     assert ours.is_held(name, boot_lease, leased=leased) is (left > 0 if where == "ours" else leased)
 
 
-def test_a_living_process_that_gives_no_sign_of_life_loses_its_runs_in_the_end(tmp_path: Path) -> None:
+def test_a_live_process_without_heartbeat_eventually_loses_its_runs(tmp_path: Path) -> None:
     async def main() -> None:
         silent = await SqlStore.open(STORE, tmp_path, lease_seconds=0.2)
         other = await SqlStore.open(STORE, tmp_path)

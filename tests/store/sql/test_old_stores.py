@@ -60,7 +60,7 @@ def opened(root: Path, *turns: Any) -> Any:
     return Runtime.open(root, tools=tools(), models=models, store=STORE, watch=False)
 
 
-def test_everything_in_an_old_store_is_read(tmp_path: Path) -> None:
+def test_all_data_of_an_old_store_is_read(tmp_path: Path) -> None:
     async def main() -> None:
         store = await SqlStore.open(STORE, old(tmp_path))
         ended, paused, left = await store.runs()

@@ -109,7 +109,7 @@ def test_a_run_waits_for_a_server_that_comes_back(tmp_path: Path, outage: Server
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-def test_a_run_that_lost_its_server_is_resumed_by_its_own_process_at_once(
+def test_a_run_whose_server_failed_is_resumed_by_its_own_process_immediately(
     tmp_path: Path, outage: Server, mode: str
 ) -> None:
     weather = Weather(outage, mode, stays_away=True)
@@ -189,9 +189,7 @@ async def converse(runtime: Runtime, name: str, turns: int) -> None:
 
 
 @pytest.mark.parametrize("retry_seconds", [0, 15])
-def test_many_runs_lose_nothing_when_their_server_goes_away_again_and_again(
-    tmp_path: Path, outage: Server, retry_seconds: float
-) -> None:
+def test_repeated_server_outages_lose_nothing(tmp_path: Path, outage: Server, retry_seconds: float) -> None:
     names, turns, storm = [f"c{number}" for number in range(5)], 2, Storm(outage, outages=2 * FACTOR)
 
     async def main() -> None:
@@ -233,7 +231,9 @@ def through(cutter: Cutter, url: str) -> str:
     return url.replace(f":{where.port}/", f":{cutter.port}/")
 
 
-def test_a_transaction_whose_end_nobody_heard_of_counts_once(tmp_path: Path, outage: Server, cutter: Cutter) -> None:
+def test_a_transaction_with_a_lost_commit_reply_is_executed_once(
+    tmp_path: Path, outage: Server, cutter: Cutter
+) -> None:
     """The beginning of a run, its taking over and its steps: what was committed is found out, and not done again."""
 
     async def main() -> None:

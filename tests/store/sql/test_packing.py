@@ -48,7 +48,7 @@ async def pack(store: SqlStore, run_id: str) -> None:
     await store._database.write(lambda connection: packer.pack(connection, run_id))
 
 
-def test_packing_changes_nothing_that_is_read(trusting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_is_lossless(trusting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @cases(15)
     @given(turns=turns_of(2))
     def one(turns: Turns) -> None:
@@ -58,7 +58,7 @@ def test_packing_changes_nothing_that_is_read(trusting: Path, monkeypatch: pytes
     one()
 
 
-def test_packing_changes_nothing_that_is_read_in_a_database(
+def test_packing_is_lossless_in_a_database(
     trusting: Path, new_store: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asyncio.run(_same(trusting, World(()), new_store(), monkeypatch))
@@ -76,7 +76,7 @@ async def _same(root: Path, world: World, url: str, monkeypatch: pytest.MonkeyPa
     await store.close()
 
 
-def test_an_ended_run_is_one_row_besides_its_messages(trusting: Path, tmp_path: Path) -> None:
+def test_an_ended_run_is_one_row_in_addition_to_its_messages(trusting: Path, tmp_path: Path) -> None:
     asyncio.run(run_of(trusting, World(()), f"sqlite:///{tmp_path}/state.db"))
     with closing(sqlite3.connect(tmp_path / "state.db")) as database:
         (packed,) = database.execute("SELECT count(*) FROM agentsd_packed").fetchone()

@@ -74,7 +74,7 @@ def test_pruning_shrinks_the_file(tmp_path: Path, made_by: str) -> None:
     assert is_whole(tmp_path)
 
 
-def test_the_command_says_by_how_much_the_file_has_shrunk(tmp_path: Path) -> None:
+def test_the_command_prints_by_how_much_the_file_shrank(tmp_path: Path) -> None:
     async def main() -> None:
         store = await SqlStore.open("sqlite:///.agentsd/state.db", write(tmp_path, {"agents.d/.keep": ""}))
         await fill(store)
@@ -105,7 +105,7 @@ def test_a_file_of_an_older_version_is_not_rewritten_while_a_run_is_in_progress(
     asyncio.run(main())
 
 
-def test_a_large_file_of_an_older_version_is_left_alone_and_the_log_says_what_to_do(
+def test_a_large_file_of_an_older_version_is_unchanged_and_the_log_contains_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(shrinking, "MAX_REWRITE_BYTES", 0)
@@ -120,7 +120,7 @@ def test_a_large_file_of_an_older_version_is_left_alone_and_the_log_says_what_to
     assert "MB of the store file are free; while no process uses it, run: sqlite3 FILE" in caplog.text
 
 
-def test_runs_are_begun_and_written_while_the_file_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_begin_and_write_while_the_file_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shrinking, "SLICE_PAGES", 10)
 
     async def main() -> None:
@@ -139,7 +139,7 @@ def test_runs_are_begun_and_written_while_the_file_shrinks(tmp_path: Path, monke
     assert is_whole(tmp_path)
 
 
-def test_a_file_that_is_locked_for_a_while_ends_no_run(tmp_path: Path) -> None:
+def test_a_temporarily_locked_file_ends_no_run(tmp_path: Path) -> None:
     """Locked for longer than SQLite waits, for less than the store does."""
 
     async def main() -> None:

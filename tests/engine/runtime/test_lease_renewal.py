@@ -113,7 +113,7 @@ class Noticing(SqlStore):
         return found
 
 
-def test_a_pause_that_the_heartbeat_sees_before_the_task_has_ended_is_not_a_cancellation(
+def test_a_heartbeat_during_a_pause_does_not_cancel_the_run(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat, "RENEWAL_SECONDS", 0.001)
@@ -131,7 +131,7 @@ def test_a_pause_that_the_heartbeat_sees_before_the_task_has_ended_is_not_a_canc
 
 
 @pytest.mark.timeout(600)
-def test_runs_that_pause_beside_a_busy_process_stay_paused(
+def test_runs_that_pause_next_to_a_busy_process_stay_paused(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat, "RENEWAL_SECONDS", 0.001)
@@ -157,7 +157,7 @@ def test_runs_that_pause_beside_a_busy_process_stay_paused(
         asyncio.run(main())
 
 
-def test_a_run_that_is_held_elsewhere_stops_working_and_is_not_cancelled(
+def test_a_run_taken_over_by_another_process_stops_here_and_is_not_cancelled(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat, "RENEWAL_SECONDS", 0.001)
@@ -183,7 +183,7 @@ def test_a_run_that_is_held_elsewhere_stops_working_and_is_not_cancelled(
     asyncio.run(main())
 
 
-def test_a_cancel_request_for_a_run_that_is_held_elsewhere_reaches_that_process(
+def test_a_cancel_request_reaches_the_process_that_took_over_the_run(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat, "RENEWAL_SECONDS", 0.001)
@@ -238,9 +238,7 @@ class Forgetful(JsonStore):
         return {}
 
 
-def test_a_store_that_forgets_its_leases_suspends_runs_and_ends_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losing_all_leases_suspends_runs_and_ends_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "RENEWAL_SECONDS", 0.001)
 
     async def main() -> None:
@@ -258,11 +256,11 @@ StoreOf = Callable[[Path], Store]
 
 
 @pytest.mark.parametrize("store_of", [lambda _: MemoryStore(), lambda _: JsonStore()], ids=["memory", "json"])
-def test_renewing_leases_names_only_runs_that_are_held(tmp_path: Path, store_of: StoreOf) -> None:
+def test_renew_returns_only_held_runs(tmp_path: Path, store_of: StoreOf) -> None:
     asyncio.run(_renewing(store_of(tmp_path)))
 
 
-def test_renewing_leases_in_a_database_names_only_runs_that_are_held(tmp_path: Path, store_url: str) -> None:
+def test_renew_in_a_database_returns_only_held_runs(tmp_path: Path, store_url: str) -> None:
     async def main() -> None:
         await _renewing(await SqlStore.open(store_url, tmp_path))
 
@@ -284,7 +282,9 @@ async def _renewing(store: Store) -> None:
     await store.close()
 
 
-def test_a_run_that_was_taken_over_and_released_is_not_taken_for_the_last_write(tmp_path: Path, store_url: str) -> None:
+def test_a_run_that_was_taken_over_and_released_rejects_the_previous_owners_last_write(
+    tmp_path: Path, store_url: str
+) -> None:
     async def main() -> None:
         mine = await SqlStore.open(store_url, tmp_path, lease_seconds=0)
         other = await SqlStore.open(store_url, tmp_path)
