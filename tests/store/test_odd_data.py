@@ -74,8 +74,8 @@ def test_an_approval_applies_to_numbers_of_any_size(tmp_path: Path, store_url: s
             first = await opened.run("go")
             result = await opened.resume(first.run_id, {first.pending[0].id: Approve()})
             assert (result.status, result.output) == ("completed", "done")
-            told = await store.events(first.run_id)
-            assert {event["arguments"]["account"] for event in told if event["event"] == "tool_call"} == {LARGE}
+            events = await store.events(first.run_id)
+            assert {event["arguments"]["account"] for event in events if event["event"] == "tool_call"} == {LARGE}
         await store.close()
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""How many generated cases: few in `make test`, many in `make test-long`."""
+"""Number of generated cases: few in `make test`, many in `make test-long`."""
 
 from __future__ import annotations
 

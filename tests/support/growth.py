@@ -1,4 +1,4 @@
-"""How the cost of work grows with its input: ratios of CPU time, so that a loaded machine changes nothing."""
+"""Checks how the CPU time of work grows with its input. Ratios do not depend on the load of the machine."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def assert_linear(
     """Check that work grows no faster than its input.
 
     Args:
-        work: what to measure.
-        given: the input of a size.
+        work: the function to measure.
+        given: returns an input of a given size.
         largest: the size to stop at. It is approached in steps, so that exponential work fails early.
-        told: what the input is, for the failure's message.
+        told: description of the input for the failure message.
     """
     size = FIRST
     while size <= largest:
@@ -46,18 +46,18 @@ def assert_alike(
 
 
 def repeated(piece: str, size: int, *, end: str = "") -> str:
-    """A piece of text repeated up to so many characters, and what follows it."""
+    """Return `piece` repeated up to `size` characters, followed by `end`."""
     return (piece * (size // len(piece) + 1))[:size] + end
 
 
 def _cpu_seconds(work: Callable[[T], object], given: T, *, times: int = 1) -> float:
-    """CPU seconds of this process: the least of several measurements."""
+    """Return the least CPU time of several measurements, in seconds."""
     return min(_measured(work, given) for _ in range(times))
 
 
 def _measured(work: Callable[[T], object], given: T) -> float:
     collects = gc.isenabled()
-    gc.disable()  # as timeit does: a collection looks through everything that other tests left
+    gc.disable()  # as timeit does: a collection would scan the objects of other tests
     began = time.process_time()
     try:
         work(given)

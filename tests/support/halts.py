@@ -1,4 +1,4 @@
-"""Stops a store's threads in the middle of a transaction, and connections between a transaction and the word of it."""
+"""Halts a store's transactions, and cuts connections between a COMMIT and its reply."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ import sqlalchemy as sa
 from framework.store.sql.store import SqlStore
 
 PATIENCE = 20
-"""Seconds, for what should take none."""
+"""Timeout in seconds, for waits that should be short."""
 
 
 class Halt:
-    """A place where a transaction stands still."""
+    """A point at which a transaction waits."""
 
     def __init__(self) -> None:
         self._reached, self._go = threading.Event(), threading.Event()
 
     async def reached(self) -> None:
-        """Wait until a transaction stands there."""
+        """Wait until a transaction has reached this point."""
         assert await asyncio.to_thread(self._reached.wait, PATIENCE)
 
     def go(self) -> None:
-        """Let it go on, and others pass."""
+        """Let this transaction and later ones continue."""
         self._go.set()
 
     def stand(self) -> None:
-        """Be a transaction that stands there."""
+        """Block the calling transaction."""
         self._reached.set()
         assert self._go.wait(PATIENCE)
 
 
 @contextmanager
 def halted(store: SqlStore, statement: str) -> Iterator[Halt]:
-    """A store's transactions stand still before a statement that begins so."""
+    """Halt a store's transactions before a statement that begins with `statement`."""
     database = store._database
     halt, engine = Halt(), (database._reader if statement.startswith("SELECT") else database._writer).engine
 
@@ -55,7 +55,7 @@ def halted(store: SqlStore, statement: str) -> Iterator[Halt]:
 
 
 class Cutter:
-    """Stands between a store and PostgreSQL; once told to, it cuts a connection whose COMMIT was carried out."""
+    """A proxy in front of PostgreSQL that, on request, cuts a connection after its COMMIT was executed."""
 
     def __init__(self, server: tuple[str, int]) -> None:
         self._server = server
@@ -65,16 +65,16 @@ class Cutter:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut_next(self) -> None:
-        """Nobody hears that the next transaction was committed."""
+        """Drop the reply to the next COMMIT."""
         self._cut.set()
 
     @property
     def has_cut(self) -> bool:
-        """It was told to, and did."""
+        """Whether the requested cut has happened."""
         return not self._cut.is_set()
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         self._listener.close()
 
     def _accept(self) -> None:

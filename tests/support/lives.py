@@ -1,4 +1,4 @@
-"""A process that works through conversations and may be killed at any moment; the next one goes on where it was."""
+"""A process that works through conversations and may be killed at any moment; the next one continues."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from framework.types.plan import PlanDraft
 from tests.support.projects import agent, write
 
 CONVERSATIONS = {"r1": "reactor", "r2": "reactor", "p1": "planner", "p2": "planner"}
-"""Each with its agent."""
+"""Conversation ids with their agents."""
 TURNS = 3
 LEASE = 0.4
 BY_HAND = "done by hand"
 
 
 def project(root: Path) -> Path:
-    """A ReAct and a Plan agent that may do everything."""
+    """A ReAct agent and a Plan agent that may call every tool."""
     common = {
         "skill_policy": '{allow: ["*"]}',
         "runtime_policy": "{max_steps: null, max_tool_calls: null, max_total_tokens: null, timeout: null}",
@@ -36,12 +36,12 @@ def project(root: Path) -> Path:
 
 
 def tools(log: Path) -> list[Tool]:
-    """`step` may be repeated, `pay` may not; both write down that they began."""
+    """Return `step`, which is idempotent, and `pay`, which is not. Both log their calls."""
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     @tool(risk="low", idempotent=True)
     async def step(n: str) -> str:
-        """Do something harmless."""
+        """Do something idempotent."""
         os.write(file, f"step {n}\n".encode())
         await asyncio.sleep(0)
         return f"did {n}"
@@ -57,57 +57,57 @@ def tools(log: Path) -> list[Tool]:
 
 
 def script(request: ModelRequest) -> Turn:
-    """The same calls for the same message, whoever asks."""
+    """Return the same calls for the same message in every process."""
     start = max(i for i, message in enumerate(request.messages) if message.role == "user")
-    said = request.messages[start].content
-    name = said.replace(" ", ".")
+    message_text = request.messages[start].content
+    name = message_text.replace(" ", ".")
     if request.output:
         steps = [
-            {"id": "a", "description": f"{said} a", "tool": "step", "parameters": {"n": f"{name}.a"}},
-            {"id": "b", "description": f"{said} b", "tool": "pay", "parameters": {"n": f"{name}.b"}},
-            {"id": "c", "description": f"{said} c", "depends_on": ["a", "b"]},
+            {"id": "a", "description": f"{message_text} a", "tool": "step", "parameters": {"n": f"{name}.a"}},
+            {"id": "b", "description": f"{message_text} b", "tool": "pay", "parameters": {"n": f"{name}.b"}},
+            {"id": "c", "description": f"{message_text} c", "depends_on": ["a", "b"]},
         ]
-        return PlanDraft.model_validate({"goal": said, "steps": steps})
+        return PlanDraft.model_validate({"goal": message_text, "steps": steps})
     turn = sum(message.role == "assistant" and bool(message.tool_calls) for message in request.messages[start:])
-    if turn >= 2 or (said.startswith("p") and len(said.split()) == 2):
-        return f"end of {said}"
+    if turn >= 2 or (message_text.startswith("p") and len(message_text.split()) == 2):
+        return f"end of {message_text}"
     pairs = [("step", "x"), ("pay", "y"), ("step", "z")] if turn == 0 else [("pay", "w")]
     return tuple(ToolCall(id=f"{turn}{k}", tool=name_, arguments={"n": f"{name}.{k}"}) for name_, k in pairs)
 
 
-def live(url: str, root: Path, log: Path, told: Connection) -> None:
-    """Work until all is done, or until death."""
-    asyncio.run(_live(url, root, log, told))
+def live(url: str, root: Path, log: Path, events: Connection) -> None:
+    """Work until all conversations are complete, or the process is killed."""
+    asyncio.run(_live(url, root, log, events))
 
 
-async def _live(url: str, root: Path, log: Path, told: Connection) -> None:
+async def _live(url: str, root: Path, log: Path, events: Connection) -> None:
     store = await SqlStore.open(url, root, lease_seconds=LEASE)
     options = {"tools": tools(log), "models": {"scripted": ScriptedModel(script=script)}, "watch": False}
     async with Runtime.open(root, store=store, **options) as runtime, asyncio.TaskGroup() as group:  # type: ignore[arg-type]
         for name, agent_name in CONVERSATIONS.items():
-            group.create_task(_converse(runtime, name, agent_name, told))
+            group.create_task(_converse(runtime, name, agent_name, events))
     await store.close()
 
 
-async def _converse(runtime: Runtime, name: str, agent_name: str, told: Connection) -> None:
+async def _converse(runtime: Runtime, name: str, agent_name: str, events: Connection) -> None:
     while True:
         conversation = await runtime.store.conversation(name)
         if run_id := conversation.open_run:
             decisions = {asked.id: Respond(text=BY_HAND) for asked in await runtime.pending(run_id)}
             try:
-                await _report(runtime.resume_stream(run_id, decisions), told)
-            except RunBusy:  # the lease of the one that died goes on for a moment
+                await _report(runtime.resume_stream(run_id, decisions), events)
+            except RunBusy:  # the lease of the killed process has not expired yet
                 await asyncio.sleep(LEASE / 10)
         elif conversation.turns < TURNS:
             message = f"{name} {conversation.turns + 1}"
-            await _report(runtime.stream(message, agent=agent_name, conversation=name), told)
+            await _report(runtime.stream(message, agent=agent_name, conversation=name), events)
         else:
             return
 
 
-async def _report(started: AbstractAsyncContextManager[RunStream], told: Connection) -> None:
+async def _report(started: AbstractAsyncContextManager[RunStream], events: Connection) -> None:
     async with started as stream:
         async for event in stream:
             if event.seq:
-                told.send((event.run_id, event.seq, wire(event)["event"]))
+                events.send((event.run_id, event.seq, wire(event)["event"]))
         await stream.result()

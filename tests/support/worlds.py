@@ -1,4 +1,4 @@
-"""A made-up world for pause and crash tests: nested agents that follow a script and count every call of every tool."""
+"""Nested agents for pause and crash tests, which follow a script and count every tool call."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Turns = tuple[tuple[Call, ...], ...]
 
 
 def turns_of(depth: int) -> st.SearchStrategy[Turns]:
-    """What an agent does: some turns of some calls, the calls of agents nested."""
+    """Generate the turns of an agent; calls of agents contain their own turns."""
     plain = st.sampled_from([Call("safe"), Call("risky")])
     call = plain if depth == 0 else plain | turns_of(depth - 1).map(lambda turns: Call("agent", turns))
     return st.lists(st.lists(call, min_size=1, max_size=3).map(tuple), max_size=2).map(tuple)
@@ -43,20 +43,20 @@ def turns_of(depth: int) -> st.SearchStrategy[Turns]:
 
 @dataclass
 class World:
-    """The script, and what was really done."""
+    """The script, and the calls that were executed."""
 
     turns: Turns
     ran: Counter[str] = field(default_factory=Counter)
     faults: Sequence[bool] = (False,)
-    """Which model calls fail, over and over again."""
-    asked: int = 0
+    """Cycle of flags: whether the n-th model call fails."""
+    model_calls: int = 0
 
     def tools(self) -> list[Tool]:
         """`safe` may be repeated after a crash, `risky` may not."""
 
         @tool(risk="low", idempotent=True)
         async def safe(n: str) -> str:
-            """Do something harmless."""
+            """Do something idempotent."""
             self.ran[n] += 1
             await asyncio.sleep(0)
             return f"did {n}"
@@ -71,7 +71,7 @@ class World:
         return [safe, risky]
 
     def model(self) -> ScriptedModel:
-        """Answers by the node that the request is about and the number of turns it has had."""
+        """Return a model that replies by the request's node and its number of turns so far."""
         return ScriptedModel(script=self._turn)
 
     def names(self) -> set[str]:
@@ -83,8 +83,8 @@ class World:
         return {name for name, made in _names("0", self.turns).items() if made == kind}
 
     def _turn(self, request: ModelRequest) -> Turn:
-        self.asked += 1
-        if self.faults[self.asked % len(self.faults)]:
+        self.model_calls += 1
+        if self.faults[self.model_calls % len(self.faults)]:
             return ModelError("down for a moment", retryable=True)
         start = max(i for i, message in enumerate(request.messages) if message.role == "user")
         node = request.messages[start].content
@@ -125,7 +125,7 @@ def _names(node: str, turns: Turns) -> dict[str, Kind]:
 
 
 def project(root: Path, *, ask: bool, executor: str = "react") -> Path:
-    """Three nested agents; with `ask`, a human must approve every `risky`. Failing models are asked again at once."""
+    """Three nested agents. With `ask`, every `risky` call needs approval. Failed model calls are retried after 1 ms."""
     policy = '{ask: [risky], allow: ["*"]}' if ask else '{allow: ["*"]}'
     limits = "{max_steps: null, max_tool_calls: null, max_total_tokens: null, max_repeated_calls: null, timeout: null}"
     for level, below in zip(LEVELS, (*LEVELS[1:], ""), strict=True):

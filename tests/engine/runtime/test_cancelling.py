@@ -1,4 +1,4 @@
-"""Whoever wants a run to end gets that, at whatever moment they say so; and it may clean up behind itself."""
+"""A cancel request ends a run at any moment, and its tools may clean up."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from framework.types.trace import SpanRecord
 from tests.support.projects import agent, write
 
 PATIENCE = 20
-"""Seconds, for what should take none."""
+"""Timeout in seconds, for waits that should be short."""
 ASK, HANG = calls(("pay", {})), calls(("hang", {}))
 
 
 @dataclass
 class Shop:
-    """Tools that take their time."""
+    """Tools that block until the test releases them."""
 
     began: asyncio.Event = field(default_factory=asyncio.Event)
     may_clean: asyncio.Event = field(default_factory=asyncio.Event)
@@ -39,7 +39,7 @@ class Shop:
         @tool(risk="low")
         async def pay() -> str:
             """Pay."""
-            raise AssertionError("nobody has said yes")
+            raise AssertionError("the call was not approved")
 
         @tool(risk="low", idempotent=True)
         async def hang() -> str:
@@ -57,7 +57,7 @@ class Shop:
 
 @dataclass
 class Late:
-    """A run's record whose last write waits."""
+    """A record whose last write waits for the test."""
 
     record: RunRecord
     reached: asyncio.Event
@@ -80,7 +80,7 @@ class Late:
 
 
 class Slow(SqlStore):
-    """A store in which runs end late."""
+    """A store in which the last write of a run waits for the test."""
 
     def slow_down(self) -> None:
         self.reached, self.go = asyncio.Event(), asyncio.Event()
@@ -102,17 +102,17 @@ def options(shop: Shop, *turns: Any) -> dict[str, Any]:
 
 
 async def until(store: SqlStore, run_id: str, status: str) -> None:
-    """Wait for what a task in the background does."""
+    """Wait until a run that is changed in the background has a status."""
     async with asyncio.timeout(PATIENCE):
-        while (await store.load_run(run_id)).status != status:  # noqa: ASYNC110 - only the store tells
+        while (await store.load_run(run_id)).status != status:  # noqa: ASYNC110 - only the store shows it
             await asyncio.sleep(0)
 
 
 async def must_be_cancelled(store: SqlStore, run_id: str) -> None:
     await until(store, run_id, "cancelled")
-    told = await store.events(run_id)
-    assert [event["seq"] for event in told] == list(range(1, len(told) + 1))
-    assert (told[-1]["event"], told[-1]["status"]) == ("done", "cancelled")
+    events = await store.events(run_id)
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert (events[-1]["event"], events[-1]["status"]) == ("done", "cancelled")
     assert (await store.conversation("c")).open_run is None
 
 
@@ -163,12 +163,12 @@ def test_a_cancelled_run_is_not_suspended_when_its_runtime_closes(tmp_path: Path
         store = await SqlStore.open(store_url, tmp_path)
         shop = Shop()
         async with Runtime.open(project(tmp_path), store=store, **options(shop, HANG)) as runtime:
-            asked = asyncio.create_task(runtime.run("go", conversation="c"))
+            running = asyncio.create_task(runtime.run("go", conversation="c"))
             await shop.began.wait()
             (info,) = await store.runs()
             shop.may_clean.set()
             await runtime.cancel(info.run_id)
-        assert (await asked).status == "cancelled"
+        assert (await running).status == "cancelled"
         await must_be_cancelled(store, info.run_id)
         await store.close()
 
@@ -176,7 +176,7 @@ def test_a_cancelled_run_is_not_suspended_when_its_runtime_closes(tmp_path: Path
 
 
 class Looking(SqlStore):
-    """A store that says how often somebody looked after runs."""
+    """A store that counts renewals of cancelled runs."""
 
     def look(self, times: int, then: asyncio.Event) -> None:
         self.times, self.then = times, then
@@ -219,7 +219,7 @@ def test_cancelling_resume_orphans_does_not_interrupt_the_end_of_a_crashed_run(t
         assert isinstance(store, Slow)
         store.slow_down()
         async with Runtime.open(project(tmp_path), store=store, **options(Shop())) as runtime:
-            run_id = await left(store_url, tmp_path)
+            run_id = await create_crashing_run(store_url, tmp_path)
             giving_up = asyncio.create_task(runtime.resume_orphans())
             await store.reached.wait()
             giving_up.cancel()
@@ -232,8 +232,8 @@ def test_cancelling_resume_orphans_does_not_interrupt_the_end_of_a_crashed_run(t
     asyncio.run(main())
 
 
-async def left(url: str, root: Path) -> str:
-    """A run that has ended several processes."""
+async def create_crashing_run(url: str, root: Path) -> str:
+    """Create a run that was taken over several times without progress."""
     store = await SqlStore.open(url, root)
     state = RunState(agent="one", messages=[Message(role="user", content="go")])
     record = await store.begin(state, None, None)
@@ -246,7 +246,7 @@ async def left(url: str, root: Path) -> str:
 
 
 class Overtaken(SqlStore):
-    """A store in which somebody else is faster, once."""
+    """A store in which another process takes over a run first, once."""
 
     def overtake(self, faster: Callable[[], Awaitable[object]]) -> None:
         self.faster: Callable[[], Awaitable[object]] | None = faster
@@ -271,12 +271,12 @@ def test_a_run_resumed_elsewhere_during_its_cancellation_still_ends(tmp_path: Pa
         ):
             first = await other.run("go", conversation="c")
 
-            async def go_on() -> None:
+            async def resume() -> None:
                 asked = first.pending[0].id
                 resumed.append(asyncio.create_task(other.resume(first.run_id, {asked: Respond(text="by hand")})))
                 await shop.began.wait()
 
-            store.overtake(go_on)
+            store.overtake(resume)
             await runtime.cancel(first.run_id)
             assert (await resumed[0]).status == "cancelled"
             await must_be_cancelled(store, first.run_id)

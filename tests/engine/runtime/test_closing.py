@@ -1,4 +1,4 @@
-"""A runtime that closes: what goes on in it is stopped or left to be resumed, also what begins while it closes."""
+"""Closing a runtime cancels or suspends its runs, including those that begin meanwhile."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def project(root: Path) -> Path:
 
 
 class World:
-    """A first run whose call takes until a second run, begun while the runtime closes, has ended."""
+    """A first run whose call lasts until a second run, begun while the runtime closes, has ended."""
 
     def __init__(self, root: Path, store: JsonStore | None) -> None:
         self.root, self.store = project(root), store
@@ -41,7 +41,7 @@ class World:
     def open(self, *turns: Turn) -> AbstractAsyncContextManager[Runtime]:
         @tool(risk="low")
         async def slow() -> str:
-            """Takes its time to end, also when it is cut off."""
+            """End late, even after a cancellation."""
             self.began.set()
             try:
                 await (self.go.wait() if self.store else asyncio.Event().wait())
@@ -61,7 +61,7 @@ class World:
             self.go.set()
 
     async def close(self, *turns: Turn) -> tuple[Runtime, list[RunResult | BaseException]]:
-        """The runtime, closed, and what came of both runs."""
+        """Return the closed runtime, and the results or errors of both runs."""
         async with self.open(*turns) as runtime:
             runs = asyncio.create_task(runtime.run("first")), asyncio.create_task(self.late(runtime))
             await self.began.wait()
@@ -76,7 +76,7 @@ def test_a_run_that_begins_while_the_runtime_closes_is_suspended(tmp_path: Path)
         world = World(tmp_path, store)
         runtime, ends = await world.close(calls(("slow", {})), "never")
         assert [type(end) for end in ends] == [RunSuspended, RunSuspended]
-        assert world.looked_at == ["first"], "nothing of it was begun"
+        assert world.looked_at == ["first"], "the second run has not begun"
         with pytest.raises(RunSuspended):
             await runtime.run("third")
         assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -101,7 +101,7 @@ def test_a_run_that_begins_while_the_runtime_closes_is_cancelled_without_a_durab
 
 
 def test_closing_waits_for_tool_calls_but_not_for_model_calls_of_sub_agents(tmp_path: Path) -> None:
-    """What a model says while the runtime closes is of no use: it is cut off, in a sub-run as in the run itself."""
+    """Model calls are cancelled when the runtime closes, in sub-runs as well."""
     cut: list[str] = []
 
     class Thinking(ScriptedModel):
@@ -134,7 +134,7 @@ def test_closing_waits_for_tool_calls_but_not_for_model_calls_of_sub_agents(tmp_
 
 @pytest.mark.parametrize("odd", ["c1~1", "c1?1", "a/c1"])
 def test_a_call_id_chosen_by_the_model_never_matches_the_confirmation_of_another_call(tmp_path: Path, odd: str) -> None:
-    """One call was approved; another is in doubt, and asked about under a name that is made of its own id."""
+    """One call was approved. Another has an unknown outcome, and its confirmation id is derived from its call id."""
     write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy="{ask: [pay], allow: [slow]}")})
     made: list[str] = []
 
@@ -145,7 +145,7 @@ def test_a_call_id_chosen_by_the_model_never_matches_the_confirmation_of_another
 
     @tool(risk="low")
     async def slow() -> str:
-        """Takes effect, and does not end."""
+        """Take effect without returning."""
         made.append("slow")
         began.set()
         await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""A process that dies anywhere in a run repeats no finished call, and one in flight only if that is harmless."""
+"""After a crash at any point of a run, only calls in flight are repeated, and only if they are idempotent."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def trusting(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Aftermath:
-    """What was known when the process died, and what came of it."""
+    """Observations before a crash, and the result of the resumed run."""
 
     result: RunResult | None = None
-    told: set[str] = field(default_factory=set)
-    """Calls whose result had been announced."""
+    finished: set[str] = field(default_factory=set)
+    """Calls whose result event was emitted."""
     in_flight: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
 
 
 async def crash_and_resume(root: Path, world: World, saves: int, answer: Decision) -> Aftermath:
-    """Run until the process dies after some saves, then resume in a new one."""
+    """Run until the process dies after `saves` writes, then resume in a new one."""
     store = JsonStore()
-    found = Aftermath()
+    aftermath = Aftermath()
     options: dict[str, Any] = {"tools": world.tools(), "store": store, "watch": False}
     store.crash_after(saves)
     try:
@@ -47,25 +47,27 @@ async def crash_and_resume(root: Path, world: World, saves: int, answer: Decisio
             async with runtime.stream("0", agent="root") as stream:
                 async for event in stream:
                     if isinstance(event, ToolFinished) and not event.tool.startswith("agent."):
-                        found.told.add(".".join(["0", *(key.replace("-", ".") for key in (*event.path, event.id))]))
-            found.result = await stream.result()
-            return found
+                        aftermath.finished.add(
+                            ".".join(["0", *(key.replace("-", ".") for key in (*event.path, event.id))])
+                        )
+            aftermath.result = await stream.result()
+            return aftermath
     except Crash:
         store.crash_after(10**9)
     left = await store.runs()
     async with Runtime.open(root, models={"scripted": world.model()}, **options) as runtime:
         if not left:  # died before the first record: nothing was begun
             assert not world.ran
-            found.result = await runtime.run("0", agent="root")
-            return found
-        found.in_flight = set(_in_flight(await store.load_run(left[0].run_id)))
+            aftermath.result = await runtime.run("0", agent="root")
+            return aftermath
+        aftermath.in_flight = set(_in_flight(await store.load_run(left[0].run_id)))
         result = await runtime.resume(left[0].run_id, {})
         while result.status == "paused":
             assert all("whether it took effect is unknown" in asked.reason for asked in result.pending)
-            found.asked |= {asked.arguments["n"] for asked in result.pending}
+            aftermath.asked |= {asked.arguments["n"] for asked in result.pending}
             result = await runtime.resume(result.run_id, {asked.id: answer for asked in result.pending})
-    found.result = result
-    return found
+    aftermath.result = result
+    return aftermath
 
 
 def _in_flight(state: RunState) -> Iterator[str]:
@@ -80,13 +82,13 @@ def _in_flight(state: RunState) -> Iterator[str]:
 @given(turns=turns_of(2), saves=st.integers(0, 40))
 def test_after_a_crash_only_calls_in_flight_can_repeat(trusting: Path, turns: Turns, saves: int) -> None:
     world = World(turns)
-    found = asyncio.run(crash_and_resume(trusting, world, saves, Approve()))
-    assert found.result is not None
-    assert found.result.output == "end of 0"
+    aftermath = asyncio.run(crash_and_resume(trusting, world, saves, Approve()))
+    assert aftermath.result is not None
+    assert aftermath.result.output == "end of 0"
     assert set(world.ran) == world.names()
     repeated = {name for name, times in world.ran.items() if times > 1}
-    assert repeated <= found.in_flight
-    assert not repeated & found.told, "what was announced as finished was on record before"
+    assert repeated <= aftermath.in_flight
+    assert not repeated & aftermath.finished, "a result is persisted before its event is emitted"
 
 
 @cases(25)
@@ -95,11 +97,11 @@ def test_a_retried_model_call_repeats_no_tool_call_with_or_without_a_crash(
     trusting: Path, turns: Turns, saves: int, faults: list[bool]
 ) -> None:
     world = World(turns, faults=[False, *faults])
-    found = asyncio.run(crash_and_resume(trusting, world, saves, Approve()))
-    assert found.result is not None
-    assert found.result.output == "end of 0"
+    aftermath = asyncio.run(crash_and_resume(trusting, world, saves, Approve()))
+    assert aftermath.result is not None
+    assert aftermath.result.output == "end of 0"
     assert set(world.ran) == world.names()
-    assert {name for name, times in world.ran.items() if times > 1} <= found.in_flight
+    assert {name for name, times in world.ran.items() if times > 1} <= aftermath.in_flight
 
 
 @cases(50)
@@ -108,9 +110,9 @@ def test_a_call_that_may_have_taken_effect_is_not_repeated_without_approval(
     trusting: Path, turns: Turns, saves: int
 ) -> None:
     world = World(turns)
-    found = asyncio.run(crash_and_resume(trusting, world, saves, Respond(text="it was done")))
-    assert found.result is not None
-    assert found.result.status == "completed"
+    aftermath = asyncio.run(crash_and_resume(trusting, world, saves, Respond(text="it was done")))
+    assert aftermath.result is not None
+    assert aftermath.result.status == "completed"
     repeated = {name for name, times in world.ran.items() if times > 1}
     assert not repeated & world.names_of("risky")
-    assert found.asked == found.in_flight & world.names_of("risky")
+    assert aftermath.asked == aftermath.in_flight & world.names_of("risky")

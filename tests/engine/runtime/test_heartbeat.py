@@ -1,4 +1,4 @@
-"""Holding on to runs: who has lost one stops it, and nobody else's; what is to be on record gets there."""
+"""Lease renewals affect only the run they were sent for, and scheduled writes are not lost."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from framework.types.state import RunState
 from tests.support.projects import agent, write
 
 
-class Slow(JsonStore):
-    """Answers the first look when it is told to: with what was so while the run waited, and nobody held it."""
+class SlowStore(JsonStore):
+    """Delay the reply to the first renewal, which was sent while no process held the run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,17 +37,17 @@ def test_a_late_renewal_does_not_affect_a_run_that_was_resumed_since(tmp_path: P
     root = write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy="{ask: [pay], allow: [look]}")})
 
     async def main() -> RunResult:
-        store = Slow()
+        store = SlowStore()
 
         @tool(risk="low")
         async def look() -> str:
-            """Look until the store was asked who holds the run."""
+            """Wait until the lease is being renewed."""
             await store.looked.wait()
             return "seen"
 
         @tool(risk="low")
         async def pay() -> str:
-            """Pay, until the store is asked again."""
+            """Wait until the lease is renewed again."""
             store.answer.set()
             await store.looked_again.wait()
             return "paid"
@@ -62,7 +62,7 @@ def test_a_late_renewal_does_not_affect_a_run_that_was_resumed_since(tmp_path: P
 
 
 class Writes:
-    """A record whose first write takes as long as the test wants."""
+    """A record whose first write waits for the test."""
 
     cancel_requested = False
 

@@ -1,4 +1,4 @@
-"""A conversation whose run was interrupted says so, and with which command that run is resumed."""
+"""The error for a conversation with an interrupted run names the command that resumes it."""
 
 from __future__ import annotations
 

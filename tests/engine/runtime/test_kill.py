@@ -1,4 +1,4 @@
-"""Processes killed at random moments, over and over: nothing is lost, nothing that was finished is repeated."""
+"""Processes killed at random moments lose nothing and repeat no finished call."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tests.support import lives
 from tests.support.cases import FACTOR
 
 KILLS = 5 * FACTOR
-"""Of each database."""
+"""Number of kills per database."""
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.support.lives"])
 
 
 @dataclass
 class Observed:
-    """What was seen from outside."""
+    """Observations from outside the processes."""
 
     kills: int = 0
-    told: set[tuple[str, int, str]] = field(default_factory=set)
-    """Events that a listener got."""
+    events: set[tuple[str, int, str]] = field(default_factory=set)
+    """Events that a listener received."""
     repeated: list[str] = field(default_factory=list)
-    """Calls that were made although their result was on record."""
+    """Calls that were executed although their result was saved."""
 
 
 def live_until(events: int | None, url: str, root: Path, log: Path, seen: Observed) -> bool:
-    """One life, ended after so many events; says whether it was killed."""
+    """Run one process and kill it after a number of events. Return whether it was killed."""
     ours, theirs = FORKS.Pipe(duplex=False)
     process = FORKS.Process(target=lives.live, args=(url, root, log, theirs))
     process.start()
@@ -44,7 +44,7 @@ def live_until(events: int | None, url: str, root: Path, log: Path, seen: Observ
     with ours:
         while True:
             try:
-                seen.told.add(ours.recv())
+                seen.events.add(ours.recv())
             except (EOFError, OSError):
                 break
             received += 1
@@ -57,7 +57,7 @@ def live_until(events: int | None, url: str, root: Path, log: Path, seen: Observ
 
 
 def finished_calls(states: list[RunState]) -> Iterator[str]:
-    """The calls whose result is on record."""
+    """Yield the calls whose result is saved."""
     for state in states:
         yield from (record.call.arguments["n"] for record in state.calls.values() if record.result is not None)
         yield from finished_calls(list(state.children.values()))
@@ -67,12 +67,12 @@ async def states_of(store: SqlStore) -> list[RunState]:
     return [await store.load_run(info.run_id) for info in await store.runs()]
 
 
-def work_off(url: str, root: Path, kills: int, random: Random) -> Observed:
-    """Let processes live and die until all the work is done."""
+def run_until_done(url: str, root: Path, kills: int, random: Random) -> Observed:
+    """Start and kill processes until all conversations are complete."""
     seen, log = Observed(), root / "log"
     log.touch()
 
-    async def on_record() -> set[str]:
+    async def saved_calls() -> set[str]:
         store = await SqlStore.open(url, root)
         try:
             return set(finished_calls(await states_of(store)))
@@ -80,7 +80,7 @@ def work_off(url: str, root: Path, kills: int, random: Random) -> Observed:
             await store.close()
 
     while seen.kills < kills:
-        before, made = asyncio.run(on_record()), len(log.read_text().splitlines())
+        before, made = asyncio.run(saved_calls()), len(log.read_text().splitlines())
         killed = live_until(random.randint(1, 40), url, root, log, seen)
         again = {line.split()[1] for line in log.read_text().splitlines()[made:]}
         seen.repeated += sorted(again & before)
@@ -92,7 +92,7 @@ def work_off(url: str, root: Path, kills: int, random: Random) -> Observed:
 
 
 async def check(url: str, root: Path, seen: Observed) -> None:
-    """Everything that was to be done is done, once, in order, and told."""
+    """Check that every turn ran once, in order, and that its events are saved."""
     store = await SqlStore.open(url, root)
     for name in lives.CONVERSATIONS:
         conversation = await store.conversation(name)
@@ -105,7 +105,7 @@ async def check(url: str, root: Path, seen: Observed) -> None:
     for info in infos:
         numbers = sorted(seq for run_id, seq, _ in kept if run_id == info.run_id)
         assert numbers == list(range(1, len(numbers) + 1)), "one event each, without a gap"
-    assert seen.told <= kept, "what was told is on record"
+    assert seen.events <= kept, "every received event is saved"
     paid = Counter(line for line in (root / "log").read_text().splitlines() if line.startswith("pay "))
     assert set(paid.values()) <= {1}, "never twice, unasked"
     await store.close()
@@ -118,7 +118,7 @@ def test_killed_processes_lose_nothing_and_repeat_no_finished_call(
     while total < KILLS:
         root = lives.project(tmp_path / f"work-{total}")
         url = new_store()
-        seen = work_off(url, root, min(10, KILLS - total), random)
+        seen = run_until_done(url, root, min(10, KILLS - total), random)
         asyncio.run(check(url, root, seen))
         assert seen.repeated == []
         total += seen.kills

@@ -1,4 +1,4 @@
-"""Runs that pause stay paused: only a cancel request on record cancels a run, a missing lease never does."""
+"""Renewing leases: only a cancel request in the store cancels a run, a missing lease never does."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tests.support.cases import FACTOR
 from tests.support.projects import agent, write
 
 RUNS = 20 * FACTOR
-"""How many pause, of each database: 400 in `make test-long`."""
-AT_ONCE = 20
+"""Number of runs that pause, per database: 400 in `make test-long`."""
+MAX_CONCURRENT = 20
 PATIENCE = 20
-"""Seconds, for what takes none on an idle machine."""
+"""Timeout in seconds, for waits that are short on an idle machine."""
 ASK = calls(("pay", {}))
 BUSY = "import sys\nprint(flush=True)\nfor _ in range(10**9):\n    sum(range(10**4))\n"
 
@@ -96,7 +96,7 @@ class Noticed:
 
 
 class Noticing(SqlStore):
-    """A store whose runs pause only after the heartbeat has looked at them twice more."""
+    """A store whose last write returns after two more lease renewals."""
 
     renewed: asyncio.Event
     looks = 0
@@ -137,7 +137,7 @@ def test_runs_that_pause_next_to_a_busy_process_stay_paused(
     monkeypatch.setattr(heartbeat, "RENEWAL_SECONDS", 0.001)
 
     async def main() -> None:
-        gate = asyncio.Semaphore(AT_ONCE)
+        gate = asyncio.Semaphore(MAX_CONCURRENT)
 
         async def one(runtime: Runtime) -> RunResult:
             async with gate:
@@ -170,13 +170,13 @@ def test_a_run_taken_over_by_another_process_stops_here_and_is_not_cancelled(
             running = asyncio.create_task(runtime.run("go"))
             await hangs.wait()
             (info,) = await other.runs()
-            record = await taken(other, info.run_id)
+            record = await take_over(other, info.run_id)
             with pytest.raises(RunTaken):
                 async with asyncio.timeout(PATIENCE):
                     await running
             state = await other.load_run(info.run_id)
             assert (state.status, record.cancel_requested) == ("running", False)
-            await record.write(state)  # whoever took the run over is not disturbed
+            await record.write(state)  # the new owner can still write
         await other.close()
         await mine.close()
 
@@ -208,7 +208,7 @@ def test_a_cancel_request_reaches_the_process_that_took_over_the_run(
             async with runtime.stream("go") as stream:
                 running = asyncio.create_task(stream.result())
                 await began.wait()
-                record = await taken(other, stream.run_id)
+                record = await take_over(other, stream.run_id)
                 await stopping.wait()
                 await runtime.cancel(stream.run_id)
                 may_stop.set()
@@ -222,8 +222,8 @@ def test_a_cancel_request_reaches_the_process_that_took_over_the_run(
     asyncio.run(main())
 
 
-async def taken(store: SqlStore, run_id: str) -> RunRecord:
-    """Take a run over from a process that keeps writing."""
+async def take_over(store: SqlStore, run_id: str) -> RunRecord:
+    """Take over a run from a process that keeps writing."""
     async with asyncio.timeout(PATIENCE):
         while True:
             with suppress(RunBusy):  # another write came first
@@ -231,7 +231,7 @@ async def taken(store: SqlStore, run_id: str) -> RunRecord:
 
 
 class Forgetful(JsonStore):
-    """A store that no longer knows who holds its runs."""
+    """A store that has lost its leases."""
 
     async def renew(self, run_ids: Collection[str]) -> Mapping[str, bool]:
         await super().renew(run_ids)

@@ -67,7 +67,7 @@ def test_run_stream_and_run_sync_reject_unknown_and_mistyped_options(
         asyncio.run(run(tmp_path, "hi", **options))
     with pytest.raises(RequestError, match=problem):
         asyncio.run(stream())
-    with pytest.raises(RequestError, match=problem):  # before it looks at the folder
+    with pytest.raises(RequestError, match=problem):  # before the folder is read
         Runtime.run_sync(tmp_path / "missing", "hi", **options)
 
 

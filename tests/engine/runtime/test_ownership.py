@@ -1,4 +1,4 @@
-"""What belongs to a user or a tenant is opened by nobody else, nor by a call that gives neither."""
+"""Data of a user or tenant is not accessible to others, nor to calls without user and tenant."""
 
 from __future__ import annotations
 
@@ -44,39 +44,39 @@ def opened(root: Path, store: str, model: ScriptedModel, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("owner", USERS)
-@pytest.mark.parametrize("asker", USERS)
+@pytest.mark.parametrize("caller", USERS)
 def test_asi03_only_the_owner_continues_a_conversation_and_its_session(
-    tmp_path: Path, owner: dict[str, Any], asker: dict[str, Any]
+    tmp_path: Path, owner: dict[str, Any], caller: dict[str, Any]
 ) -> None:
     async def main() -> None:
         model = ScriptedModel(calls(("remember", {"value": "secret"})), "ok", calls(("remember", {"value": "x"})), "ok")
         async with opened(tmp_path, "sqlite:///s.db", model) as runtime:
             await runtime.run("keep this", conversation="c", **owner)
-            if asker == owner:
-                result = await runtime.run("and?", conversation="c", **asker)
+            if caller == owner:
+                result = await runtime.run("and?", conversation="c", **caller)
                 assert [call.result for call in result.tool_calls] == ["secret"]
             else:
                 with pytest.raises(RequestError, match="this user has no conversation 'c'"):
-                    await runtime.run("and?", conversation="c", **asker)
+                    await runtime.run("and?", conversation="c", **caller)
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("owner", USERS)
-@pytest.mark.parametrize("asker", USERS)
+@pytest.mark.parametrize("caller", USERS)
 def test_asi03_only_the_owner_reads_resumes_and_cancels_a_run(
-    tmp_path: Path, owner: dict[str, Any], asker: dict[str, Any]
+    tmp_path: Path, owner: dict[str, Any], caller: dict[str, Any]
 ) -> None:
     async def main() -> None:
         async with opened(tmp_path, "sqlite:///s.db", ScriptedModel(calls(("act", {})), "ok")) as runtime:
             run = await runtime.run("go", **owner)
             decisions = {run.pending[0].id: Approve()}
-            if asker != owner:
-                for attempt in (runtime.pending(run.run_id, **asker), runtime.resume(run.run_id, decisions, **asker)):
+            if caller != owner:
+                for attempt in (runtime.pending(run.run_id, **caller), runtime.resume(run.run_id, decisions, **caller)):
                     with pytest.raises(RunNotFound):
                         await attempt
                 with pytest.raises(RunNotFound):
-                    await runtime.cancel(run.run_id, **asker)
+                    await runtime.cancel(run.run_id, **caller)
             assert (await runtime.resume(run.run_id, decisions, **owner)).status == "completed"
 
     asyncio.run(main())
@@ -89,7 +89,7 @@ def test_a_single_user_host_can_omit_the_user(tmp_path: Path, owner: dict[str, A
         async with opened(tmp_path, "sqlite:///s.db", model, single_user=True) as runtime:
             run = await runtime.run("go", conversation="c", **owner)
             with pytest.raises(RunNotFound):
-                await runtime.pending(run.run_id, user="somebody else")
+                await runtime.pending(run.run_id, user="another user")
             assert (await runtime.resume(run.run_id, {run.pending[0].id: Approve()})).status == "completed"
             assert (await runtime.run("and?", conversation="c")).output == "again"
 

@@ -1,4 +1,4 @@
-"""A run that waits for a human: siblings finish, there is one pause at the root, and resuming repeats nothing."""
+"""A run pauses for approval once, at its root, after sibling calls have finished; resuming repeats nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def trusting(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def run_to_the_end(root: Path, world: World) -> tuple[RunResult, int]:
-    """Approve whatever is asked, each time in a new runtime: nothing but the store survives a pause."""
+    """Approve every confirmation, each time in a new runtime, so that only the store survives a pause."""
     store = JsonStore()
     pauses = 0
     async with Runtime.open(
@@ -82,7 +82,7 @@ def test_a_run_with_pauses_does_the_same_work_as_one_without(asking: Path, trust
     assert chopped.ran == whole.ran
     assert dict(chopped.ran) == dict.fromkeys(chopped.names(), 1)
     undecided = [message.model_copy(update={"decision": None}) for message in after_pauses.messages]
-    assert undecided == list(uninterrupted.messages), "only that a human approved stands on record besides"
+    assert undecided == list(uninterrupted.messages), "the messages differ only in the recorded decisions"
     assert after_pauses.output == uninterrupted.output
     assert after_pauses.tool_stats.keys() == uninterrupted.tool_stats.keys()
 

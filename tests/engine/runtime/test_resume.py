@@ -1,4 +1,4 @@
-"""Runs that outlast their process: what they go on with, who may end them, and how long they wait."""
+"""Resuming runs in other processes: what they use, who can cancel them, and when confirmations expire."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PAY = calls(("pay", {"amount": 20}))
 
 @dataclass
 class Shop:
-    """Tools that say what they did."""
+    """Tools that record their calls."""
 
     did: list[str] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
@@ -65,11 +65,11 @@ class Shop:
 
         @tool(risk="low")
         async def hang() -> str:
-            """Wait until it may go on."""
+            """Wait for the test."""
             self.did.append("hang")
             self.began.set()
             await self.go.wait()
-            return "went on"
+            return "continued"
 
         return [pay, look, hang]
 
@@ -78,7 +78,7 @@ Body = Callable[[Runtime], Awaitable[None]]
 
 
 def life(root: Path, url: str, shop: Shop, body: Body, *turns: Turn, **options: Any) -> None:
-    """One process's life, as far as a test can have several: another runtime on the same store."""
+    """Simulate a process: open another runtime on the same store."""
 
     async def main() -> None:
         shop.began, shop.go = asyncio.Event(), asyncio.Event()
@@ -95,7 +95,7 @@ def project(root: Path, **keys: str) -> Path:
 
 
 def paused(root: Path, url: str, shop: Shop, **options: Any) -> RunResult:
-    """A run that waits, and whose process is gone."""
+    """Return the result of a paused run whose process has ended."""
     found: list[RunResult] = []
 
     async def body(runtime: Runtime) -> None:
@@ -107,12 +107,12 @@ def paused(root: Path, url: str, shop: Shop, **options: Any) -> RunResult:
 
 
 async def until(runtime: Runtime, run_id: str, status: str) -> None:
-    """Wait for what a task in the background does."""
-    while (await runtime.store.load_run(run_id)).status != status:  # noqa: ASYNC110 - only the store tells
+    """Wait until a run that is changed in the background has a status."""
+    while (await runtime.store.load_run(run_id)).status != status:  # noqa: ASYNC110 - only the store shows it
         await asyncio.sleep(0.01)
 
 
-# --- what a run goes on with
+# --- what a resumed run uses
 
 
 def test_a_run_resumed_in_another_process_has_one_idempotency_key_per_call(tmp_path: Path, store_url: str) -> None:
@@ -124,9 +124,9 @@ def test_a_run_resumed_in_another_process_has_one_idempotency_key_per_call(tmp_p
             await runtime.run("again", conversation="c", user="ann")
         result = await runtime.resume(first.run_id, {first.pending[0].id: Approve()}, user="ann")
         assert (result.status, result.output, result.conversation_id) == ("completed", "ok", "c")
-        told = await runtime.store.events(first.run_id)
-        assert [event["seq"] for event in told] == list(range(1, len(told) + 1))
-        assert [event["event"] for event in told].count("done") == 2
+        events = await runtime.store.events(first.run_id)
+        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+        assert [event["event"] for event in events].count("done") == 2
         assert (await runtime.run("thanks", conversation="c", user="ann")).messages[-1].content == "welcome"
 
     life(root, store_url, shop, body, "ok", "welcome")
@@ -211,9 +211,9 @@ def test_a_tool_whose_definition_changed_needs_a_new_approval(tmp_path: Path, st
 
     @tool(risk="low")
     async def pay(amount: float) -> str:
-        """Pay somebody, and tell everybody."""
-        shop.did.append(f"told {amount:g}")
-        return "told"
+        """Pay, and send a notification."""
+        shop.did.append(f"notify {amount:g}")
+        return "notified"
 
     async def body(runtime: Runtime) -> None:
         again = await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
@@ -224,7 +224,7 @@ def test_a_tool_whose_definition_changed_needs_a_new_approval(tmp_path: Path, st
         assert result.status == "completed"
 
     life(root, store_url, shop, body, "ok", tools=[pay])
-    assert shop.did == ["told 20"]
+    assert shop.did == ["notify 20"]
 
 
 def test_a_run_whose_hook_is_missing_is_not_resumed(tmp_path: Path, store_url: str) -> None:
@@ -239,7 +239,9 @@ def test_a_run_whose_hook_is_missing_is_not_resumed(tmp_path: Path, store_url: s
     async def body(runtime: Runtime) -> None:
         with pytest.raises(ConfigError, match=r"needs guard\.look: no plugin defines it any longer"):
             await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
-        assert [asked.id for asked in await runtime.pending(first.run_id)] == [first.pending[0].id], "it waits on"
+        assert [asked.id for asked in await runtime.pending(first.run_id)] == [first.pending[0].id], (
+            "the run is still paused"
+        )
 
     life(root, store_url, shop, body, "ok")
     assert shop.did == []
@@ -267,7 +269,7 @@ def test_a_decision_applies_once_to_a_pending_confirmation_of_its_owner(tmp_path
         with pytest.raises(RequestError, match="no pending decision x; pending: "):
             await runtime.resume(first.run_id, {"x": Approve()}, **own)
         async with runtime.resume_stream(first.run_id, {asked: Approve()}, **own) as stream:
-            await shop.began.wait()  # the run is in progress for as long as it takes
+            await shop.began.wait()  # the run is in progress until `go` is set
             with pytest.raises(RunBusy):
                 await runtime.resume(first.run_id, {asked: Reject()}, **own)
             shop.go.set()
@@ -321,7 +323,7 @@ def test_a_confirmation_expires_while_its_runtime_is_open(tmp_path: Path, store_
     assert shop.did == []
 
 
-# --- who may end a run
+# --- cancelling
 
 
 def test_a_run_is_cancelled_from_another_process(tmp_path: Path, store_url: str) -> None:
@@ -352,7 +354,9 @@ def test_a_paused_run_is_cancelled_by_any_process_with_the_store(tmp_path: Path,
         assert (await runtime.store.events(first.run_id))[-1]["status"] == "cancelled"
         with pytest.raises(RequestError, match="is cancelled"):
             await runtime.resume(first.run_id, {first.pending[0].id: Approve()})
-        assert (await runtime.run("again", conversation="c")).messages[0].content == "again", "it is not part of it"
+        assert (await runtime.run("again", conversation="c")).messages[0].content == "again", (
+            "without the cancelled turn"
+        )
 
     life(root, store_url, shop, body, "ok")
 
@@ -420,17 +424,17 @@ def test_a_call_that_ends_within_the_grace_period_is_saved(tmp_path: Path, store
 
     async def resume(runtime: Runtime) -> None:
         (orphan,) = await runtime.orphans()
-        assert (await runtime.resume(orphan.run_id, {})).tool_calls[0].result == "went on"
+        assert (await runtime.resume(orphan.run_id, {})).tool_calls[0].result == "continued"
 
     life(root, store_url, shop, resume, "ok")
-    assert shop.did == ["hang"], "not made again, and nobody was asked"
+    assert shop.did == ["hang"], "executed once, without another approval"
 
 
 # --- orphans
 
 
-def left_behind(root: Path, url: str, shop: Shop, turn: Turn) -> str:
-    """A run whose process went away in the middle of a call."""
+def create_orphan(root: Path, url: str, shop: Shop, turn: Turn) -> str:
+    """Return the id of a run whose process ended during a call."""
     found: list[str] = []
 
     async def main() -> None:
@@ -451,7 +455,7 @@ def left_behind(root: Path, url: str, shop: Shop, turn: Turn) -> str:
 
 def test_orphans_are_resumed_only_on_request(tmp_path: Path, store_url: str) -> None:
     root, shop = project(tmp_path), Shop()
-    run_id = left_behind(root, store_url, shop, calls(("hang", {})))
+    run_id = create_orphan(root, store_url, shop, calls(("hang", {})))
 
     async def body(runtime: Runtime) -> None:
         assert (await runtime.run("hello")).output == "hi"
@@ -470,7 +474,7 @@ def test_the_reason_why_a_run_cannot_be_resumed_is_logged_once(
     caplog.set_level("INFO", "framework.engine.runtime.resume")
     guard = "from framework import hook\n\n@hook\ndef look(context, call):\n    return None\n"
     root, shop = write(tmp_path, {"plugins/guard.py": guard}), Shop()
-    run_id = left_behind(project(root, hooks="{before_tool: [guard.look]}"), store_url, shop, calls(("hang", {})))
+    run_id = create_orphan(project(root, hooks="{before_tool: [guard.look]}"), store_url, shop, calls(("hang", {})))
     (root / "plugins/guard.py").unlink()
 
     async def look(runtime: Runtime) -> None:
@@ -485,7 +489,7 @@ def test_the_reason_why_a_run_cannot_be_resumed_is_logged_once(
 
 def test_a_run_that_crashes_several_processes_fails(tmp_path: Path, store_url: str) -> None:
     root, shop = project(tmp_path), Shop()
-    run_id = left_behind(root, store_url, shop, calls(("hang", {})))
+    run_id = create_orphan(root, store_url, shop, calls(("hang", {})))
 
     async def dying() -> None:
         store = await SqlStore.open(store_url, root)
@@ -501,9 +505,9 @@ def test_a_run_that_crashes_several_processes_fails(tmp_path: Path, store_url: s
         assert state.error is not None
         assert (state.status, state.error.code) == ("failed", "crashed")
         assert "3 processes in a row" in state.error.message
-        told = await runtime.store.events(run_id)
-        assert [event["event"] for event in told[-2:]] == ["error", "done"]
-        assert (told[-2]["code"], told[-2]["message"]) == ("crashed", state.error.message)
+        events = await runtime.store.events(run_id)
+        assert [event["event"] for event in events[-2:]] == ["error", "done"]
+        assert (events[-2]["code"], events[-2]["message"]) == ("crashed", state.error.message)
 
     life(root, store_url, shop, body)
 
@@ -525,7 +529,7 @@ def test_a_suspended_process_whose_run_was_taken_over_stops_working_on_it(tmp_pa
             with pytest.raises(RunTaken):
                 await task
             before = await other.events(orphans[0].run_id)
-            assert [event["event"] for event in before] == ["route", "tool_call"], "it was told of nothing after that"
+            assert [event["event"] for event in before] == ["route", "tool_call"], "no later events"
             await taken.release()
             await other.close()
         await store.close()

@@ -1,4 +1,4 @@
-"""The to-do list of a conversation: ids and times, its event, and the program's side of it."""
+"""The to-do list of a conversation: ids and times, its event, and how programs change it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def keep(items: list[dict[str, str]], prefix: str = "c") -> Turn:
 
 
 def talk(root: Path, store: Any, *turns: Turn, then: Callable[[Runtime], Awaitable[None]] | None = None) -> list[Any]:
-    """One run of the conversation c of ann, and what a program does after it; the run's `todo` events."""
+    """Run one turn of ann's conversation c, then call `then`. Return the items of the run's `todo` events."""
     write(root, {"agents.d/one.yaml": agent("one", skill_policy="{allow: [todo, ask_user]}")})
 
     async def main() -> list[Any]:
@@ -48,8 +48,8 @@ def talk(root: Path, store: Any, *turns: Turn, then: Callable[[Runtime], Awaitab
 def test_each_change_is_an_event_with_ids_and_times(tmp_path: Path) -> None:
     before = datetime.now(UTC)
     done = [{"task": "look", "status": "done"}, {"task": "write", "status": "done"}, {"task": "send", "status": "open"}]
-    told = talk(tmp_path, JsonStore(), keep(LIST), keep(LIST, "d"), keep(done, "e"), "ok")
-    first, second = told
+    events = talk(tmp_path, JsonStore(), keep(LIST), keep(LIST, "d"), keep(done, "e"), "ok")
+    first, second = events
     assert [(item["id"], item["task"], item["status"]) for item in first] == [
         ("t1", "look", "done"),
         ("t2", "write", "doing"),
@@ -120,7 +120,7 @@ def test_the_list_of_another_user_or_an_unknown_conversation_is_not_found(tmp_pa
 
 def test_the_list_cannot_be_replaced_while_a_run_is_paused(tmp_path: Path, store_url: str) -> None:
     async def look(runtime: Runtime) -> None:
-        assert [item.task for item in await runtime.todo("c", user="ann")] == ["look", "write"], "of the run that waits"
+        assert [item.task for item in await runtime.todo("c", user="ann")] == ["look", "write"], "of the paused run"
         with pytest.raises(ConversationBusy, match="conversation 'c' is busy"):
             await runtime.update_todo("c", [], user="ann")
 

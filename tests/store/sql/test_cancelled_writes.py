@@ -1,4 +1,4 @@
-"""Who is cancelled while something is put on record leaves nothing behind that nobody knows of."""
+"""A cancellation during a write leaves no run that its caller does not know of."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAY = calls(("pay", {}))
 
 
 class Shop:
-    """A tool that says whether it was called."""
+    """A tool that records whether it was called."""
 
     paid = False
 
@@ -54,7 +54,7 @@ async def in_time(work: Coroutine[Any, Any, RunResult], halt: Halt) -> RunResult
 async def _end(deadline: asyncio.Timeout, late: asyncio.Task[Any], halt: Halt) -> None:
     await halt.reached()
     deadline.reschedule(0)
-    while not late.cancelling():  # noqa: ASYNC110 - nothing else tells
+    while not late.cancelling():  # noqa: ASYNC110 - nothing else shows it
         await asyncio.sleep(0)
     halt.go()
 

@@ -1,4 +1,4 @@
-"""A store that cannot do its work says why; what it has stays as it was, and the process lives."""
+"""A store that fails reports the reason, keeps its data, and does not end the process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.projects import agent, write
 
 @tool(risk="low", idempotent=True)
 async def fill(size: int) -> str:
-    """Give a long result."""
+    """Return a long result."""
     return "x" * size
 
 
@@ -57,7 +57,7 @@ def test_a_full_disk_suspends_the_run_which_can_be_resumed_later(tmp_path: Path)
             await pages(store, 1_000_000)
             (orphan,) = await until_orphaned(runtime)
             before = len((await store.load_run(orphan)).messages)
-            assert before > 1, "what was on record still is"
+            assert before > 1, "the saved messages are unchanged"
             assert (await runtime.resume(orphan, {})).output == "done"
             assert (await runtime.run("go", conversation="c")).status == "completed"
         await store.close()
@@ -87,7 +87,7 @@ def test_a_locked_file_is_an_error_after_the_retry_time(tmp_path: Path) -> None:
                 other.execute("BEGIN EXCLUSIVE")
                 with pytest.raises(StoreError, match="locked; another process is using it"):
                     await runtime.run("go")
-                assert len(await runtime.store.runs()) == 1, "reading goes on"
+                assert len(await runtime.store.runs()) == 1, "reads still work"
             assert (await runtime.run("go")).output == "two"
         await store.close()
 
@@ -139,14 +139,14 @@ def test_a_damaged_file_is_an_error_for_reads_of_the_damaged_part(tmp_path: Path
         ) as runtime:
             with pytest.raises(StoreError, match="the file is damaged: restore a backup") as raised:
                 await runtime.store.load_run(run_id)
-        assert "xxx" not in str(raised.value), "what is in it is nobody's business"
+        assert "xxx" not in str(raised.value), "the error does not quote stored text"
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_deleted_or_replaced_file_is_no_longer_written(tmp_path: Path, replaced: bool) -> None:
-    """What is written into a deleted file is lost, and nobody would ever know."""
+    """Data written to a deleted file would be lost silently."""
 
     async def main() -> None:
         models = {"scripted": ScriptedModel("one", "two")}

@@ -1,4 +1,4 @@
-"""Who holds a run is decided by what is known of its process, not by the time of day of the process that asks."""
+"""Whether a run is held depends on its process, not on the time of day of the observer."""
 
 from __future__ import annotations
 

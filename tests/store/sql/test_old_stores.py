@@ -1,4 +1,4 @@
-"""A store that an earlier version has written opens, is read whole, and its runs are resumed."""
+"""A store of an earlier version opens, all its data is read, and its runs are resumed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.postgres import new_database
 from tests.support.projects import agent, write
 
 VERSION_2 = TESTS / "store/sql/stores/version-2.sql"
-"""What SQLite dumps of a file with three runs: one that ended, one that is paused, one whose process was killed."""
+"""SQLite dump of a store with three runs: one ended, one paused, one whose process was killed."""
 STORE = "sqlite:///state.db"
 
 
@@ -68,9 +68,9 @@ def test_all_data_of_an_old_store_is_read(tmp_path: Path) -> None:
         assert [info.orphaned for info in (ended, paused, left)] == [False, False, True]
         state = await store.load_run(ended.run_id)
         assert [record.result and record.result.output for record in state.calls.values()] == ["saw 1"]
-        told = await store.events(ended.run_id)
-        assert [event["event"] for event in told] == ["route", "tool_call", "tool_result", "content", "done"]
-        assert await store.events(ended.run_id, after=3) == told[3:]
+        events = await store.events(ended.run_id)
+        assert [event["event"] for event in events] == ["route", "tool_call", "tool_result", "content", "done"]
+        assert await store.events(ended.run_id, after=3) == events[3:]
         assert {"chat scripted", "execute_tool look"} <= {span.name for span in await store.spans(ended.run_id)}
         assert [message.content for message in (await store.conversation("c1")).messages][-1] == "first answer"
         await store.close()
@@ -92,10 +92,10 @@ def test_the_runs_of_an_old_store_are_resumed_and_pruned(tmp_path: Path) -> None
             assert [result.status for result in results] == ["completed", "completed"]
             assert [call.result for result in results for call in result.tool_calls] == ["paid", "waited"]
             for result in results:
-                told = await runtime.store.events(result.run_id)
-                assert [event["seq"] for event in told] == list(range(1, len(told) + 1)), "old events and new ones"
+                events = await runtime.store.events(result.run_id)
+                assert [event["seq"] for event in events] == list(range(1, len(events) + 1)), "old events and new ones"
             assert await runtime.store.prune(time.time() + 1, time.time()) == Pruned(3, 0)
-            (turn, _) = await runtime.store.runs()  # what was said in the conversations stays
+            (turn, _) = await runtime.store.runs()  # the messages of conversations remain
             assert await runtime.store.events(turn.run_id) == []
 
     asyncio.run(main())

@@ -76,14 +76,14 @@ def project(root: Path) -> Path:
 
 
 async def must_be_whole(store: SqlStore, result: RunResult) -> None:
-    """What is on record is the run as its caller got it, and every event is there once."""
+    """Check that the saved run equals the result, and that every event was saved once."""
     state = await store.load_run(result.run_id)
     assert tuple(state.messages) == result.messages
     assert [(call.id, call.result) for call in result.tool_calls] == [
         (record.call.id, record.result and record.result.output) for record in state.calls.values()
     ]
-    told = await store.events(result.run_id)
-    assert [event["seq"] for event in told] == list(range(1, len(told) + 1))
+    events = await store.events(result.run_id)
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     (info,) = await store.runs()
     assert (info.status, info.held) == ("completed", False)
     assert (await store.conversation("c")).open_run is None
@@ -139,7 +139,7 @@ def test_a_run_whose_server_failed_is_resumed_by_its_own_process_immediately(
 
 
 class Storm:
-    """A tool that is called by many runs, and takes the server away whenever so many calls were made."""
+    """A tool that is called by many runs, and stops the server after every 20 calls."""
 
     def __init__(self, server: Server, outages: int) -> None:
         self.server, self.left = server, outages
@@ -164,7 +164,7 @@ class Storm:
 
 
 def storming(request: ModelRequest) -> Turn:
-    """Two calls a turn, side by side, then the answer."""
+    """Two concurrent calls per turn, then the answer."""
     start = max(place for place, message in enumerate(request.messages) if message.role == "user")
     said = request.messages[start].content
     turn = sum(message.role == "assistant" for message in request.messages[start:])
@@ -173,7 +173,7 @@ def storming(request: ModelRequest) -> Turn:
 
 
 async def converse(runtime: Runtime, name: str, turns: int) -> None:
-    """Have a conversation, whatever becomes of the store meanwhile."""
+    """Complete a conversation despite store outages."""
     while True:
         try:
             conversation = await runtime.store.conversation(name)
@@ -204,8 +204,8 @@ def test_repeated_server_outages_lose_nothing(tmp_path: Path, outage: Server, re
             assert storm.away
             await storm.away
         for info in await store.runs():
-            told = await store.events(info.run_id)
-            assert (info.status, [event["seq"] for event in told]) == ("completed", [*range(1, len(told) + 1)])
+            events = await store.events(info.run_id)
+            assert (info.status, [event["seq"] for event in events]) == ("completed", [*range(1, len(events) + 1)])
         for name in names:
             said = [message.content for message in (await store.conversation(name)).messages if message.role == "user"]
             assert said == [f"{name}.{number}" for number in range(turns)]
@@ -249,8 +249,8 @@ def test_a_transaction_with_a_lost_commit_reply_is_executed_once(
         record = await cut(store.begin(state, await store.conversation("c"), None))
         state.messages.append(Message(role="assistant", content="hm"))
         state.seq = 1
-        told = Routed(run_id=state.run_id, seq=1, generation=0, agent="one", reason="", confidence=1.0)
-        await cut(record.write(state, [told]))
+        event = Routed(run_id=state.run_id, seq=1, generation=0, agent="one", reason="", confidence=1.0)
+        await cut(record.write(state, [event]))
         state.status = "paused"
         await cut(record.write(state, last=True))
         loaded = await store.load_run(state.run_id)

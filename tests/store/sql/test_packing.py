@@ -1,4 +1,4 @@
-"""What is read of an ended run is the same before and after it is packed."""
+"""An ended run reads the same before and after it is packed."""
 
 from __future__ import annotations
 

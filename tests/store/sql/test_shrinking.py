@@ -1,4 +1,4 @@
-"""A SQLite file gives back the space of what was pruned, while others use it, and whichever version made it."""
+"""Pruning returns space of a SQLite file of any version to the file system, while other processes use it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ sys.stdin.read()
 
 
 async def fill(store: Store, number: int = RUNS) -> None:
-    """Put runs on record that have ended."""
+    """Save ended runs."""
     for _ in range(number):
         state = RunState(agent="one", messages=[Message(role="user", content=TEXT)])
         record = await store.begin(state, None, None)
@@ -140,7 +140,7 @@ def test_runs_begin_and_write_while_the_file_shrinks(tmp_path: Path, monkeypatch
 
 
 def test_a_temporarily_locked_file_ends_no_run(tmp_path: Path) -> None:
-    """Locked for longer than SQLite waits, for less than the store does."""
+    """The file is locked for longer than SQLite waits, but less than the store retries."""
 
     async def main() -> None:
         store = await SqlStore.open(f"{STORE}?timeout=0.01", tmp_path, retry_seconds=20)
