@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,8 @@ from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel
 from framework.types.messages import Message
 from framework.types.state import RunState
-from tests.support.paths import TESTS
+from tests.support.old_stores import STORE, project_with_old_store
 from tests.support.postgres import new_database
-from tests.support.projects import agent, write
-
-VERSION_2 = TESTS / "store/sql/stores/version-2.sql"
-"""SQLite dump of a store with three runs: one ended, one paused, one whose process was killed."""
-STORE = "sqlite:///state.db"
 
 
 def tools() -> list[Tool]:
@@ -48,13 +41,6 @@ def tools() -> list[Tool]:
     return [pay, look, hang]
 
 
-def old(root: Path) -> Path:
-    """A project with a store of version 2."""
-    with closing(sqlite3.connect(root / "state.db")) as database:
-        database.executescript(VERSION_2.read_text("utf-8"))
-    return write(root, {"agents.d/one.yaml": agent("one", skill_policy="{ask: [pay], allow: [pay, look, hang]}")})
-
-
 def opened(root: Path, *turns: Any) -> Any:
     models = {"scripted": ScriptedModel(*turns)}
     return Runtime.open(root, tools=tools(), models=models, store=STORE, watch=False)
@@ -62,7 +48,7 @@ def opened(root: Path, *turns: Any) -> Any:
 
 def test_all_data_of_an_old_store_is_read(tmp_path: Path) -> None:
     async def main() -> None:
-        store = await SqlStore.open(STORE, old(tmp_path))
+        store = await SqlStore.open(STORE, project_with_old_store(tmp_path))
         ended, paused, left = await store.runs()
         assert [info.status for info in (ended, paused, left)] == ["completed", "paused", "running"]
         assert [info.orphaned for info in (ended, paused, left)] == [False, False, True]
@@ -86,7 +72,7 @@ def test_the_runs_of_an_old_store_are_resumed_and_pruned(tmp_path: Path) -> None
         return result
 
     async def main() -> None:
-        async with opened(old(tmp_path), "done", "done") as runtime:
+        async with opened(project_with_old_store(tmp_path), "done", "done") as runtime:
             runs: Sequence[RunInfo] = await runtime.store.runs()
             results = [await finished(runtime, info) for info in runs[1:]]
             assert [result.status for result in results] == ["completed", "completed"]

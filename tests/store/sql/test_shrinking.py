@@ -21,7 +21,7 @@ from framework.store.sql.store import SqlStore
 from framework.types.messages import Message
 from framework.types.state import RunState
 from tests.cli.test_cli import agentsd as real_agentsd
-from tests.store.sql.test_old_stores import STORE, old
+from tests.support.old_stores import STORE, project_with_old_store
 from tests.support.projects import write
 
 TEXT = "x" * 50_000
@@ -58,7 +58,7 @@ def is_whole(root: Path) -> bool:
 @pytest.mark.parametrize("made_by", ["this version", "an older version"])
 def test_pruning_shrinks_the_file(tmp_path: Path, made_by: str) -> None:
     async def main() -> None:
-        store = await SqlStore.open(STORE, tmp_path if made_by == "this version" else old(tmp_path))
+        store = await SqlStore.open(STORE, tmp_path if made_by == "this version" else project_with_old_store(tmp_path))
         kept = RunState(agent="one", messages=[Message(role="user", content="stay")])
         record = await store.begin(kept, None, None)
         await record.release()
@@ -91,7 +91,7 @@ def test_the_command_prints_by_how_much_the_file_shrank(tmp_path: Path) -> None:
 
 def test_a_file_of_an_older_version_is_not_rewritten_while_a_run_is_in_progress(tmp_path: Path) -> None:
     async def main() -> None:
-        store = await SqlStore.open(STORE, old(tmp_path))
+        store = await SqlStore.open(STORE, project_with_old_store(tmp_path))
         other = await SqlStore.open(STORE, tmp_path)
         state = RunState(agent="one", messages=[Message(role="user", content="go")])
         record = await other.begin(state, None, None)
@@ -111,7 +111,7 @@ def test_a_large_file_of_an_older_version_is_unchanged_and_the_log_contains_the_
     monkeypatch.setattr(shrinking, "MAX_REWRITE_BYTES", 0)
 
     async def main() -> None:
-        store = await SqlStore.open(STORE, old(tmp_path))
+        store = await SqlStore.open(STORE, project_with_old_store(tmp_path))
         await fill(store)
         assert (await store.prune(time.time() + 1, time.time())).freed_bytes == 0
         await store.close()
