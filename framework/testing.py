@@ -1,8 +1,24 @@
-"""Fakes for testing your own agents: a model that says what you script, and a store that survives a crash.
+"""Test doubles for your own agents: a model with scripted replies, and a store that simulates crashes.
 
-model = ScriptedModel(calls(("read_file", {"path": "a.txt"})), "It says hello.")
-async with Runtime.open(".", models={"scripted": model}) as runtime:
-result = await runtime.run("What is in a.txt?", agent="reader")
+```python
+import asyncio
+
+from framework import Runtime
+from framework.testing import ScriptedModel, calls
+
+
+async def main() -> None:
+    model = ScriptedModel(calls(("read_file", {"path": "a.txt"})), "The file contains: hello")
+    async with Runtime.open(".", models={"scripted": model}) as runtime:
+        result = await runtime.run("What is in a.txt?", agent="reader")
+    assert result.output == "The file contains: hello"
+    assert [call.tool for call in result.tool_calls] == ["read_file"]
+
+
+asyncio.run(main())
+```
+
+The agent file `reader.yaml` contains `model: scripted`.
 """
 
 from __future__ import annotations
@@ -21,10 +37,9 @@ __all__ = ["Crash", "JsonStore", "Script", "ScriptedModel", "Turn", "calls"]
 
 
 class JsonStore(MemoryStore):
-    """A store that keeps JSON only, as a database does: what is loaded shares nothing with what was saved.
+    """A store in memory that keeps only JSON, as a database does: a loaded state shares no object with a saved one.
 
-    `crash_after(n)` makes the store fail as a killed process does: the n-th write from then on still counts, and
-    nothing after it.
+    `crash_after(n)` simulates a killed process: n more writes succeed, and the next one raises `Crash`.
     """
 
     durable = True
@@ -32,20 +47,20 @@ class JsonStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self._bodies: dict[str, str] = {}
-        self._let_go: set[str] = set()
-        """Runs that have ended, or wait."""
+        self._released: set[str] = set()
+        """Ids of runs that have ended or are paused."""
         self._blueprints: dict[str, Blueprint] = {}
         self._events: dict[str, list[dict[str, Any]]] = {}
         self._writes_left: int | None = None
 
     def crash_after(self, writes: int | None) -> None:
-        """Raise `Crash` once this many writes are done; None: never. Nobody holds a run any more."""
+        """Raise `Crash` after this many more writes, or never if None. Releases every run."""
         self._writes_left = writes
         for record in self._runs.values():
             record.held = False
 
     async def begin(self, state: RunState, conversation: Conversation | None, blueprint: Blueprint | None) -> RunRecord:
-        """Keep the state as JSON."""
+        """Save a new run as JSON."""
         self.count()
         record = await super().begin(state, conversation, blueprint)
         if blueprint:
@@ -54,37 +69,37 @@ class JsonStore(MemoryStore):
         return JsonRecord(record, self)
 
     async def take(self, state: RunState, decisions: Mapping[str, Decision], by: str | None = None) -> RunRecord:
-        """Hold a run again, as what was loaded."""
+        """Take over a run that is not held."""
         record = await super().take(state, decisions, by)
-        self._let_go.discard(state.run_id)
+        self._released.discard(state.run_id)
         return JsonRecord(record, self)
 
     async def load_run(self, run_id: str) -> RunState:
-        """A new object each time; raises RunNotFound."""
+        """Return the saved state as a new object; raises RunNotFound."""
         self._record(run_id)
         state = RunState.model_validate_json(self._bodies[run_id])
-        if run_id not in self._let_go:  # what is in the state may be ahead of the end, which was not written
+        if run_id not in self._released:  # the saved state may contain an end that was not written
             state.status, state.pending = "running", []
         return state
 
     async def events(self, run_id: str, after: int = 0) -> Sequence[Mapping[str, Any]]:
-        """What the run has told."""
+        """Return the events of a run."""
         self._record(run_id)
         return [event for event in self._events[run_id] if event["seq"] > after]
 
     async def blueprint(self, digest: str) -> Blueprint | None:
-        """What was kept of an agent."""
+        """Return a stored blueprint, or None."""
         return self._blueprints.get(digest)
 
     def keep(self, state: RunState, events: Sequence[Event], *, last: bool = False) -> None:
-        """Keep JSON."""
+        """Store a state and its new events as JSON."""
         if last:
-            self._let_go.add(state.run_id)
+            self._released.add(state.run_id)
         self._bodies[state.run_id] = state.model_dump_json()
         self._events.setdefault(state.run_id, []).extend(wire(event) for event in events)
 
     def count(self) -> None:
-        """One more write; raises Crash if there are to be no more."""
+        """Count a write; raises Crash if no writes are left."""
         if self._writes_left is not None:
             if self._writes_left == 0:
                 raise Crash
@@ -92,7 +107,7 @@ class JsonStore(MemoryStore):
 
 
 class JsonRecord:
-    """A run that is written as JSON."""
+    """A run of a `JsonStore`."""
 
     def __init__(self, record: RunRecord, store: JsonStore) -> None:
         self._record, self._store = record, store
@@ -101,16 +116,16 @@ class JsonRecord:
     async def write(
         self, state: RunState, events: Sequence[Event] = (), spans: Sequence[SpanRecord] = (), *, last: bool = False
     ) -> None:
-        """Keep the state as JSON, and what was told."""
+        """Save the state and its new events as JSON."""
         self._store.count()
         self._store.keep(state, events, last=last)
         await self._record.write(state, events, spans, last=last)
         self.cancel_requested = self._record.cancel_requested
 
     async def release(self) -> None:
-        """Nobody works on the run any more."""
+        """Release the run."""
         await self._record.release()
 
 
 class Crash(BaseException):
-    """The process died here. A BaseException: nothing may go on after it."""
+    """Simulated death of the process. A BaseException, so that no handler of Exception continues after it."""

@@ -291,7 +291,7 @@ def test_an_invalid_file_is_reported_once_with_exit_code_78(tmp_path: Path) -> N
     write(tmp_path, {"one.yaml": "version: 1\nname: one\n"})
     done = agentsd("run", "./one.yaml", "hi", cwd=tmp_path)
     assert done.returncode == 78
-    assert done.stderr.startswith("error: no agent can be used\none.yaml:1:1: the key 'description' is missing")
+    assert done.stderr.startswith("error: no valid agent\none.yaml:1:1: the key 'description' is missing")
     assert done.stderr.count("'description'") == 1
 
 

@@ -121,7 +121,7 @@ class Launcher:
         return Run(state, agent, services, drive)
 
     def call_on_pause(self, callback: Callable[[RunState, bool], object]) -> None:
-        """Set the callback for paused runs. Arguments: the state, and whether a cancel request has arrived."""
+        """Set the callback for paused runs. Arguments: the state, and whether cancellation was requested."""
         self._on_pause = callback
 
     def is_running(self, run_id: str) -> bool:
@@ -129,7 +129,7 @@ class Launcher:
         return run_id in self._running
 
     def cancel(self, run_id: str) -> bool:
-        """Cancel a run that this process is executing. Return False if there is none, or its lease was lost."""
+        """Cancel a run that this process is executing. Return False if no such run exists, or its lease was lost."""
         active = self._running.get(run_id)
         if active is None or active.journal.lease_lost:
             return False

@@ -33,7 +33,7 @@ class RunOptions(TypedDict, total=False):
     inputs: Mapping[str, Any] | None
     """Values of the variables that the agent declares."""
     model: str | None
-    """Model that the agent and its sub-agents use instead of their own, their fallbacks and `plan.model`."""
+    """Model that the agent and its sub-agents use in place of their configured models and fallbacks."""
     limits: Mapping[str, Any] | None
     """Limits that replace the agent's, by key, e.g. `{"max_steps": 3}`."""
     model_settings: Mapping[str, Any] | None
@@ -67,7 +67,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "metadata": (Mapping,),
     "output_type": (type,),
 }
-"""Types accepted for each option, besides None."""
+"""Types accepted for each option, in addition to None."""
 
 
 def check_request(message: object, given: Mapping[str, Any]) -> tuple[str, RunOptions]:

@@ -1,8 +1,7 @@
-"""How a message becomes a run: its conversation, its agent, its first state, its record."""
+"""Turns a message into a run: finds its conversation and agent, builds its first state, and saves it."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from framework.config.generations.blueprint import Blueprints
@@ -23,11 +22,9 @@ from framework.types.errors import (
 )
 from framework.types.spec import Limits
 
-log = logging.getLogger(__name__)
-
 
 class RunStarter:
-    """Puts new runs on record."""
+    """Prepares new runs."""
 
     def __init__(
         self,
@@ -41,32 +38,32 @@ class RunStarter:
         self._caller = caller
 
     async def begin(self, message: str, options: RunOptions, generation: Generation) -> PreparedRun:
-        """Put a run on record, before anything of it is done.
+        """Save a new run in the store, before any of its work begins.
 
         Raises:
-            RequestError: it cannot be started as asked (AgentNotFound, ConversationBusy).
-            ConfigError: no agent can be used.
-            StoreError: it could not be put on record.
+            RequestError: the run cannot start with these options (AgentNotFound, ConversationBusy).
+            ConfigError: no agent is valid.
+            StoreError: the run could not be saved.
         """
         if model := options.get("model"):
             self._models.require_known(generation.settings, model)
         conversation = await self._conversation(options)
         last = conversation.agent if conversation else None
-        chosen = await self._chosen(message, generation, options, last)
-        state = initial_state(message, chosen.agent, generation, generation.settings.locale, options)
-        state.executor = chosen.executor
-        state.usage, state.warnings = chosen.usage, [*chosen.warnings]
-        if asked := chosen.model_call:
-            state.elapsed_ms = (asked.ended_ns - asked.began_ns) / 1e6
+        route = await self._choose_route(message, generation, options, last)
+        state = initial_state(message, route.agent, generation, generation.settings.locale, options)
+        state.executor = route.executor
+        state.usage, state.warnings = route.usage, [*route.warnings]
+        if call := route.model_call:
+            state.elapsed_ms = (call.ended_ns - call.began_ns) / 1e6
         if conversation is not None:
             state.summary, state.session = conversation.summary, dict(conversation.session)
             state.history = list(conversation.messages[conversation.summary.upto if conversation.summary else 0 :])
-        blueprint = self._blueprints.of(generation, chosen.agent.name) if self._store.durable else None
+        blueprint = self._blueprints.of(generation, route.agent.name) if self._store.durable else None
         state.blueprint = blueprint.digest if blueprint else ""
         record = await self._store.begin(state, conversation, blueprint)
-        return PreparedRun(state, record, generation, chosen.agent, chosen, options.get("output_type"))
+        return PreparedRun(state, record, generation, route.agent, route, options.get("output_type"))
 
-    async def _chosen(self, message: str, generation: Generation, options: RunOptions, last: str | None) -> Route:
+    async def _choose_route(self, message: str, generation: Generation, options: RunOptions, last: str | None) -> Route:
         """Choose the agent: by name, conversation or rules, else by `routing.model` if one is set, else the default."""
         settings, agents, explicit = generation.settings.routing, generation.agents, options.get("agent")
         if settings.model is None or explicit is not None or len(agents) < 2:
@@ -79,45 +76,45 @@ class RunStarter:
         )
 
     async def _conversation(self, options: RunOptions) -> Conversation | None:
-        """The conversation that a run is to be the next turn of; raises ConversationBusy."""
+        """Return the conversation that the run continues, if any; raises RequestError, ConversationBusy."""
         if not (conversation_id := options.get("conversation")):
             return None
         conversation = await self._store.conversation(conversation_id)
         caller = self._caller(options.get("user"), options.get("tenant"))
         if conversation.turns and not caller.can_access(conversation.user, conversation.tenant):
-            unknown = f"this user has no conversation {conversation_id!r}"
-            raise RequestError(f"{unknown}: pass the user and tenant that started it")
+            problem = f"this user has no conversation {conversation_id!r}"
+            raise RequestError(f"{problem}: pass the user and tenant that started it")
         if conversation.open_run:
             raise await self._busy(conversation_id, conversation.open_run)
         return conversation
 
     async def _busy(self, conversation_id: str, run_id: str) -> ConversationBusy:
-        """Why a conversation takes no message now, and what to do about it."""
+        """Return the error for a conversation with an open run, with the command that resolves it."""
         pending = (await self._store.load_run(run_id)).pending
-        left = await self._store.runs(RunQuery(conversation_id=conversation_id, orphaned=True))
-        interrupted = any(info.run_id == run_id for info in left)
+        orphans = await self._store.runs(RunQuery(conversation_id=conversation_id, orphaned=True))
+        interrupted = any(info.run_id == run_id for info in orphans)
         if pending:
-            asked = ", ".join(p.tool or p.kind for p in pending)
-            why = f"run {run_id} waits for a decision on {asked}: agentsd runs decide {run_id}"
+            subjects = ", ".join(one.tool or one.kind for one in pending)
+            reason = f"run {run_id} waits for a decision on {subjects}: agentsd runs decide {run_id}"
         elif interrupted:
-            why = f"run {run_id} was interrupted when its process ended; resume it: agentsd runs resume {run_id}"
+            reason = f"run {run_id} was interrupted when its process ended; resume it: agentsd runs resume {run_id}"
         else:
-            why = f"run {run_id} is in progress; wait for it, or cancel it: agentsd runs cancel {run_id}"
+            reason = f"run {run_id} is in progress; wait for it, or cancel it: agentsd runs cancel {run_id}"
         return ConversationBusy(
-            f"conversation {conversation_id!r} is busy: {why}", run_id=run_id, interrupted=interrupted
+            f"conversation {conversation_id!r} is busy: {reason}", run_id=run_id, interrupted=interrupted
         )
 
 
 def select_agent(message: str, generation: Generation, *, explicit: str | None, last: str | None = None) -> Route:
-    """Which agent of a generation takes a message.
+    """Return the route of a message to an agent of the generation.
 
     Raises:
-        AgentNotFound: the agent that is named is not there; the error has the problems in the files.
-        ConfigError: there is none at all.
-        RequestError: none fits.
+        AgentNotFound: no agent is named `explicit`. The error lists the problems in the files.
+        ConfigError: every agent file has errors.
+        RequestError: no agent matches the message.
     """
     if not generation.agents and generation.errors:
-        raise ConfigError("no agent can be used", generation.errors)
+        raise ConfigError("no valid agent", generation.errors)
     default = generation.settings.routing.default_agent
     try:
         return choose_route(message, generation.agents, explicit=explicit, last=last, default=default)

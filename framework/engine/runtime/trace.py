@@ -108,7 +108,7 @@ class RunTrace:
             )
 
     def finish(self) -> None:
-        """Set the outcome from the state and end the span before the last write, so that the store gets all of it."""
+        """Set the outcome from the state and end the span before the last write, so that the write includes it."""
         span, state, run = self.span, self._run.state, self._run
         if span is NOOP_SPAN:
             return

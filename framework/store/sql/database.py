@@ -33,7 +33,7 @@ _ADVICE = {
     "not a database": "move the file away, or set `store.url` to another one",
     "decode": "the file is damaged: restore a backup, or run `sqlite3 FILE .recover`",
     "malformed": "the file is damaged: restore a backup, or run `sqlite3 FILE .recover`",
-    "readonly": "give this process write permission for the file and its folder",
+    "readonly": "grant this process write access to the file and its folder",
     "refused": "start the database server; interrupted runs can then be resumed",
     "unable to open": "check that the folder exists and that this process may write to it",
 }
