@@ -1,4 +1,4 @@
-"""Regular expressions from configuration files, matched in linear time against the text of users and models."""
+"""Regular expressions from configuration files, matched in linear time against text of users and models."""
 
 from __future__ import annotations
 
