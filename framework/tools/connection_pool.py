@@ -1,4 +1,4 @@
-"""The connections to tool servers: one for each way in which a project declares one, kept while somebody needs it."""
+"""Connections to tool servers. Generations that declare the same server share one connection."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ log = logging.getLogger(__name__)
 
 SourceConfig = McpServer | SkillHost
 _QUIET_SECONDS = 2.0
-"""After how long it is told which servers are waited for."""
+"""Time after which servers that have not responded yet are logged, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PooledSource:
-    """A source that was started."""
+    """A tool source in the pool."""
 
     name: str
     config: SourceConfig
     source: ToolSource
     number: int
-    """Tells it from another one of the same name."""
+    """Number that distinguishes it from other sources with the same name."""
     started: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def is_started(self) -> bool:
-        """It has said which tools it has, or why it cannot."""
+        """Whether the first connection attempt has finished, successfully or not."""
         return self.started.is_set()
 
     async def start(self) -> None:
-        """Connect; nothing that goes wrong in it is raised."""
+        """Connect. Errors are logged, not raised."""
         try:
             await self.source.start()
-        except Exception as error:  # noqa: BLE001 - one server must not keep the others from being started
-            log.error("%s could not be started: %s", self.name, redact(f"{type(error).__name__}: {error}"))
+        except Exception as error:  # noqa: BLE001 - one server must not prevent the others from starting
+            log.error("starting %s failed: %s", self.name, redact(f"{type(error).__name__}: {error}"))
         finally:
             self.started.set()
 
 
 class ConnectionPool:
-    """Starts sources when they are wanted first, and closes them when nobody needs them any more."""
+    """Starts each source when it is first needed, and closes it when no generation uses it any longer."""
 
     def __init__(self, changed: OnChange) -> None:
-        """Call `changed` whenever a source has other tools or faults than before."""
+        """Create an empty pool; `changed` is called whenever the tools or faults of a source change."""
         self._changed = changed
         self._opened: list[PooledSource] = []
         self._wanted: list[PooledSource] = []
@@ -61,12 +61,12 @@ class ConnectionPool:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def open(self, wanted: Mapping[str, SourceConfig], patience: float | None) -> list[PooledSource]:
-        """The sources of these names, started.
+        """Start the declared sources that are not in the pool, and return all of them.
 
         Args:
-            wanted: what is declared, by name.
-            patience: seconds, after the first two, for those that are not connected yet; then they go on trying behind
-                it. None waits until each is connected or has failed to be.
+            wanted: configurations by name.
+            patience: seconds to wait, after the first two, for sources that have not responded. They keep connecting in
+                the background. None waits until each has connected or failed.
         """
         self._rejected = {}
         fresh: list[PooledSource] = []
@@ -75,23 +75,23 @@ class ConnectionPool:
         starting = [self._spawn(opened.start()) for opened in fresh]
         if starting and (await asyncio.wait(starting, timeout=_QUIET_SECONDS))[1]:
             slow = ", ".join(opened.name for opened in fresh if not opened.is_started)
-            log.info("waiting for %s to answer", slow)
+            log.info("waiting for %s to respond", slow)
             await asyncio.wait(starting, timeout=patience)
         return list(self._wanted)
 
     @property
     def rejected(self) -> Mapping[str, str]:
-        """Sources that could not even be made, and why."""
+        """Errors of sources with an invalid configuration, by name."""
         return self._rejected
 
     def close_unused(self, needed: Collection[PooledSource]) -> None:
-        """Close, in the background, what is neither among these nor wanted last."""
+        """Close, in the background, every source that is neither in `needed` nor part of the last `open` call."""
         for opened in [one for one in self._opened if one not in needed and one not in self._wanted]:
             self._opened.remove(opened)
             self._spawn(self._close(opened))
 
     async def close(self) -> None:
-        """Close all."""
+        """Close all sources and wait until they are closed."""
         self._wanted = []
         self.close_unused(())
         while self._tasks:
@@ -119,8 +119,8 @@ class ConnectionPool:
     async def _close(self, opened: PooledSource) -> None:
         try:
             await opened.source.close()
-        except Exception as error:  # noqa: BLE001 - what is left of it is nobody's concern any more
-            log.error("%s could not be closed: %s", opened.name, redact(f"{type(error).__name__}: {error}"))
+        except Exception as error:  # noqa: BLE001 - nothing uses the source any longer
+            log.error("closing %s failed: %s", opened.name, redact(f"{type(error).__name__}: {error}"))
 
     def _spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)

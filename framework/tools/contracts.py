@@ -1,7 +1,7 @@
-"""Pins the definitions of server tools as they were accepted: a later change waits for an operator.
+"""Pins the definitions of server tools: a changed tool waits until an operator accepts it.
 
-The first look at a server accepts its tools. After that, a tool whose description or schema changes, and a tool that
-appears, wait for `agentsd tools accept`; so does a lower risk. A higher risk takes effect at once.
+The tools of a server seen for the first time are accepted. After that, changed descriptions and schemas, new tools and
+lower risks wait for `agentsd tools accept`. A higher risk takes effect immediately.
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ _VERSION = 2
 _log = logging.getLogger(__name__)
 
 ContractChange = Literal["changed", "new", "lower risk"]
-"""What waits for an operator: another contract, a tool that appeared, or a lower risk than the accepted one."""
+"""A difference that waits for an operator: another definition, a new tool, or a lower risk than accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedContract:
-    """What an operator agreed to."""
+    """An accepted tool definition."""
 
     contract: str
-    """Digest of name, description and schema; versions before 2 recorded a shorter one."""
+    """Digest of name, description and schema. File format 1 contains a shorter digest."""
     risk: Risk | None = None
-    """As the server claimed it; None: not known."""
+    """Risk claimed by the server; None if unknown."""
     idempotent: bool | None = None
-    """Whether it claimed that repeating a call is harmless; None: not known."""
+    """Whether the server claimed that the tool is idempotent; None if unknown."""
 
 
 class Contracts:
-    """The accepted contract of each tool, in a JSON file that several processes may share."""
+    """The accepted definitions of server tools, in a JSON file that several processes can share."""
 
     def __init__(self, path: Path) -> None:
-        """Use this file, which need not be there."""
+        """Use the file at `path`, which does not need to exist."""
         self._path = path
         self._accepted: dict[str, AcceptedContract] = {}
         self._seen: dict[str, AcceptedContract] = {}
 
     def compare(self, tools: Iterable[Tool], rated: Collection[str] = ()) -> list[tuple[Tool, ContractChange | None]]:
-        """Compare tools with what was accepted; the tools of a server that was never seen are accepted.
+        """Compare tools with the accepted definitions. Tools of a server seen for the first time are accepted.
 
-        While the file cannot be read, nobody knows which servers were seen: then nothing is accepted.
+        If the file exists but cannot be read, nothing is accepted, because it is unknown which servers were seen.
 
         Args:
-            tools: as their servers describe them now.
-            rated: sources whose risk the project states, so that their own claims do not count.
+            tools: current tools of the servers.
+            rated: sources whose risk the project sets, so that the risk claimed by the server is ignored.
 
         Returns:
-            Each tool with no lower risk than the accepted one, and repeatable only if that was accepted; and what of it
-            waits for an operator.
+            Each tool and its pending change, or None. The tool has at least the accepted risk, and is idempotent only
+            if that was accepted.
         """
         is_readable = self._read()
         now = {tool.name: (tool, _claims(tool, rated)) for tool in tools}
@@ -81,33 +81,31 @@ class Contracts:
         return [_compared(tool, claims, self._accepted.get(name)) for name, (tool, claims) in now.items()]
 
     def accept(self, patterns: Iterable[str]) -> list[str]:
-        """Accept tools as they were last seen, by their names or globs; returns their names.
+        """Accept the last seen definitions of tools, by names or globs. Return the names of the accepted tools.
 
         Raises:
-            ConfigError: no tool of such a name was seen.
+            ConfigError: a pattern matches no tool.
         """
         chosen: list[str] = []
         for pattern in patterns:
             matching = sorted(name for name in self._seen if fnmatchcase(name, pattern))
             if not matching:
                 meant = did_you_mean(pattern, sorted(self._seen))
-                raise ConfigError(f"there is no tool {pattern!r} whose contract could be accepted{meant}")
+                raise ConfigError(f"no server tool matches {pattern!r}{meant}")
             chosen += matching
         self._read()
         self._write({name: self._seen[name] for name in chosen})
         return list(dict.fromkeys(chosen))
 
     def _read(self) -> bool:
-        """Add what another process has accepted in the meantime; returns False if the file is there but unreadable."""
+        """Add what other processes have accepted. Return False if the file exists but cannot be read."""
         try:
             self._accepted |= dict(_entries(json.loads(self._path.read_bytes())))
         except (FileNotFoundError, NotADirectoryError):
             return True
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            waiting = (
-                "tools of servers wait for `agentsd tools accept`; restore the file, or delete it to accept them all"
-            )
-            _log.warning("%s cannot be read (%s): %s", self._path, error, waiting)
+            fix = "all server tools wait for `agentsd tools accept`; restore the file, or delete it to accept them all"
+            _log.warning("%s cannot be read (%s): %s", self._path, error, fix)
             return False
         return True
 
@@ -122,8 +120,8 @@ class Contracts:
             fresh.write_text(content, "utf-8")
             fresh.replace(self._path)
         except OSError as error:
-            told = "%s cannot be written (%s): what is accepted now is forgotten at the end of this process"
-            _log.warning(told, self._path, error)
+            message = "%s cannot be written (%s): accepted definitions are lost when this process ends"
+            _log.warning(message, self._path, error)
         finally:
             with suppress(OSError):
                 fresh.unlink()
@@ -134,7 +132,7 @@ def _claims(tool: Tool, rated: Collection[str]) -> AcceptedContract:
 
 
 def _is_earlier(accepted: AcceptedContract, claims: AcceptedContract, tool: Tool) -> bool:
-    """Whether an entry lacks what is recorded today, and is this very tool's."""
+    """Return whether an entry was written by an earlier version and is for the same definition of the tool."""
     lacks = len(accepted.contract) != len(claims.contract) or accepted.idempotent is None
     lacks = lacks or (accepted.risk is None and claims.risk is not None)
     return lacks and matches_digest(accepted.contract, tool.definition.canonical_json)
@@ -155,16 +153,16 @@ def _compared(
 
 
 def _entries(document: Any) -> Iterable[tuple[str, AcceptedContract]]:
-    """The entries of a file; raises ValueError, LookupError, TypeError or AttributeError for any other form."""
+    """Yield the entries of a file. Raise ValueError, LookupError, TypeError or AttributeError if it is invalid."""
     if document["version"] not in (1, _VERSION):
-        raise ValueError("it has another form")
+        raise ValueError("unknown format")
     for name, entry in document["contracts"].items():
         if document["version"] == 1 and isinstance(entry, str):
             yield name, AcceptedContract(entry)
             continue
         risk, idempotent = entry["risk"], entry["idempotent"]
         if not isinstance(entry["contract"], str):
-            raise ValueError(f"the entry of {name!r} has another form")
+            raise ValueError(f"invalid entry for {name!r}")
         if risk not in (None, *RISKS) or idempotent not in (None, True, False):
-            raise ValueError(f"the entry of {name!r} has another form")
+            raise ValueError(f"invalid entry for {name!r}")
         yield name, AcceptedContract(entry["contract"], risk, idempotent)

@@ -1,4 +1,4 @@
-"""Calls a function that may never end, and gives it up when it takes too long."""
+"""Calls a function in a thread with a time limit, and abandons it when the limit is exceeded."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.02
 _JOIN_SECONDS = 0.2
-"""How long a thread that was told to end is waited for."""
+"""Time to wait for an abandoned thread to end, in seconds."""
 
 
 class DeadlineExceededError(Exception):
-    """A call that was given up; `stack` is where it was by then: file names and lines, the innermost last."""
+    """A call exceeded its time limit. `stack` has file names and lines of its frames, the innermost last."""
 
     def __init__(self, seconds: float, frame: FrameType | None) -> None:
-        super().__init__(f"not done after {seconds:g} s")
+        super().__init__(f"not finished after {seconds:g} s")
         frames = reversed(list(walk_stack(frame))) if frame else ()
         self.stack = [(frame.f_code.co_filename, line) for frame, line in frames]
 
@@ -34,16 +34,17 @@ class DeadlineExceededError(Exception):
 def call_within(
     seconds: float, function: Callable[[], T], *, is_exempt: Callable[[FrameType | None], bool], max_seconds: float
 ) -> Future[T]:
-    """Call in a thread of its own; returns what became of it, be it a value or an exception.
+    """Call `function` in a separate thread and return its completed Future.
 
     Args:
-        seconds: how long it may take.
-        function: what to call.
-        is_exempt: whether the time that it spends in a frame does not count.
-        max_seconds: how many seconds it may take with everything that is excused.
+        seconds: time limit, without exempt time.
+        function: the function to call.
+        is_exempt: returns whether time spent in a frame does not count towards `seconds`.
+        max_seconds: time limit that includes exempt time.
 
     Raises:
-        TookTooLongError: it did not end. Its thread is told to; one that goes on all the same is left, and logged.
+        DeadlineExceededError: a limit was exceeded. SystemExit is raised in the thread; if it keeps running, that is
+            logged.
     """
     outcome: Future[T] = Future()
     thread = threading.Thread(target=_settle, args=(outcome, function), name="agentsd-load", daemon=True)
@@ -60,7 +61,7 @@ def call_within(
                 seconds if counted >= seconds else max_seconds, frame
             )  # while it is still there
             if not _end(thread):
-                log.error("what was given up after %.1f s goes on in a thread of this process", now - began)
+                log.error("a call abandoned after %.1f s is still running in a thread of this process", now - began)
             raise error
     return outcome
 
@@ -68,13 +69,13 @@ def call_within(
 def _settle(outcome: Future[T], function: Callable[[], T]) -> None:
     try:
         outcome.set_result(function())
-    except BaseException as error:  # noqa: BLE001 - sys.exit() too ends the call, not only the thread
+    except BaseException as error:  # noqa: BLE001 - includes sys.exit(), which would only end the thread
         outcome.set_exception(error)
 
 
 def _end(thread: threading.Thread) -> bool:
-    """Raise SystemExit in a thread, at its next line of Python: an endless loop would slow down everything else."""
-    ctypes = import_module("ctypes")  # slow to load, and only ever needed here
+    """Raise SystemExit in a thread, so that an endless loop stops using the CPU. Return whether the thread ended."""
+    ctypes = import_module("ctypes")  # slow to import, and only needed here
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
     thread.join(_JOIN_SECONDS)
     return not thread.is_alive()

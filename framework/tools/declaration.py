@@ -1,4 +1,4 @@
-"""What a tool may declare about itself, checked when it is made: a typo shows at load, not at the first call."""
+"""Checks the options of a tool when it is declared, so that a mistake shows at load, not at the first call."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from framework.types.spec import RISKS
 from framework.types.text import did_you_mean, shorten
 
 RateLimit = tuple[float, float]
-"""So many calls in so many seconds."""
+"""Maximum number of calls, and the period in seconds."""
 OPTIONS = ("name", "description", "risk", "confirm", "idempotent", "timeout", "retries", "rate", "paths", "urls")
-"""What `@tool(…)` takes."""
+"""Options of `@tool`."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_NAME_SIGNS = "only letters, digits, '_', '-' and '.' can be part of its name"
+_NAME_SIGNS = "names contain only letters, digits, '_', '-' and '.'"
 _RATE = re.compile(r"([0-9]{1,9})/(s|m|h)")
 _RATE_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _TIMEOUT = "timeout must be a positive number of seconds, or a duration such as 500ms, 5s or 2m"
@@ -24,22 +24,22 @@ _SHOWN_CHARS = 60
 
 
 def reject_unknown_options(options: Mapping[str, object]) -> None:
-    """Refuse options that `@tool` does not have; raises ConfigError."""
+    """Raise ConfigError for options that `@tool` does not have."""
     for name in options:
         raise ConfigError(f"@tool has no option {name!r}{did_you_mean(name, OPTIONS)}")
 
 
 def check_name(name: object) -> str:
-    """The name of a tool as it is declared; raises ConfigError."""
+    """Return the name of a tool. Raise ConfigError if it is invalid."""
     if not isinstance(name, str):
-        raise ConfigError(f"a tool's name must be text: {short_repr(name)}")
+        raise ConfigError(f"the name of a tool must be a string: {short_repr(name)}")
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"the tool {short_repr(name)}: {_NAME_SIGNS}")
+        raise ConfigError(f"invalid tool name {short_repr(name)}: {_NAME_SIGNS}")
     return name
 
 
 def parse_timeout(tool: str, timeout: object) -> float | None:
-    """Seconds of a timeout, which may be written as in YAML (`5s`); raises ConfigError."""
+    """Return a timeout in seconds, from a number or a duration such as `5s`. Raise ConfigError if it is invalid."""
     if timeout is None:
         return None
     try:
@@ -52,44 +52,44 @@ def parse_timeout(tool: str, timeout: object) -> float | None:
 
 
 def parse_rate(tool: str, rate: object) -> RateLimit | None:
-    """A rate as `5/s`, `100/m` or `1000/h`; raises ConfigError."""
+    """Convert a rate such as `5/s`, `100/m` or `1000/h`. Raise ConfigError if it is invalid."""
     if rate is None:
         return None
     match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
     if match is None or not int(match[1]):
-        raise ConfigError(f"tool {tool!r}: a rate is written like 5/s, 100/m or 1000/h: {short_repr(rate)}")
+        raise ConfigError(f"tool {tool!r}: invalid rate {short_repr(rate)}: write it as 5/s, 100/m or 1000/h")
     return float(match[1]), _RATE_SECONDS[match[2]]
 
 
 def check_options(tool: str, declared: Mapping[str, object]) -> None:
-    """Refuse what a tool cannot be: raises ConfigError with everything that is wrong with it."""
-    if wrong := list(_option_errors(declared)):
-        raise ConfigError(f"tool {tool!r}: {'; '.join(wrong)}")
+    """Raise ConfigError with every error in the options of a tool."""
+    if errors := list(_option_errors(declared)):
+        raise ConfigError(f"tool {tool!r}: {'; '.join(errors)}")
 
 
 def resolve_arguments(
     tool: str, option: str, given: str | Iterable[str], spellings: Callable[[str], Sequence[str]]
 ) -> tuple[str, ...]:
-    """The arguments that `paths` or `urls` names, under every name by which a call may give them.
+    """Return the arguments that `paths` or `urls` names, under every name that a call can use for them.
 
     Args:
-        tool: its name, for errors.
+        tool: name of the tool, for errors.
         option: `paths` or `urls`.
         given: one dotted name, or several.
-        spellings: the names of a parameter; none if there is no such parameter.
+        spellings: returns the names of a parameter, or none if there is no such parameter.
 
     Raises:
-        ConfigError: a name is not text, or is no parameter's.
+        ConfigError: a name is not a string, or not the name of a parameter.
     """
     found: list[str] = []
     names: object = (given,) if isinstance(given, str) else given
     if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"tool {tool!r}: {option} must be names of parameters: {short_repr(given)}")
+        raise ConfigError(f"tool {tool!r}: {option} must contain names of parameters: {short_repr(given)}")
     for name in names:
         head, dot, rest = name.partition(".")
         known = spellings(head)
         if not known:
-            raise ConfigError(f"tool {tool!r}: {option} names no parameter: {short_repr(name)}")
+            raise ConfigError(f"tool {tool!r}: {option} contains {short_repr(name)}, which is not a parameter")
         found += [f"{spelling}{dot}{rest}" for spelling in known]
     return tuple(dict.fromkeys(found))
 
@@ -105,11 +105,11 @@ def _option_errors(declared: Mapping[str, object]) -> Iterator[str]:
     if timeout is not None and not _is_positive(timeout):
         yield f"{_TIMEOUT}: {short_repr(timeout)}"
     if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-        yield f"retries must be a whole number, 0 or more: {short_repr(retries)}"
+        yield f"retries must be an integer, 0 or more: {short_repr(retries)}"
     elif retries and declared["idempotent"] is False:
-        yield "retries are for idempotent tools: what may not be done twice must not be tried again"
+        yield "retries require idempotent=True: a call that must not happen twice cannot be retried"
     if rate is not None and not _is_rate(rate):
-        yield f"a rate is a pair (calls, seconds) of positive numbers: {short_repr(rate)}"
+        yield f"rate must be a pair (calls, seconds) of positive numbers: {short_repr(rate)}"
 
 
 def _is_rate(rate: object) -> bool:
@@ -126,9 +126,9 @@ def _is_positive(number: object) -> bool:
 
 
 def short_repr(value: object) -> str:
-    """A value as an error message quotes it; never raises."""
+    """Return a short representation of a value for an error message. Never raises."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - a plugin's `repr` may raise anything, and the value is only quoted
+    except Exception:  # noqa: BLE001 - a plugin's `repr` can raise anything, and the value is only quoted
         text = f"a {type(value).__name__}"
     return shorten(text, _SHOWN_CHARS)

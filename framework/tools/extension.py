@@ -1,4 +1,4 @@
-"""Functions of plugins that the runtime calls by name, besides tools: executors and hooks."""
+"""Executors and hooks: functions of plugins that agent files name."""
 
 from __future__ import annotations
 
@@ -26,38 +26,41 @@ class Extension:
         return self.function(*args, **kwargs)
 
     def named(self, name: str) -> Extension:
-        """The same under a full name."""
+        """Return the same extension under a full name."""
         return replace(self, name=name)
 
     def accepts(self, count: int) -> bool:
-        """Whether it can be called with so many arguments."""
+        """Return whether the function can be called with `count` positional arguments."""
         try:
             inspect.signature(self.function).bind(*[None] * count)
-        except (TypeError, ValueError):  # ValueError: it has no signature that could be read
+        except (TypeError, ValueError):  # ValueError: the function has no readable signature
             return False
         return True
 
 
 def executor(function: Callable[..., Any]) -> Extension:
-    """Register how an agent works: `async def name(run) -> str`, for `executor: PLUGIN.NAME`.
+    """Register an executor, `async def name(run) -> str`, for agents with `executor: PLUGIN.NAME`.
 
-    Everything it does goes through the run it gets: `await run.ask_model()`, `await run.call_tools(calls)`.
+    An executor works through its run only: `await run.ask_model()`, `await run.call_tools(calls)`.
 
     Raises:
-        ConfigError: it is not a coroutine function.
+        ConfigError: `function` is not a coroutine function.
     """
     if not inspect.iscoroutinefunction(function):
         name = _name_of(function, "executor")
-        raise ConfigError(f"an executor is a coroutine function: async def {name}(run) -> str")
+        raise ConfigError(f"an executor must be a coroutine function: async def {name}(run) -> str")
     return Extension("executor", _name_of(function, "executor"), function)
 
 
 def hook(function: Callable[..., Any]) -> Extension:
-    """Register a function for an agent's `hooks`; a coroutine function, or one that is called in a thread.
+    """Register a hook that agent files name under `hooks`. Functions that are not coroutines run in a thread.
 
-    before_run(context, message), after_run(context, output), before_tool(context, call) and
-    after_tool(context, call, result): raise Refused to stop the run or the call; after_… may return what is to be taken
-    instead. A hook that fails counts as a refusal. Raises ConfigError if it is no function with a name.
+    Signatures: before_run(context, message), after_run(context, output), before_tool(context, call) and
+    after_tool(context, call, result). Raise Refused to stop the run or the call. The hooks after_run and after_tool can
+    return a replacement. A hook that raises any other exception refuses as well.
+
+    Raises:
+        ConfigError: `function` is not a named function.
     """
     return Extension("hook", _name_of(function, "hook"), function)
 
@@ -65,5 +68,5 @@ def hook(function: Callable[..., Any]) -> Extension:
 def _name_of(function: object, kind: ExtensionKind) -> str:
     name = getattr(function, "__name__", None)
     if not callable(function) or not isinstance(name, str):
-        raise ConfigError(f"@{kind} goes above a function: {short_repr(function)}")
+        raise ConfigError(f"@{kind} must decorate a function: {short_repr(function)}")
     return name

@@ -1,4 +1,4 @@
-"""A tool: a function, its arguments as a strict model, and what the policy needs to know of it."""
+"""Tools: a function, the schema of its arguments, and the properties that policies use."""
 
 from __future__ import annotations
 
@@ -41,66 +41,66 @@ Progress = Callable[[float, str], Awaitable[None]]
 
 
 class AskHuman(Protocol):
-    """Asks a human: the run pauses, and the tool starts again once there is an answer."""
+    """Asks a person a question. The run pauses, and the tool starts again when there is an answer."""
 
     def __call__(self, question: str, choices: Sequence[str] = ()) -> Awaitable[str]:
-        """Return the answer; with choices, it is one of them. Raises ToolError if there will be none."""
+        """Return the answer, which is one of `choices` if there are any. Raise ToolError if no one can answer."""
         ...
 
 
 async def _no_human(question: str, choices: Sequence[str] = ()) -> str:  # noqa: ARG001 - the signature is AskHuman's
-    raise ToolError(f"there is nobody to ask: {question}")
+    raise ToolError(f"no one can answer the question: {question}")
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a tool may know of its run: a parameter of this type is filled in, and never shown to the model."""
+    """The context of a tool call. A parameter of this type is filled in by the runtime and hidden from the model."""
 
     run_id: str
     call_id: str
     agent: str
     base_path: Path
-    """File tools stay below it."""
+    """Base folder of file tools. They cannot access files outside it."""
     unprotected: tuple[str, ...] = ()
-    """Globs, relative to `base_path`: protected places that file tools may use all the same."""
+    """Globs, relative to `base_path`, of protected files that file tools may access."""
     write_below: tuple[str, ...] | None = None
-    """Folders, relative to `base_path`, that file tools may write in; None: everywhere but in protected places."""
+    """Folders, relative to `base_path`, that file tools may write to; None: all except protected ones."""
     denied_files: tuple[str, ...] = ()
-    """Patterns of files that tools neither read, list nor write: `skill_policy.files.deny`."""
+    """Patterns of files that tools cannot read, list or write, from `skill_policy.files.deny`."""
     reserved_files: tuple[Path, ...] = ()
-    """Absolute paths of the store's files, which tools do not touch."""
+    """Absolute paths of the store's files, which tools cannot access."""
     deps: Any = None
-    """The embedding program's own objects, as given to `Runtime.open(deps=…)`."""
+    """Objects of the embedding program, passed to `Runtime.open(deps=…)`."""
     http: HttpLimits = field(default_factory=HttpLimits)
-    """What `tools.http` in agentsd.yaml allows: `HttpClient(context.http)` keeps to it."""
+    """HTTP limits from `tools.http` in agentsd.yaml. `HttpClient(context.http)` enforces them."""
     locale: str = "en"
     user: str | None = None
     tenant: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     progress: Progress | None = None
-    """`await context.progress(0.5, "half way")`: on the wire as a running `tool_call`."""
+    """Reports progress: `await context.progress(0.5, "half way")` emits a `tool_call` event with status `running`."""
     session: Session = field(default_factory=Session)
-    """Values that last as long as the conversation: `context.session.get("cart", [])`."""
+    """Values stored for the duration of the conversation: `context.session.get("cart", [])`."""
     ask_human: AskHuman = _no_human
-    """`answer = await context.ask_human("Which account?")`: the run pauses, and the tool is begun anew once there is an
-    answer, so ask first and act afterwards."""
+    """Asks a person: `answer = await context.ask_human("Which account?")`. The run pauses, and the tool starts again
+    when there is an answer, so ask first and act afterwards."""
     span: StartSpan = noop_span
-    """`with context.span("fetch"):` shows a part of the work in the trace."""
+    """Adds a span to the trace: `with context.span("fetch"):`."""
 
     @property
     def files(self) -> BaseFolder:
-        """The base folder with what in it is off limits."""
+        """The base folder with its denied and reserved files."""
         return BaseFolder(self.base_path, self.denied_files, self.reserved_files)
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt of one call, for services that take such a key."""
+        """Key that is the same for every attempt of one call, for services that accept idempotency keys."""
         return f"{self.run_id}:{self.call_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function an agent may be offered. Calling it calls the function itself, as in a unit test."""
+    """A tool. Calling it calls its function directly, as in a unit test."""
 
     definition: ToolDefinition
     function: Callable[..., Any]
@@ -108,33 +108,34 @@ class Tool:
     context_parameter: str | None = None
     risk: Risk = "medium"
     confirm: bool = False
-    """A human must approve every call, whatever the files say."""
+    """Whether every call needs a person's approval, regardless of the agent files."""
     idempotent: bool = False
-    """Doing it twice is doing it once: may be repeated after a crash."""
+    """Whether repeating a call has no further effect, so that it can be repeated after a crash."""
     timeout: float | None = None
-    """Seconds; the smallest of tool, agent and run wins."""
+    """Time limit of a call in seconds. The smallest limit of tool, agent and run applies."""
     retries: int = 0
-    """How often it is tried again when it fails for no reason of its own making, or takes too long."""
+    """Maximum number of retries after a timeout or an exception other than ToolError."""
     rate: RateLimit | None = None
-    """How often it may be called, by all runs of the process together."""
+    """Rate limit for all runs of the process together."""
     source: SourceKind = "python"
+    """Where the tool comes from."""
     paths: tuple[str, ...] = ()
-    """The arguments that are paths: names, with dots for parts of objects. Each item of a list counts."""
+    """Names of arguments that are paths, with dots for parts of objects. Each item of a list is a path."""
     urls: tuple[str, ...] = ()
-    """The arguments that are URLs, likewise."""
+    """Names of arguments that are URLs, in the same form."""
     returns: ReturnType | None = None
-    """The declared type of its result, where that has a structure."""
+    """Declared type of the result, if it is structured."""
 
     @property
     def is_external(self) -> bool:
-        """Whether a server executes it, which may have folders of its own."""
+        """Whether a server executes the tool, with its own file system."""
         return self.source in ("mcp", "skill")
 
     def __post_init__(self) -> None:
-        """Refuse a declaration that no tool can have, however it was made; raises ConfigError."""
+        """Validate the declaration. Raise ConfigError if it is invalid."""
         definition: object = self.definition
         if not (isinstance(definition, ToolDefinition) and callable(self.function)):
-            raise ConfigError(f"a Tool has a ToolDefinition and a function: {short_repr(self.function)}")
+            raise ConfigError(f"a Tool needs a ToolDefinition and a function: {short_repr(self.function)}")
         declared = ("risk", "confirm", "idempotent", "timeout", "retries", "rate")
         check_options(self.definition.name, {key: getattr(self, key) for key in declared})
 
@@ -147,32 +148,32 @@ class Tool:
         return self.function(*args, **kwargs)
 
     def named(self, name: str, source: SourceKind) -> Tool:
-        """The same tool under a full name."""
+        """Return the same tool with a full name and a source."""
         return replace(self, definition=self.definition.model_copy(update={"name": name}), source=source)
 
     @property
     def contract(self) -> str:
-        """Digest of what a model is told of the tool."""
+        """Digest of the tool's definition."""
         return self.definition.contract
 
     def with_defaults(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as the function will get them: what a policy must judge."""
+        """Return the arguments with defaults filled in. Policies are evaluated for these."""
         return self.arguments.with_defaults(arguments)
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Check arguments strictly; raises ArgumentsError with one line a field."""
+        """Validate arguments strictly. Raise ArgumentsError with one line per invalid field."""
         return self.arguments.bind(arguments)
 
     @property
     def needs_thread(self) -> bool:
-        """Whether the function blocks: it is no coroutine."""
+        """Whether the function is not a coroutine function and must run in a thread."""
         return not inspect.iscoroutinefunction(self.function)
 
     async def invoke(self, bound: Mapping[str, Any], context: ToolContext, threads: Executor | None) -> Any:
-        """Call the function: a coroutine in the loop, anything else in a thread.
+        """Call the function: a coroutine function in the event loop, any other in a thread.
 
         Raises:
-            ReturnError: what it returned does not fit the annotation.
+            ReturnError: the returned value does not match the annotation.
         """
         kwargs = {**bound, self.context_parameter: context} if self.context_parameter else dict(bound)
         if not self.needs_thread:
@@ -217,31 +218,31 @@ def tool(
     urls: str | Iterable[str] = (),
     **unknown: object,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a tool of a function: its signature is the schema, its docstring the description.
+    """Create a tool from a function. The signature becomes the schema, the docstring the description.
 
     Args:
-        function: what the tool does; a coroutine function, or one that is called in a thread.
-        name: instead of the function's.
-        description: instead of the docstring.
-        risk: how much harm a call may do.
-        confirm: a human must approve every call.
-        idempotent: doing it twice is doing it once.
-        timeout: how many seconds a call may take; or a duration, such as `500ms`, `5s` or `2m`.
-        retries: how often to try again after a failure other than ToolError; only for idempotent tools.
-        rate: how often it may be called, such as `5/s`, `100/m` or `1000/h`.
-        paths: the parameters that are paths below the base folder; `files.source` is a part of an object.
-        urls: the parameters that are http(s) URLs.
-        unknown: anything else is refused.
+        function: the function. If it is not a coroutine function, it runs in a thread.
+        name: name of the tool. Default: the function's name.
+        description: description for the model. Default: the docstring.
+        risk: risk of a call.
+        confirm: whether every call needs a person's approval.
+        idempotent: whether repeating a call has no further effect.
+        timeout: time limit of a call, in seconds or as a duration such as `500ms`, `5s` or `2m`.
+        retries: number of retries after an exception other than ToolError; only for idempotent tools.
+        rate: rate limit such as `5/s`, `100/m` or `1000/h`.
+        paths: parameters that are paths below the base folder; `files.source` names a part of an object.
+        urls: parameters that are http(s) URLs.
+        unknown: rejected.
 
     Raises:
-        ConfigError: the signature cannot be turned into named JSON arguments, an option is unknown or has a value that
-            it cannot have, or the options contradict each other.
+        ConfigError: the signature cannot be converted to named JSON arguments, an option is unknown or invalid, or
+            options contradict each other.
     """
     reject_unknown_options(unknown)
 
     def decorate(target: Callable[..., Any]) -> Tool:
         if not callable(target):
-            raise ConfigError(f"@tool goes above a function, and its options have names: {short_repr(target)}")
+            raise ConfigError(f"@tool must decorate a function, with options as keywords: {short_repr(target)}")
         title = check_name(getattr(target, "__name__", None) if name is None else name)
         declared: dict[str, Any] = {
             "risk": risk,
@@ -270,9 +271,9 @@ def tool(
 def _signature(
     function: Callable[..., Any], title: str, description: object
 ) -> tuple[ToolDefinition, ModelArguments, str | None, ReturnType | None]:
-    """What a function says of itself; raises ConfigError."""
+    """Derive definition, arguments, context parameter and return type from a function. Raise ConfigError if invalid."""
     if not isinstance(description, str | None):
-        raise ConfigError(f"tool {title!r}: description must be text: {short_repr(description)}")
+        raise ConfigError(f"tool {title!r}: description must be a string: {short_repr(description)}")
     try:
         doc = parse_docstring(inspect.getdoc(function) or "")
         hints = typing.get_type_hints(function, include_extras=True)
@@ -281,8 +282,8 @@ def _signature(
         returns = ReturnType.from_annotation(hints.get("return"))
         arguments = ModelArguments(model)
         text = description or "\n\n".join(part for part in (doc.short_description, doc.long_description) if part)
-        told = "\n\n".join(filter(None, (text, returns.described if returns else "")))
-        definition = ToolDefinition(name=title, description=told, parameters=arguments.schema)
+        full_text = "\n\n".join(filter(None, (text, returns.described if returns else "")))
+        definition = ToolDefinition(name=title, description=full_text, parameters=arguments.schema)
     except ConfigError:
         raise
     except NameError as error:
@@ -290,9 +291,9 @@ def _signature(
     except PydanticUserError as error:
         raise ConfigError(f"tool {title!r}: {error.message}") from None
     except Exception as error:
-        raise ConfigError(f"tool {title!r}: its signature cannot be used: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"tool {title!r}: invalid signature: {type(error).__name__}: {error}") from error
     if not text:
-        raise ConfigError(f"tool {title!r} needs a docstring: it is all the model knows of it")
+        raise ConfigError(f"tool {title!r} needs a docstring: it is the description that the model receives")
     return definition, arguments, context_parameter, returns
 
 
@@ -303,9 +304,9 @@ def _arguments_model(
     context_parameter = None
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ConfigError(f"tool {title!r}: parameter {parameter.name!r} cannot be given by name")
+            raise ConfigError(f"tool {title!r}: parameter {parameter.name!r} cannot be passed by name")
         if parameter.name not in hints:
-            raise ConfigError(f"tool {title!r}: parameter {parameter.name!r} needs a type")
+            raise ConfigError(f"tool {title!r}: parameter {parameter.name!r} needs a type annotation")
         if hints[parameter.name] is ToolContext:
             context_parameter = parameter.name
             continue

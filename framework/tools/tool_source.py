@@ -1,4 +1,4 @@
-"""Where tools come from that are not Python functions: servers elsewhere, whose word is checked before it counts."""
+"""The interface of tool servers, and tools built from the descriptions that servers send."""
 
 from __future__ import annotations
 
@@ -20,42 +20,42 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}(?<!\.)\Z")
 _CONTEXT = "__context__"
 
 RemoteCall = Callable[[dict[str, Any], ToolContext], Awaitable[Any]]
-"""Calls one tool with checked arguments; raises ToolError for what the model can act on."""
+"""Calls a tool of a server with validated arguments. Raises ToolError for errors that the model can act on."""
 
 
 class ToolSource(Protocol):
-    """A server that has tools. It is started once, tells when its tools change, and is closed at the end."""
+    """A server with tools. It is started once, reports changes of its tools, and is closed at the end."""
 
     @property
     def name(self) -> str:
-        """What the names of its tools begin with: `mcp.docs`, `skill.files`."""
+        """Prefix of the names of its tools, such as `mcp.docs` or `skill.files`."""
         ...
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """The tools known now; the same objects while nothing about them changes."""
+        """The current tools. An unchanged tool remains the same object."""
         ...
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Why it, or some of its tools, cannot be used now."""
+        """Reasons why the server or some of its tools are unavailable."""
         ...
 
     async def start(self) -> None:
-        """Connect. Returns when the tools are known or the connection failed; trying goes on behind it."""
+        """Connect. Return once the tools are known or the first attempt failed; retries continue in the background."""
         ...
 
     async def close(self) -> None:
-        """Disconnect, and leave nothing behind."""
+        """Disconnect and release all resources."""
         ...
 
 
 OnChange = Callable[[], None]
-"""Called by a source, in the event loop, whenever its tools or faults are not what they were."""
+"""Called by a source, in the event loop, whenever its tools or faults change."""
 
 
 def source_of(tool: str) -> str:
-    """The source that a tool's name begins with, such as `mcp.docs` of `mcp.docs.search` or of `mcp.docs.*`."""
+    """Return the source in a tool's name, such as `mcp.docs` for `mcp.docs.search` or `mcp.docs.*`."""
     return ".".join(tool.split(".")[:2])
 
 
@@ -72,25 +72,25 @@ def external_tool(
     paths: Iterable[str] = (),
     urls: Iterable[str] = (),
 ) -> Tool:
-    """Make a tool of what a server says of it.
+    """Build a tool from a server's description of it.
 
     Args:
-        name: in full, such as `mcp.docs.search`.
-        description: of the server; what cannot be seen in it is taken out.
+        name: full name, such as `mcp.docs.search`.
+        description: description from the server. Invisible characters are removed.
         schema: JSON Schema of the arguments, from the server.
-        call: makes the call.
-        source: which kind of server.
-        risk: as the project, not the server, has it.
-        idempotent: a repetition does no harm.
-        timeout: in seconds.
-        paths: arguments that are paths, besides those that the schema says are.
-        urls: arguments that are URLs, likewise.
+        call: calls the tool on the server.
+        source: kind of server.
+        risk: risk of a call.
+        idempotent: whether repeating a call has no further effect.
+        timeout: time limit of a call, in seconds.
+        paths: arguments that are paths, in addition to those with `format: path` in the schema.
+        urls: arguments that are URLs, in addition to those with `format: uri` in the schema.
 
     Raises:
-        ConfigError: the name cannot be used, or the schema.
+        ConfigError: the name or the schema is invalid.
     """
     if not _NAME.match(name):
-        raise ConfigError(f"{name!r} cannot be a tool's name: letters, digits, '_', '-' and '.', at most 128")
+        raise ConfigError(f"invalid tool name {name!r}: use at most 128 letters, digits, '_', '-' and '.'")
     arguments = SchemaArguments(schema)
     definition = ToolDefinition(name=name, description=_readable(description), parameters=arguments.schema)
 
@@ -117,6 +117,6 @@ def _declared(kind: LocationKind, given: Iterable[str], schema: Mapping[str, Any
 
 
 def _readable(text: str) -> str:
-    """Text without control, format and private characters: what people cannot see, models should not read."""
-    seen = "".join(char for char in text if char in "\n\t" or unicodedata.category(char)[0] != "C")
-    return shorten(seen, MAX_DESCRIPTION_CHARS)
+    """Remove control, format and private-use characters: models should not read what people cannot see."""
+    visible = "".join(char for char in text if char in "\n\t" or unicodedata.category(char)[0] != "C")
+    return shorten(visible, MAX_DESCRIPTION_CHARS)

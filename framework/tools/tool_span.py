@@ -1,4 +1,4 @@
-"""The parts of a tool's work that it shows in the trace."""
+"""The spans that a tool can add to the trace."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any, Protocol
 
 
 class ToolSpan(Protocol):
-    """A part of a tool's work in the trace."""
+    """A span of a tool."""
 
     def set_attribute(self, name: str, value: Any, /) -> None:
-        """Add what is known of it: never what a user or a model said."""
+        """Set an attribute. Do not include text of users or models."""
         ...
 
     def fail(self, error_type: str, /) -> None:
-        """Mark it as failed: one of few words, never a message."""
+        """Mark the span as failed. `error_type` is one of a small set of values, never a message."""
         ...
 
 
 class StartSpan(Protocol):
-    """Opens such a part."""
+    """Starts a span."""
 
     def __call__(
         self, name: str, attributes: Mapping[str, Any] | None = None, *, client: bool = False
     ) -> AbstractContextManager[ToolSpan]:
-        """Open it under a constant name; `client`: another service is called."""
+        """Start a span with a constant name. Set `client` if it is a call to another service."""
         ...
 
 
@@ -38,10 +38,10 @@ class _NoopSpan:
 
 
 def noop_span(
-    name: str,  # noqa: ARG001 - the signature is OpenSpan's
-    attributes: Mapping[str, Any] | None = None,  # noqa: ARG001 - the signature is OpenSpan's
+    name: str,  # noqa: ARG001 - the signature is StartSpan's
+    attributes: Mapping[str, Any] | None = None,  # noqa: ARG001 - the signature is StartSpan's
     *,
-    client: bool = False,  # noqa: ARG001 - the signature is OpenSpan's
+    client: bool = False,  # noqa: ARG001 - the signature is StartSpan's
 ) -> AbstractContextManager[ToolSpan]:
-    """No-op span, used where nothing is recorded."""
+    """Return a no-op span, used when nothing is recorded."""
     return nullcontext(_NoopSpan())

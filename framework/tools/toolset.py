@@ -1,4 +1,4 @@
-"""Which tools an agent is offered: its rules matched against all tools, once per generation."""
+"""The tools of one agent: which are offered to the model, and which rules match each."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _NO_NAMES: frozenset[str] = frozenset()
 
 
 class RulesFile(Protocol):
-    """A file that knows its places."""
+    """A file that can locate its keys."""
 
     def place(self, path: tuple[str | int, ...]) -> str:
-        """`file:line` of a key, such as `("skill_policy", "deny", 0)`."""
+        """Return `file:line` of a key, such as `("skill_policy", "deny", 0)`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedRule:
-    """A rule and where it stands."""
+    """A rule and its place in the agent file."""
 
     kind: RuleKind
     rule: Rule
@@ -49,9 +49,9 @@ class ToolRules:
 
 
 class Toolset:
-    """The tools of one agent. `offered` is what the model sees; everything else is denied if it is asked for.
+    """The tools of one agent. The model is offered those in `offered`; calls of any other tool are denied.
 
-    It holds little: projects have thousands, and all of it is looked through by each garbage collection.
+    Projects have thousands of toolsets, so they store little: each garbage collection traverses all of it.
     """
 
     __slots__ = ("_definitions", "_policy", "_rules", "_source", "blocked", "offered", "scope", "tools")
@@ -65,21 +65,21 @@ class Toolset:
         source: RulesFile | None = None,
         blocked: Collection[str] = (),
     ) -> None:
-        """Match a policy with all tools there are.
+        """Match a policy against all tools.
 
         Args:
-            tools: by name.
-            policy: which of them.
-            risk_level: tools above it are not offered.
-            source: the file that the policy stands in.
-            blocked: tools that are not offered whatever the rules say.
+            tools: all tools, by name.
+            policy: the rules of the agent.
+            risk_level: highest risk of tools to offer.
+            source: file that contains the policy.
+            blocked: names of tools that are not offered, regardless of the rules.
         """
         always_denied = [rule.tool for rule in policy.deny if not rule.when]
         wanted = [*policy.allow, *(rule.tool for rule in policy.ask)]
         ceiling = RISKS.index(risk_level)
         self._policy, self._source = policy, source
         self._rules: dict[str, ToolRules] = {}
-        """Of the tools that were asked about."""
+        """Cache of `rules_for`."""
         self.tools, self.blocked = tools, frozenset(blocked) if blocked else _NO_NAMES
         self.offered: Mapping[str, Tool] = {
             name: tool
@@ -91,28 +91,28 @@ class Toolset:
         }
         self._definitions: tuple[ToolDefinition, ...] | None = None
         self.scope = ""
-        """What these tools are narrowed to, if they are."""
+        """The part of the agent's work that the toolset was narrowed to, for messages; empty otherwise."""
 
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
-        """What models are told of the tools on offer: the very same list each time, once it was asked for."""
+        """Definitions of the offered tools. Returns the same object each time."""
         if self._definitions is None:
             self._definitions = tuple(tool.definition for tool in self.offered.values())
         return self._definitions
 
     def narrowed(self, names: Collection[str], scope: str) -> Toolset:
-        """The same tools under the same rules, with no more than these offered, for a part of the agent's work."""
+        """Return the same tools and rules, offering no more than `names`, for a part of the agent's work."""
         narrowed = copy(self)
         narrowed.offered = {name: tool for name, tool in self.offered.items() if name in names}
         narrowed._definitions, narrowed.scope = None, scope
         return narrowed
 
     def by_wire_name(self, name: str) -> Tool | None:
-        """The tool, offered or not, that providers would know by this name."""
+        """Return the tool with this name on the provider's wire, offered or not, or None."""
         return next((tool for tool in self.tools.values() if tool.definition.wire_name == name), None)
 
     def rules_for(self, name: str) -> ToolRules:
-        """The rules that match this tool, offered or not."""
+        """Return the rules that match a tool, offered or not."""
         known = self._rules.get(name)
         if known is None:
             deny, ask, allow = (
@@ -122,12 +122,12 @@ class Toolset:
         return known
 
     def matches(self) -> list[tuple[PlacedRule, tuple[str, ...]]]:
-        """Each rule, with the tools there are that it matches, offered or not."""
+        """Return each rule with the names of the tools that it matches, offered or not."""
         placed = [rule for kind in _RULE_KINDS for rule in self._placed(kind)]
         return [(rule, tuple(name for name in self.tools if fnmatchcase(name, rule.rule.tool))) for rule in placed]
 
     def unconditional_deny(self, name: str) -> PlacedRule | None:
-        """The rule that denies a tool whatever its arguments."""
+        """Return the rule that denies a tool regardless of its arguments, or None."""
         return next((rule for rule in self.rules_for(name).deny if not rule.rule.when), None)
 
     def _placed(self, kind: RuleKind) -> list[PlacedRule]:
@@ -147,7 +147,7 @@ class Toolset:
 def filter_tools(
     tools: Iterable[Tool], allow: str | Iterable[str] | None = None, deny: str | Iterable[str] = ()
 ) -> list[Tool]:
-    """Pick tools by name or glob: `allow=None` (or empty) means all, a deny beats an allow."""
+    """Select tools by name or glob. `allow=None` or empty means all; `deny` takes precedence over `allow`."""
     allowed, denied = _listed(allow) or ("*",), _listed(deny)
     return [tool for tool in tools if _matches_any(tool.name, allowed) and not _matches_any(tool.name, denied)]
 
@@ -161,7 +161,7 @@ def _listed(patterns: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 def index_tools(tools: Iterable[Tool]) -> dict[str, Tool]:
-    """Tools by name; raises ConfigError where two names are equal on the provider's wire."""
+    """Return the tools by name. Raise ConfigError if two names are equal on the provider's wire."""
     by_name: dict[str, Tool] = {}
     by_wire: dict[str, str] = {}
     for tool in tools:
@@ -169,9 +169,9 @@ def index_tools(tools: Iterable[Tool]) -> dict[str, Tool]:
         if wire in by_wire:
             same = tool.name == by_wire[wire]
             raise ConfigError(
-                f"two tools are named {tool.name!r}"
+                f"duplicate tool name {tool.name!r}"
                 if same
-                else f"{tool.name!r} and {by_wire[wire]!r} are both {wire!r} on the wire"
+                else f"tools {tool.name!r} and {by_wire[wire]!r} share the provider name {wire!r}"
             )
         by_name[tool.name], by_wire[wire] = tool, tool.name
     return by_name

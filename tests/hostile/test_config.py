@@ -145,9 +145,9 @@ def plugin(body: str) -> dict[str, str | bytes]:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("raise RuntimeError('no')\n", "RuntimeError while it is loaded: no"),
-        ("import sys\nsys.exit(3)\n", "calls sys.exit() while it is loaded"),
-        ("while True: pass\n", "not done after"),
+        ("raise RuntimeError('no')\n", "RuntimeError while loading: no"),
+        ("import sys\nsys.exit(3)\n", "calls sys.exit() while loading"),
+        ("while True: pass\n", "not finished after"),
         ("raise KeyboardInterrupt\n", "KeyboardInterrupt"),
         ("def x(:\n", "invalid syntax"),
         ("import nowhere_to_be_found\n", "nowhere_to_be_found"),

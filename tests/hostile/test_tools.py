@@ -191,7 +191,7 @@ def test_asi04_a_tool_from_a_plugin_cannot_take_the_place_of_another_on_the_wire
         async with Runtime.open(tmp_path, watch=False) as runtime:
             return [problem.message for problem in runtime.catalog.current.errors]
 
-    assert "two tools are named 'bank.pay'" in asyncio.run(problems())
+    assert "duplicate tool name 'bank.pay'" in asyncio.run(problems())
 
 
 # --- denied tools, by every door

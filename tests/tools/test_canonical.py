@@ -209,7 +209,7 @@ def test_values_are_evaluated_before_and_after_the_tools_own_conversion(tmp_path
 
 
 def test_a_declaration_that_names_no_parameter_is_rejected() -> None:
-    with pytest.raises(ConfigError, match="paths names no parameter: 'pth'"):
+    with pytest.raises(ConfigError, match="paths contains 'pth', which is not a parameter"):
 
         @tool(paths="pth")
         def read(path: str) -> str:

@@ -60,7 +60,7 @@ def test_a_tool_that_was_away_is_compared_with_what_it_was(tmp_path: Path) -> No
 def test_only_what_was_seen_can_be_accepted(tmp_path: Path) -> None:
     contracts = Contracts(tmp_path / "contracts.json")
     changed(contracts, [made("mcp.x.search")])
-    with pytest.raises(ConfigError, match=r"no tool 'mcp.x.serch' .*did you mean mcp.x.search\?"):
+    with pytest.raises(ConfigError, match=r"no server tool matches 'mcp.x.serch'; did you mean mcp.x.search\?"):
         contracts.accept(["mcp.x.serch"])
 
 

@@ -201,11 +201,11 @@ def test_tools_are_found_by_their_name() -> None:
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"two tools are named 'a\.b'"):
+    with pytest.raises(ConfigError, match=r"duplicate tool name 'a\.b'"):
         index_tools([named("a.b"), named("a.b")])
 
 
 @pytest.mark.hostile(5)
 def test_two_names_that_are_one_on_the_wire_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'a\.b__c' and 'a__b\.c' are both 'a__b__c' on the wire"):
+    with pytest.raises(ConfigError, match=r"'a\.b__c' and 'a__b\.c' share the provider name 'a__b__c'"):
         index_tools([named("a__b.c"), named("a.b__c")])

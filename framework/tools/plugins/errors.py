@@ -1,4 +1,4 @@
-"""Why a plugin file could not be loaded, as Problems: its own line, and the line of the helper that is at fault."""
+"""Converts exceptions of plugin code to Problems with the line of the plugin and of the helper that failed."""
 
 from __future__ import annotations
 
@@ -15,72 +15,71 @@ from framework.types.problem import Problem
 from framework.types.redact import redact_problem
 from framework.types.text import did_you_mean, shorten
 
-_HELPER_HINT = "helpers are files and folders beside a plugin whose names begin with `_`: `from ._name import …`"
+_HELPER_HINT = "helpers are files and folders next to a plugin whose names begin with `_`: `from ._name import …`"
 _PACKAGE = re.compile(rf"{PLUGIN_PACKAGE}_\d+")
 _LOADED = re.compile(r"(.+\.py)@\d+")
-"""The file name of a frame of a plugin: its path, and the number of its load."""
+"""File name in frames of a plugin: its path, and the number of the load."""
 _LOCATION = re.compile(r" \([^()]*\)$")
 
 _Frame = tuple[str, int]
-"""A file of the load, and a line of it."""
+"""A file of the package, and a line in it."""
 
-
-_WHILE_LOADING = "while it is loaded"
+_WHILE_LOADING = "while loading"
 _MAX_MESSAGE_CHARS = 2000
 
 
 def plugin_problems(
     package: PluginPackage, error: BaseException, beside: Collection[str] = (), *, when: str = _WHILE_LOADING
 ) -> tuple[Problem, ...]:
-    """The plugin file's problem, and then, if it is there that something is wrong, its helper's.
+    """Return the problem of the plugin file, followed by that of the helper if the error is in a helper.
 
     Args:
-        package: the package of the file.
-        error: what stopped it.
-        beside: the paths of all the files there are.
-        when: what the file was doing.
+        package: package of the plugin file.
+        error: exception that the plugin raised, or DeadlineExceededError.
+        beside: paths of all files in the folder.
+        when: what the plugin was doing, for the message.
     """
     places = _places(package, error)
     try:
         message, hint = _message(package, error, beside, when)
-    except BaseException as another:  # noqa: BLE001 - an exception of a plugin runs the plugin's code when it is shown
-        message, hint = f"{type(error).__name__} {when}, whose text cannot be shown: {type(another).__name__}", None
+    except BaseException as another:  # noqa: BLE001 - formatting an exception of a plugin runs the plugin's code
+        message, hint = f"{type(error).__name__} {when}; its text cannot be shown: {type(another).__name__}", None
     message = _printable(message)
     if isinstance(error, PluginSourceError):
         cause = error.problem
     else:
         file, line = places[-1] if places else (package.path, None)
         cause = Problem(path=file, line=line, message=message, hint=hint, excerpt=_excerpt(package, file, line))
-    cause = redact_problem(cause)  # exceptions quote what they like, source lines hold what they hold
+    cause = redact_problem(cause)  # exceptions and source lines can contain secrets
     if cause.path == package.path:
         return (cause,)
     own = next((line for file, line in reversed(places) if file == package.path), None)
-    told = f"its helper fails: {cause.place}: {cause.message}"
-    using = Problem(path=package.path, line=own, message=told, excerpt=_excerpt(package, package.path, own))
-    return redact_problem(using), cause
+    message = f"helper failed: {cause.place}: {cause.message}"
+    importing = Problem(path=package.path, line=own, message=message, excerpt=_excerpt(package, package.path, own))
+    return redact_problem(importing), cause
 
 
 def _printable(text: str) -> str:
-    """The text of an exception, cut and encodable, as a Problem can contain it."""
+    """Shorten the text of an exception and escape characters that cannot be encoded."""
     text = shorten(text, _MAX_MESSAGE_CHARS)
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def place_of_error(error: BaseException, function: Callable[..., Any]) -> str:
-    """`file:line` of the last frame of a plugin, or of the function's own file, in a traceback; empty if none is."""
+    """Return `file:line` of the last traceback frame in a plugin or in the function's own file, or an empty string."""
     own = getattr(getattr(function, "__code__", None), "co_filename", "")
-    found = ""
+    place = ""
     for frame, line in walk_tb(error.__traceback__):
         filename = frame.f_code.co_filename
         if loaded := _LOADED.fullmatch(filename):
-            found = f"{loaded[1]}:{line}"
+            place = f"{loaded[1]}:{line}"
         elif filename == own:
-            found = f"{filename}:{line}"
-    return found
+            place = f"{filename}:{line}"
+    return place
 
 
 def _places(package: PluginPackage, error: BaseException) -> list[_Frame]:
-    """Where it was in the files of the load, the innermost last."""
+    """Return the frames of the error in files of the package, the innermost last."""
     if isinstance(error, DeadlineExceededError):
         stack = error.stack
     else:
@@ -97,28 +96,28 @@ def _message(
     package: PluginPackage, error: BaseException, beside: Collection[str], when: str
 ) -> tuple[str, str | None]:
     if isinstance(error, DeadlineExceededError):
-        hint = "what takes time belongs into setup(context), or into the tool" if when == _WHILE_LOADING else None
+        hint = "move slow code to setup(context) or into the tool" if when == _WHILE_LOADING else None
         return f"{error} {when}", hint
     if isinstance(error, SystemExit):
         return f"calls sys.exit() {when}", None
     if isinstance(error, ConfigError):
         return error.message, None
-    if isinstance(error, ImportError) and (told := _import_message(package, error, beside)):
-        return told
+    if isinstance(error, ImportError) and (import_message := _import_message(package, error, beside)):
+        return import_message
     return f"{type(error).__name__} {when}: {error}", None
 
 
 def _import_message(
     package: PluginPackage, error: ImportError, beside: Collection[str]
 ) -> tuple[str, str | None] | None:
-    """What to say of an import that has to do with the files in the folder."""
+    """Return message and hint for a failed import of a plugin or helper, or None for any other import."""
     name, helpers = error.name or "", sorted(filter(is_helper, beside))
     if _PACKAGE.match(name):
         path = package.place_of(name)
         if path in beside and is_plugin(path):
-            return f"{path} is a plugin, and plugins do not import one another", _HELPER_HINT
+            return f"{path} is a plugin: plugins cannot import each other", _HELPER_HINT
         if isinstance(error, ModuleNotFoundError):
-            return f"there is no helper {path}{did_you_mean(path, helpers)}", _HELPER_HINT
+            return f"no helper {path}{did_you_mean(path, helpers)}", _HELPER_HINT
         return _PACKAGE.sub("plugins", _LOCATION.sub("", str(error))), _HELPER_HINT
     top = name.partition(".")[0]
     if any(top in re.split(r"[/.]", helper) for helper in helpers) or "relative import" in str(error):

@@ -1,6 +1,6 @@
-"""Which files a plugin file is made of: itself, and the helpers that it and they import with `from ._name import …`.
+"""Finds the files that a plugin consists of: the file itself and the helpers imported with `from ._name import …`.
 
-A helper is a file, or a file in a folder, whose name begins with `_`; every other file in `plugins/` is a plugin.
+A helper is a file whose name, or the name of a folder above it, begins with `_`. Every other file is a plugin.
 """
 
 from __future__ import annotations
@@ -13,44 +13,44 @@ INIT_FILE = "__init__.py"
 
 
 def is_plugin(path: str) -> bool:
-    """Is the file loaded by itself, for its tools?"""
+    """Return whether the file is a plugin."""
     return path.endswith(".py") and not any(part.startswith("_") for part in PurePosixPath(path).parts)
 
 
 def is_helper(path: str) -> bool:
-    """Is the file there to be imported by plugin files?"""
+    """Return whether the file is a helper, to be imported by plugins."""
     *folders, name = PurePosixPath(path).parts
     return any(folder.startswith("_") for folder in folders) or (name.startswith("_") and name != INIT_FILE)
 
 
 def plugin_files(path: str, files: Mapping[str, bytes]) -> dict[str, bytes | None]:
-    """Every file that decides what loading a plugin file does, by path; none for one that is imported but not there.
+    """Return the contents of the plugin file and its helpers by path; None for a helper that does not exist.
 
-    What is imported inside a function counts as well. A file that cannot be parsed imports nothing.
+    Imports inside functions are included. A file that cannot be parsed imports nothing.
     """
-    found: dict[str, bytes | None] = {path: files[path]}
-    left = [path]
-    while left:
-        here = left.pop()
-        for other in _imported(here, found[here] or b""):
-            if is_helper(other) and other not in found:
-                found[other] = files.get(other)
-                left.append(other)
-    return found
+    contents: dict[str, bytes | None] = {path: files[path]}
+    queue = [path]
+    while queue:
+        current = queue.pop()
+        for helper in _imported(current, contents[current] or b""):
+            if is_helper(helper) and helper not in contents:
+                contents[helper] = files.get(helper)
+                queue.append(helper)
+    return contents
 
 
 def _imported(path: str, source: bytes) -> Iterator[str]:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return  # loading it tells why
+        return  # loading the file reports the error
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level:
             yield from _candidates(PurePosixPath(path).parent, node)
 
 
 def _candidates(folder: PurePosixPath, node: ast.ImportFrom) -> Iterator[str]:
-    """The files that a relative import may run: `from ._a.b import c` may mean `_a/b.py` or `_a/b/c.py`."""
+    """Yield the files that a relative import may execute: `from ._a.b import c` may be `_a/b.py` or `_a/b/c.py`."""
     for _ in range(node.level - 1):
         folder = folder.parent
     target = folder.joinpath(*node.module.split(".")) if node.module else folder

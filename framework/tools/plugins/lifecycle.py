@@ -1,4 +1,4 @@
-"""What plugins set up before they are used, and tear down afterwards."""
+"""Calls `setup` before a plugin is first used and `teardown` after its last use."""
 
 from __future__ import annotations
 
@@ -21,83 +21,83 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _TIMEOUT_SECONDS = 10.0
-"""How long a `setup` or a `teardown` may take."""
+"""Time limit for a `setup` or a `teardown`, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class PluginContext:
-    """What `setup(context)` and `teardown(context)` of a plugin get."""
+    """The argument of a plugin's `setup(context)` and `teardown(context)`."""
 
     plugin: str
-    """The plugin's name: its file's, with which the names of its tools begin."""
+    """Name of the plugin: that of its file, which is also the prefix of its tools."""
     deps: Any = None
-    """The embedding program's own objects, as given to `Runtime.open(deps=…)`."""
+    """Objects of the embedding program, passed to `Runtime.open(deps=…)`."""
 
 
 @dataclass(slots=True, eq=False)
 class _PluginState:
-    uses: int = 0
-    is_up: bool = False
-    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    leases: int = 0
+    is_set_up: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(slots=True)
 class PluginLease:
-    """Some plugins in use, all set up but those that `failed`. It must be ended."""
+    """A lease of plugins, which are set up except for those in `failed`. It must be released."""
 
     failed: dict[Plugin, tuple[Problem, ...]] = field(default_factory=dict)
-    lives: list[_PluginState] = field(default_factory=list)
+    states: list[_PluginState] = field(default_factory=list)
     on_release: Callable[[], None] = lambda: None
 
     def release(self) -> None:
-        """Give the use up, once; what nobody uses any more is torn down in the background."""
-        lives, self.lives = self.lives, []
-        for life in lives:
-            life.uses -= 1
-        if any(life.uses == 0 for life in lives):
+        """Release the lease. Idempotent. Plugins without leases are torn down in the background."""
+        states, self.states = self.states, []
+        for state in states:
+            state.leases -= 1
+        if any(state.leases == 0 for state in states):
             self.on_release()
 
 
 class PluginLifecycle:
-    """Sets each plugin up before its first use and tears it down after its last, whoever is cancelled meanwhile."""
+    """Sets up each plugin before its first lease and tears it down after its last, even if a caller is cancelled."""
 
     def __init__(self, deps: Any = None, *, seconds: float = _TIMEOUT_SECONDS) -> None:
         self._deps, self._seconds = deps, seconds
-        self._lives: dict[Plugin, _PluginState] = {}
-        """In the order in which they were set up."""
+        self._states: dict[Plugin, _PluginState] = {}
+        """Plugins in the order in which they were set up."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
     async def acquire(self, plugins: Iterable[Plugin]) -> PluginLease:
-        """Count a use of these plugins, having set up those that are not. Raises RequestError after `close`."""
-        wanted = [plugin for plugin in dict.fromkeys(plugins) if plugin.setup or plugin.teardown]
-        use = PluginLease(on_release=self._tear_down_in_background)
-        for plugin in wanted:  # all before the first await: nobody tears down what this use relies on
-            life = self._lives.setdefault(plugin, _PluginState())
-            life.uses += 1
-            use.lives.append(life)
+        """Lease plugins; set up those that are not set up yet. Raise RequestError after `close`."""
+        stateful = [plugin for plugin in dict.fromkeys(plugins) if plugin.setup or plugin.teardown]
+        lease = PluginLease(on_release=self._tear_down_in_background)
+        for plugin in stateful:  # count all before the first await, so that none of them is torn down during it
+            state = self._states.setdefault(plugin, _PluginState())
+            state.leases += 1
+            lease.states.append(state)
         try:
-            for plugin, life in zip(wanted, use.lives, strict=True):
+            for plugin, state in zip(stateful, lease.states, strict=True):
                 if self._is_closed:
                     raise RequestError("the runtime is closed")
-                if not life.is_up and (problems := await asyncio.shield(self._spawn(self._set_up(plugin, life)))):
-                    use.failed[plugin] = problems
+                if not state.is_set_up and (problems := await asyncio.shield(self._spawn(self._set_up(plugin, state)))):
+                    lease.failed[plugin] = problems
         except BaseException:
-            use.release()
+            lease.release()
             raise
-        return use
+        return lease
 
     async def close(self) -> None:
-        """Tear everything down, whoever uses it, the last that was set up first."""
+        """Tear down all plugins, even if they are leased, in reverse order of their setup."""
         self._is_closed = True
         while self._tasks:
             await asyncio.wait(self._tasks)
-        for life in self._lives.values():
-            life.uses = 0
+        for state in self._states.values():
+            state.leases = 0
         await self._tear_down_unused()
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Work that goes on when whoever waits for it is cancelled: half a `setup` could not be torn down."""
+        """Start a task that continues if its caller is cancelled: a partial `setup` could not be torn down."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -106,29 +106,29 @@ class PluginLifecycle:
     def _tear_down_in_background(self) -> None:
         self._spawn(self._tear_down_unused())
 
-    async def _set_up(self, plugin: Plugin, life: _PluginState) -> tuple[Problem, ...]:
-        async with life.changing:
-            error = None if life.is_up else await self._call(plugin, plugin.setup)
-            life.is_up = error is None
+    async def _set_up(self, plugin: Plugin, state: _PluginState) -> tuple[Problem, ...]:
+        async with state.lock:
+            error = None if state.is_set_up else await self._call(plugin, plugin.setup)
+            state.is_set_up = error is None
         return plugin_problems(plugin.package, error, when="in setup()") if error is not None else ()
 
     async def _tear_down_unused(self) -> None:
-        for plugin, life in reversed(list(self._lives.items())):
-            if life.uses <= 0:  # below: a use that ended after `close`
-                await self._tear_down(plugin, life)
+        for plugin, state in reversed(list(self._states.items())):
+            if state.leases <= 0:  # negative if a lease is released after `close`
+                await self._tear_down(plugin, state)
 
-    async def _tear_down(self, plugin: Plugin, life: _PluginState) -> None:
-        async with life.changing:
-            if life.is_up and life.uses <= 0:
-                life.is_up = False
+    async def _tear_down(self, plugin: Plugin, state: _PluginState) -> None:
+        async with state.lock:
+            if state.is_set_up and state.leases <= 0:
+                state.is_set_up = False
                 if (error := await self._call(plugin, plugin.teardown)) is not None:
                     problems = plugin_problems(plugin.package, error, when="in teardown()")
                     log.error("%s", "; ".join(map(str, problems)))
-        if life.uses <= 0 and self._lives.get(plugin) is life:
-            del self._lives[plugin]
+        if state.leases <= 0 and self._states.get(plugin) is state:
+            del self._states[plugin]
 
     async def _call(self, plugin: Plugin, function: Callable[..., Any] | None) -> BaseException | None:
-        """Call one of a plugin's functions; returns what it raised."""
+        """Call a function of a plugin. Return the exception that it raised, or None."""
         if function is None:
             return None
         call = partial(function, PluginContext(plugin.name, self._deps))
@@ -143,7 +143,7 @@ async def _in_the_loop(call: Callable[[], Awaitable[object]], seconds: float) ->
     if (await asyncio.wait([task], timeout=seconds))[0]:
         return task.result()
     inner = getattr(work, "cr_await", None)
-    error = DeadlineExceededError(seconds, getattr(inner, "cr_frame", None))  # while it is still there
+    error = DeadlineExceededError(seconds, getattr(inner, "cr_frame", None))  # before `cancel` clears the frame
     task.cancel()
     return error
 
@@ -151,7 +151,7 @@ async def _in_the_loop(call: Callable[[], Awaitable[object]], seconds: float) ->
 async def _error_of(call: Callable[[], Awaitable[object]]) -> BaseException | None:
     try:
         await call()
-    except BaseException as error:  # noqa: BLE001 - sys.exit() too ends the call, not the process
+    except BaseException as error:  # noqa: BLE001 - includes sys.exit(), which must not end the process
         return error
     return None
 

@@ -1,4 +1,4 @@
-"""Plugin files: each is executed as a fresh module, from the bytes of the snapshot, never from a cache on disk."""
+"""Loads plugin files, each as a fresh module, from bytes already in memory."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from framework.types.errors import ConfigError
 from framework.types.problem import Problem
 
 LOAD_SECONDS = 1.0
-"""How long a plugin's own code may run while it is loaded."""
+"""Time limit for a plugin's own code while loading."""
 IMPORT_SECONDS = 30.0
-"""The same, with the installed packages it imports: some take seconds when they are imported for the first time."""
+"""Time limit that includes imports of installed packages, some of which take seconds the first time."""
 _IMPORTING = "<frozen importlib"
 
 
 class PluginError(ConfigError):
-    """A plugin file that cannot be used: `problem` is the file's, `problems` has those of its helpers too."""
+    """An invalid plugin file. `problem` is that of the file; `problems` also contains those of its helpers."""
 
     def __init__(self, problem: Problem, *others: Problem) -> None:
         super().__init__(problem.message, [problem, *others])
@@ -38,12 +38,12 @@ class PluginError(ConfigError):
 
 
 class PluginHangsError(PluginError):
-    """A plugin file whose own code does not end."""
+    """A plugin file whose own code does not finish in time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Plugin:
-    """A loaded plugin file. While somebody holds it, or a function of it, its modules are in `sys.modules`."""
+    """A loaded plugin file. Its modules stay in `sys.modules` while it or one of its functions is referenced."""
 
     path: str
     package: PluginPackage = field(repr=False)
@@ -51,27 +51,27 @@ class Plugin:
     tools: tuple[Tool, ...]
     extensions: tuple[Extension, ...]
     files: Mapping[str, bytes | None] = field(repr=False)
-    """What it was made from: the file, and every helper it imports; none for a helper that was not there."""
+    """Contents of the file and its helpers, by path; None for a helper that did not exist."""
     setup: Callable[..., Any] | None = None
-    """`setup(context)`, to be called before the first use."""
+    """`setup(context)`, called before the first use."""
     teardown: Callable[..., Any] | None = None
-    """`teardown(context)`, to be called after the last use."""
+    """`teardown(context)`, called after the last use."""
 
     @property
     def name(self) -> str:
-        """The file's name, with which the names of its tools begin."""
+        """Name of the file without its suffix, the prefix of its tools."""
         return PurePosixPath(self.path).stem
 
 
 def plugins_of(functions: Iterable[Callable[..., Any]]) -> list[Plugin]:
-    """The plugins that these functions come from, each once."""
+    """Return the plugins that define these functions, without duplicates."""
     modules = (sys.modules.get(str(getattr(function, "__module__", ""))) for function in functions)
-    found = (getattr(module, "__plugin__", None) for module in modules)
-    return list(dict.fromkeys(plugin for plugin in found if isinstance(plugin, Plugin)))
+    plugins = (getattr(module, "__plugin__", None) for module in modules)
+    return list(dict.fromkeys(plugin for plugin in plugins if isinstance(plugin, Plugin)))
 
 
 class PluginLoader:
-    """Loads plugin files; the number after a file's name in a traceback tells one load from the next."""
+    """Loads plugin files. In tracebacks, a number after the file name distinguishes loads of the same file."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class PluginLoader:
         import_seconds: float = IMPORT_SECONDS,
         on_tick: Callable[[], None] = lambda: None,
     ) -> None:
-        """Load with these limits; `on_tick` is called again and again while a file is loaded."""
+        """Set the time limits, in seconds. `on_tick` is called repeatedly while a file is loaded."""
         self._load_seconds, self._import_seconds, self._on_tick = load_seconds, import_seconds, on_tick
         self._numbers = count(1)
         if PluginFinder not in sys.meta_path:
@@ -89,12 +89,12 @@ class PluginLoader:
         """Execute a plugin file (`plugins/NAME.py`); its tools are named `NAME.FUNCTION`.
 
         Args:
-            path: of the file, relative to the project.
-            source: what it says.
-            files: by path: what lies beside it, of which it may import the helpers.
+            path: path of the file, relative to the project.
+            source: contents of the file.
+            files: contents of the files in the folder by path, for the helpers that the file imports.
 
         Raises:
-            PluginError: with the line of the file at fault. It is raised too if the file's own code does not end.
+            PluginError: the file is invalid or raised an exception; PluginHangsError if it does not finish.
         """
         beside = {**(files or {}), path: source}
         made_from = plugin_files(path, beside)
@@ -111,7 +111,7 @@ class PluginLoader:
             raise PluginHangsError(*plugin_problems(package, error, beside)) from None
         if isinstance(failure, PluginError):
             raise failure
-        if failure is not None:  # its truth value is the plugin's code
+        if failure is not None:  # testing its truth value would run the plugin's code
             raise PluginError(*plugin_problems(package, failure, beside)) from None
         return loading.result()
 
@@ -121,7 +121,7 @@ class PluginLoader:
 
 
 def _plugin(package: PluginPackage, made_from: Mapping[str, bytes | None]) -> Plugin:
-    """Execute the file and look through what it defines, which may execute its code again."""
+    """Execute the file and collect its definitions, which may execute code of the plugin again."""
     module = package.execute()
     setup, teardown = (_lifetime_function(package.path, module, name) for name in ("setup", "teardown"))
     tools, extensions = tuple(_tools(package.path, module)), tuple(_extensions(package.path, module))
@@ -150,7 +150,7 @@ def _extensions(path: str, module: ModuleType) -> Iterator[Extension]:
 
 
 def _module_of(registered: Tool | Extension) -> object:
-    """The module whose code it is: what is only imported is not adopted."""
+    """Return the name of the module that defines a tool or extension. Imported ones are not registered."""
     return getattr(registered.function, "__module__", None)
 
 
@@ -162,14 +162,14 @@ def _lifetime_function(path: str, module: ModuleType, name: str) -> Callable[...
     try:
         inspect.signature(function).bind(None)
     except TypeError:
-        message = f"{name}() is called with one argument, a PluginContext; it must take that"
+        message = f"{name}() must accept one argument, a PluginContext"
         line = function.__code__.co_firstlineno if function.__module__ == module.__name__ else None
         raise PluginError(Problem(path=path, line=line, message=message)) from None
     return function
 
 
 def _is_importing(package: PluginPackage, frame: FrameType | None) -> bool:
-    """Whether an installed package is being imported, rather than the plugin's own code being run."""
+    """Return whether the frame belongs to the import of an installed package, not to the plugin's own code."""
     while frame is not None and not package.file_of(frame.f_code.co_filename):
         if frame.f_code.co_filename.startswith(_IMPORTING):
             return True

@@ -1,8 +1,9 @@
-"""Modules made from bytes that are at hand: never from a file, a compiled file or a search path.
+"""In-memory packages: the modules of one load of a plugin file and its helpers.
 
-Every load of a plugin file has a package of its own that mirrors the folder: `plugins/shop/orders.py` is the module
-`_agentsd_plugins_7.shop.orders`, and `from ._prices import tax` in it imports `_agentsd_plugins_7.shop._prices`, made
-from what `plugins/shop/_prices.py` was for that load. It leaves `sys.modules` once nobody holds a function of it.
+Modules are created from bytes, never from files, compiled files or a search path. Every load of a plugin file has a
+separate package that mirrors the folder: `plugins/shop/orders.py` is the module `_agentsd_plugins_7.shop.orders`, and
+`from ._prices import tax` in it imports `_agentsd_plugins_7.shop._prices`, created from the contents that
+`plugins/shop/_prices.py` had for that load. The modules leave `sys.modules` when nothing references them any longer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PLUGIN_PACKAGE = "_agentsd_plugins"
 
 
 class PluginSourceError(Exception):
-    """A file that is not Python; `problem` says where and why."""
+    """A file is not valid Python. `problem` has the place and the reason."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -34,7 +35,7 @@ class PluginSourceError(Exception):
 
 
 class _ModuleProxy(ModuleType):
-    """Stands in `sys.modules` for a module that it does not keep alive, and leaves together with it."""
+    """A proxy in `sys.modules` with a weak reference to its module. It is removed together with the module."""
 
     def __init__(self, module: ModuleType) -> None:
         super().__init__(module.__name__)
@@ -47,7 +48,7 @@ class _ModuleProxy(ModuleType):
         return super().__getattribute__(name) if module is None or name == "__class__" else getattr(module, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Python sets an imported module as an attribute of its package."""
+        """Set the attribute on the module: Python sets imported modules as attributes of their package."""
         module = super().__getattribute__("__dict__")["_module"]()
         if module is not None:
             setattr(module, name, value)
@@ -59,7 +60,7 @@ def _forget(name: str, file: str) -> None:
 
 
 class _PackagePath(list[str]):
-    """The `__path__` of a package. It is empty: no other finder finds anything in it."""
+    """The `__path__` of a package. It is empty, so that no other finder finds modules in it."""
 
     def __init__(self, package: PluginPackage) -> None:
         super().__init__()
@@ -67,23 +68,26 @@ class _PackagePath(list[str]):
 
 
 class PluginFinder:
-    """Stands in `sys.meta_path`; knows only what is imported from a package of a load, and asks that load."""
+    """A finder in `sys.meta_path` that delegates imports from a plugin package to that package."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, _: object = None) -> ModuleSpec | None:
-        """How to make a module; none if it belongs to no load."""
+        """Return the spec of a module, or None if it does not belong to a plugin package."""
         return path.package.spec(name) if isinstance(path, _PackagePath) else None
 
 
 class PluginPackage(Loader):
-    """One load of a plugin file with its helpers. Its modules hold it and it holds them: they live and go together."""
+    """The modules of one load of a plugin file and its helpers, and their importlib loader.
+
+    The package and its modules reference each other, so they are garbage-collected together.
+    """
 
     def __init__(self, path: str, files: Mapping[str, bytes], numbers: Iterator[int]) -> None:
         self.path, self.files = path, files
         self.modules: dict[str, ModuleType] = {}
         self.number, self.name = _reserve(numbers)
         self._paths: dict[str, str | None] = {self.name: None}
-        """The file of each module by its full name; none for a mere folder."""
+        """File of each module by its full name; None for a folder without `__init__.py`."""
         for file in files:
             self._add(file)
         root = self.spec(self.name)
@@ -91,13 +95,13 @@ class PluginPackage(Loader):
         self.exec_module(module_from_spec(root))
 
     def execute(self) -> ModuleType:
-        """Run the plugin file; raises SourceError, and whatever it raises itself."""
+        """Execute the plugin file and return its module. Raise PluginSourceError, or any exception of the file."""
         name = next(name for name, file in self._paths.items() if file == self.path)
         import_module(name)
         return self.modules[name]
 
     def spec(self, name: str) -> ModuleSpec | None:
-        """How to make a module of this load; none if it has no such module."""
+        """Return the spec of a module of this package, or None if it has no such module."""
         if name not in self._paths:
             return None
         file = self._paths[name]
@@ -109,25 +113,25 @@ class PluginPackage(Loader):
         return spec
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run a module; an alias takes its place in `sys.modules`."""
+        """Execute a module and put a proxy of it into `sys.modules`."""
         self.modules[module.__name__] = module
-        # Dataclasses, pydantic and typing look names up in the module of a class, some only when it is first used.
+        # Dataclasses, pydantic and typing look up names in the module of a class, some only when it is first used.
         sys.modules[module.__name__] = _ModuleProxy(module)
         if file := self._paths[module.__name__]:
             exec(_compile(file, f"{file}@{self.number}", self.files[file]), module.__dict__)
 
     def get_source(self, name: str) -> str | None:
-        """What a module was made from: tracebacks must not show what its file says by then."""
+        """Return the source of a module, so that tracebacks show it even if the file has changed since."""
         file = self._paths.get(name)
         return self.files[file].decode("utf-8-sig") if file else None
 
     def file_of(self, filename: str) -> str | None:
-        """The file that a frame of a traceback runs, if it is one of this load."""
+        """Return the path for the file name of a frame, or None if it is not of this package."""
         file, _, number = filename.rpartition("@")
         return file if number == str(self.number) and file in self.files else None
 
     def place_of(self, module: str) -> str:
-        """The file that a module of this load would be made from."""
+        """Return the path of the file that a module of this package is created from."""
         return "/".join([self._top, *module.split(".")[1:]]) + ".py"
 
     @property
@@ -147,13 +151,13 @@ class PluginPackage(Loader):
 
 
 def _reserve(numbers: Iterator[int]) -> tuple[int, str]:
-    """A package's name that nobody has: other runtimes in this process load plugins as well."""
+    """Reserve an unused package name. Other runtimes in this process load plugins as well."""
     for number in numbers:
         name = f"{PLUGIN_PACKAGE}_{number}"
         place = ModuleType(name)
         if sys.modules.setdefault(name, place) is place:
             return number, name
-    raise AssertionError("numbers end")
+    raise AssertionError("`numbers` is infinite")
 
 
 def _compile(path: str, filename: str, source: bytes) -> CodeType:
@@ -168,5 +172,5 @@ def _compile(path: str, filename: str, source: bytes) -> CodeType:
         problem = Problem(path=path, line=error.lineno, column=error.offset or None, message=error.msg, excerpt=excerpt)
         raise PluginSourceError(problem) from None
     except (ValueError, RecursionError, MemoryError) as error:
-        message = f"cannot be compiled: {str(error) or type(error).__name__}"
+        message = f"cannot compile: {str(error) or type(error).__name__}"
         raise PluginSourceError(Problem(path=path, message=message)) from None

@@ -1,8 +1,8 @@
-"""A process of its own that loads one plugin file; started by `trial`, imported by nothing.
+"""The child process that loads one plugin file. Started by `trial`, never imported.
 
-Reads `{"path": …, "files": {PATH: base64}}`. Reports on the descriptor that is its argument: `ready`, then the stacks
-that faulthandler dumps while no Python code of the main thread can run, `tick` when it can again, and at the end `done`
-with the problems of code that does not end.
+Reads `{"path": …, "files": {PATH: base64}}` from standard input. Reports on the file descriptor in its argument:
+`ready`, then the stacks that faulthandler dumps while the main thread cannot run Python code, `tick` when it can again,
+and finally `done` with the problems of code that does not finish.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from framework.tools.plugins.loader import LOAD_SECONDS, PluginError, PluginHang
 from framework.types.problem import Problem
 
 _CPU_SECONDS = 60
-"""Ends this process although nothing may be left that would."""
+"""CPU limit that ends this process even if its parent has ended."""
 
 
 class _StackDumper:
-    """Has the stacks dumped when the main thread cannot run for a while: faulthandler needs no interpreter lock."""
+    """Dumps the stacks while the main thread is blocked. faulthandler does not need the global interpreter lock."""
 
     def __init__(self, report: int) -> None:
         self._report, self._last = report, time.monotonic()
 
     def tick(self) -> None:
-        """Show that Python code can run."""
+        """Record that Python code can run, and restart the timer for the next dump."""
         now = time.monotonic()
         if now - self._last >= LOAD_SECONDS:
             os.write(self._report, b"tick\n")
@@ -38,7 +38,7 @@ class _StackDumper:
 
 
 def _main(report: int) -> None:
-    """Load the plugin of the request on the standard input."""
+    """Load the plugin of the request on standard input."""
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
     request = json.load(sys.stdin)
     files = {path: base64.b64decode(source) for path, source in request["files"].items()}
@@ -51,10 +51,10 @@ def _main(report: int) -> None:
     except PluginHangsError as error:
         problems.extend(error.problems)
     except PluginError:
-        pass  # loading it in the serving process says so
+        pass  # the load in the parent process reports it
     faulthandler.cancel_dump_traceback_later()
     os.write(report, b"done" + json.dumps([problem.model_dump() for problem in problems]).encode() + b"\n")
-    os._exit(0)  # a thread that the plugin started keeps nothing waiting
+    os._exit(0)  # do not wait for threads that the plugin started
 
 
 if __name__ == "__main__":

@@ -252,7 +252,7 @@ def test_a_slow_server_is_logged_while_waiting_for_it(tmp_path: Path, caplog: py
 
     with caplog.at_level(logging.INFO, "framework.tools.connection_pool"):
         live(write(tmp_path, files), body)
-    (logged,) = [record for record in caplog.records if "waiting for mcp.slow to answer" in record.message]
+    (logged,) = [record for record in caplog.records if "waiting for mcp.slow to respond" in record.message]
     assert logged.levelname == "INFO"
 
 

@@ -636,7 +636,7 @@ def test_of_two_plugins_with_one_wire_name_the_live_one_stays(tmp_path: Path) ->
     assert "a__b.c" in project.catalog.current.tools
     project.reload({"plugins/a.py": COLLIDING})
     assert list(project.catalog.current.tools) == ["echo", "a__b.c"]
-    assert project.errors == ["plugins/a.py: 'a.b__c' and 'a__b.c' are both 'a__b__c' on the wire"]
+    assert project.errors == ["plugins/a.py: tools 'a.b__c' and 'a__b.c' share the provider name 'a__b__c'"]
     assert not project.stale()
     project.reload(delete=("plugins/a__b.py",))
     assert (list(project.catalog.current.tools), project.errors) == (["echo", "a.b__c"], [])
@@ -652,7 +652,7 @@ def test_two_plugins_with_one_file_name_are_both_rejected_and_nothing_else(tmp_p
     files = {"plugins/x/orders.py": ORDERS, "plugins/y/orders.py": ORDERS, "plugins/fine.py": ORDERS}
     project = Project(tmp_path, files)
     assert list(project.catalog.current.tools) == ["echo", "fine.lookup", "orders.lookup"]
-    assert project.errors == ["plugins/y/orders.py: two tools are named 'orders.lookup'"]
+    assert project.errors == ["plugins/y/orders.py: duplicate tool name 'orders.lookup'"]
 
 
 # --- what counts as a file

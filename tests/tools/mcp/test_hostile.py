@@ -39,10 +39,10 @@ def tool(name: str, schema: dict[str, Any] | None = None, **more: Any) -> dict[s
     ("command", "told"),
     [
         (("false",), "it ended with exit code 1"),
-        (("sleep", "30"), "it did not answer within 0.5 s (its `connect_timeout`)"),
-        (("yes",), "it prints what is not MCP to its standard output"),
-        (("/nowhere/to/be/found",), "there is no program '/nowhere/to/be/found': install it, or correct `command`"),
-        ((str(Path(__file__)),), f"{str(Path(__file__))!r} cannot be executed: correct `command`"),
+        (("sleep", "30"), "it did not respond within 0.5 s (`connect_timeout`)"),
+        (("yes",), "its standard output is not MCP"),
+        (("/nowhere/to/be/found",), "no program '/nowhere/to/be/found': install it, or correct `command`"),
+        ((str(Path(__file__)),), f"{str(Path(__file__))!r}: correct `command`"),
         (
             (sys.executable, "-c", "import sys; sys.exit('ValueError: no $TOKEN')"),
             "it ended with exit code 1: ValueError: no $TOKEN",
@@ -79,7 +79,7 @@ def test_a_server_that_cannot_list_its_tools_is_asked_again(tmp_path: Path) -> N
     async def main() -> None:
         async with opened(raw(tmp_path, {"unlisted": True})) as world:
             (fault,) = world.source.faults
-            assert fault.endswith("its tools cannot be listed: mcp.docs gave an answer that is not MCP")
+            assert fault.endswith("listing its tools failed: mcp.docs sent a response that is not valid MCP")
             tell(tmp_path, {})
             await world.connected()
             assert await world.call("echo") == "{}"
@@ -124,13 +124,13 @@ async def answering(**answer: Any) -> AsyncIterator[str]:
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        ({"status": 401}, "it answers HTTP 401: check `headers`"),
-        ({"status": 503, "text": "<html>"}, "it answers HTTP 503: check `url`"),
+        ({"status": 401}, "it responded with HTTP 401: check `headers`"),
+        ({"status": 503, "text": "<html>"}, "it responded with HTTP 503: check `url`"),
         ({"text": "<html>", "content_type": "text/html"}, "Unexpected content type: text/html"),
         ({"text": "{}", "content_type": "application/json"}, "Failed to parse JSON response"),
         (
             {"body": b"\x1f\x8b", "headers": {"content-encoding": "gzip", "content-type": "application/json"}},
-            "it compresses its answers unasked",
+            "it compresses responses although that is not accepted",
         ),
         ({"body": b" " * 17 * 2**20, "content_type": "application/json"}, "it sent an answer of more than 16 MB"),
         ({"status": 307, "headers": {"location": "http://169.254.169.254/"}}, "not followed"),
@@ -157,7 +157,7 @@ def test_what_is_no_server_over_http_is_a_fault(
 def test_a_call_without_an_answer_ends_in_time_and_the_next_one_works(tmp_path: Path) -> None:
     async def main() -> str:
         async with opened(raw(tmp_path, timeout=0.3)) as world:
-            with pytest.raises(ToolError, match=r"mcp.docs did not answer within 0.3 s"):
+            with pytest.raises(ToolError, match=r"mcp.docs did not respond within 0.3 s"):
                 await world.call("hang")
             assert len(json.loads(await world.call("cancelled"))) == 1, "the server was told"
             return str(await world.call("echo", n=1))
@@ -273,7 +273,7 @@ def test_errors_are_told_to_the_model(tmp_path: Path) -> None:
 
     failed, bad, unknown, busy = asyncio.run(main())
     assert failed == "no such order"
-    assert bad == "mcp.docs gave an answer that is not MCP"
+    assert bad == "mcp.docs sent a response that is not valid MCP"
     assert unknown == "mcp.docs: unknown: unknown"
     assert busy == "mcp.docs: too busy"
 
@@ -281,7 +281,7 @@ def test_errors_are_told_to_the_model(tmp_path: Path) -> None:
 def test_half_characters_do_not_break_the_connection(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(raw(tmp_path)) as world:
-            with pytest.raises(ToolError, match="not Unicode text"):
+            with pytest.raises(ToolError, match="not valid Unicode"):
                 await world.call("echo", text="\ud800")
             assert await world.call("echo", text="😀") == json.dumps({"text": "😀"})
             assert world.changes == 1
@@ -294,7 +294,7 @@ def test_a_long_result_is_cut(tmp_path: Path) -> None:
         async with opened(raw(tmp_path)) as world:
             return str(await world.call("echo", text="x" * MAX_RESULT_CHARS))
 
-    assert asyncio.run(main()).endswith("xxx… (12 more characters are left out)")
+    assert asyncio.run(main()).endswith("xxx… (12 more characters omitted)")
 
 
 # --- ending
@@ -386,7 +386,7 @@ def test_what_a_server_asks_for_is_declined(tmp_path: Path) -> None:
 def test_what_a_server_of_the_newest_protocol_asks_for_is_declined() -> None:
     async def main() -> None:
         async with opened(McpServer(command=MODERN)) as world:
-            with pytest.raises(ToolError, match="asks for something in return, which it may not"):
+            with pytest.raises(ToolError, match="requests input from the client, which is not supported"):
                 await world.call("ask")
             assert await world.call("later") == {"result": "done after half"}, "asking to be asked again is fine"
 
@@ -416,8 +416,8 @@ def test_tools_that_cannot_be_used_are_faults_and_the_others_go_on(tmp_path: Pat
             assert world.tools["fine"].definition.description == "Does fine."
             faults = "\n".join(world.source.faults)
             for name in ("remote", "local", "wrong", "wide", "two words", "ехес"):
-                assert f"its tool {name!r} cannot be used: " in faults
-            assert "lists more than once, of which only the first counts: 'fine'" in faults
+                assert f"invalid tool {name!r}: " in faults
+            assert "lists tools more than once, using the first: 'fine'" in faults
             with pytest.raises(ArgumentsError):
                 world.tools["evil"].bind({"a": "a" * 5000 + "!"})
 
@@ -428,7 +428,7 @@ def test_a_server_has_at_most_so_many_tools(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(raw(tmp_path, {"tools": [tool(f"t{n}") for n in range(1100)]})) as world:
             assert len(world.source.tools) == mcp.MAX_TOOLS
-            assert world.source.faults == ("mcp.docs has more than 1000 tools: the others are left out",)
+            assert world.source.faults == ("mcp.docs has more than 1000 tools: the remaining ones are omitted",)
 
     asyncio.run(main())
 

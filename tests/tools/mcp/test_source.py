@@ -242,7 +242,7 @@ def test_resources_and_prompts_are_text_and_no_templates(tmp_path: Path) -> None
                 "http://169.254.169.254/",
                 "data:text/plain,x",
             ):
-                with pytest.raises(ToolError, match="lists no resource"):
+                with pytest.raises(ToolError, match="does not list the resource"):
                     await source.resource(uri)
             text = await source.prompt("any", {"name": "{{ x }}"})
             assert text == 'user: {{ 7 * 7 }} {"name": "{{ x }}"}\n\nassistant: [image image/png, 2.9 kB, not shown]'
@@ -306,7 +306,7 @@ def test_an_older_server_over_http_may_go_and_come_back() -> None:
             await first.wait()
             async with older(port):
                 assert await world.call("echo", message="b") == "Echo: b", "in a new session"
-            with pytest.raises(ToolError, match="was lost in the middle of the call"):
+            with pytest.raises(ToolError, match="was lost during the call"):
                 await world.call("toggle-simulated-logging")
             async with older(port):
                 await world.connected()

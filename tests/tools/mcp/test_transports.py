@@ -73,7 +73,7 @@ def test_a_server_that_was_killed_is_not_blamed_with_its_last_line() -> None:
 
     said = asyncio.run(main("echo For further information, see the docs >&2; kill -KILL $$"))
     assert said == (
-        "it was killed by signal 9 (SIGKILL); the last line of its standard error was: "
+        "it was killed by signal 9 (SIGKILL); the last line of its standard error: "
         "For further information, see the docs"
     )
     assert asyncio.run(main("kill -SEGV $$")) == "it was killed by signal 11 (SIGSEGV)"
@@ -93,6 +93,6 @@ def test_only_the_tools_that_the_file_wants_are_taken(tmp_path: Path) -> None:
         tools = [tool(name) for name in ("search_a", "search_b", "get", "delete")]
         async with opened(raw(tmp_path, {"tools": tools}, tools=("search_*", "get", "serach"))) as world:
             assert set(world.tools) == {"search_a", "search_b", "get"}
-            assert world.source.faults == ("mcp.docs has no tool for 'serach' (`tools` of the server)",)
+            assert world.source.faults == ("mcp.docs has no tool that matches 'serach' (`tools` of the server)",)
 
     asyncio.run(main())

@@ -153,7 +153,7 @@ def test_a_setup_that_fails_is_a_problem_with_its_line(kind: str, body: str, lin
 )
 def test_a_setup_that_does_not_end_is_a_problem_with_the_line_where_it_was(source: str) -> None:
     (problem,) = problems_of(source, seconds=0.05)
-    assert (problem.place, problem.message) == ("plugins/a.py:4", "not done after 0.05 s in setup()")
+    assert (problem.place, problem.message) == ("plugins/a.py:4", "not finished after 0.05 s in setup()")
 
 
 def test_a_setup_that_fails_in_a_helper_is_told_there_too() -> None:

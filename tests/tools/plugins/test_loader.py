@@ -115,14 +115,14 @@ def test_a_file_without_tools_is_fine() -> None:
         (b"a = 1\nb = (\n", 2, "b = (", "'(' was never closed"),
         (b"def f():\nreturn 1\n", 2, "return 1", "expected an indented block"),
         (b"a = 1\nraise RuntimeError('no database')\n", 2, "raise RuntimeError('no database')", "no database"),
-        (b"def connect():\n    1 / 0\n\nconnect()\n", 2, "1 / 0", "ZeroDivisionError while it is loaded"),
-        (b"import sys\nsys.exit(3)\n", 2, "sys.exit(3)", "calls sys.exit() while it is loaded"),
-        (b"\nraise KeyboardInterrupt\n", 2, "raise KeyboardInterrupt", "KeyboardInterrupt while it is loaded"),
+        (b"def connect():\n    1 / 0\n\nconnect()\n", 2, "1 / 0", "ZeroDivisionError while loading"),
+        (b"import sys\nsys.exit(3)\n", 2, "sys.exit(3)", "calls sys.exit() while loading"),
+        (b"\nraise KeyboardInterrupt\n", 2, "raise KeyboardInterrupt", "KeyboardInterrupt while loading"),
         (b"\n\nimport no_such_package\n", 3, "import no_such_package", "No module named 'no_such_package'"),
         (b"from framework import tol\n", 1, "from framework import tol", "cannot import name 'tol'"),
         (b"from . import helpers\n", 1, "from . import helpers", "cannot import name 'helpers' from 'plugins'"),
         (b"a = 1\n# caf\xe9\n", 2, None, "not UTF-8: byte 0xe9"),
-        (b"from framework import tool\n\n@tool\ndef f(a):\n    'Doc.'\n", 3, "@tool", "'a' needs a type"),
+        (b"from framework import tool\n\n@tool\ndef f(a):\n    'Doc.'\n", 3, "@tool", "'a' needs a type annotation annotation"),
         (b"from framework import tool\n\n@tool\ndef f() -> int:\n    return 1\n", 3, "@tool", "needs a docstring"),
         (
             b"from framework import tool\n\n@tool\ndef f(a: Nope) -> int:\n    'D'\n",
@@ -402,7 +402,7 @@ def test_helpers_are_never_taken_from_the_disk(tmp_path: Path, monkeypatch: pyte
     files = {**SHOP, "plugins/p.py": plugin_text("from ._rates import RATE", "return RATE")}
     assert call(load_from(files, "plugins/p.py"), "p.f") == 2
     del files["plugins/_rates.py"]
-    assert refused_from(files, "plugins/p.py")[0].message.startswith("there is no helper plugins/_rates.py")
+    assert refused_from(files, "plugins/p.py")[0].message.startswith("no helper plugins/_rates.py")
 
 
 def test_each_plugin_has_its_own_copy_of_a_helper() -> None:
@@ -427,10 +427,10 @@ def test_tools_of_helpers_are_not_adopted() -> None:
     ("helper", "line", "own_line", "message"),
     [
         ("x = (\n", 1, 2, "'(' was never closed"),
-        ("\n1 / 0\n", 2, 2, "ZeroDivisionError while it is loaded: division by zero"),
-        ("import sys\nsys.exit()\n", 2, 2, "calls sys.exit() while it is loaded"),
-        ("\n\nfrom ._gone import x\n", 3, 2, "there is no helper plugins/_gone.py"),
-        ("def f():\n    raise ValueError('no')\n", 2, 3, "ValueError while it is loaded: no"),
+        ("\n1 / 0\n", 2, 2, "ZeroDivisionError while loading: division by zero"),
+        ("import sys\nsys.exit()\n", 2, 2, "calls sys.exit() while loading"),
+        ("\n\nfrom ._gone import x\n", 3, 2, "no helper plugins/_gone.py"),
+        ("def f():\n    raise ValueError('no')\n", 2, 3, "ValueError while loading: no"),
     ],
 )
 def test_what_is_broken_in_a_helper_is_told_there_and_where_it_is_imported(
@@ -441,18 +441,18 @@ def test_what_is_broken_in_a_helper_is_told_there_and_where_it_is_imported(
     assert (cause.path, cause.line) == ("plugins/_h.py", line)
     assert message in cause.message
     assert (own.path, own.line) == ("plugins/p.py", own_line)
-    assert own.message.startswith(f"its helper fails: {cause.place}: ")
+    assert own.message.startswith(f"helper failed: {cause.place}: ")
 
 
 @pytest.mark.parametrize(
     ("line", "message", "hint"),
     [
-        ("from ._rate import x", "there is no helper plugins/_rate.py; did you mean plugins/_rates.py", True),
+        ("from ._rate import x", "no helper plugins/_rate.py; did you mean plugins/_rates.py", True),
         ("from . import _rate", "cannot import name '_rate' from 'plugins'", True),
         ("from ._rates import gone", "cannot import name 'gone' from 'plugins._rates'", True),
-        ("from .other import x", "plugins/other.py is a plugin, and plugins do not import one another", True),
-        ("import _rates", "ModuleNotFoundError while it is loaded: No module named '_rates'", True),
-        ("from _lib.text import x", "ModuleNotFoundError while it is loaded: No module named '_lib'", True),
+        ("from .other import x", "plugins/other.py is a plugin: plugins cannot import each other", True),
+        ("import _rates", "ModuleNotFoundError while loading: No module named '_rates'", True),
+        ("from _lib.text import x", "ModuleNotFoundError while loading: No module named '_lib'", True),
         ("from ..._rates import x", "attempted relative import beyond top-level package", True),
         ("import no_such_package", "No module named 'no_such_package'", False),
     ],
@@ -553,7 +553,7 @@ def test_an_endless_loop_is_given_up_with_its_line_and_its_thread_is_ended() -> 
     with pytest.raises(PluginError) as caught:
         load("x = 1\nwhile True:\n    x += 1\n", loader=hasty())
     problem = caught.value.problem
-    assert problem.message == "not done after 0.1 s while it is loaded"
+    assert problem.message == "not finished after 0.1 s while loading"
     assert problem.line in (2, 3)
     assert "setup(context)" in (problem.hint or "")
     assert "agentsd-load" not in threads()
@@ -575,10 +575,10 @@ def test_a_thread_that_cannot_be_ended_is_left_and_logged(caplog: pytest.LogCapt
     source = "import builtins\nbuiltins._agentsd_test_event.wait()\n"
     vars(builtins)["_agentsd_test_event"] = waiting
     try:
-        with pytest.raises(PluginError, match=r"not done after 0\.1 s"):
+        with pytest.raises(PluginError, match=r"not finished after 0\.1 s"):
             load(source, loader=hasty())
         assert "agentsd-load" in threads()
-        assert "goes on in a thread of this process" in caplog.text
+        assert "is still running in a thread of this process" in caplog.text
     finally:
         waiting.set()
         del vars(builtins)["_agentsd_test_event"]
@@ -601,7 +601,7 @@ def test_the_import_of_an_installed_package_may_not_take_for_ever(
 ) -> None:
     write(tmp_path, {"endless_package_for_a_test.py": "while True:\n    pass\n"})
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(PluginError, match=r"not done after 1 s"):
+    with pytest.raises(PluginError, match=r"not finished after 1 s"):
         load("import endless_package_for_a_test\n", loader=hasty())
     assert "agentsd-load" not in threads()
 
@@ -650,7 +650,7 @@ def test_a_setup_that_cannot_take_the_context_is_refused_with_its_line(signature
     problem = refused(f"\ndef setup({signature}):\n    pass\n")
     assert (problem.line, problem.message) == (
         2,
-        "setup() is called with one argument, a PluginContext; it must take that",
+        "setup() must accept one argument, a PluginContext",
     )
 
 

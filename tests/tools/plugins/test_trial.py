@@ -21,11 +21,11 @@ PATH = "plugins/p.py"
 @pytest.mark.parametrize(
     ("source", "line", "message"),
     [
-        (CATASTROPHE, 3, "does not end while it is loaded, and lets no other code run"),
-        ("x = 1\nwhile True:\n    pass\n", 3, "not done after 1 s while it is loaded"),
-        ("import threading\nthreading.Event().wait()\n", 2, "not done after 1 s while it is loaded"),
-        ("import os\nos._exit(0)\n", None, "ends the process while it is loaded (exit code 0)"),
-        ("import os\nos.kill(os.getpid(), 9)\n", None, "ends the process while it is loaded (exit code -9)"),
+        (CATASTROPHE, 3, "does not finish loading and blocks all other code"),
+        ("x = 1\nwhile True:\n    pass\n", 3, "not finished after 1 s while loading"),
+        ("import threading\nthreading.Event().wait()\n", 2, "not finished after 1 s while loading"),
+        ("import os\nos._exit(0)\n", None, "ends the process while loading (exit code 0)"),
+        ("import os\nos.kill(os.getpid(), 9)\n", None, "ends the process while loading (exit code -9)"),
     ],
 )
 def test_what_does_not_end_is_a_problem_with_its_line(source: str, line: int | None, message: str) -> None:
@@ -38,7 +38,7 @@ def test_a_helper_that_does_not_end_is_named() -> None:
     files = {PATH: b"from ._slow import x\n", "plugins/_slow.py": CATASTROPHE.encode() + b"x = 1\n"}
     [problem] = trial_load(PATH, files)
     assert problem.path == PATH
-    assert problem.message.startswith("its helper fails: plugins/_slow.py:3: does not end")
+    assert problem.message.startswith("helper failed: plugins/_slow.py:3: does not finish")
 
 
 @pytest.mark.parametrize(
