@@ -1,7 +1,7 @@
-"""Starts a program that the kernel kills when our process ends, however that ends. Linux only.
+"""Starts a program that the kernel kills when its parent process ends. Linux only.
 
-Run by path in a fresh interpreter, as `child_launcher.py PARENT PROGRAM ARGV…`: code between fork and exec would not be
-safe in a process with threads.
+Run by path in a new interpreter, as `child_launcher.py PARENT PROGRAM ARGV…`, because running code between fork and
+exec is not safe in a process with threads.
 """
 
 import ctypes
@@ -13,15 +13,15 @@ PR_SET_PDEATHSIG = 1
 
 
 def _main() -> None:
-    """Ask for SIGKILL at the parent's end, then become the program."""
+    """Request SIGKILL when the parent ends, then replace this process with the program."""
     parent, program, *arguments = sys.argv[1:]
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(parent):  # it ended before it could be asked for
+    if os.getppid() != int(parent):  # the parent ended before the request
         sys.exit(1)
     try:
         os.execv(program, arguments)
     except OSError as error:
-        sys.exit(f"{program!r} cannot be executed: {error.strerror}")
+        sys.exit(f"cannot execute {program!r}: {error.strerror}")
 
 
 if __name__ == "__main__":

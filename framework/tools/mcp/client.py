@@ -1,4 +1,4 @@
-"""What is asked of an MCP server, each answer checked and turned into plain data."""
+"""Requests to an MCP server; answers are checked and converted to text and plain data."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _MAX_PAGES = 100
 _CONNECT_WAIT_SECONDS = 3.0
-"""Seconds a call waits for a connection that is just being made again."""
+"""Time that a call waits for a connection to be re-established, in seconds."""
 _GLOBAL_SCHEMES = ("file:", "http:", "https:", "ftp:", "data:")
-"""Addresses that mean the same to everybody: a server is asked only for those that it lists itself."""
+"""Schemes of URIs with a meaning outside the server. Such a resource is read only if the server lists it."""
 
 _POLL_SECONDS = 0.25
-"""Seconds until a server that is not done yet is asked again."""
+"""Delay before polling a server for the result of an unfinished call, in seconds."""
 
 _CALL_RESULT: TypeAdapter[wire.CallToolResult | wire.InputRequiredResult] = TypeAdapter(
     wire.CallToolResult | wire.InputRequiredResult
@@ -38,15 +38,15 @@ T = TypeVar("T")
 
 
 class McpClient:
-    """One server's tools, resources and prompts. What fails raises ToolError."""
+    """The tools, resources and prompts of one MCP server. Failures raise ToolError."""
 
     def __init__(self, name: str, server: McpServer, callbacks: ConnectionCallbacks) -> None:
-        """Connect with `start`.
+        """Create a client; `start` connects.
 
         Args:
-            name: what messages call the server.
-            server: where it is.
-            callbacks: told of the connection.
+            name: name of the server in messages, such as `mcp.docs`.
+            server: configuration of the server.
+            callbacks: called when the connection or its tools change.
         """
         self._name, self._server = name, server
         in_file = name.removeprefix("mcp.")
@@ -55,9 +55,9 @@ class McpClient:
         self.start, self.close = self._connection.start, self._connection.close
 
     async def tools(self, enough: int) -> list[wire.Tool]:
-        """Its tools; no more are asked for when there are more than `enough`.
+        """List the tools of the server; stop after the page with which there are more than `enough`.
 
-        A connection over which they cannot be listed is given up.
+        If listing them fails, the connection is dropped.
         """
         try:
             with trace_failure("mcp.list_tools", self._name.removeprefix("mcp."), self._server):
@@ -66,15 +66,15 @@ class McpClient:
                     lambda client: _list_tools(client, enough), about={"method": "tools/list"}, timeout=patience
                 )
         except RequestFailed as error:
-            self._connection.drop(f"its tools cannot be listed: {error.message}")
+            self._connection.drop(f"listing its tools failed: {error.message}")
             raise
 
     async def call(
         self, tool: str, arguments: dict[str, Any], progress: ProgressFnT | None, *, repeatable: bool
     ) -> Any:
-        """Call a tool; a repeatable call is made again if the connection is lost in the middle of it."""
+        """Call a tool. A repeatable call is retried if the connection is lost during it."""
         _check_text(arguments)
-        # Not `client.call_tool`: it checks results against the server's own schema, whose patterns may run for ever.
+        # Not `client.call_tool`: it validates results against the server's schema, whose patterns may never finish.
         about = {"method": "tools/call", "tool": tool}
         return tool_output(
             await self._request(
@@ -83,18 +83,18 @@ class McpClient:
         )
 
     async def resource(self, uri: str) -> str:
-        """The text of a resource."""
+        """Read a resource and return its text."""
         _check_text({"uri": uri})
         if uri.strip().lower().startswith(_GLOBAL_SCHEMES) and uri not in await self._request(
             _list_resources, about={"method": "resources/list"}, repeatable=True
         ):
-            raise ToolError(f"{self._name} lists no resource {uri!r}, and is asked for no other of this kind")
+            raise ToolError(f"{self._name} does not list the resource {uri!r}; URIs with this scheme must be listed")
         about = {"method": "resources/read"}
         result = await self._request(lambda client: client.session.read_resource(uri), about=about, repeatable=True)
         return truncate(resource_text(result.contents))
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> str:
-        """The text of a prompt."""
+        """Get a prompt and return its text."""
         _check_text(arguments)
         about = {"method": "prompts/get", "prompt": name}
         result = await self._request(
@@ -124,19 +124,19 @@ class McpClient:
                     continue
                 raise ToolError(self._unavailable(error)) from None
             except TimeoutError:
-                raise RequestFailed(f"{self._name} did not answer within {patience:g} s") from None
+                raise RequestFailed(f"{self._name} did not respond within {patience:g} s") from None
             except MCPError as error:
                 raise RequestFailed(f"{self._name}: {self._connection.describe(error)}") from None
             except ValidationError:
-                raise RequestFailed(f"{self._name} gave an answer that is not MCP") from None
-            except (InputRequested, RuntimeError):  # the latter is the SDK's word for it
-                raise ToolError(f"{self._name} asks for something in return, which it may not") from None
-        raise AssertionError("the second time either returns or raises")
+                raise RequestFailed(f"{self._name} sent a response that is not valid MCP") from None
+            except (InputRequested, RuntimeError):  # the SDK raises the latter
+                raise ToolError(f"{self._name} requests input from the client, which is not supported") from None
+        raise AssertionError("the second attempt either returns or raises")
 
     def _unavailable(self, error: NotConnected) -> str:
         if isinstance(error, ConnectionLost):
-            return f"{self._name} was lost in the middle of the call: {error}; whether it took effect is not known"
-        return f"{self._name} is not connected: {error}; try again later, or do without it"
+            return f"the connection to {self._name} was lost during the call: {error}; it may have taken effect"
+        return f"{self._name} is not connected: {error}; try again later, or continue without it"
 
 
 async def _call(
@@ -151,7 +151,7 @@ async def _call(
             return result
         if result.input_requests:
             raise InputRequested
-        state = result.request_state  # it is not done yet: ask again
+        state = result.request_state  # not finished: poll again
         await asyncio.sleep(_POLL_SECONDS)
 
 
@@ -180,8 +180,8 @@ async def _list_resources(client: Client) -> set[str]:
 
 
 def _check_text(arguments: Mapping[str, Any]) -> None:
-    """Half a character cannot be sent: it would break the connection for everybody."""
+    """Raise ToolError for unpaired surrogates, which would break the connection for all calls."""
     try:
         json.dumps(arguments, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ToolError("the arguments hold characters that are not Unicode text: leave them out") from None
+        raise ToolError("the arguments contain characters that are not valid Unicode: remove them") from None

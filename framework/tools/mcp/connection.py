@@ -1,8 +1,8 @@
-"""A connection to an MCP server that is made again when it is lost: one task owns it, calls run in tasks of their own.
+"""A connection to an MCP server that reconnects after failures. One task owns it; calls run in separate tasks.
 
-Learnt from the SDK's behaviour: a client is entered and left in one task; a failure of HTTP cancels the task inside it,
-so nobody's call may run there; it is stopped by a scope, as native cancellation defeats its shields; connecting has no
-deadline but the one set here.
+The design follows from the SDK: a client must be entered and exited in one task; an HTTP failure cancels that task, so
+calls must not run in it; it is stopped by a cancel scope, because native cancellation ignores the SDK's shields; and
+the SDK sets no time limit for connecting.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
 _STABLE_SECONDS = 30.0
-"""Seconds a connection must last for the next one to be tried at once."""
+"""Duration of a connection, in seconds, after which the backoff starts again from its first delay."""
 _UNKNOWN_SESSION_STATUSES = {400, 404}
-"""HTTP statuses of a server that no longer knows the session."""
+"""HTTP statuses of a server that does not know the session (any longer)."""
 _CLOSE_SECONDS = 5.0
-"""Seconds for leaving a connection that is lost or no longer wanted."""
+"""Time limit for closing a connection, in seconds."""
 _CLIENT_INFO = wire.Implementation(name="agentsd", version="1")
 _NOISY_LOGGERS = ("mcp.client", "mcp.shared")
 
@@ -57,16 +57,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ConnectionCallbacks:
-    """Called in the event loop."""
+    """Callbacks of a connection, called in the event loop."""
 
     on_tools_changed: Callable[[], None]
-    """The tools may not be what they were: there is a connection, or the server says so."""
+    """Called when the tools may have changed: after connecting, or when the server reports it."""
     on_disconnect: Callable[[str], None]
-    """No connection, with the reason: could not be made, or was lost."""
+    """Called with the reason when connecting failed or the connection was lost."""
 
 
 class McpConnection:
-    """Connects, and connects again, until it is closed."""
+    """A connection that reconnects until it is closed."""
 
     def __init__(self, name: str, server: McpServer, callbacks: ConnectionCallbacks, metrics: McpMetrics) -> None:
         self._name, self._server, self._callbacks, self._metrics = name, server, callbacks, metrics
@@ -75,17 +75,17 @@ class McpConnection:
         self._calls: set[asyncio.Task[object]] = set()
         self._client: Client | None = None
         self._ready, self._gone, self._closing = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._reason = "it was not connected yet"
+        self._reason = "it has not connected yet"
         self._status: int | None = None
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Start connecting in the background."""
         _silence_sdk_loggers()
-        # In an empty context: what whoever starts it is doing, its span above all, is over before the next reconnect.
+        # In an empty context: the caller's context, such as its span, ends before later reconnects.
         self._owner = asyncio.create_task(self._own(), context=contextvars.Context())
 
     async def close(self) -> None:
-        """Disconnect; a child process is gone afterwards."""
+        """Disconnect. A child process has ended afterwards."""
         self._closing.set()
         if self._owner is None:
             return
@@ -96,28 +96,28 @@ class McpConnection:
         await asyncio.wait({self._owner, *self._calls})
 
     def drop(self, reason: str) -> None:
-        """Give this connection up; the next one is made."""
+        """Drop the current connection and reconnect."""
         if not self._gone.is_set():
             self._reason = mask_secrets(reason, self._server)
             self._gone.set()
         self._ready.clear()
 
     def describe(self, error: BaseException) -> str:
-        """What to say of an error."""
+        """Describe an error without secrets."""
         return describe_error(error, self._server, self._status)
 
     async def request(self, send: Callable[[Client], Awaitable[T]], *, wait: float, timeout: float) -> T:
-        """Ask the server for something.
+        """Send a request and return the answer.
 
         Args:
-            send: does it, in a task of its own that is cancelled when nobody waits any longer.
-            wait: seconds for a connection, if there is none.
-            timeout: seconds for the answer.
+            send: sends the request. Runs in a separate task that is cancelled with the caller.
+            wait: time to wait for a connection, in seconds.
+            timeout: time limit for the answer, in seconds.
 
         Raises:
-            Unavailable: no connection; Lost, Refused: not any more.
+            NotConnected: there is no connection; ConnectionLost or SessionExpired if it ended during the request.
             TimeoutError: no answer in time.
-            MCPError: the server's answer is an error; or whatever else `send` raises.
+            MCPError: the server answered with an error. Other exceptions of `send` are raised as well.
         """
         try:
             async with asyncio.timeout(wait):
@@ -125,7 +125,7 @@ class McpConnection:
         except TimeoutError:
             raise NotConnected(self._reason) from None
         client, gone = self._client, self._gone
-        if client is None:  # lost again in the same moment
+        if client is None:  # lost again since
             raise NotConnected(self._reason)
         task = asyncio.create_task(_send_without_baggage(send, client))
         self._calls.add(task)
@@ -151,7 +151,7 @@ class McpConnection:
         raise error
 
     def _session_is_forgotten(self, error: BaseException | None) -> bool:
-        """Whether a server over HTTP was started anew: it says so in one of several ways, and did not do anything."""
+        """Return whether an HTTP server has restarted and rejected the session, so that the call was not executed."""
         if not isinstance(error, MCPError):
             return False
         vague = error.message in UNINFORMATIVE_MESSAGES or error.code == wire.CONNECTION_CLOSED
@@ -160,7 +160,7 @@ class McpConnection:
     def _done(self, task: asyncio.Task[object]) -> None:
         self._calls.discard(task)
         if not task.cancelled():
-            task.exception()  # of a call nobody waits for: seen
+            task.exception()  # retrieve it, so that asyncio does not log it
 
     async def _own(self) -> None:
         failures = 0
@@ -177,10 +177,10 @@ class McpConnection:
                 failures += 1
 
     async def _connect(self) -> None:
-        """One connection, from its beginning to its end."""
+        """Connect, serve requests until the connection ends, and record the reason."""
         self._gone, self._status = asyncio.Event(), None
         try:
-            with anyio.CancelScope() as attempt:  # the SDK may cancel it: that must end here
+            with anyio.CancelScope() as attempt:  # contains cancellation by the SDK
                 attempt.deadline = anyio.current_time() + self._server.connect_timeout
                 async with AsyncExitStack() as stack:
                     with self._metrics.request("initialize"), trace_failure("mcp.connect", self._name, self._server):
@@ -197,18 +197,18 @@ class McpConnection:
                         await self._serve(client)
                     attempt.deadline = anyio.current_time() + _CLOSE_SECONDS
             if attempt.cancelled_caught and not self._gone.is_set():
-                self.drop(f"it did not answer within {self._server.connect_timeout:g} s (its `connect_timeout`)")
-        except Exception as failure:  # noqa: BLE001 - whatever ends a connection, the next one is tried
+                self.drop(f"it did not respond within {self._server.connect_timeout:g} s (`connect_timeout`)")
+        except Exception as failure:  # noqa: BLE001 - any failure leads to the next attempt
             error = first_error(failure)
             self.drop(self.describe(error))
-            if isinstance(error, httpx2.TransportError):  # a call noticed that it is lost, but this is why
+            if isinstance(error, httpx2.TransportError):  # the cause, if a call has reported the loss first
                 self._reason = self.describe(error)
         finally:
             self._ready.clear()
             self._client = None
 
     async def _serve(self, client: Client) -> None:
-        self._client, self._status = client, None  # what it refused while the protocol was found out is no matter
+        self._client, self._status = client, None  # errors during protocol negotiation do not matter
         self._ready.set()
         self._callbacks.on_tools_changed()
         listening = asyncio.create_task(self._listen(client))
@@ -219,7 +219,7 @@ class McpConnection:
             listening.cancel()
 
     async def _listen(self, client: Client) -> None:
-        """Keep the stream open on which servers of the modern protocol tell of changes; `_on_message` gets them too."""
+        """Keep the change stream of modern-protocol servers open. `_on_message` receives its notifications as well."""
         tools = client.server_capabilities.tools
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
             return
@@ -227,13 +227,13 @@ class McpConnection:
         while True:
             try:
                 async with client.listen(tools_list_changed=True) as changes:
-                    self._callbacks.on_tools_changed()  # what was missed while nobody listened
+                    self._callbacks.on_tools_changed()  # changes while the stream was closed
                     async for _ in changes:
                         pass
             except SubscriptionLost:
-                pass  # or ended in order: either way it is opened again
+                pass  # closed or ended: open it again
             except (MCPError, RuntimeError, anyio.ClosedResourceError):
-                return  # it does not tell; or the connection is lost, which others notice
+                return  # not supported, or the connection is lost, which is handled elsewhere
             await asyncio.sleep(_reconnect_delay(lost))
             lost += 1
 
@@ -251,30 +251,30 @@ class McpConnection:
 
 
 def _means_closed(error: BaseException) -> bool:
-    """Whether an error is the connection's. The code alone says nothing: servers use it for errors of theirs."""
+    """Return whether an error means a closed connection. Servers use the same code for other errors."""
     if isinstance(error, MCPError):
         return error.code == wire.CONNECTION_CLOSED and error.message == "Connection closed"
     return isinstance(error, (httpx2.TransportError, anyio.ClosedResourceError))
 
 
 def _reconnect_delay(failures: int) -> float:
-    """Seconds to wait after so many failures; not the same for every connection, or all come back at once."""
+    """Return the delay in seconds after a number of failures, with jitter so that reconnects are spread out."""
     return backoff(failures, base=0.2, cap=30.0, spread=0.2)
 
 
 async def _send_without_baggage(send: Callable[[Client], Awaitable[T]], client: Client) -> T:
-    """The SDK sends the trace's context along; what else the host carries in it is none of the server's business."""
+    """Send a request with the trace context but without the embedding program's baggage."""
     attach(baggage.clear())
     return await send(client)
 
 
 def _silence_sdk_loggers() -> None:
-    """The SDK logs a traceback for each odd thing that a server sends; what matters becomes a fault here."""
+    """Silence the SDK's loggers, which log a traceback for each invalid message. Relevant errors become faults."""
     for name in _NOISY_LOGGERS:
         logger = logging.getLogger(name)
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.CRITICAL)
-    logging.getLogger("client").addFilter(_not_of_sdk)  # one of its loggers has a name that a host may use too
+    logging.getLogger("client").addFilter(_not_of_sdk)  # the embedding program may use this logger name too
 
 
 def _not_of_sdk(record: logging.LogRecord) -> bool:

@@ -1,4 +1,4 @@
-"""What an MCP server answers, as text and plain data: what a model can read, no more of it than it can use."""
+"""Converts MCP results, resources and prompts to text and plain data of limited size."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ MAX_RESULT_CHARS = 200_000
 
 
 def tool_output(result: types.CallToolResult) -> Any:
-    """A tool's result: its structured data, else its text. Raises ToolError if it says that it is an error."""
+    """Return the structured content of a tool's result, or its text. Raise ToolError if the result is an error."""
     text = truncate(text_of(result.content))
     if result.is_error:
-        raise ToolError(text or "the tool failed and did not say why")
+        raise ToolError(text or "the tool failed without an error message")
     if result.structured_content is None:
         return text
-    told = json.dumps(result.structured_content, ensure_ascii=False)
-    return result.structured_content if len(told) <= MAX_RESULT_CHARS else truncate(told)
+    encoded = json.dumps(result.structured_content, ensure_ascii=False)
+    return result.structured_content if len(encoded) <= MAX_RESULT_CHARS else truncate(encoded)
 
 
 def text_of(blocks: Iterable[types.ContentBlock]) -> str:
-    """The text of content blocks; what is not text is only said to be there."""
+    """Return the text of content blocks. Other content is replaced by a placeholder."""
     return "\n".join(map(_block_text, blocks))
 
 
 def resource_text(contents: Iterable[types.TextResourceContents | types.BlobResourceContents]) -> str:
-    """The text of a resource."""
+    """Return the text of a resource."""
     return "\n".join(_contents_text(content) for content in contents)
 
 
 def prompt_text(messages: Iterable[types.PromptMessage]) -> str:
-    """The text of a prompt; of several messages, each after its role."""
+    """Return the text of a prompt. Several messages are prefixed with their roles."""
     parts = [(message.role, _block_text(message.content)) for message in messages]
     return parts[0][1] if len(parts) == 1 else "\n\n".join(f"{role}: {text}" for role, text in parts)
 
 
 def truncate(text: str) -> str:
-    """At most so much, saying that there was more."""
-    more = len(text) - MAX_RESULT_CHARS
-    return text if more <= 0 else f"{text[:MAX_RESULT_CHARS]}… ({more} more characters are left out)"
+    """Cut the text to the maximum length and append the number of omitted characters."""
+    omitted = len(text) - MAX_RESULT_CHARS
+    return text if omitted <= 0 else f"{text[:MAX_RESULT_CHARS]}… ({omitted} more characters omitted)"
 
 
 def _block_text(block: types.ContentBlock) -> str:

@@ -1,4 +1,4 @@
-"""Why a connection to an MCP server failed, in words that say what to do and hold no secrets."""
+"""Exceptions of MCP connections, and error messages that state the fix and contain no secrets."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from framework.types.tool_servers import McpServer
 
 _MAX_CHARS = 300
 _MIN_SECRET_CHARS = 6
-"""Shorter values are words like `debug`: nobody keeps them secret."""
+"""Minimum length of a secret. Shorter values are words such as `debug`."""
 UNINFORMATIVE_MESSAGES = {"Server returned an error response", "Not Found"}
-"""The SDK's words for an answer of HTTP that says no more."""
+"""Messages of the SDK for HTTP errors without details."""
 
 
 class NotConnected(Exception):
-    """There is no connection; says why."""
+    """There is no connection. The message states the reason."""
 
 
 class ConnectionLost(NotConnected):
-    """The connection ended during a call: what came of it is unknown."""
+    """The connection ended during a call, whose outcome is unknown."""
 
 
 class SessionExpired(NotConnected):
-    """The server no longer knows the session: the call was not carried out."""
+    """The server does not know the session any longer: the call was not executed."""
 
 
 class InputRequested(Exception):
-    """A server wants a human's answer, a model's or a folder: no policy allows that."""
+    """The server requested input from a person, a model or the file system, which is not supported."""
 
 
 class RequestFailed(ToolError):
-    """There was a connection, but no answer that can be used."""
+    """The server was connected but sent no valid answer."""
 
 
 def describe_error(error: BaseException, server: McpServer, status: int | None = None) -> str:
-    """What to say of an error that ended a connection.
+    """Describe an error of a connection, with a fix and without secrets.
 
     Args:
-        error: what happened.
-        server: to whom.
-        status: of the last answer over HTTP that said no.
+        error: the error.
+        server: configuration of the server.
+        status: status of the last failed HTTP response.
     """
     return mask_secrets(_description(error, server, status), server)
 
 
 def first_error(error: BaseException) -> BaseException:
-    """The first error inside groups of groups: what went wrong first."""
+    """Return the first error inside nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def mask_secrets(text: str, server: McpServer) -> str:
-    """A message without the values of a server's variables and headers, in one line of bearable length."""
+    """Mask the values of the server's variables and headers in a message, and shorten it to one line."""
     for secret in (*server.env.values(), *server.headers.values()):
         for part in {secret.get_secret_value(), *secret.get_secret_value().split()}:
             text = text.replace(part, "***") if len(part) >= _MIN_SECRET_CHARS else text
@@ -66,15 +66,15 @@ def mask_secrets(text: str, server: McpServer) -> str:
 def _description(error: BaseException, server: McpServer, status: int | None) -> str:
     match error:
         case FileNotFoundError() if server.command:
-            return f"there is no program {server.command[0]!r}: install it, or correct `command`"
+            return f"no program {server.command[0]!r}: install it, or correct `command`"
         case PermissionError() if server.command:
-            return f"{server.command[0]!r} cannot be executed: correct `command`"
+            return f"cannot execute {server.command[0]!r}: correct `command`"
         case httpx2.ConnectError() | httpx2.ConnectTimeout():
-            return f"nothing answers at its `url`: {error}"
+            return f"cannot connect to its `url`: {error}"
         case ValidationError():
-            return "its answer is not MCP"
+            return "its response is not valid MCP"
         case MCPError() if status and error.message in UNINFORMATIVE_MESSAGES:
-            return f"it answers HTTP {status}: check {'`headers`' if status in {401, 403} else '`url`'}"
+            return f"it responded with HTTP {status}: check {'`headers`' if status in {401, 403} else '`url`'}"
         case MCPError():
             return error.message
     return f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""MCP servers as tool sources: their tools are `mcp.<server>.<tool>`."""
+"""MCP servers as tool sources. Their tools are named `mcp.<server>.<tool>`."""
 
 from __future__ import annotations
 
@@ -26,32 +26,34 @@ if TYPE_CHECKING:
     from framework.tools.mcp.connection import ConnectionCallbacks
 
 MAX_TOOLS = 1000
-"""Of a server's list. What agents are offered of it, their `skill_policy` says."""
+"""Maximum number of tools of one server. `skill_policy` selects those that an agent is offered."""
 _LIST_INTERVAL = 0.5
-"""Seconds between two looks at a server's tools, however often it says that they changed."""
+"""Minimum time between two listings of a server's tools, in seconds."""
 _PROGRESS_INTERVAL = 0.1
-"""Seconds between two words about the progress of a call."""
+"""Minimum time between two progress events of a call, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ListedTool:
-    """A tool as the server lists it: its digest, and what was made of it."""
+    """A tool in a server's list: its definition as JSON, and the tool built from it."""
 
-    told: str
+    definition: str
     tool: Tool | None
+    """The tool; None if the definition is invalid."""
     fault: str = ""
+    """Why the definition is invalid."""
 
 
 class McpSource:
     """One MCP server as a source of tools, resources and prompts."""
 
     def __init__(self, name: str, server: McpServer, changed: OnChange) -> None:
-        """Connect with `start`.
+        """Create a source; `start` connects.
 
         Args:
-            name: the server's name in the file.
-            server: where it is, and how to speak to it.
-            changed: called whenever `tools` or `faults` are not what they were.
+            name: name of the server in its file.
+            server: configuration of the server.
+            changed: called whenever `tools` or `faults` change.
         """
         self.name = f"mcp.{name}"
         self._server, self._changed = server, changed
@@ -63,31 +65,31 @@ class McpSource:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """The tools known now, also while there is no connection; the same objects while nothing about them changes."""
+        """The last known tools, even without a connection. An unchanged tool remains the same object."""
         return tuple(listed.tool for listed in self._listed.values() if listed.tool)
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Why the server, or some of its tools, cannot be used now."""
-        refused = (listed.fault for listed in self._listed.values())
-        return tuple(fault for fault in (self._connection_fault, self._list_fault, *refused) if fault)
+        """Reasons why the server or some of its tools are unavailable."""
+        tool_faults = (listed.fault for listed in self._listed.values())
+        return tuple(fault for fault in (self._connection_fault, self._list_fault, *tool_faults) if fault)
 
     async def start(self) -> None:
-        """Connect. Returns when the tools are known or the connection failed; trying goes on behind it."""
+        """Connect. Return once the tools are known or the first attempt failed; retries continue in the background."""
         try:
-            client_type, callbacks_type = await asyncio.to_thread(_import_client)  # more than a second, the first time
+            client_type, callbacks_type = await asyncio.to_thread(_import_client)  # takes over a second at first
         except ImportError as error:
             self._connection_fault = f"{self.name} needs the MCP SDK ({error}): pip install 'agentsd[mcp]'"
             self._changed()
             return
         callbacks = callbacks_type(on_tools_changed=self._stale.set, on_disconnect=self._on_disconnect)
         self._client = client_type(self.name, self._server, callbacks)
-        self._looking = asyncio.create_task(self._look(), context=contextvars.Context())  # belongs to no run's trace
+        self._looking = asyncio.create_task(self._look(), context=contextvars.Context())  # outside the trace of any run
         self._client.start()
         await self._settled.wait()
 
     async def close(self) -> None:
-        """Disconnect; a server that was started here is gone afterwards."""
+        """Disconnect. A child process has ended afterwards."""
         self._settled.set()
         if self._looking:
             self._looking.cancel()
@@ -96,11 +98,11 @@ class McpSource:
             await self._client.close()
 
     async def resource(self, uri: str) -> str:
-        """The text of a resource of the server. Raises ToolError."""
+        """Return the text of a resource. Raise ToolError."""
         return await self._connected().resource(uri)
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> str:
-        """The text of a prompt of the server: data, never a template. Raises ToolError."""
+        """Return the text of a prompt, which is data and never rendered as a template. Raise ToolError."""
         return await self._connected().prompt(name, arguments)
 
     def _on_disconnect(self, reason: str) -> None:
@@ -113,49 +115,51 @@ class McpSource:
 
     def _connected(self) -> McpClient:
         if self._client is None:
-            raise ToolError(self._connection_fault or f"{self.name} was not started")
+            raise ToolError(self._connection_fault or f"{self.name} has not been started")
         return self._client
 
     async def _look(self) -> None:
-        """Look at the tools whenever they may have changed; many notices are one look."""
+        """List the tools whenever they may have changed. Several notifications cause one listing."""
         while True:
             await self._stale.wait()
             self._stale.clear()
-            with suppress(ToolError):  # they are asked for again, on a new connection
-                self._take(await self._connected().tools(MAX_TOOLS))
+            with suppress(ToolError):  # they are listed again after the next connection
+                self._update(await self._connected().tools(MAX_TOOLS))
                 self._settled.set()
             await asyncio.sleep(_LIST_INTERVAL)
 
-    def _take(self, listed: list[wire.Tool]) -> None:
+    def _update(self, listed: list[wire.Tool]) -> None:
         before = self.tools, self.faults
-        fresh: dict[str, _ListedTool] = {}
-        twice = []
-        wanted = [tool for tool in listed[:MAX_TOOLS] if self._wants(tool.name)]
-        for tool in wanted:
-            if tool.name in fresh:
-                twice.append(tool.name)
+        current: dict[str, _ListedTool] = {}
+        duplicates = []
+        selected = [tool for tool in listed[:MAX_TOOLS] if self._is_selected(tool.name)]
+        for tool in selected:
+            if tool.name in current:
+                duplicates.append(tool.name)
             else:
-                fresh[tool.name] = self._made(tool)
-        self._listed, self._connection_fault = fresh, ""
-        idle = [glob for glob in self._server.tools if not any(fnmatchcase(tool.name, glob) for tool in wanted)]
-        self._list_fault = "; ".join(_list_faults(self.name, len(listed), twice, idle))
+                current[tool.name] = self._build(tool)
+        self._listed, self._connection_fault = current, ""
+        unmatched = [glob for glob in self._server.tools if not any(fnmatchcase(tool.name, glob) for tool in selected)]
+        self._list_fault = "; ".join(_list_faults(self.name, len(listed), duplicates, unmatched))
         tools, faults = before
         same = len(tools) == len(self.tools) and all(a is b for a, b in zip(tools, self.tools, strict=True))
         if not same or faults != self.faults:
             self._changed()
 
-    def _wants(self, tool: str) -> bool:
+    def _is_selected(self, tool: str) -> bool:
         return not self._server.tools or any(fnmatchcase(tool, glob) for glob in self._server.tools)
 
-    def _made(self, tool: wire.Tool) -> _ListedTool:
-        told = json.dumps(tool.model_dump(include={"name", "title", "description", "input_schema", "annotations"}))
-        known = self._listed.get(tool.name)
-        if known and known.told == told:
-            return known
+    def _build(self, tool: wire.Tool) -> _ListedTool:
+        definition = json.dumps(
+            tool.model_dump(include={"name", "title", "description", "input_schema", "annotations"})
+        )
+        previous = self._listed.get(tool.name)
+        if previous and previous.definition == definition:
+            return previous
         hints = tool.annotations
         idempotent = bool(hints and (hints.idempotent_hint or hints.read_only_hint))
         try:
-            made = external_tool(
+            built = external_tool(
                 f"{self.name}.{tool.name}",
                 tool.description or tool.title or tool.name,
                 tool.input_schema,
@@ -168,10 +172,9 @@ class McpSource:
                 urls=_declared(self._server.urls, tool.name),
             )
         except ConfigError as error:
-            return _ListedTool(
-                told, None, f"{self.name}: its tool {_quoted(tool.name)} cannot be used: {error.message}"
-            )
-        return _ListedTool(told, made)
+            fault = f"{self.name}: invalid tool {_quoted(tool.name)}: {error.message}"
+            return _ListedTool(definition, None, fault)
+        return _ListedTool(definition, built)
 
     def _call(self, tool: str, idempotent: bool) -> RemoteCall:
         async def call(arguments: dict[str, Any], context: ToolContext) -> Any:
@@ -182,44 +185,44 @@ class McpSource:
 
 
 def _declared(arguments: Mapping[str, Iterable[str]], tool: str) -> Iterator[str]:
-    """The arguments of one tool that the server's entry in the project's file declares."""
+    """Yield the arguments that the server's configuration declares for one tool."""
     for pattern, names in arguments.items():
         if fnmatchcase(tool, pattern):
             yield from names
 
 
 def _risk_from_hints(hints: wire.ToolAnnotations | None) -> Risk:
-    """The risk of a tool by what its server says of it."""
+    """Return the risk of a tool according to the hints of its server."""
     if hints and hints.destructive_hint:
         return "high"
     return "low" if hints and hints.read_only_hint else "medium"
 
 
 def _progress(context: ToolContext) -> ProgressFnT | None:
-    """Tells the run of the progress that a server reports: not more often than somebody can read."""
-    tell = context.progress
-    if tell is None:
+    """Return a callback that reports a server's progress to the run, at most every `_PROGRESS_INTERVAL`."""
+    report = context.progress
+    if report is None:
         return None
     last = -_PROGRESS_INTERVAL
 
-    async def told(progress: float, total: float | None, message: str | None) -> None:
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
         nonlocal last
         now = asyncio.get_running_loop().time()
         fraction = min(max(progress / total, 0.0), 1.0) if total and total > 0 else 0.0
         if now - last >= _PROGRESS_INTERVAL:
             last = now
-            await tell(fraction, (message or "")[:200])
+            await report(fraction, (message or "")[:200])
 
-    return told
+    return on_progress
 
 
-def _list_faults(source: str, count: int, twice: Iterable[str], idle: Iterable[str]) -> Iterable[str]:
+def _list_faults(source: str, count: int, duplicates: Iterable[str], unmatched: Iterable[str]) -> Iterable[str]:
     if count > MAX_TOOLS:
-        yield f"{source} has more than {MAX_TOOLS} tools: the others are left out"
-    if twice:
-        yield f"{source} lists more than once, of which only the first counts: {', '.join(map(_quoted, twice))}"
-    if idle:
-        yield f"{source} has no tool for {', '.join(map(_quoted, idle))} (`tools` of the server)"
+        yield f"{source} has more than {MAX_TOOLS} tools: the remaining ones are omitted"
+    if duplicates:
+        yield f"{source} lists tools more than once, using the first: {', '.join(map(_quoted, duplicates))}"
+    if unmatched:
+        yield f"{source} has no tool that matches {', '.join(map(_quoted, unmatched))} (`tools` of the server)"
 
 
 def _quoted(name: str) -> str:

@@ -1,4 +1,8 @@
-"""Metrics of MCP clients, by the OpenTelemetry conventions for MCP: how long requests and sessions last."""
+"""Metrics of requests to MCP servers, by the OpenTelemetry conventions, and spans of failures outside runs.
+
+Connecting and listing tools happen outside runs. If they succeed, they leave no trace, because each start would add two
+traces per server; if they fail, they leave one.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +23,11 @@ from framework.types.server_address import server_address
 from framework.types.tool_servers import McpServer
 
 _BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
-"""Seconds, as the conventions recommend."""
+"""Histogram boundaries in seconds, as the conventions recommend."""
 
 
 class McpMetrics:
-    """Durations of one server's requests and sessions; without a MeterProvider they cost next to nothing."""
+    """Durations of the requests and sessions of one server. Without a MeterProvider, the cost is negligible."""
 
     def __init__(self, name: str, server: McpServer) -> None:
         meter = metrics.get_meter("agentsd")
@@ -43,7 +47,7 @@ class McpMetrics:
 
     @contextmanager
     def request(self, method: str, *, tool: str = "", prompt: str = "") -> Iterator[dict[str, Any]]:
-        """Measure a request. The attributes it yields may be added to: `error.type` for a result that is an error."""
+        """Measure a request. Yields its attributes, to which `error.type` can be added for a result with an error."""
         about: dict[str, Any] = {"mcp.method.name": method, **self._where}
         if tool:
             about |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool}
@@ -62,7 +66,7 @@ class McpMetrics:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Measure a session, from its connection to its end."""
+        """Measure a session, from connecting to its end."""
         about, began = dict(self._where), time.perf_counter()
         try:
             yield
@@ -75,7 +79,7 @@ class McpMetrics:
 
 
 def server_attributes(name: str, server: McpServer) -> dict[str, Any]:
-    """Attributes of a server: its name in the file, the transport, and for HTTP its address and port."""
+    """Return the attributes of a server: its name in the file, the transport, and for HTTP its address and port."""
     about: dict[str, Any] = {"agentsd.tool.server": name, "network.transport": "pipe" if server.command else "tcp"}
     host, port = server_address(server.url)
     if host is not None and port is not None:
@@ -84,7 +88,7 @@ def server_attributes(name: str, server: McpServer) -> dict[str, Any]:
 
 
 def request_error_type(error: BaseException) -> str:
-    """`error.type` of a failed request: the JSON-RPC error's code, `timeout`, `cancelled`, or the exception's class."""
+    """Return `error.type` of a failed request: JSON-RPC error code, `timeout`, `cancelled`, or exception class."""
     if isinstance(error, BaseExceptionGroup):
         return request_error_type(error.exceptions[0])
     if isinstance(error, MCPError):
@@ -98,12 +102,12 @@ def request_error_type(error: BaseException) -> str:
 
 @contextmanager
 def trace_failure(span: str, name: str, server: McpServer) -> Iterator[None]:
-    """Keep the SDK's own spans out of traces, and emit a root span if the request fails.
+    """Suppress the SDK's spans for a request outside runs, and emit a root span if the request fails.
 
     Args:
-        span: name of that root span.
-        name: the server, as the file names it.
-        server: where it is.
+        span: name of the root span.
+        name: name of the server in its file.
+        server: configuration of the server.
     """
     began = time.time_ns()
     unsampled = SpanContext(random.getrandbits(128), random.getrandbits(64), False, TraceFlags(TraceFlags.DEFAULT))
@@ -111,7 +115,7 @@ def trace_failure(span: str, name: str, server: McpServer) -> Iterator[None]:
     try:
         yield
     except asyncio.CancelledError as error:
-        if (error_type := request_error_type(error)) == "timeout":  # any other cancellation is intended
+        if (error_type := request_error_type(error)) == "timeout":  # other cancellations are intended
             _emit_failure_span(span, name, server, began, error_type)
         raise
     except BaseException as error:

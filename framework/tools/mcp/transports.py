@@ -1,7 +1,7 @@
-"""An MCP server as a child process: JSON lines over its standard streams, and nothing left of it afterwards.
+"""Transports to MCP servers: child processes (stdio) and streamable HTTP.
 
-The SDK has a transport of its own for this: its lines have no limit, each that is not MCP becomes a traceback in the
-log, the child's errors go to our own standard error, and a natively cancelled task leaves the child behind.
+The SDK's stdio transport is not used: it does not limit the length of lines, logs a traceback for each line that is not
+MCP, passes the server's standard error through, and leaves the process running after native cancellation.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 _MAX_LINE_BYTES = 16 * 1024 * 1024
 _MAX_STRAY_LINES = 1000
-"""Lines that are not MCP: some servers log to their standard output, none does only that."""
+"""Maximum number of lines that are not MCP. Some servers log to their standard output."""
 INHERITED_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
-"""What a child gets of our environment: what finds programs and folders and sets the language, no secrets."""
+"""Environment variables that a child process inherits. They contain no secrets."""
 _GRACE_SECONDS = 1.0
-"""Seconds for a child to go when its input ends, and again when it is asked to."""
+"""Time for a child process to exit after its input is closed, and again after SIGTERM, in seconds."""
 _MAX_ERROR_BYTES = 2000
 
 MAX_RESPONSE_BYTES = 16 * 1024 * 1024
@@ -48,11 +48,11 @@ OnHttpError = Callable[[int], None]
 """Called with the status of a failed HTTP response."""
 
 OnDisconnect = Callable[[str], None]
-"""Called with why a server cannot be spoken to any longer."""
+"""Called with the reason when the connection to a server ends."""
 
 
 class _ServerProcess:
-    """A started server."""
+    """The child process of a server."""
 
     def __init__(self, transport: asyncio.SubprocessTransport, process: Process) -> None:
         self._transport, self._process = transport, process
@@ -62,7 +62,7 @@ class _ServerProcess:
     async def read(
         self, to_session: MemoryObjectSendStream[SessionMessage | Exception], on_disconnect: OnDisconnect
     ) -> None:
-        """Hand over what the server says, until it ends or says too much that is not MCP."""
+        """Pass the server's messages to the session, until it ends or writes too many lines that are not MCP."""
         output, strays = self._process.stdout, 0
         assert output
         async with to_session:
@@ -81,10 +81,10 @@ class _ServerProcess:
                     continue
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # the session ended first
                     await to_session.send(message)
-        on_disconnect("it prints what is not MCP to its standard output")
+        on_disconnect("its standard output is not MCP")
 
     async def write(self, from_session: MemoryObjectReceiveStream[SessionMessage]) -> None:
-        """Pass on what the session says; that the server is gone is noticed by reading."""
+        """Pass the session's messages to the server. `read` detects that the server has ended."""
         assert self._process.stdin
         async with from_session:
             async for item in from_session:
@@ -94,14 +94,14 @@ class _ServerProcess:
                     await self._process.stdin.drain()
 
     async def collect_errors(self) -> None:
-        """Keep the end of what the server writes to its standard error."""
+        """Collect the last bytes that the server writes to its standard error."""
         assert self._process.stderr
         while chunk := await self._process.stderr.read(65536):
             self._errors = (self._errors + chunk)[-_MAX_ERROR_BYTES:]
         self._silent.set()
 
     async def terminate(self) -> None:
-        """Let it go, ask it to go, make it go: with all the processes it started in its group."""
+        """Stop the server's process group: close its input, then send SIGTERM, then SIGKILL."""
         try:
             with anyio.CancelScope(shield=True):
                 if self._process.stdin:
@@ -109,7 +109,7 @@ class _ServerProcess:
                 if not await self._exits_within(_GRACE_SECONDS):
                     self._signal(signal.SIGTERM)
                     await self._exits_within(_GRACE_SECONDS)
-        finally:  # also when the task is cancelled natively, which no scope shields from
+        finally:  # also on native cancellation, which scopes do not shield from
             self._signal(signal.SIGKILL)
             self._transport.close()
         with anyio.CancelScope(shield=True):
@@ -119,13 +119,13 @@ class _ServerProcess:
         with anyio.move_on_after(_GRACE_SECONDS):
             await self._silent.wait()
         code = self._process.returncode if await self._exits_within(_GRACE_SECONDS) else None
-        words = self._errors.decode("utf-8", "replace").strip().splitlines()
-        return _how_it_ended(code, words[-1].strip() if words else "")
+        lines = self._errors.decode("utf-8", "replace").strip().splitlines()
+        return _exit_reason(code, lines[-1].strip() if lines else "")
 
     async def _exits_within(self, seconds: float) -> bool:
-        """Not `process.wait()`: that also waits for grandchildren who hold the pipes."""
+        """Return whether the process exits in time. `process.wait()` would also wait for its children's pipes."""
         with anyio.move_on_after(seconds):
-            while self._process.returncode is None:  # noqa: ASYNC110 - asyncio has no event for it without the pipes
+            while self._process.returncode is None:  # noqa: ASYNC110 - asyncio has no event for this that ignores the pipes
                 await anyio.sleep(0.01)
         return self._process.returncode is not None
 
@@ -136,14 +136,14 @@ class _ServerProcess:
 
 @asynccontextmanager
 async def stdio_transport(server: McpServer, on_disconnect: OnDisconnect) -> AsyncIterator[TransportStreams]:
-    """Start a server; afterwards it is gone. An MCP SDK transport.
+    """Start a server as a child process, and stop it on exit. An MCP SDK transport.
 
     Args:
-        server: with a command.
-        on_disconnect: called when it can no longer be spoken to.
+        server: configuration with a command.
+        on_disconnect: called when the connection ends.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the process cannot be started.
     """
     child = await _start(server)
     to_session, from_child = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -165,9 +165,8 @@ async def stdio_transport(server: McpServer, on_disconnect: OnDisconnect) -> Asy
 
 async def _start(server: McpServer) -> _ServerProcess:
     loop = asyncio.get_running_loop()
-    kept = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-    given = {name: value.get_secret_value() for name, value in server.env.items()}
-    env = kept | given
+    inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+    env = inherited | {name: value.get_secret_value() for name, value in server.env.items()}
     transport, protocol = await loop.subprocess_exec(
         lambda: SubprocessStreamProtocol(limit=_MAX_LINE_BYTES, loop=loop),
         *_launched(server.command, env),
@@ -181,11 +180,11 @@ async def _start(server: McpServer) -> _ServerProcess:
 
 
 def _launched(command: Sequence[str], env: Mapping[str, str]) -> Sequence[str]:
-    """The command, so that it ends with us even if we are killed. Elsewhere than on Linux, its input ends, no more.
+    """Return the command, wrapped on Linux so that the server ends even if this process is killed.
 
     Raises:
-        FileNotFoundError: there is no such program.
-        PermissionError: it is not executable.
+        FileNotFoundError: the program does not exist.
+        PermissionError: the program is not executable.
     """
     if sys.platform != "linux" or not sys.executable:
         return command
@@ -195,15 +194,15 @@ def _launched(command: Sequence[str], env: Mapping[str, str]) -> Sequence[str]:
     return (sys.executable, "-I", "-S", child_launcher.__file__, str(os.getpid()), program, *command)
 
 
-def _how_it_ended(code: int | None, last_words: str) -> str:
+def _exit_reason(code: int | None, last_error: str) -> str:
     if code is not None and code < 0:
-        how = f"it was killed by signal {-code}{_name_of(-code)}"
-        return f"{how}; the last line of its standard error was: {last_words}" if last_words else how
-    how = "it closed its standard output" if code is None else f"it ended with exit code {code}"
-    return f"{how}: {last_words}" if last_words else how
+        reason = f"it was killed by signal {-code}{_signal_name(-code)}"
+        return f"{reason}; the last line of its standard error: {last_error}" if last_error else reason
+    reason = "it closed its standard output" if code is None else f"it ended with exit code {code}"
+    return f"{reason}: {last_error}" if last_error else reason
 
 
-def _name_of(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return f" ({signal.Signals(number).name})"
     except ValueError:  # a real-time signal
@@ -229,14 +228,16 @@ async def http_transport(server: McpServer, on_http_error: OnHttpError) -> Async
 
 
 def _http_client(server: McpServer, on_http_error: OnHttpError) -> httpx2.AsyncClient:
-    """A client with the server's headers; no answer is compressed, none is larger than allowed."""
+    """Create an HTTP client with the server's headers that rejects compressed and oversized responses."""
     message = f"it sent an answer of more than {MAX_RESPONSE_BYTES // 2**20} MB"
 
     async def check(response: httpx2.Response) -> None:
         if response.status_code >= 400:
             on_http_error(response.status_code)
         if response.headers.get("content-encoding", "identity") != "identity":
-            raise httpx2.DecodingError("it compresses its answers unasked", request=response.request)
+            raise httpx2.DecodingError(
+                "it sends compressed responses, which are not accepted", request=response.request
+            )
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = BoundedStream(response.stream, MAX_RESPONSE_BYTES, message, response.request)
@@ -244,6 +245,6 @@ def _http_client(server: McpServer, on_http_error: OnHttpError) -> httpx2.AsyncC
     configured = {name: value.get_secret_value() for name, value in server.headers.items()}
     idle = max(_MAX_IDLE_SECONDS, server.timeout + 30)
     timeout = httpx2.Timeout(server.connect_timeout, read=idle)
-    # A compressed body can unfold to any size before its length is seen.
+    # A compressed body can expand to any size before its length is known.
     headers = {"accept-encoding": "identity"} | configured
     return httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks={"response": [check]})

@@ -1,8 +1,8 @@
-"""What is said between us and a host of skills, as typed data.
+"""The JSON of a skill host: its list of skills and the result of a call.
 
 `GET /skills` answers `{"skills": [{"id": …, "description": …, "parameters": {…}}]}`. `POST /skills/ID/invoke` with
-`{"arguments": {…}}` answers `{"success": true, "output": …}` or `{"success": false, "error": "…"}`, with `trace_id` and
-`meta` if the host likes.
+`{"arguments": {…}}` answers `{"success": true, "output": …}` or `{"success": false, "error": "…"}`, with optional
+`trace_id` and `meta`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _MAX_ERROR_CHARS = 500
 
 
 class SkillError(ToolError):
-    """A skill could not do what it was asked, or its host answered something that is no result."""
+    """A skill failed, or its host sent an invalid result."""
 
     code = "skill_failed"
 
 
 class SkillResult(BaseModel):
-    """What a host answers to a call."""
+    """The host's response to a call."""
 
     model_config = ConfigDict(strict=True)
 
@@ -38,12 +38,12 @@ class SkillResult(BaseModel):
     output: Any = None
     error: str | None = None
     trace_id: str | None = None
-    """Under which the host has noted the call."""
+    """Id of the trace in which the host recorded the call."""
     meta: dict[str, Any] = {}
 
 
 class ListedSkill(BaseModel):
-    """What a host says of one of its skills; the manifest's word goes before that of the code and its documents."""
+    """A skill in the host's list. The manifest takes precedence over the description, docstring and document."""
 
     model_config = ConfigDict(strict=True)
 
@@ -55,8 +55,8 @@ class ListedSkill(BaseModel):
     manifest: dict[str, Any] = {}
 
     @property
-    def said(self) -> str:
-        """The best description it has, without what follows the first paragraph."""
+    def summary(self) -> str:
+        """The first paragraph of the first non-empty description."""
         texts = (self.manifest.get("description"), self.description, self.docstring, self.document)
         best = next((text.strip() for text in texts if isinstance(text, str) and text.strip()), "")
         paragraph = " ".join(best.split("\n\n")[0].split()).lstrip("# ")
@@ -64,63 +64,65 @@ class ListedSkill(BaseModel):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """JSON Schema of its arguments."""
+        """JSON Schema of the arguments."""
         own = self.manifest.get("parameters")
         return own if isinstance(own, dict) and own else self.parameters
 
 
 def parse_listing(reply: HttpReply) -> tuple[dict[str, Skill], list[str]]:
-    """The skills that a host lists, by id, and what is wrong with others.
+    """Return the skills that a host lists, by id, and the faults of invalid ones.
 
     Raises:
-        HttpFailed: it is no list of skills.
+        HttpFailed: the response is not a list of skills.
     """
     if reply.status != 200:
-        raise HttpFailed(f"{reply.url} answered {reply.status}, not 200 with its skills")
+        raise HttpFailed(f"{reply.url} responded with HTTP {reply.status} instead of its list of skills")
     data = _json(reply)
     listed = data.get("skills") if isinstance(data, dict) else data
     if not isinstance(listed, list):
-        raise HttpFailed(f'{reply.url} answered without a list of skills: {{"skills": […]}}')
+        raise HttpFailed(f'{reply.url} responded without a list of skills: expected {{"skills": […]}}')
     skills: dict[str, Skill] = {}
     faults: list[str] = []
     for entry in listed[:_MAX_SKILLS]:
         try:
             offered = ListedSkill.model_validate(entry)
-            skill = Skill(id=offered.id, description=offered.said or None, parameters=offered.arguments)
+            skill = Skill(id=offered.id, description=offered.summary or None, parameters=offered.arguments)
         except ValidationError as error:
             name = entry.get("id") if isinstance(entry, dict) else None
-            faults.append(f"the skill {str(name)[:80]!r} cannot be used: {_first(error)}")
+            faults.append(f"invalid skill {str(name)[:80]!r}: {_first(error)}")
             continue
         if skill.id in skills:
-            faults.append(f"the skill {skill.id!r} is listed twice: the first is used")
+            faults.append(f"skill {skill.id!r} is listed twice: using the first")
         skills.setdefault(skill.id, skill)
     if len(listed) > _MAX_SKILLS:
-        faults.append(f"it lists {len(listed)} skills: only the first {_MAX_SKILLS} are used")
+        faults.append(f"the host lists {len(listed)} skills: only the first {_MAX_SKILLS} are used")
     return skills, faults
 
 
 def parse_result(skill_id: str, reply: HttpReply) -> Any:
-    """What a call brought; raises SkillError."""
+    """Return the output of a call. Raise SkillError if it failed or the response is invalid."""
     try:
         result = SkillResult.model_validate(_json(reply))
     except (HttpFailed, ValidationError) as error:
         why = error.message if isinstance(error, HttpFailed) else _first(error)
-        advice = "; its host may not have it any more" if reply.status == 404 else ""
-        raise SkillError(f"the skill {skill_id!r} answered {reply.status} without a result: {why}{advice}") from None
+        advice = "; the host may have removed it" if reply.status == 404 else ""
+        raise SkillError(
+            f"skill {skill_id!r} responded with HTTP {reply.status} and no result: {why}{advice}"
+        ) from None
     if result.success and reply.status < 300:
         return result.output
-    told = (result.error or f"it failed without saying why (status {reply.status})")[:_MAX_ERROR_CHARS]
-    noted = f" (its trace: {result.trace_id[:64]})" if result.trace_id else ""
-    raise SkillError(f"{told}{noted}")
+    message = (result.error or f"the skill failed without an error message (HTTP {reply.status})")[:_MAX_ERROR_CHARS]
+    trace = f" (trace of the host: {result.trace_id[:64]})" if result.trace_id else ""
+    raise SkillError(f"{message}{trace}")
 
 
 def _json(reply: HttpReply) -> Any:
     if reply.truncated:
-        raise HttpFailed(f"the answer is larger than {len(reply.body)} bytes")
+        raise HttpFailed(f"the response is larger than {len(reply.body)} bytes")
     try:
         return json.loads(reply.body)
     except (ValueError, RecursionError):
-        raise HttpFailed(f"the answer is not JSON but {reply.content_type or 'of no type'}") from None
+        raise HttpFailed(f"the response is not JSON; its content type is {reply.content_type or 'missing'}") from None
 
 
 def _first(error: ValidationError) -> str:

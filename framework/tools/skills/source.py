@@ -1,7 +1,7 @@
-"""Skills of a host that speaks HTTP: what `GET /skills` and a project's file say of them becomes tools.
+"""A skill host as a tool source. Skills come from `GET /skills` and from the project's file.
 
-The host was named by the operator, so it may be on a private network. It is the only place requests go to, for
-redirects are not followed.
+The operator configured the host, so it may be on a private network. Redirects are not followed, so requests go to this
+host only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 60.0
 
 
 class SkillSource:
-    """The skills of one host, as a source of tools. A host that is away, or whose skills change, is looked at again."""
+    """The skills of one host as a source of tools. The list is refreshed periodically, and when the host was down."""
 
     def __init__(
         self,
@@ -41,17 +41,17 @@ class SkillSource:
         poll_interval: float = _POLL_SECONDS,
         first_retry: float = _FIRST_RETRY_SECONDS,
     ) -> None:
-        """Take a host.
+        """Create a source; `start` requests the list of skills.
 
         Args:
-            name: of the host in the project's file.
-            host: where it is, and what is declared of it.
-            changed: called when its tools or faults are not what they were.
-            poll_interval: seconds after which a host that answers is asked again for its skills.
-            first_retry: seconds until a host that is away is tried again; it doubles, up to a minute.
+            name: name of the host in its file.
+            host: configuration of the host.
+            changed: called whenever the tools or faults change.
+            poll_interval: seconds between two requests for the list of skills.
+            first_retry: seconds before the first retry of a host that is down. The delay doubles, up to a minute.
 
         Raises:
-            ConfigError: its address cannot be used.
+            ConfigError: the URL is invalid.
         """
         self.name = f"skill.{name}"
         self.tools: tuple[Tool, ...] = ()
@@ -60,25 +60,25 @@ class SkillSource:
         self._poll_interval, self._first_retry = poll_interval, first_retry
         self._made: dict[str, tuple[Skill, Tool]] = {}
         self._known: dict[str, Skill] = {}
-        """Of the host's own, since it last answered."""
+        """Skills from the host's last response, by id."""
         self._wake = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._base = _base(host.url)
         self._client = HttpClient.to(self._base, timeout=host.timeout)
 
     async def start(self) -> None:
-        """Learn what the host can do; it is asked again in the background, more often while it is away."""
+        """Request the list of skills, and refresh it in the background."""
         answered = await self._look()
         if self._host.discover:
             self._watching = asyncio.create_task(self._watch(answered), name=self.name)
 
     async def close(self) -> None:
-        """Stop asking."""
+        """Stop refreshing the list of skills."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait([self._watching])
 
-    # --- which skills there are
+    # --- discovering skills
 
     async def _watch(self, answered: bool) -> None:
         pause = self._first_retry
@@ -93,7 +93,7 @@ class SkillSource:
                 self._changed()
 
     async def _look(self) -> bool:
-        """Ask the host for its skills and make tools of them; returns whether it answered."""
+        """Request the list of skills and build the tools. Return whether the host responded."""
         faults: list[str] = []
         answered = True
         if self._host.discover:
@@ -117,7 +117,7 @@ class SkillSource:
             try:
                 made[skill.id] = known if known and known[0] == skill else (skill, self._tool(skill))
             except ConfigError as error:
-                faults.append(f"the skill {skill.id!r} cannot be used: {error.message}")
+                faults.append(f"invalid skill {skill.id!r}: {error.message}")
         self._made = made
         return [tool for _, tool in made.values()]
 
@@ -134,7 +134,7 @@ class SkillSource:
             timeout=skill.timeout,
         )
 
-    # --- calling one
+    # --- calling skills
 
     async def _call(self, skill_id: str, arguments: dict[str, Any], context: ToolContext) -> Any:
         headers = {**self._headers(), "content-type": "application/json", "idempotency-key": context.idempotency_key}
@@ -167,7 +167,7 @@ class SkillSource:
 
 
 def _merge(declared: Skill, known: Skill | None) -> Skill:
-    """A skill as the project declares it; what it leaves open is as the host says."""
+    """Return the declared skill, with description and parameters from the host where it declares none."""
     if known is None:
         return declared
     return declared.model_copy(
@@ -184,12 +184,12 @@ def _base(url: str) -> WebUrl:
     except UrlRefused as error:
         raise ConfigError(error.message) from None
     if "?" in base.target:
-        raise ConfigError(f"the address of a skill host has no query: write {str(base).partition('?')[0]}")
+        raise ConfigError(f"the URL of a skill host cannot have a query: write {str(base).partition('?')[0]}")
     return base
 
 
 def _http_attributes(url: WebUrl) -> dict[str, Any]:
-    """By the conventions for HTTP; the host was named by the operator, and so was the path."""
+    """Return the attributes of an HTTP request. Host and path come from the operator and contain no secrets."""
     return {
         "http.request.method": "POST",
         "server.address": url.host,
@@ -199,7 +199,7 @@ def _http_attributes(url: WebUrl) -> dict[str, Any]:
 
 
 def _traceparent() -> dict[str, str]:
-    """Where this call is in its trace, and nothing that an application has put there."""
+    """Return the `traceparent` header of the current span, without baggage."""
     carrier: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(carrier)
     return {name: value for name, value in carrier.items() if name == "traceparent"}
