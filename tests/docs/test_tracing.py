@@ -154,7 +154,7 @@ async def everything(root: Path) -> None:
 
 async def servers(root: Path) -> None:
     """MCP servers: one that is called by a run, and some that cannot be used."""
-    told = write(root / "i", {"told.json": "{}\n"}) / "told.json"
+    told = write(root / "i", {"config.json": "{}\n"}) / "config.json"
     command = f'["{sys.executable}", "{SUPPORT / "mcp_raw.py"}", "{told}"]'
     source = {"plugins/servers.yaml": f"version: 1\nmcp_servers:\n  raw: {{command: {command}}}\n"}
     write(root / "i", source)

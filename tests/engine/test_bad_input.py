@@ -131,7 +131,7 @@ def test_half_a_character_in_an_option_is_the_callers_fault_and_not_the_stores(t
         ("hello", r"^history: invalid JSON: "),
         ('{"role": "user"}', r"^history: expected a list of messages, or an object with 'messages'$"),
         ([CALL], r"^history: call '1' of echo has no answer up to message 1"),
-        ([{"role": "tool", "tool_call_id": "1"}], r"^history: message 1 answers the call '1', which no message"),
+        ([{"role": "tool", "tool_call_id": "1"}], r"^history: message 1 answers call '1', which no earlier message"),
         ([{"role": "user", "content": "x" * 1_000_001}], r"^history: message 1 has 1000001 characters"),
         ([{"role": "user", "content": "\ud800"}], r"^history: message 1 is not Unicode text"),
     ],

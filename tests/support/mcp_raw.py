@@ -1,6 +1,6 @@
 """A program: an MCP server written by hand, of the era of handshakes, that does what no decent one would.
 
-It is told by a JSON file, read afresh for every listing: `tools` (a list, else TOOLS), `resources`, `ignore_eof`.
+A JSON file, read again for every listing, configures it: `tools` (a list, else TOOLS), `resources`, `ignore_eof`.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def say(message: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def told() -> dict[str, Any]:
+def configuration() -> dict[str, Any]:
     known: dict[str, Any] = json.loads(TOLD.read_text("utf-8"))
     return known
 
 
 def tools() -> list[dict[str, Any]]:
     plain = {"type": "object", "additionalProperties": True}
-    return told().get("tools") or [{"name": name, "description": name, "inputSchema": plain} for name in TOOLS]
+    return configuration().get("tools") or [{"name": name, "description": name, "inputSchema": plain} for name in TOOLS]
 
 
 def text(content: Any) -> dict[str, Any]:
@@ -130,15 +130,15 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
             hello = {"protocolVersion": "2025-11-25", "capabilities": capabilities}
             return hello | {"serverInfo": {"name": "raw", "version": "1"}}
         case "tools/list":
-            if told().get("unlisted"):
+            if configuration().get("unlisted"):
                 return {"tools": "none"}
             with TOLD.with_suffix(".log").open("a") as log:
                 log.write("listed\n")
-            if told().get("restless"):
+            if configuration().get("restless"):
                 say({"method": "notifications/tools/list_changed"})
             return {"tools": tools()}
         case "resources/list":
-            return {"resources": [{"uri": uri, "name": uri} for uri in told().get("resources", [])]}
+            return {"resources": [{"uri": uri, "name": uri} for uri in configuration().get("resources", [])]}
         case "resources/read":
             uri = params["uri"]
             return {
@@ -156,7 +156,7 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    if told().get("ignore_eof"):
+    if configuration().get("ignore_eof"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for line in sys.stdin:
         message = json.loads(line)
@@ -174,7 +174,7 @@ def main() -> None:
         else:
             if result is not None:
                 say({"id": message["id"], "result": result})
-    while told().get("ignore_eof"):
+    while configuration().get("ignore_eof"):
         signal.pause()
 
 

@@ -83,21 +83,21 @@ def children() -> set[int]:
     return found
 
 
-def raw(tmp_path: Path, told: dict[str, Any] | None = None, **settings: Any) -> McpServer:
-    """The server written by hand, told what to do by `told.json` in the folder."""
-    tell(tmp_path, told or {})
-    return McpServer(command=(sys.executable, str(SUPPORT / "mcp_raw.py"), str(tmp_path / "told.json")), **settings)
+def raw(tmp_path: Path, config: dict[str, Any] | None = None, **settings: Any) -> McpServer:
+    """The server written by hand, configured by `config.json` in the folder."""
+    configure(tmp_path, config or {})
+    return McpServer(command=(sys.executable, str(SUPPORT / "mcp_raw.py"), str(tmp_path / "config.json")), **settings)
 
 
-def tell(tmp_path: Path, told: dict[str, Any]) -> None:
+def configure(tmp_path: Path, config: dict[str, Any]) -> None:
     """Tell that server something else."""
-    (tmp_path / "told.new").write_text(json.dumps(told), "utf-8")
-    (tmp_path / "told.new").replace(tmp_path / "told.json")
+    (tmp_path / "config.new").write_text(json.dumps(config), "utf-8")
+    (tmp_path / "config.new").replace(tmp_path / "config.json")
 
 
 def listings(tmp_path: Path) -> int:
     """How often that server was asked for its tools."""
-    return (tmp_path / "told.log").read_text("utf-8").count("\n")
+    return (tmp_path / "config.log").read_text("utf-8").count("\n")
 
 
 MODERN = (sys.executable, str(SUPPORT / "mcp_modern.py"))

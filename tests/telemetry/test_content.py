@@ -153,7 +153,7 @@ FIXTURES = {
 
 def play(tmp_path: Path, fixture: Fixture, content: str | None, **settings: str) -> MemoryStore:
     """Run it, and answer what it asks."""
-    told = write(tmp_path, {"told.json": "{}\n"}) / "told.json"
+    told = write(tmp_path, {"config.json": "{}\n"}) / "config.json"
     files = {name: text.replace("{told}", str(told)) for name, text in fixture.files.items()}
     if content is not None:
         files["agentsd.yaml"] = f"telemetry: {{content: {content}}}\nmodel_calls: {{max_retries: 0}}\n"

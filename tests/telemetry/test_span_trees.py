@@ -60,7 +60,7 @@ def named(spans: InMemorySpanExporter, name: str) -> list[dict[str, Any]]:
 
 
 def test_a_call_of_an_mcp_server_and_of_a_skill(tmp_path: Path, spans: InMemorySpanExporter) -> None:
-    told = write(tmp_path, {"told.json": "{}\n"}) / "told.json"
+    told = write(tmp_path, {"config.json": "{}\n"}) / "config.json"
 
     async def main() -> None:
         pages = {"/skills/echo/invoke": answer('{"success": true, "output": "hi"}', "content-type: application/json")}

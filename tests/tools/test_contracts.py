@@ -28,7 +28,7 @@ def changed(contracts: Contracts, tools: Iterable[Tool]) -> list[Tool]:
     return [tool for tool, change in contracts.compare(tools) if change]
 
 
-def test_the_first_sight_is_trusted_and_a_change_is_found_until_it_is_accepted(tmp_path: Path) -> None:
+def test_first_use_is_trusted_and_a_change_waits_for_acceptance(tmp_path: Path) -> None:
     path = tmp_path / ".agentsd/contracts.json"
     a, b, other = made("mcp.x.a"), made("mcp.x.b"), made("mcp.x.a", "Does something else.")
     assert changed(Contracts(path), [a, b]) == []
@@ -40,7 +40,7 @@ def test_the_first_sight_is_trusted_and_a_change_is_found_until_it_is_accepted(t
     assert changed(Contracts(path), [a]) == [a], "what it was before is a change now"
 
 
-def test_what_another_process_accepts_counts(tmp_path: Path) -> None:
+def test_tools_accepted_by_another_process_are_accepted(tmp_path: Path) -> None:
     path = tmp_path / "contracts.json"
     server, command = Contracts(path), Contracts(path)
     changed(server, [made("a"), made("b")])
@@ -50,7 +50,7 @@ def test_what_another_process_accepts_counts(tmp_path: Path) -> None:
     assert changed(server, fresh) == []
 
 
-def test_a_tool_that_was_away_is_compared_with_what_it_was(tmp_path: Path) -> None:
+def test_a_tool_that_returns_is_compared_with_its_accepted_definition(tmp_path: Path) -> None:
     contracts = Contracts(tmp_path / "contracts.json")
     changed(contracts, [made("a")])
     assert changed(contracts, []) == []
@@ -90,7 +90,7 @@ def test_while_the_file_cannot_be_read_nothing_is_accepted_until_an_operator_doe
     assert json.loads(path.read_bytes()) == {"version": 2, "contracts": {"a": entry}}
 
 
-def test_a_file_that_breaks_later_does_not_forget_what_is_known(tmp_path: Path) -> None:
+def test_accepted_tools_stay_accepted_when_the_file_becomes_invalid(tmp_path: Path) -> None:
     path = tmp_path / "contracts.json"
     contracts, fresh = Contracts(path), made("a", "New.")
     changed(contracts, [made("a")])
@@ -111,7 +111,7 @@ def test_nothing_but_the_file_is_left_in_the_folder(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["contracts.json"]
 
 
-def test_a_higher_risk_takes_effect_at_once_and_a_lower_one_when_it_is_accepted(tmp_path: Path) -> None:
+def test_a_higher_risk_applies_immediately_and_a_lower_one_once_accepted(tmp_path: Path) -> None:
     contracts = Contracts(tmp_path / "contracts.json")
     contracts.compare([made("mcp.x.a", risk="medium")])
 
@@ -123,7 +123,7 @@ def test_a_higher_risk_takes_effect_at_once_and_a_lower_one_when_it_is_accepted(
     assert (taken.risk, taken.idempotent, none) == ("low", True, None)
 
 
-def test_a_risk_that_the_project_states_is_no_claim_of_the_server(tmp_path: Path) -> None:
+def test_a_risk_set_by_the_project_is_not_a_claim_of_the_server(tmp_path: Path) -> None:
     contracts = Contracts(tmp_path / "contracts.json")
     contracts.compare([made("mcp.x.a", risk="high")], ["mcp.x"])
 

@@ -74,7 +74,7 @@ def test_a_wrong_declaration_is_a_problem_at_its_line(declared: str, message: st
     assert found.line == 3
 
 
-def test_several_wrong_options_are_shown_at_once() -> None:
+def test_several_invalid_options_are_reported_together() -> None:
     message = problem_with("@tool(risk='hi', confirm='yes', retries='3')").message
     assert all(option in message for option in ("risk 'hi'", "confirm must be", "retries must be"))
 
@@ -88,7 +88,7 @@ def test_a_timeout_may_be_written_as_in_yaml(written: str, expected: float) -> N
 
 
 @pytest.mark.parametrize("change", [{"risk": "hihg"}, {"timeout": "5s"}, {"idempotent": 1}, {"function": 5}])
-def test_a_tool_cannot_be_changed_into_one_that_no_tool_can_be(change: dict[str, Any]) -> None:
+def test_a_tool_cannot_be_changed_into_an_invalid_one(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         replace(tool(risk="low")(_documented), **change)
 
@@ -99,7 +99,7 @@ def _documented() -> str:
 
 
 @pytest.mark.parametrize("tools", [[_documented], [None], ["echo"], [tool(_documented), tool(_documented)]])
-def test_a_runtime_refuses_what_is_no_tool_with_a_typed_error(tmp_path: Path, tools: list[Any]) -> None:
+def test_a_runtime_rejects_objects_that_are_not_tools(tmp_path: Path, tools: list[Any]) -> None:
     async def main() -> None:
         async with Runtime.open(tmp_path, tools=tools, watch=False):
             raise AssertionError("it was opened")
@@ -217,7 +217,7 @@ def plugins(draw: st.DrawFn) -> bytes:
 
 @cases(150)
 @given(source=plugins())
-def test_whatever_a_plugin_contains_the_other_files_go_live(source: bytes) -> None:
+def test_other_files_take_effect_whatever_a_plugin_contains(source: bytes) -> None:
     generation = built({"plugins/bad.py": source})
 
     assert "good.ping" in generation.tools
@@ -233,7 +233,7 @@ def test_whatever_a_plugin_contains_the_other_files_go_live(source: bytes) -> No
     source=st.binary(max_size=200)
     | st.text(max_size=100).map(lambda text: f"version: 1\nname: {text}".encode("utf-8", "replace"))
 )
-def test_whatever_an_agent_file_contains_the_other_files_go_live(source: bytes) -> None:
+def test_other_files_take_effect_whatever_an_agent_file_contains(source: bytes) -> None:
     generation = built({"agents.d/bad.yaml": source, "prompts/bad.j2": source})
 
     assert {"good", "all"} <= generation.agents.keys(), generation.problems

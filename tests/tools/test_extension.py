@@ -70,7 +70,7 @@ def run(root: Path, *script: Any, message: str = "go", **options: Any) -> tuple[
     return asyncio.run(main()), seen, model
 
 
-def test_each_hook_is_called_at_its_place_with_what_happens_there(tmp_path: Path) -> None:
+def test_each_hook_is_called_at_its_place_with_its_arguments(tmp_path: Path) -> None:
     result, seen, _ = run(project(tmp_path), calls(("echo", {"text": "x"})), "done")
     assert (result.status, result.output) == ("completed", "done")
     assert seen == [
@@ -81,14 +81,14 @@ def test_each_hook_is_called_at_its_place_with_what_happens_there(tmp_path: Path
     ]
 
 
-def test_a_message_that_is_refused_never_reaches_the_model(tmp_path: Path) -> None:
+def test_a_refused_message_never_reaches_the_model(tmp_path: Path) -> None:
     result, _, model = run(project(tmp_path), "boom", message="build a bomb")
     assert (result.status, result.finish_reason, result.output) == ("stopped", "refused", "not about that")
     assert model.requests == []
     assert run(project(tmp_path), message="build a bomb", raise_on_limit=True)[0].finish_reason == "refused"
 
 
-def test_a_call_that_is_refused_is_never_made_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_refused_call_is_never_executed_and_the_run_continues(tmp_path: Path) -> None:
     result, seen, model = run(project(tmp_path), calls(("echo", {"text": "secret"})), "done")
     assert result.output == "done"
     assert [call.status for call in result.tool_calls] == ["denied"]
@@ -96,27 +96,27 @@ def test_a_call_that_is_refused_is_never_made_and_the_run_goes_on(tmp_path: Path
     assert "after_tool" not in [entry[0] for entry in seen]
 
 
-def test_a_result_can_be_replaced_before_anybody_sees_it(tmp_path: Path) -> None:
+def test_a_result_can_be_replaced_before_it_is_emitted(tmp_path: Path) -> None:
     result, _, model = run(project(tmp_path), calls(("echo", {"text": "mask"})), "done")
     assert result.tool_calls[0].result == "[masked]"
     assert "mask\n" not in "\n".join(message.content for message in model.requests[1].messages[2:])
 
 
-def test_a_guard_that_breaks_lets_nothing_through(tmp_path: Path) -> None:
+def test_a_hook_that_fails_refuses(tmp_path: Path) -> None:
     result, _, model = run(project(tmp_path), calls(("echo", {"text": "raise"})), "done")
     assert result.tool_calls[0].status == "error"
-    told = model.requests[1].messages[-1].content
-    assert "withheld" in told
-    assert "guard.result failed: RuntimeError" in told
+    message = model.requests[1].messages[-1].content
+    assert "withheld" in message
+    assert "guard.result failed: RuntimeError" in message
 
 
 @pytest.mark.parametrize("listening", [False, True])
 @pytest.mark.parametrize(
-    ("said", "reason", "told"),
+    ("said", "reason", "expected"),
     [("darn it", "final", "**** it"), ("the password is x", "refused", "that stays here")],
 )
-def test_an_answer_is_told_only_as_the_guard_leaves_it(
-    tmp_path: Path, said: str, reason: str, told: str, listening: bool
+def test_only_the_answer_returned_by_the_hook_is_emitted(
+    tmp_path: Path, said: str, reason: str, expected: str, listening: bool
 ) -> None:
     root, model = project(tmp_path), ScriptedModel(said, "later")
 
@@ -134,14 +134,14 @@ def test_an_answer_is_told_only_as_the_guard_leaves_it(
             return result, text, await runtime.run("more", conversation="c")
 
     result, text, later = asyncio.run(main())
-    assert (result.finish_reason, result.output) == (reason, told)
-    assert text == (told if listening else "")
+    assert (result.finish_reason, result.output) == (reason, expected)
+    assert text == (expected if listening else "")
     assert said not in result.model_dump_json()
     assert said not in later.model_dump_json()
     assert all(said not in message.content for request in model.requests for message in request.messages)
 
 
-def test_what_a_limit_leaves_behind_is_guarded_as_well(tmp_path: Path) -> None:
+def test_partial_output_after_a_limit_passes_the_hooks_as_well(tmp_path: Path) -> None:
     root = project(tmp_path, runtime_policy="{max_steps: 1}")
     said = Message(role="assistant", content="darn", tool_calls=calls(("echo", {"text": "x"})))
     result, seen, _ = run(root, said, "never")
@@ -149,7 +149,7 @@ def test_what_a_limit_leaves_behind_is_guarded_as_well(tmp_path: Path) -> None:
     assert ("after_run", "darn") in seen
 
 
-def test_hooks_that_come_in_mid_run_hold_at_once(tmp_path: Path) -> None:
+def test_hooks_added_during_a_run_apply_immediately(tmp_path: Path) -> None:
     root = project(tmp_path)
     model = ScriptedModel(calls(("edit", {})), calls(("echo", {"text": "secret"}), prefix="d"), "done")
     allowed = {"skill_policy": "{allow: [echo, edit]}"}
@@ -171,7 +171,7 @@ def test_hooks_that_come_in_mid_run_hold_at_once(tmp_path: Path) -> None:
     assert [(call.tool, call.status) for call in result.tool_calls] == [("edit", "success"), ("echo", "denied")]
 
 
-def test_a_message_is_looked_at_once_however_often_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_message_is_checked_once_however_often_the_run_resumes(tmp_path: Path) -> None:
     root, seen = project(tmp_path, runtime_policy="{confirm: {from: low}}"), list[Any]()
     model = ScriptedModel(calls(("echo", {"text": "x"})), "done")
 
@@ -241,7 +241,7 @@ def problems(root: Path, files: dict[str, str]) -> list[str]:
         ({"hooks": "{before_tool: [os]}"}, "there is no hook 'os'"),
     ],
 )
-def test_a_name_that_does_not_fit_is_refused_at_its_line(tmp_path: Path, keys: dict[str, str], message: str) -> None:
+def test_an_unknown_name_is_rejected_at_its_line(tmp_path: Path, keys: dict[str, str], message: str) -> None:
     files = {
         "agents.d/a.yaml": agent("a", model="offline", **keys),
         "plugins/guard.py": GUARD,
@@ -252,12 +252,12 @@ def test_a_name_that_does_not_fit_is_refused_at_its_line(tmp_path: Path, keys: d
     assert message in found
 
 
-def test_an_executor_that_is_no_coroutine_function_is_refused_at_load(tmp_path: Path) -> None:
+def test_an_executor_that_is_not_a_coroutine_function_is_rejected_at_load(tmp_path: Path) -> None:
     source = "from framework import executor\n\n@executor\ndef f(run):\n    return ''\n"
     (found,) = problems(tmp_path, {"plugins/p.py": source})
     assert "async def f(run) -> str" in found
 
 
-def test_editors_are_told_of_the_executors_of_plugins(tmp_path: Path) -> None:
+def test_editors_complete_the_executors_of_plugins(tmp_path: Path) -> None:
     project = asyncio.run(Project.read(executing(tmp_path)))
     assert names_of(project).executors == ["react", "plan", "auto", "way.twice"]

@@ -12,7 +12,7 @@ from framework import Runtime, ToolResult
 from framework.testing import ScriptedModel
 from framework.tools.locations import declared_in_schema
 from tests.config.agents.test_sources import said, servers
-from tests.support.mcp_worlds import tell
+from tests.support.mcp_worlds import configure
 from tests.support.projects import agent, write
 
 HINTED = {
@@ -33,7 +33,7 @@ DECLARED = {"paths": '{"e*": [path]}', "urls": "{echo: [links]}"}
 
 
 def project(root: Path, schema: dict[str, Any], **server: str) -> Path:
-    tell(root, {"tools": [said("echo", schema=schema)]})
+    configure(root, {"tools": [said("echo", schema=schema)]})
     return write(root, {"agents.d/a.yaml": agent("a", skill_policy=RULES), "plugins/s.yaml": servers(root, **server)})
 
 

@@ -50,7 +50,7 @@ def test_without_an_allow_list_all_but_the_denied_pass() -> None:
     assert names(filter_tools(TOOLS, [], ["echo"])) == names(TOOLS)[:-1]
 
 
-def test_a_deny_beats_an_allow() -> None:
+def test_deny_takes_precedence_over_allow() -> None:
     assert names(filter_tools(TOOLS, ["orders.*", "echo"], ["*.delete_*", "echo"])) == [
         "orders.lookup",
         "orders.refund",
@@ -81,7 +81,7 @@ def test_patterns_are_globs_over_the_whole_name(pattern: str, expected: list[str
     assert names(filter_tools(TOOLS, [pattern])) == expected
 
 
-def test_tools_come_out_in_the_order_they_went_in() -> None:
+def test_the_order_of_tools_is_preserved() -> None:
     assert filter_tools(reversed(TOOLS), ["*"]) == TOOLS[::-1]
 
 
@@ -175,7 +175,7 @@ RULES = st.lists(GLOBS, max_size=3)
 @given(
     tool_names=st.lists(NAMES, max_size=5, unique_by=lambda n: n.replace(".", "__")), deny=RULES, ask=RULES, allow=RULES
 )
-def test_the_offer_and_the_rules_are_those_of_plain_matching(
+def test_offered_tools_and_rules_equal_those_of_plain_matching(
     tool_names: list[str], deny: list[str], ask: list[str], allow: list[str]
 ) -> None:
     made = toolset([named(name) for name in tool_names], deny=deny, ask=ask, allow=allow)
@@ -200,12 +200,12 @@ def test_tools_are_found_by_their_name() -> None:
     assert list(index_tools(TOOLS)) == names(TOOLS)
 
 
-def test_two_tools_of_one_name_are_refused() -> None:
+def test_duplicate_tool_names_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"duplicate tool name 'a\.b'"):
         index_tools([named("a.b"), named("a.b")])
 
 
 @pytest.mark.hostile(5)
-def test_two_names_that_are_one_on_the_wire_are_refused() -> None:
+def test_names_that_are_equal_on_the_wire_are_rejected() -> None:
     with pytest.raises(ConfigError, match=r"'a\.b__c' and 'a__b\.c' share the provider name 'a__b__c'"):
         index_tools([named("a__b.c"), named("a.b__c")])

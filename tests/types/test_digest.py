@@ -50,8 +50,10 @@ def project(root: Path, **keys: str) -> Path:
 
 def stored(pay: Tool) -> EarlierStore:
     plan = Plan.from_draft(PlanDraft.model_validate(DRAFT))
-    told = paying([], "Pay. Now with receipts.").definition.canonical_json
-    return EarlierStore(pay.definition.canonical_json, told, canonical_call("pay", {"amount": 5}), plan.approval_text)
+    changed = paying([], "Pay. Now with receipts.").definition.canonical_json
+    return EarlierStore(
+        pay.definition.canonical_json, changed, canonical_call("pay", {"amount": 5}), plan.approval_text
+    )
 
 
 async def continued(
@@ -73,7 +75,7 @@ def asked_again(root: Path, store: JsonStore, tools: Sequence[Tool], result: Run
     return asyncio.run(continued(root, store, tools, ["done", "done"], result.run_id, **{key: decision}))
 
 
-def test_digests_of_what_people_agree_to_have_256_bits() -> None:
+def test_digests_of_approved_content_have_256_bits() -> None:
     plan = Plan.from_draft(PlanDraft.model_validate(DRAFT))
 
     for digest in (paying([]).contract, call_digest("pay", {"amount": 5}), plan.hash):
@@ -88,7 +90,7 @@ def test_a_digest_of_an_earlier_version_is_recognised(text: str) -> None:
     assert not matches_digest(legacy_digest(text), text + "x")
 
 
-def test_a_call_that_an_earlier_version_has_asked_about_is_made_after_its_approval(tmp_path: Path) -> None:
+def test_a_call_that_waited_in_an_earlier_version_is_executed_after_approval(tmp_path: Path) -> None:
     made: list[int] = []
     root, pay = project(tmp_path), paying(made)
     store = stored(pay)
@@ -100,7 +102,7 @@ def test_a_call_that_an_earlier_version_has_asked_about_is_made_after_its_approv
     assert (result.status, made) == ("completed", [5])
 
 
-def test_an_answer_to_a_second_question_of_an_earlier_version_counts(tmp_path: Path) -> None:
+def test_an_answer_to_a_second_question_of_an_earlier_version_is_accepted(tmp_path: Path) -> None:
     made: list[int] = []
     root, pay, changed = project(tmp_path), paying(made), paying(made, "Pay. Now with receipts.")
     store = stored(pay)
@@ -114,7 +116,7 @@ def test_an_answer_to_a_second_question_of_an_earlier_version_counts(tmp_path: P
 
 
 @pytest.mark.parametrize("decision", [Approve(), Edit(arguments=DRAFT)])
-def test_a_plan_that_an_earlier_version_has_asked_about_is_carried_out(tmp_path: Path, decision: Any) -> None:
+def test_a_plan_that_waited_in_an_earlier_version_is_executed_after_approval(tmp_path: Path, decision: Any) -> None:
     made: list[int] = []
     root = project(tmp_path, executor="plan", plan="{approval: always}")
     pay = paying(made)

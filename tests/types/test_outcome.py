@@ -21,7 +21,7 @@ LIMIT_REASONS = [reason for reason, row in OUTCOMES.items() if row.status == "st
         ("model_error", "failed", 500, 1, "model_error"),
     ],
 )
-def test_each_reason_means_one_thing_on_every_surface(
+def test_each_finish_reason_has_one_meaning_on_every_interface(
     reason: str, status: str, http: int, code: int, span: str | None
 ) -> None:
     row = outcome_for(reason)

@@ -22,7 +22,7 @@ from framework.tools.schema.arguments import ArgumentsError
 from framework.types.errors import ToolError
 from framework.types.tool_servers import McpServer
 from tests.support.editor import MODULES, node
-from tests.support.mcp_worlds import MODERN, World, children, opened, over_http, raw, tell
+from tests.support.mcp_worlds import MODERN, World, children, configure, opened, over_http, raw
 
 TIME = McpServer(command=(str(Path(sys.executable).with_name("mcp-server-time")),))
 EVERYTHING = MODULES / "@modelcontextprotocol/server-everything/dist/index.js"
@@ -112,10 +112,10 @@ def test_the_git_server(tmp_path: Path) -> None:
 
 @needs_npm
 def test_the_everything_server_of_the_older_protocol() -> None:
-    told: list[tuple[float, str]] = []
+    reports: list[tuple[float, str]] = []
 
     async def progress(fraction: float, message: str) -> None:
-        told.append((fraction, message))
+        reports.append((fraction, message))
 
     async def main() -> None:
         async with opened(npm_server(EVERYTHING)) as world:
@@ -127,7 +127,7 @@ def test_the_everything_server_of_the_older_protocol() -> None:
                 "humidity",
             }
             await world.call("trigger-long-running-operation", progress, duration=0.5, steps=2)
-            assert [fraction for fraction, _ in told] == [0.5, 1.0]
+            assert [fraction for fraction, _ in reports] == [0.5, 1.0]
             async with asyncio.TaskGroup() as group:
                 calls = [group.create_task(world.call("echo", message=str(n))) for n in range(100)]
             assert [call.result() for call in calls] == [f"Echo: {n}" for n in range(100)]
@@ -184,7 +184,7 @@ def test_risk_comes_from_hints_unless_the_file_says_otherwise(
     assert asyncio.run(main(raw(tmp_path, {"tools": [tool]}, risk="critical"))) == ("critical", idempotent)
 
 
-def test_a_new_tool_is_known_when_a_server_of_the_newest_protocol_tells() -> None:
+def test_a_change_notification_of_the_newest_protocol_adds_a_tool() -> None:
     async def main() -> None:
         async with opened(McpServer(command=MODERN)) as world:
             add = world.tools["add"]
@@ -196,12 +196,12 @@ def test_a_new_tool_is_known_when_a_server_of_the_newest_protocol_tells() -> Non
     asyncio.run(main())
 
 
-def test_a_new_tool_is_known_when_a_server_of_the_older_protocol_tells(tmp_path: Path) -> None:
+def test_a_change_notification_of_the_older_protocol_adds_a_tool(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(raw(tmp_path)) as world:
             schema = {"type": "object", "additionalProperties": True}
             names = ("echo", "storm", "fly")
-            tell(tmp_path, {"tools": [{"name": n, "description": n, "inputSchema": schema} for n in names]})
+            configure(tmp_path, {"tools": [{"name": n, "description": n, "inputSchema": schema} for n in names]})
             echo, changes = world.tools["echo"], world.changes
             await world.call("storm", notices=1)
             await world.until(lambda _: "fly" in world.tools)
@@ -229,7 +229,7 @@ def test_two_servers_may_have_tools_of_the_same_name(tmp_path: Path) -> None:
     assert '"WHO": "two"' in two
 
 
-def test_resources_and_prompts_are_text_and_no_templates(tmp_path: Path) -> None:
+def test_resources_and_prompts_are_text_not_templates(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(raw(tmp_path, {"resources": ["file:///listed"]})) as world:
             source = world.source
@@ -274,7 +274,7 @@ def test_a_call_carries_the_trace_but_no_baggage(tmp_path: Path, spans: InMemory
 # --- HTTP
 
 
-def test_a_server_over_http_may_go_and_come_back() -> None:
+def test_an_http_server_can_restart() -> None:
     async def main() -> None:
         async with over_http() as (process, port), opened(McpServer(url=f"http://127.0.0.1:{port}/mcp")) as world:
             assert await world.call("add", a=1, b=2) == {"result": 3}
@@ -296,7 +296,7 @@ def test_a_server_over_http_may_go_and_come_back() -> None:
 
 
 @needs_npm
-def test_an_older_server_over_http_may_go_and_come_back() -> None:
+def test_an_older_http_server_can_restart() -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listening:
             port = listening.getsockname()[1]  # free, a moment later

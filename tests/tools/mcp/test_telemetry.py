@@ -44,7 +44,7 @@ def test_requests_and_sessions_are_measured(tmp_path: Path, reader: InMemoryMetr
     assert points(reader)["mcp.client.session.duration"] == [(STDIO, 1)]
 
 
-def test_a_timeout_is_told_from_an_answer(tmp_path: Path, reader: InMemoryMetricReader) -> None:
+def test_a_timeout_is_distinguished_from_an_error_answer(tmp_path: Path, reader: InMemoryMetricReader) -> None:
     async def main() -> None:
         async with opened(raw(tmp_path, timeout=0.05)) as world:
             try:

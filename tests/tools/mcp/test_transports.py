@@ -21,8 +21,8 @@ from tests.tools.mcp.test_hostile import tool
 STUBBORN = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-with open(sys.argv[1], "w") as told:
-    told.write(str(os.getpid()))
+with open(sys.argv[1], "w") as pid_file:
+    pid_file.write(str(os.getpid()))
 while True:
     time.sleep(60)
 """
@@ -42,11 +42,11 @@ asyncio.run(main())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux does it")
 def test_a_server_that_ignores_everything_dies_with_a_killed_parent(tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    os.mkfifo(told)
-    stubborn = [sys.executable, "-c", STUBBORN, str(told)]
+    pid_file = tmp_path / "pid"
+    os.mkfifo(pid_file)
+    stubborn = [sys.executable, "-c", STUBBORN, str(pid_file)]
     with subprocess.Popen([sys.executable, "-c", HOST, *stubborn], env={**os.environ, "PYTHONPATH": str(ROOT)}) as host:
-        server = int(told.read_text("utf-8"))  # waits until it is written
+        server = int(pid_file.read_text("utf-8"))  # waits until it is written
         watched = os.pidfd_open(server)
         host.kill()
         try:
@@ -57,7 +57,7 @@ def test_a_server_that_ignores_everything_dies_with_a_killed_parent(tmp_path: Pa
             os.close(watched)
 
 
-def test_a_server_that_was_killed_is_not_blamed_with_its_last_line() -> None:
+def test_the_last_line_of_a_killed_server_is_not_reported_as_the_cause() -> None:
     ends: list[str] = []
 
     async def main(script: str) -> str:
@@ -88,7 +88,7 @@ def test_a_server_with_hundreds_of_tools_loses_none(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_only_the_tools_that_the_file_wants_are_taken(tmp_path: Path) -> None:
+def test_only_the_tools_that_the_file_selects_are_used(tmp_path: Path) -> None:
     async def main() -> None:
         tools = [tool(name) for name in ("search_a", "search_b", "get", "delete")]
         async with opened(raw(tmp_path, {"tools": tools}, tools=("search_*", "get", "serach"))) as world:

@@ -61,44 +61,44 @@ async def turns(number: int = 20) -> None:
 
 def test_setup_runs_before_the_first_use_and_teardown_after_the_last() -> None:
     async def main() -> None:
-        told: list[str] = []
-        lifecycle, a, b = PluginLifecycle(told), plugin(name="a"), plugin(name="b")
+        events: list[str] = []
+        lifecycle, a, b = PluginLifecycle(events), plugin(name="a"), plugin(name="b")
         first = await lifecycle.acquire([a, b])
         second = await lifecycle.acquire([b])
-        assert told == ["up a", "up b"]
+        assert events == ["up a", "up b"]
         first.release()
         first.release()  # the second time counts for nothing
         await turns()
-        assert told == ["up a", "up b", "down a"]
+        assert events == ["up a", "up b", "down a"]
         second.release()
         await turns()
-        assert told == ["up a", "up b", "down a", "down b"]
+        assert events == ["up a", "up b", "down a", "down b"]
         await lifecycle.acquire([a])  # once more
-        assert told[4:] == ["up a"]
+        assert events[4:] == ["up a"]
         await lifecycle.close()
-        assert told[4:] == ["up a", "down a"]
+        assert events[4:] == ["up a", "down a"]
 
     asyncio.run(main())
 
 
-def test_closing_tears_down_everything_the_last_first_and_sets_nothing_up_any_more() -> None:
+def test_close_tears_down_everything_in_reverse_order_and_prevents_further_setups() -> None:
     async def main() -> None:
-        told: list[str] = []
-        lifecycle, a, b, c = PluginLifecycle(told), plugin(name="a"), plugin(name="b"), plugin(name="c")
+        events: list[str] = []
+        lifecycle, a, b, c = PluginLifecycle(events), plugin(name="a"), plugin(name="b"), plugin(name="c")
         uses = [await lifecycle.acquire([b]), await lifecycle.acquire([a, b, c])]
         await lifecycle.close()
-        assert told == ["up b", "up a", "up c", "down c", "down a", "down b"]
+        assert events == ["up b", "up a", "up c", "down c", "down a", "down b"]
         with pytest.raises(RequestError, match="closed"):
             await lifecycle.acquire([a])
         for use in uses:
             use.release()
         await turns()
-        assert len(told) == 6
+        assert len(events) == 6
 
     asyncio.run(main())
 
 
-def test_functions_that_are_no_coroutines_run_in_a_thread() -> None:
+def test_functions_that_are_not_coroutines_run_in_a_thread() -> None:
     source = """
         import threading
 
@@ -109,20 +109,20 @@ def test_functions_that_are_no_coroutines_run_in_a_thread() -> None:
         """
 
     async def main() -> list[bool]:
-        told: list[bool] = []
-        lifecycle = PluginLifecycle(told)
+        events: list[bool] = []
+        lifecycle = PluginLifecycle(events)
         await lifecycle.acquire([plugin(source)])
         await lifecycle.close()
-        return told
+        return events
 
     assert asyncio.run(main()) == [False, False]
 
 
-def test_the_context_names_the_plugin_and_carries_the_programs_own_objects() -> None:
+def test_the_context_contains_the_plugin_name_and_the_deps() -> None:
     source = "def setup(context):\n    context.deps.append(context)\n"
-    told: list[PluginContext] = []
-    asyncio.run(PluginLifecycle(told).acquire([plugin(source, "orders.v2")]))
-    assert [(context.plugin, context.deps is told) for context in told] == [("orders.v2", True)]
+    events: list[PluginContext] = []
+    asyncio.run(PluginLifecycle(events).acquire([plugin(source, "orders.v2")]))
+    assert [(context.plugin, context.deps is events) for context in events] == [("orders.v2", True)]
 
 
 @pytest.mark.parametrize(
@@ -151,12 +151,12 @@ def test_a_setup_that_fails_is_a_problem_with_its_line(kind: str, body: str, lin
         "    except BaseException: pass\n",
     ],
 )
-def test_a_setup_that_does_not_end_is_a_problem_with_the_line_where_it_was(source: str) -> None:
+def test_a_setup_that_does_not_finish_is_a_problem_with_its_current_line(source: str) -> None:
     (problem,) = problems_of(source, seconds=0.05)
     assert (problem.place, problem.message) == ("plugins/a.py:4", "not finished after 0.05 s in setup()")
 
 
-def test_a_setup_that_fails_in_a_helper_is_told_there_too() -> None:
+def test_a_setup_that_fails_in_a_helper_is_reported_there_too() -> None:
     async def main() -> tuple[Problem, ...]:
         files = {
             "plugins/_db.py": b"def connect():\n    raise ConnectionError('no')\n",
@@ -168,35 +168,35 @@ def test_a_setup_that_fails_in_a_helper_is_told_there_too() -> None:
     assert [problem.place for problem in asyncio.run(main())] == ["plugins/a.py:3", "plugins/_db.py:2"]
 
 
-def test_when_one_setup_fails_the_others_are_up_until_the_use_ends_and_its_own_teardown_is_not_called() -> None:
+def test_when_one_setup_fails_the_others_stay_set_up_and_its_teardown_is_not_called() -> None:
     async def main() -> list[str]:
-        told: list[str] = []
+        events: list[str] = []
         failing = dedent(FAILING) + "def teardown(context):\n    context.deps.append('never up')\n"
-        lifecycle, good, bad = PluginLifecycle(told), plugin(name="good"), plugin(failing, "bad")
+        lifecycle, good, bad = PluginLifecycle(events), plugin(name="good"), plugin(failing, "bad")
         use = await lifecycle.acquire([bad, good])
         assert list(use.failed) == [bad]
         again = await lifecycle.acquire([good])
         use.release()
         await turns()
-        assert told == ["up good"]
+        assert events == ["up good"]
         again.release()
         await lifecycle.close()
-        return told
+        return events
 
     assert asyncio.run(main()) == ["up good", "down good"]
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
-def test_a_teardown_that_fails_is_logged_with_its_line_and_the_others_go_on(
+def test_a_teardown_that_fails_is_logged_with_its_line_and_the_others_run(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> list[str]:
-        told: list[str] = []
+        events: list[str] = []
         bad = plugin(f"{kind} teardown(context):\n    raise SystemExit\n", "bad")
-        lifecycle, good = PluginLifecycle(told), plugin(name="good")
+        lifecycle, good = PluginLifecycle(events), plugin(name="good")
         await lifecycle.acquire([good, bad])
         await lifecycle.close()
-        return told
+        return events
 
     assert asyncio.run(main()) == ["up good", "down good"]
     assert "plugins/bad.py:2: calls sys.exit() in teardown()" in caplog.text
@@ -204,25 +204,25 @@ def test_a_teardown_that_fails_is_logged_with_its_line_and_the_others_go_on(
 
 GATED = """
     async def setup(context):
-        context.deps.told.append("up")
+        context.deps.events.append("up")
         await context.deps.gate.wait()
-        context.deps.told.append("is up")
+        context.deps.events.append("is up")
 
     async def teardown(context):
-        context.deps.told.append("down")
+        context.deps.events.append("down")
         await context.deps.gate.wait()
-        context.deps.told.append("is down")
+        context.deps.events.append("is down")
 """
 
 
 @dataclass
 class Gate:
-    told: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @pytest.mark.parametrize("closing", [False, True])
-def test_a_setup_goes_on_when_whoever_waits_is_cancelled_and_what_it_made_is_torn_down(closing: bool) -> None:
+def test_a_setup_completes_and_is_torn_down_if_its_caller_is_cancelled(closing: bool) -> None:
     async def main() -> list[str]:
         deps = Gate()
         lifecycle = PluginLifecycle(deps)
@@ -237,12 +237,12 @@ def test_a_setup_goes_on_when_whoever_waits_is_cancelled_and_what_it_made_is_tor
         await turns()
         if close:
             await close
-        return deps.told
+        return deps.events
 
     assert asyncio.run(main()) == ["up", "is up", "down", "is down"]
 
 
-def test_what_a_second_user_waits_for_is_not_torn_down_for_the_first_that_was_cancelled() -> None:
+def test_a_setup_that_a_second_caller_awaits_is_not_torn_down_when_the_first_is_cancelled() -> None:
     async def main() -> None:
         deps, gated = Gate(), plugin(GATED)
         lifecycle = PluginLifecycle(deps)
@@ -255,13 +255,13 @@ def test_what_a_second_user_waits_for_is_not_torn_down_for_the_first_that_was_ca
         deps.gate.set()
         await second
         await turns()
-        assert deps.told == ["up", "is up"]
+        assert deps.events == ["up", "is up"]
         await lifecycle.close()
 
     asyncio.run(main())
 
 
-def test_what_is_used_again_while_it_is_torn_down_is_set_up_after_that() -> None:
+def test_a_plugin_leased_during_its_teardown_is_set_up_afterwards() -> None:
     async def main() -> list[str]:
         deps, gated = Gate(), plugin(GATED)
         deps.gate.set()
@@ -272,12 +272,12 @@ def test_what_is_used_again_while_it_is_torn_down_is_set_up_after_that() -> None
         await turns()
         using = asyncio.create_task(lifecycle.acquire([gated]))
         await turns()
-        assert deps.told[2:] == ["down"]
+        assert deps.events[2:] == ["down"]
         deps.gate.set()
         await using
-        assert deps.told[2:] == ["down", "is down", "up", "is up"]
+        assert deps.events[2:] == ["down", "is down", "up", "is up"]
         await lifecycle.close()
-        return deps.told[6:]
+        return deps.events[6:]
 
     assert asyncio.run(main()) == ["down", "is down"]
 
@@ -307,12 +307,12 @@ rounds = st.builds(
 
 @cases(100)
 @given(plan=st.lists(rounds, max_size=8))
-def test_at_any_time_exactly_what_is_used_is_up(plan: list[Round]) -> None:
+def test_exactly_the_leased_plugins_are_set_up_at_any_time(plan: list[Round]) -> None:
     """Uses begin, end and are cancelled in any order, at once and one after the other."""
 
     async def main() -> None:
-        told: list[str] = []
-        lifecycle = PluginLifecycle(told)
+        events: list[str] = []
+        lifecycle = PluginLifecycle(events)
         uses: list[tuple[frozenset[str], PluginLease]] = []
         for each in plan:
             beginning = [
@@ -329,20 +329,20 @@ def test_at_any_time_exactly_what_is_used_is_up(plan: list[Round]) -> None:
             uses = [use for index, use in enumerate(uses) if index not in each.ended]
             uses += [(names, task.result()) for names, task in beginning if not task.cancelled()]
             used = {name for names, _ in uses for name in names}
-            assert used <= up(told)
+            assert used <= up(events)
             await turns(60)
-            assert up(told) == used
+            assert up(events) == used
         await lifecycle.close()
-        assert up(told) == set()
+        assert up(events) == set()
 
     asyncio.run(main())
 
 
-def up(told: Iterable[str]) -> set[str]:
-    """Who is up by what was told; each must go up and down in turn."""
+def up(events: Iterable[str]) -> set[str]:
+    """Return the plugins that are set up according to the events; setup and teardown must alternate."""
     found: set[str] = set()
-    for said in told:
-        what, _, name = said.partition(" ")
+    for event in events:
+        what, _, name = event.partition(" ")
         assert (name in found) is (what == "down")
         found ^= {name}
     return found

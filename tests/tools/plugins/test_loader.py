@@ -90,7 +90,7 @@ def test_a_tool_keeps_its_place_under_two_names_only_once() -> None:
     ]
 
 
-def test_imported_tools_are_not_adopted() -> None:
+def test_imported_tools_are_not_registered() -> None:
     source = """
         from framework import tool
         from framework.tools.builtin import calculator, echo
@@ -122,7 +122,7 @@ def test_a_file_without_tools_is_fine() -> None:
         (b"from framework import tol\n", 1, "from framework import tol", "cannot import name 'tol'"),
         (b"from . import helpers\n", 1, "from . import helpers", "cannot import name 'helpers' from 'plugins'"),
         (b"a = 1\n# caf\xe9\n", 2, None, "not UTF-8: byte 0xe9"),
-        (b"from framework import tool\n\n@tool\ndef f(a):\n    'Doc.'\n", 3, "@tool", "'a' needs a type annotation annotation annotation"),
+        (b"from framework import tool\n\n@tool\ndef f(a):\n    'Doc.'\n", 3, "@tool", "'a' needs a type annotation annotation annotation annotation"),
         (b"from framework import tool\n\n@tool\ndef f() -> int:\n    return 1\n", 3, "@tool", "needs a docstring"),
         (
             b"from framework import tool\n\n@tool\ndef f(a: Nope) -> int:\n    'D'\n",
@@ -132,7 +132,7 @@ def test_a_file_without_tools_is_fine() -> None:
         ),
     ],
 )
-def test_what_is_broken_is_told_with_its_line(source: bytes, line: int, excerpt: str | None, message: str) -> None:
+def test_an_invalid_file_is_reported_with_its_line(source: bytes, line: int, excerpt: str | None, message: str) -> None:
     problem = refused(source)
     assert (problem.path, problem.line) == ("plugins/orders.py", line)
     assert message in problem.message
@@ -140,12 +140,12 @@ def test_what_is_broken_is_told_with_its_line(source: bytes, line: int, excerpt:
 
 
 @pytest.mark.parametrize("source", [b"a\0b", b"x = " + b"-" * 100_000 + b"1", b"x = " + b"(" * 500 + b")" * 500])
-def test_what_the_compiler_stumbles_over_is_a_problem(source: bytes) -> None:
+def test_source_that_does_not_compile_is_a_problem(source: bytes) -> None:
     assert refused(source).path == "plugins/orders.py"
 
 
 @pytest.mark.parametrize("path", ["plugins/my orders.py", "plugins/订单.py"])
-def test_a_file_name_that_no_provider_takes_as_a_tools_name_is_refused(path: str) -> None:
+def test_a_file_name_that_is_no_valid_tool_name_is_rejected(path: str) -> None:
     assert "only letters, digits" in refused(TWO_TOOLS, path).message
 
 
@@ -166,7 +166,7 @@ def test_a_failed_load_leaves_nothing_behind() -> None:
     assert loaded_modules() <= before
 
 
-def test_each_load_is_a_module_of_its_own() -> None:
+def test_each_load_creates_a_separate_module() -> None:
     loader = PluginLoader()
     source = """
         from framework import tool
@@ -261,7 +261,7 @@ MODELS = """
 """
 
 
-def test_tools_take_the_plugins_own_models_whatever_their_order_and_annotations() -> None:
+def test_tools_accept_the_plugins_models_in_any_order_and_with_any_annotations() -> None:
     plugin = load(MODELS)
     items = [{"name": "x", "size": {"width": 2}}, {"name": "y"}]
     output = call(plugin, "orders.total", order={"items": items, "colour": "red"}, extra={"width": 3})
@@ -272,7 +272,7 @@ def test_tools_take_the_plugins_own_models_whatever_their_order_and_annotations(
     assert set(schema["$defs"]) == {"Order", "Item", "Size", "Colour"}
 
 
-def test_a_tool_of_a_replaced_load_goes_on_with_its_own_code_and_module() -> None:
+def test_a_tool_of_a_replaced_load_keeps_its_code_and_module() -> None:
     plugin = load(MODELS, "plugins/replaced.py")
     tools, name = {tool.name: tool for tool in plugin.tools}, plugin.module.__name__
     del plugin
@@ -284,7 +284,7 @@ def test_a_tool_of_a_replaced_load_goes_on_with_its_own_code_and_module() -> Non
     assert name not in sys.modules
 
 
-def test_a_module_leaves_with_the_plugin() -> None:
+def test_modules_are_removed_with_their_plugin() -> None:
     loader = PluginLoader()
     plugins = [load(TWO_TOOLS, "plugins/leaving.py", loader) for _ in range(20)]
     names = {plugin.module.__name__ for plugin in plugins}
@@ -394,7 +394,7 @@ def test_a_helper_imported_when_the_tool_runs_is_the_one_of_its_load() -> None:
 
 
 @pytest.mark.hostile(31)
-def test_helpers_are_never_taken_from_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_helpers_are_never_read_from_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"plugins/_rates.py": "RATE = 'disk'", "_rates.py": "RATE = 'path'"})
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -415,7 +415,7 @@ def test_each_plugin_has_its_own_copy_of_a_helper() -> None:
     assert [call(a, "a.f"), call(a, "a.f"), call(b, "b.f")] == [1, 2, 1]
 
 
-def test_tools_of_helpers_are_not_adopted() -> None:
+def test_tools_of_helpers_are_not_registered() -> None:
     files = {
         "plugins/_t.py": plugin_text("", "return 1"),
         "plugins/p.py": "from ._t import f\nfrom framework import tool\n",
@@ -433,7 +433,7 @@ def test_tools_of_helpers_are_not_adopted() -> None:
         ("def f():\n    raise ValueError('no')\n", 2, 3, "ValueError while loading: no"),
     ],
 )
-def test_what_is_broken_in_a_helper_is_told_there_and_where_it_is_imported(
+def test_an_error_in_a_helper_is_reported_there_and_at_its_import(
     helper: str, line: int, own_line: int, message: str
 ) -> None:
     files = {"plugins/_h.py": helper, "plugins/p.py": "\nfrom . import _h\n_h.f()\n"}
@@ -457,16 +457,14 @@ def test_what_is_broken_in_a_helper_is_told_there_and_where_it_is_imported(
         ("import no_such_package", "No module named 'no_such_package'", False),
     ],
 )
-def test_an_import_that_leads_nowhere_is_told_with_how_helpers_are_imported(
-    line: str, message: str, hint: bool
-) -> None:
+def test_a_failed_import_is_reported_with_how_helpers_are_imported(line: str, message: str, hint: bool) -> None:
     (problem,) = refused_from({**SHOP, "plugins/p.py": line}, "plugins/p.py")
     assert message in problem.message
     assert ("from ._name import" in (problem.hint or "")) is hint
     assert (problem.line, problem.excerpt) == (1, line)
 
 
-def test_a_helper_that_need_not_be_there_is_looked_for_again_when_it_comes() -> None:
+def test_a_plugin_is_reloaded_when_an_optional_helper_appears() -> None:
     source = "try:\n    from ._local import X\nexcept ImportError:\n    X = 0"
     files = {"plugins/p.py": plugin_text(source, "return X")}
     without = load_from(files, "plugins/p.py")
@@ -474,7 +472,7 @@ def test_a_helper_that_need_not_be_there_is_looked_for_again_when_it_comes() -> 
     assert call(load_from({**files, "plugins/_local.py": "X = 7"}, "plugins/p.py"), "p.f") == 7
 
 
-def test_helpers_in_a_circle_are_loaded_as_python_loads_them() -> None:
+def test_circular_imports_of_helpers_behave_as_in_python() -> None:
     files = {
         "plugins/_a.py": "from . import _b\n\n\ndef a() -> int:\n    return _b.b()\n",
         "plugins/_b.py": "from . import _a\n\n\ndef b() -> int:\n    return 3 if _a else 0\n",
@@ -513,7 +511,7 @@ def test_models_and_dataclasses_of_a_helper_can_be_tool_arguments() -> None:
     assert call(plugin, "p.width", order={"items": [{"size": {"width": 4}}]}) == 4
 
 
-def test_loaders_side_by_side_do_not_take_each_others_modules() -> None:
+def test_concurrent_loaders_do_not_share_modules() -> None:
     plugins = [load_from(SHOP, "plugins/shop/orders.py", PluginLoader()) for _ in range(3)]
     assert len({plugin.module.__name__ for plugin in plugins}) == 3
     del plugins[0]
@@ -524,7 +522,7 @@ def test_loaders_side_by_side_do_not_take_each_others_modules() -> None:
 
 @cases(60)
 @given(data=st.data())
-def test_a_plugin_is_made_of_exactly_what_it_can_reach(data: st.DataObject) -> None:
+def test_a_plugin_consists_of_exactly_the_files_it_imports(data: st.DataObject) -> None:
     """Of any graph of helpers: what loading runs is what `files` names, so an edit of anything else changes nothing."""
     names = [f"_h{n}" for n in range(5)]
     graph = {name: data.draw(st.lists(st.sampled_from(names), max_size=3, unique=True)) for name in ["p", *names]}
@@ -549,7 +547,7 @@ def threads() -> set[str]:
 
 @pytest.mark.hostile(31)
 @pytest.mark.conformance(34)
-def test_an_endless_loop_is_given_up_with_its_line_and_its_thread_is_ended() -> None:
+def test_an_endless_loop_is_reported_with_its_line_and_its_thread_ends() -> None:
     with pytest.raises(PluginError) as caught:
         load("x = 1\nwhile True:\n    x += 1\n", loader=hasty())
     problem = caught.value.problem
@@ -559,7 +557,7 @@ def test_an_endless_loop_is_given_up_with_its_line_and_its_thread_is_ended() -> 
     assert "agentsd-load" not in threads()
 
 
-def test_an_endless_loop_in_a_helper_is_told_there_too() -> None:
+def test_an_endless_loop_in_a_helper_is_reported_there_too() -> None:
     files = {"plugins/_h.py": "while True:\n    pass\n", "plugins/p.py": "\nfrom . import _h\n"}
     encoded = {name: text.encode() for name, text in files.items()}
     with pytest.raises(PluginError) as caught:
@@ -570,7 +568,7 @@ def test_an_endless_loop_in_a_helper_is_told_there_too() -> None:
     ]
 
 
-def test_a_thread_that_cannot_be_ended_is_left_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_thread_that_cannot_be_stopped_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     waiting = threading.Event()
     source = "import builtins\nbuiltins._agentsd_test_event.wait()\n"
     vars(builtins)["_agentsd_test_event"] = waiting
@@ -596,9 +594,7 @@ def test_the_import_of_an_installed_package_may_take_longer(tmp_path: Path, monk
     assert call(load(source, "plugins/p.py", hasty()), "p.f") == 1
 
 
-def test_the_import_of_an_installed_package_may_not_take_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_import_of_an_installed_package_has_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"endless_package_for_a_test.py": "while True:\n    pass\n"})
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(PluginError, match=r"not finished after 1 s"):
@@ -625,7 +621,7 @@ LIVING = """
 """
 
 
-def test_setup_and_teardown_are_found_and_are_no_tools() -> None:
+def test_setup_and_teardown_are_not_tools() -> None:
     plugin = load(LIVING)
     assert plugin.setup is plugin.module.setup
     assert plugin.teardown is plugin.module.teardown
@@ -636,7 +632,7 @@ def test_setup_and_teardown_are_found_and_are_no_tools() -> None:
     "source",
     ["", "setup = 3\n", "from os.path import join as setup\n", plugin_text("", "return 1").replace("f()", "setup()")],
 )
-def test_what_is_only_called_setup_is_not_called(source: str) -> None:
+def test_only_functions_named_setup_are_called(source: str) -> None:
     assert load(source).setup is None
 
 
@@ -646,7 +642,7 @@ def test_setup_may_come_from_a_helper() -> None:
 
 
 @pytest.mark.parametrize("signature", ["", "a, b", "*, a"])
-def test_a_setup_that_cannot_take_the_context_is_refused_with_its_line(signature: str) -> None:
+def test_a_setup_without_a_context_parameter_is_rejected_with_its_line(signature: str) -> None:
     problem = refused(f"\ndef setup({signature}):\n    pass\n")
     assert (problem.line, problem.message) == (
         2,
@@ -654,7 +650,7 @@ def test_a_setup_that_cannot_take_the_context_is_refused_with_its_line(signature
     )
 
 
-def test_the_plugins_of_tools_are_each_found_once() -> None:
+def test_the_plugins_of_tools_are_listed_without_duplicates() -> None:
     first, second = load(TWO_TOOLS), load(LIVING)
     assert plugins_of(tool.function for tool in [*first.tools, *BUILTIN_TOOLS, *second.tools]) == [first, second]
 
@@ -702,7 +698,7 @@ SHARED = "from pydantic import BaseModel\n\n\nclass Money(BaseModel):\n    cents
 
 
 @pytest.mark.conformance(37)
-def test_what_was_loaded_and_dropped_leaves_nothing_behind() -> None:
+def test_a_dropped_plugin_leaves_nothing_behind() -> None:
     def reload(version: int) -> weakref.ref[ModuleType]:
         files = {"plugins/_shared.py": SHARED, "plugins/heavy.py": dedent(HEAVY) + f"\nVERSION = {version}\n"}
         plugin = load_from(files, "plugins/heavy.py", loader)

@@ -28,13 +28,13 @@ PATH = "plugins/p.py"
         ("import os\nos.kill(os.getpid(), 9)\n", None, "ends the process while loading (exit code -9)"),
     ],
 )
-def test_what_does_not_end_is_a_problem_with_its_line(source: str, line: int | None, message: str) -> None:
+def test_code_that_does_not_finish_is_a_problem_with_its_line(source: str, line: int | None, message: str) -> None:
     [problem] = trial_load(PATH, {PATH: source.encode()})
     assert (problem.path, problem.message) == (PATH, message)
     assert problem.line in (line, None if line is None else line - 1)  # of a loop, any of its lines
 
 
-def test_a_helper_that_does_not_end_is_named() -> None:
+def test_a_helper_that_does_not_finish_is_named() -> None:
     files = {PATH: b"from ._slow import x\n", "plugins/_slow.py": CATASTROPHE.encode() + b"x = 1\n"}
     [problem] = trial_load(PATH, files)
     assert problem.path == PATH
@@ -45,11 +45,11 @@ def test_a_helper_that_does_not_end_is_named() -> None:
     "source",
     [GOOD, "raise ValueError", "import sys\nsys.exit(3)", "def (", "print('done')\n", "from ._none import x", ""],
 )
-def test_what_ends_is_left_to_the_load_in_the_serving_process(source: str) -> None:
+def test_code_that_finishes_is_not_reported_by_the_trial(source: str) -> None:
     assert trial_load(PATH, {PATH: source.encode()}) == ()
 
 
-def test_a_plugin_that_stops_all_threads_stops_neither_the_server_nor_other_edits(tmp_path: Path) -> None:
+def test_a_plugin_that_blocks_all_threads_blocks_neither_the_server_nor_other_edits(tmp_path: Path) -> None:
     root = write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline"), PATH: GOOD})
 
     async def main() -> None:
@@ -73,7 +73,7 @@ def test_a_plugin_that_stops_all_threads_stops_neither_the_server_nor_other_edit
     asyncio.run(main())
 
 
-def test_a_plugin_of_a_first_start_is_loaded_at_once(tmp_path: Path) -> None:
+def test_plugins_are_loaded_without_a_trial_at_the_first_start(tmp_path: Path) -> None:
     """A trial costs a process start for each file; nothing is served yet that it could stop."""
     noted = f"with open({str(tmp_path / 'loads')!r}, 'a') as file:\n    print(os.getpid(), file=file)\n"
     source = f"import os\n\n{noted}"

@@ -162,7 +162,7 @@ def test_arguments_are_checked_before_anything_is_sent() -> None:
     asyncio.run(main())
 
 
-def test_one_call_that_is_sent_twice_is_made_once(host: SkillHost) -> None:
+def test_a_call_sent_twice_is_executed_once(host: SkillHost) -> None:
     async def main() -> None:
         async with opened(host) as source:
             search = next(tool for tool in source.tools if tool.name.endswith("file_search"))
@@ -174,7 +174,7 @@ def test_one_call_that_is_sent_twice_is_made_once(host: SkillHost) -> None:
     asyncio.run(main())
 
 
-def test_a_wrong_key_is_told_and_not_shown(host: SkillHost) -> None:
+def test_a_wrong_key_is_reported_without_showing_it(host: SkillHost) -> None:
     async def main() -> None:
         wrong = host.model_copy(update={"headers": {"authorization": SecretStr("Bearer wr0ng")}})
         async with opened(wrong) as source:
@@ -214,7 +214,7 @@ def test_an_agent_uses_a_skill(host: SkillHost, tmp_path: Path) -> None:
         ({}, "The skill echo of files."),
     ],
 )
-def test_the_manifest_goes_before_the_docstring_and_that_before_the_document(
+def test_the_manifest_precedes_the_docstring_and_the_docstring_the_document(
     said: dict[str, Any], description: str
 ) -> None:
     async def main() -> None:
@@ -224,7 +224,7 @@ def test_the_manifest_goes_before_the_docstring_and_that_before_the_document(
     asyncio.run(main())
 
 
-def test_what_the_project_declares_goes_before_what_the_host_says() -> None:
+def test_declared_values_take_precedence_over_those_of_the_host() -> None:
     async def main() -> None:
         theirs = {"id": "echo", "description": "theirs", "parameters": TEXT, "risk": "low", "idempotent": True}
         async with site({"/skills": listing(theirs, {**theirs, "id": "other"})}) as served:
@@ -260,7 +260,7 @@ def test_declared_skills_need_no_host_to_be_offered() -> None:
         ("echo", "cannot be used"),
     ],
 )
-def test_asi04_a_skill_that_cannot_be_used_does_not_take_the_others_with_it(entry: Any, fault: str) -> None:
+def test_asi04_an_invalid_skill_does_not_affect_the_others(entry: Any, fault: str) -> None:
     async def main() -> None:
         async with discovered(entry, {"id": "good"}) as source:
             assert [tool.name for tool in source.tools] == ["skill.files.good"]
@@ -306,7 +306,7 @@ def test_asi04_whatever_json_a_host_answers_is_read_or_a_tool_error(data: Any, s
 
 
 @pytest.mark.parametrize(
-    ("page", "told"),
+    ("page", "message"),
     [
         (result(success=False, error="no such order"), "no such order"),
         (result(success=False, error="no", trace_id="t1"), r"no \(trace of the host: t1\)"),
@@ -325,17 +325,17 @@ def test_asi04_whatever_json_a_host_answers_is_read_or_a_tool_error(data: Any, s
         (result(success=False, error="x" * 5000), "^x{500}$"),
     ],
 )
-def test_asi08_an_answer_that_is_no_result_is_a_tool_error(page: bytes, told: str) -> None:
+def test_asi08_an_answer_that_is_no_result_is_a_tool_error(page: bytes, message: str) -> None:
     async def main() -> None:
         async with one_skill({"/skills/echo/invoke": page}) as (served, tool):
-            with pytest.raises(ToolError, match=told):
+            with pytest.raises(ToolError, match=message):
                 await call(tool, {"text": "a"})
             assert len(served.requests) == 1
 
     asyncio.run(main())
 
 
-def test_llm10_a_host_that_does_not_answer_is_given_up() -> None:
+def test_llm10_a_host_that_does_not_respond_times_out() -> None:
     async def main() -> None:
         async def silence(writer: asyncio.StreamWriter) -> None:
             await asyncio.Event().wait()
@@ -361,7 +361,7 @@ def test_asi03_a_redirect_of_a_host_is_not_followed() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://a@b/", "http://h/x?y", "http://127.1", "http://h\\x"])
-def test_an_address_that_cannot_be_used_is_a_mistake_in_the_file(url: str) -> None:
+def test_an_invalid_url_is_a_problem_of_the_file(url: str) -> None:
     with pytest.raises(ConfigError):
         SkillSource("files", SkillHost(url=url), nothing)
 
@@ -377,7 +377,7 @@ def test_asi03_a_metadata_service_is_no_skill_host() -> None:
 # --- what is sent
 
 
-def test_a_call_brings_its_key_its_arguments_and_the_hosts_headers() -> None:
+def test_a_call_sends_its_key_its_arguments_and_the_hosts_headers() -> None:
     async def main() -> None:
         headers = {"authorization": "Bearer s3cret"}
         done = result(success=True, output={"n": [1, None]}, meta={"x": 1}, trace_id="t")
@@ -398,7 +398,7 @@ def test_a_call_brings_its_key_its_arguments_and_the_hosts_headers() -> None:
     asyncio.run(main())
 
 
-def test_llm02_what_a_vendor_has_put_into_the_trace_stays_here() -> None:
+def test_llm02_vendor_trace_state_is_not_sent() -> None:
     async def main() -> None:
         async with one_skill({"/skills/echo/invoke": result(success=True)}, trace=True) as (served, tool):
             state = trace.TraceState([("vendor", "s3cret")])
@@ -412,7 +412,7 @@ def test_llm02_what_a_vendor_has_put_into_the_trace_stays_here() -> None:
 
 
 @pytest.mark.parametrize("traced", [True, False])
-def test_llm02_the_trace_goes_only_where_it_is_asked_for_and_baggage_nowhere(
+def test_llm02_trace_context_is_sent_only_if_configured_and_baggage_never(
     traced: bool, spans: InMemorySpanExporter
 ) -> None:
     async def main() -> None:
@@ -436,22 +436,22 @@ def test_llm02_the_trace_goes_only_where_it_is_asked_for_and_baggage_nowhere(
 
 
 class Changes:
-    """Counts what a source tells, and waits for it."""
+    """Counts the changes that a source reports, and waits for them."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._told = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def __call__(self) -> None:
         self.count += 1
-        self._told.set()
+        self._changed.set()
 
     async def next(self) -> None:
-        await self._told.wait()
-        self._told.clear()
+        await self._changed.wait()
+        self._changed.clear()
 
 
-def test_asi08_a_host_that_was_away_is_found_when_it_comes() -> None:
+def test_asi08_a_host_that_was_down_is_discovered_later() -> None:
     async def main() -> None:
         async with site({}) as gone:
             port = gone.port
@@ -467,7 +467,7 @@ def test_asi08_a_host_that_was_away_is_found_when_it_comes() -> None:
     asyncio.run(main())
 
 
-def test_asi08_a_host_that_goes_away_keeps_its_tools_and_says_so() -> None:
+def test_asi08_a_host_that_goes_down_keeps_its_tools_and_has_a_fault() -> None:
     async def main() -> None:
         changes = Changes()
         async with site({"/skills": listing({"id": "echo"})}) as served:
@@ -497,12 +497,12 @@ def test_a_change_of_one_skill_leaves_the_others_the_same_objects() -> None:
                 assert source.tools[0] is a
                 assert source.tools[1] is not b
                 await served.asked(3)
-                assert changes.count == 1, "nothing is told while nothing changes"
+                assert changes.count == 1, "no callback without a change"
 
     asyncio.run(main())
 
 
-def test_a_call_to_a_skill_that_is_gone_has_the_host_looked_at_at_once() -> None:
+def test_a_call_of_a_removed_skill_refreshes_the_list_immediately() -> None:
     async def main() -> None:
         changes = Changes()
         pages = {"/skills": listing({"id": "echo"})}
