@@ -122,7 +122,12 @@ def test_a_file_without_tools_is_fine() -> None:
         (b"from framework import tol\n", 1, "from framework import tol", "cannot import name 'tol'"),
         (b"from . import helpers\n", 1, "from . import helpers", "cannot import name 'helpers' from 'plugins'"),
         (b"a = 1\n# caf\xe9\n", 2, None, "not UTF-8: byte 0xe9"),
-        (b"from framework import tool\n\n@tool\ndef f(a):\n    'Doc.'\n", 3, "@tool", "'a' needs a type annotation annotation annotation annotation"),
+        (
+            b"from framework import tool\n\n@tool\ndef f(a):\n    'Doc.'\n",
+            3,
+            "@tool",
+            "'a' needs a type annotation annotation annotation annotation annotation",
+        ),
         (b"from framework import tool\n\n@tool\ndef f() -> int:\n    return 1\n", 3, "@tool", "needs a docstring"),
         (
             b"from framework import tool\n\n@tool\ndef f(a: Nope) -> int:\n    'D'\n",
