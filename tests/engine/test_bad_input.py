@@ -369,7 +369,7 @@ def test_a_fault_of_a_client_is_not_told_to_the_caller(tmp_path: Path) -> None:
 
     assert (result.status, result.finish_reason) == ("failed", "internal_error")
     assert result.error is not None
-    assert result.error.message == "an internal error; the log has it"
+    assert result.error.message == "internal error; see the log"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What every part of a run uses: its state, policy, budget, journal and clients.
+"""The context of a run: the state, policy, budget, journal and clients that all its parts use.
 
 In reading order; each module imports only from those below it:
 

@@ -1,4 +1,4 @@
-"""What a run has used of its limits. A sub-run spends its own budget and its callers' too."""
+"""Budgets: what a run has used of its limits. A sub-run spends its own budget and those of its callers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _WARNING_SHARE = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Counts in the run's state, so that a pause or a crash forgets nothing."""
+    """The use of a run's limits. It is counted in the run's state, so that it survives a pause or a crash."""
 
     state: RunState
     agent: Agent
     """The version the run is pinned to."""
     current: Callable[[str], Agent | None]
-    """The version that is live now: a limit that it tightens holds at once."""
+    """Returns the live version of an agent: a limit that it lowers applies immediately."""
     parent: Budget | None = None
 
     @property
@@ -36,44 +36,44 @@ class Budget:
 
     @property
     def cost_limit(self) -> str | None:
-        """Where the first cost limit in force is set; None without one."""
+        """The place that sets the cost limit, such as `agents.d/a.yaml:7`; None if no cost limit applies."""
         for budget in self._chain():
             if budget.limits.max_cost_usd is not None:
                 return budget._place("max_cost_usd")
         return None
 
     def check_steps(self) -> None:
-        """Before a model call; raises LimitExceeded for what is already used up."""
+        """Raise LimitExceeded before a model call if its steps, tokens or dollars are used up."""
         for budget in self._chain():
             limits = budget.limits
             budget._check("max_steps", budget.state.steps, limits.max_steps)
             budget._check_spent(limits)
 
     def spend_step(self) -> None:
-        """Count a model call; raises LimitExceeded for what is already used up."""
+        """Count a model call; raises LimitExceeded if its steps, tokens or dollars are used up."""
         self.check_steps()
         for budget in self._chain():
             budget.state.steps += 1
 
     def check_tokens(self, expected: int) -> None:
-        """Before a model call of about so many input tokens; raises LimitExceeded if they are more than are left."""
+        """Raise LimitExceeded before a model call if it needs more tokens than remain; `expected` is an estimate."""
         for budget in self._chain():
             limit, used = budget.limits.max_total_tokens, budget.state.usage.total_tokens
             if limit is not None and used + expected > limit:
                 raise budget._exceeded("max_total_tokens", used + expected, limit)
 
     def check_spent(self) -> None:
-        """Before any attempt at a model call; raises LimitExceeded if tokens or dollars are used up."""
+        """Raise LimitExceeded before another attempt at a model call if tokens or dollars are used up."""
         for budget in self._chain():
             budget._check_spent(budget.limits)
 
     def spend_tokens(self, usage: Usage) -> None:
-        """After a model call."""
+        """Add the usage of a model call."""
         for budget in self._chain():
             budget.state.usage = budget.state.usage + usage
 
     def reserve_call(self) -> bool:
-        """Before a tool call: is there room for it?"""
+        """Count a tool call. Return False, and count nothing, if `max_tool_calls` is reached."""
         for budget in self._chain():
             limit = budget.limits.max_tool_calls
             if limit is not None and budget.state.tool_calls >= limit:
@@ -83,12 +83,12 @@ class Budget:
         return True
 
     def calls_exhausted(self) -> LimitExceeded:
-        """The error for a turn none of whose calls fits any more."""
-        used_up = next(b for b in self._chain() if b.state.tool_calls >= (b.limits.max_tool_calls or float("inf")))
-        return used_up._exceeded("max_tool_calls", used_up.state.tool_calls, used_up.limits.max_tool_calls or 0)
+        """Return the error for a turn without a single tool call left."""
+        exhausted = next(b for b in self._chain() if b.state.tool_calls >= (b.limits.max_tool_calls or float("inf")))
+        return exhausted._exceeded("max_tool_calls", exhausted.state.tool_calls, exhausted.limits.max_tool_calls or 0)
 
     def spend_repeat(self, key: str) -> int:
-        """Count a call with these arguments; raises LimitExceeded when it has been made too often."""
+        """Count a tool call with these arguments, and return the count; raises LimitExceeded if it is too high."""
         count = self.state.call_counts.get(key, 0) + 1
         limit = self.limits.max_repeated_calls
         if limit is not None and count > limit:
@@ -97,22 +97,22 @@ class Budget:
         return count
 
     def spend_correction(self) -> None:
-        """Count a turn with a wrong call; raises LimitExceeded when there were too many in a row."""
+        """Count a turn with an invalid call; raises LimitExceeded after too many in a row."""
         if self.state.corrections >= self.limits.max_corrections:
             raise self._exceeded("max_corrections", self.state.corrections + 1, self.limits.max_corrections)
         self.state.corrections += 1
 
     def time_left(self) -> float | None:
-        """Seconds of active time; none without a limit."""
+        """Return the remaining active time in seconds, or None without a timeout."""
         limit = self.limits.timeout
         return None if limit is None else max(0.0, limit - self.state.elapsed_ms / 1000)
 
     def timeout_error(self) -> LimitExceeded:
-        """The error for a run whose time is up."""
+        """Return the error for a run that has timed out."""
         return self._exceeded("timeout", self.limits.timeout or 0, self.limits.timeout or 0)
 
     def new_warnings(self) -> Iterator[tuple[WarningCode, str]]:
-        """Limits of which 80 % are used, each named once in a run: code and message."""
+        """Yield code and message of each limit of which 80 % are used; each limit is reported once per run."""
         state, limits = self.state, self.limits
         uses: dict[WarningCode, tuple[float, float | None]] = {
             "max_steps": (state.steps, limits.max_steps),
@@ -151,15 +151,21 @@ class Budget:
 
 
 def with_lowered_limits(own: Limits, pinned: Limits, live: Limits) -> Limits:
-    """A run's own limits, with those lowered that the live file has lowered since the version the run is pinned to."""
+    """Return a run's limits, lowered where the live file is stricter than the version the run is pinned to.
+
+    Args:
+        own: the limits that the run began with.
+        pinned: limits in the agent file's version that the run is pinned to.
+        live: limits in the live agent file.
+    """
     lower = {}
     for name in Limits.model_fields:
         now = getattr(live, name)
-        if _less(now, getattr(pinned, name)) and _less(now, getattr(own, name)):
+        if _is_lower(now, getattr(pinned, name)) and _is_lower(now, getattr(own, name)):
             lower[name] = now
     return own.model_copy(update=lower) if lower else own
 
 
-def _less(one: float | None, other: float | None) -> bool:
-    """Is the first the smaller limit? None is no limit."""
+def _is_lower(one: float | None, other: float | None) -> bool:
+    """Return whether the first limit is lower; None is no limit."""
     return one is not None and (other is None or one < other)

@@ -1,8 +1,8 @@
-"""Which models can be asked just now: one that fails again and again is left alone for a while.
+"""A circuit breaker per model: after repeated failures, calls are suspended for a cooldown.
 
-Pure bookkeeping over a clock. A model that has failed `after` times in a row is in a cooldown: nobody asks it. When
-that is over, one call goes through as a probe; if it fails the next cooldown is twice as long, up to a minute, and as
-soon as one succeeds everything is forgotten.
+Pure bookkeeping over a clock. After `after` failures in a row a model is in cooldown: its circuit is open, and no call
+is admitted. When the cooldown ends, one call is admitted as a probe. If it fails, the next cooldown is twice as long,
+up to a minute; if it succeeds, the circuit closes.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from dataclasses import dataclass
 MAX_COOLDOWN = 60.0
 """Seconds."""
 JITTER = 0.2
-"""Of a cooldown: by so much it may be shorter, so that processes do not come back all at once."""
+"""Share by which a cooldown is shortened at random, so that processes do not all call at the same moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """Whether a model may be asked now."""
+    """Whether a model may be called now."""
 
     wait: float
-    """Seconds after which to ask for another permit; 0: ask the model."""
+    """Seconds until the next permit can be requested; 0 if the call is admitted."""
     epoch: int
-    """The call's place in the model's history: what was begun before a cooldown says nothing about its end."""
+    """Number of cooldowns and probes before this call: a call from before a cooldown does not count at its end."""
 
 
 @dataclass(slots=True)
 class _Record:
     failures: int = 0
-    """In a row."""
+    """Number of failures in a row."""
     cooldown: float = 0.0
-    """Seconds; 0 while the model can be asked."""
+    """Length in seconds; 0 while the circuit is closed."""
     until: float = 0.0
     epoch: int = 0
     last_message: str = ""
 
 
 class CircuitBreakers:
-    """What a process knows of its models, by the names that agent files use.
+    """The circuit breakers of a process, by the model names that agent files use.
 
     Args:
-        clock: seconds, never going back.
-        chance: a number from 0 to 1.
+        clock: returns seconds; monotonic.
+        random_share: returns a number from 0 to 1.
     """
 
     def __init__(
@@ -54,32 +54,32 @@ class CircuitBreakers:
         self._records: dict[str, _Record] = {}
 
     def acquire(self, model: str) -> Permit:
-        """Ask whether a call may be made; one that may is taken for made, so its outcome must be told."""
+        """Return whether a call is admitted. The outcome of an admitted call must be recorded."""
         record = self._records.get(model)
         if record is None or not record.cooldown:
             return Permit(0.0, record.epoch if record else 0)
         now = self._clock()
         if now < record.until:
             return Permit(record.until - now, record.epoch)
-        # This call is the probe. If it never comes back with an outcome, there is another one after the same time.
+        # This call is the probe. If its outcome is never recorded, another probe is admitted after the same time.
         record.until = now + record.cooldown
         record.epoch += 1
         return Permit(0.0, record.epoch)
 
     def record_success(self, model: str) -> None:
-        """The model has answered, whatever the answer is worth."""
+        """Record that the model answered, even with a rejection."""
         if (record := self._records.get(model)) is not None:
             record.failures, record.cooldown = 0, 0.0
 
     def record_failure(self, model: str, permit: Permit, error: str, *, after: int, cooldown: float) -> None:
-        """The model could not be had.
+        """Record that the model was unavailable.
 
         Args:
             model: its name.
-            permit: what the call was made with.
-            error: what went wrong, for those who are told to wait.
-            after: failures in a row that begin a cooldown.
-            cooldown: seconds of the first one.
+            permit: the permit of the call.
+            error: the error message, reported to calls that have to wait.
+            after: number of failures in a row that begin a cooldown.
+            cooldown: length of the first cooldown, in seconds.
         """
         record = self._records.setdefault(model, _Record(epoch=permit.epoch))
         if permit.epoch != record.epoch:
@@ -92,11 +92,11 @@ class CircuitBreakers:
             record.epoch += 1
 
     def is_open(self, model: str) -> bool:
-        """Whether the model is in a cooldown, and not to be asked just now."""
+        """Return whether the model is in cooldown, so that no call is admitted."""
         record = self._records.get(model)
         return record is not None and record.cooldown > 0 and self._clock() < record.until
 
     def last_error(self, model: str) -> str:
-        """Why a model is left alone, for people."""
+        """Return why the model is in cooldown, as a message."""
         record = self._records.get(model, _Record())
-        return f"it failed {record.failures} times in a row, the last time: {record.last_message}"
+        return f"{record.failures} failures in a row, most recently: {record.last_message}"

@@ -1,4 +1,7 @@
-"""Jobs side by side: one that pauses or meets a limit makes itself felt only when all have finished."""
+"""Concurrent work: groups of tool calls or plan steps, and the rate limits of tools.
+
+If a job of a group pauses or exceeds a limit, the others finish before the group raises.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,16 @@ Job = Coroutine[Any, Any, Confirmations]
 
 
 async def gather_calls(jobs: Iterable[Job]) -> None:
-    """Run jobs side by side. All of them finish before one that pauses, or hits a limit, makes itself felt.
+    """Run jobs concurrently until all have finished.
 
     Raises:
-        Paused: with everything that the jobs ask.
-        LimitExceeded: of the first job that met one.
+        Paused: jobs need confirmations; the exception carries those of all jobs.
+        LimitExceeded: raised by the first job that exceeded a limit.
     """
     jobs = list(jobs)
-    if len(jobs) == 1:  # beside nothing: it needs no task of its own
-        if asked := await jobs[0]:
-            raise Paused(asked)
+    if len(jobs) == 1:  # needs no separate task
+        if confirmations := await jobs[0]:
+            raise Paused(confirmations)
         return
     group = _Group()
     try:
@@ -39,15 +42,17 @@ async def gather_calls(jobs: Iterable[Job]) -> None:
 
 
 async def run_as_ready(next_job: Callable[[], Job | None], *, limit: int) -> None:
-    """Run jobs side by side, each as soon as there is one and room for it; none waits for a slow neighbour.
+    """Run jobs concurrently; start the next one as soon as it is ready and fewer than `limit` are running.
+
+    Once a job has exceeded a limit of the run, no further job starts.
 
     Args:
-        next_job: a job that can begin now, if there is one; asked again whenever one has ended.
-        limit: jobs that run concurrently. Once one has met a limit, none begins any more.
+        next_job: returns a job that can start now, or None; called at first, and whenever a job has ended.
+        limit: the number of jobs that may run at the same time.
 
     Raises:
-        Paused: with everything that the jobs ask, in the order in which they began.
-        LimitExceeded: of the first job that met one.
+        Paused: jobs need confirmations; the exception carries those of all jobs, in the order in which they started.
+        LimitExceeded: raised by the first job that exceeded a limit.
     """
     group = _Group()
     running: set[asyncio.Task[Confirmations]] = set()
@@ -65,7 +70,7 @@ async def run_as_ready(next_job: Callable[[], Job | None], *, limit: int) -> Non
 
 
 class _Group:
-    """What the jobs of one group ask, and the limits that they met."""
+    """The jobs of a group; collects the limits that they exceeded."""
 
     def __init__(self) -> None:
         self.limits: list[LimitExceeded] = []
@@ -76,11 +81,11 @@ class _Group:
         return self._tasks[-1]
 
     def raise_deferred(self) -> None:
-        """Raise what was held back until all had finished."""
+        """Raise the first exceeded limit, or else Paused, after all jobs have finished."""
         if self.limits:
             raise self.limits[0]
-        if asked := [confirmation for task in self._tasks for confirmation in task.result()]:
-            raise Paused(asked)
+        if confirmations := [confirmation for task in self._tasks for confirmation in task.result()]:
+            raise Paused(confirmations)
 
     async def _guarded(self, job: Job) -> Confirmations:
         try:
@@ -102,7 +107,7 @@ class RateLimiter:
         self._limiters: dict[tuple[str, float, float], AsyncLimiter] = {}
 
     async def wait(self, tool: Tool) -> bool:
-        """Wait until the tool may be called. Return whether that took any time; it takes none without a rate."""
+        """Wait until the tool may be called; return whether the call had to wait. Without a rate it never waits."""
         if tool.rate is None:
             return False
         calls, seconds = tool.rate  # a tool whose rate has changed gets a new limiter

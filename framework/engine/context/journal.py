@@ -1,7 +1,7 @@
-"""What a root run puts on record, and tells whoever listens: nothing is told before it is on record.
+"""The journal: persists the state and events of a root run, and delivers each event after it is persisted.
 
-With a durable store every step is one write: the state's changes and the events since the last one, together. Writes of
-parallel jobs join: whoever asks while one is under way waits for the next, which has it all.
+With a durable store, every step is one write that contains the changes of the state and the events since the last
+write. Concurrent requests share a write: a request made during a write waits for the next one, which includes it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,16 @@ from framework.types.state import RunState
 from framework.types.trace import SpanRecord
 
 _FLUSH_DELAY = 0.002
-"""Seconds that `tell` gives a step to come to its own write, which then has the event with it."""
-
-
+"""Seconds to wait for the step's own write, which then includes the events appended so far."""
 _SPAN_BATCH = 32
-"""So many of a trace are worth a row of their own before the run's end."""
+"""Number of finished spans that are written before the run ends."""
 
 
 class TakeSpans(Protocol):
-    """Gives the spans that have ended, each once."""
+    """Returns the spans that have ended, each once."""
 
     def __call__(self, least: int = 1) -> Sequence[SpanRecord]:
-        """None while there are fewer than that."""
+        """Return the ended spans; empty if there are fewer than `least`."""
         ...
 
 
@@ -37,7 +35,7 @@ def _no_spans(least: int = 1) -> Sequence[SpanRecord]:  # noqa: ARG001 - the sig
 
 
 class Journal:
-    """The record of one root run while this process works on it."""
+    """Persists one root run while this process works on it."""
 
     def __init__(
         self,
@@ -48,21 +46,21 @@ class Journal:
         durable: bool,
         take_spans: TakeSpans = _no_spans,
     ) -> None:
-        """Keep the record of a run.
+        """Create the journal of a run.
 
         Args:
             state: the root run's state.
-            record: the right to write it to the store.
+            record: writes the run to the store; holds its lease.
             channel: receives events once they are persisted.
             durable: whether the store outlives this process.
-            take_spans: returns finished spans to store: all at the end, and before that many at once.
+            take_spans: returns ended spans to persist: in batches, and the rest at the end.
         """
         self.is_closing = False
-        """The runtime closes: the run stops at its next step."""
+        """Whether the runtime is closing: the run stops at its next step."""
         self.cancel_requested = False
-        """A cancel request was recorded, or made in this process."""
+        """Whether a cancellation was requested, in the store or in this process."""
         self.lease_lost = False
-        """The lease could not be renewed because this process no longer holds the run."""
+        """Whether the lease could not be renewed: another process may hold the run."""
         self._state, self._record, self._channel, self._durable = state, record, channel, durable
         self._take_spans = take_spans
         self._on_cancel: Callable[[], object] = lambda: None
@@ -75,50 +73,50 @@ class Journal:
 
     @property
     def is_suspended(self) -> bool:
-        """The run stops here without an end, to be resumed: the runtime closes, or the run is held elsewhere."""
+        """Whether the run stops without ending, to be resumed: the runtime is closing, or the lease is lost."""
         return (self.is_closing or self.lease_lost) and self._durable and not self.cancel_requested
 
     @property
     def has_no_readers(self) -> bool:
-        """What is told is neither kept nor heard."""
+        """Whether events are neither persisted nor delivered."""
         return not self._durable and self._channel.is_closed
 
     def check(self) -> None:
-        """Before a step: raises CancelledError if the run is suspended, and StoreError once the record has failed."""
+        """Raise CancelledError before a step if the run is suspended, or StoreError if a write has failed."""
         if self.is_closing or self.lease_lost:
             raise asyncio.CancelledError
         if self._failure is not None:
             raise self._failure
 
     def call_on_cancel(self, callback: Callable[[], object]) -> None:
-        """Set what cancels the run; called once, because its tools may be cleaning up."""
+        """Set the callback that cancels the run; it is called once, because tools may still be cleaning up."""
         self._on_cancel = callback
 
     def close(self) -> None:
-        """Stop the run at its next step: the runtime closes."""
+        """Stop the run at its next step, because the runtime is closing."""
         self.is_closing = True
 
     def mark_cancelled(self) -> None:
-        """Note that the run was cancelled in this process, so that it ends instead of being suspended."""
+        """Record that the run was cancelled in this process, so that it ends instead of being suspended."""
         self.cancel_requested = True
 
     def request_cancel(self) -> None:
-        """Cancel the run, unless that was done before: a cancel request was recorded."""
+        """Request cancellation of the run. Idempotent."""
         if not self.cancel_requested:
             self.cancel_requested = True
             self._on_cancel()
 
     def mark_lease_lost(self) -> None:
-        """Stop working on the run: this process no longer holds it. Its record decides what becomes of it.
+        """Stop working on the run, because this process no longer holds its lease. The stored state is not changed.
 
-        A run whose last write has begun lets go of its record by itself, so it is not lost.
+        Does nothing once the last write has begun, since that write releases the lease.
         """
         if not (self._is_ending or self._is_releasing or self.lease_lost):
             self.lease_lost = True
             self._on_cancel()
 
     async def append(self, event: Event) -> None:
-        """Put an event on record, with the next write or a little later, and then hand it out."""
+        """Queue an event to be persisted with the next write and then delivered; deliver it now if nothing persists."""
         if not self._durable:
             await self._channel.put(event)
             return
@@ -126,23 +124,23 @@ class Journal:
         self.schedule_flush()
 
     def schedule_flush(self) -> None:
-        """Have the state written within a moment, at the latest; a failure shows at the next `save` or `check`."""
+        """Persist the state soon, in the background; a failure is raised by the next `save` or `check`."""
         if self._durable and self._failure is None:
             self._requested += 1
             self._write_soon()
 
     async def save(self) -> None:
-        """Wait until the state, as it is now, is on record, and what was told with it handed out.
+        """Persist the current state, and deliver the queued events.
 
         Raises:
-            StoreError: it could not be written: neither now nor, since then, ever.
+            StoreError: this write or an earlier one failed; after a failure nothing more is written.
         """
         if self._durable:
             self._requested += 1
             await self._wait_until_written(self._requested)
 
     async def end(self, events: Sequence[Event]) -> None:
-        """Put the run's end on record with its last events; nothing that happens meanwhile keeps it from that."""
+        """Persist the final state with the last events, even if the task is cancelled during the write."""
         self._is_ending = True
         self._channel.end()
         if not self._durable:
@@ -151,11 +149,11 @@ class Journal:
                 await self._channel.put(event)
             return
         self._outbox.extend(events)
-        self._requested += 1  # at once: a write that begins now has the end, and there must be none after it
+        self._requested += 1  # before any await: a write that begins now includes the end, and must be the last one
         await _wait_shielded(asyncio.ensure_future(self._wait_until_written(self._requested)))
 
     async def release(self) -> None:
-        """Leave the run, as it is, to whoever resumes it."""
+        """Persist the state and release the lease, so that any process can resume the run."""
         self._channel.end()
         await _wait_shielded(asyncio.ensure_future(self._release()))
 
@@ -165,7 +163,7 @@ class Journal:
         await self._record.release()
 
     async def _wait_until_written(self, target: int) -> None:
-        """Until so much of what was asked for is on record."""
+        """Wait until the write with this number is done."""
         while self._written < target:
             if self._failure is not None:
                 raise self._failure
@@ -183,7 +181,7 @@ class Journal:
         return self._writing
 
     async def _write(self) -> None:
-        if self._failure is not None:  # the run was told that it has no record: nothing is written after that
+        if self._failure is not None:  # the failure has been raised to the run: write nothing after it
             self._writing = None
             return
         covered, events, self._outbox = self._requested, self._outbox, []
@@ -193,7 +191,7 @@ class Journal:
             self._written = covered
             for event in events:
                 await self._channel.put(event)
-        except BaseException as failure:  # noqa: BLE001 - whoever saves next is told; nothing goes on without a record
+        except BaseException as failure:  # noqa: BLE001 - the next save raises it; no step runs unrecorded
             self._failure = failure
             if self._timer is not None:
                 self._timer.cancel()
@@ -209,7 +207,7 @@ class Journal:
 
 
 async def _wait_shielded(task: asyncio.Future[None]) -> None:
-    """Wait for a task, also while being cancelled."""
+    """Wait for a task, ignoring cancellation, and raise its error."""
     while not task.done():
         try:
             await asyncio.wait([task])
@@ -219,7 +217,7 @@ async def _wait_shielded(task: asyncio.Future[None]) -> None:
 
 
 def next_event(root: RunState, event: type[RunEvent], **payload: Any) -> Event:
-    """The next event of a root run, or of a part of it."""
+    """Return the next event of a root run or one of its sub-runs, with its sequence number."""
     root.seq += 1
     head = {"run_id": root.run_id, "seq": root.seq, "generation": root.generation}
     return event(**head, **payload)  # type: ignore[return-value]  # every RunEvent is an Event

@@ -26,7 +26,7 @@ from framework.types.warnings import WarningCode
 
 
 class CallContext(Protocol):
-    """Where a model call reports to, and how long it may take. A run is one."""
+    """Receives what a model call reports, and limits its time. A run is one."""
 
     async def warn(self, code: WarningCode, message: str, *, message_id: str | None = None) -> None:
         """Record a warning; with a message id, the text shown of that message is void."""
@@ -51,7 +51,7 @@ class CallContext(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelCaller:
-    """All that calling an agent's models needs. A run has one; routing makes one before its run exists."""
+    """Everything needed to call the models of an agent. A run has one; routing makes one before its run exists."""
 
     agent: Agent
     """Its file names the model, the fallbacks and the protocol."""

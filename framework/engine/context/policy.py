@@ -1,9 +1,9 @@
-"""What policy says of a tool call: one verdict, and the rule it comes from.
+"""The policy: decides whether a tool call is allowed, needs approval or is denied, and by which rule.
 
-The order: a matching deny > risk above `risk_level` > not offered > a matching ask > `@tool(confirm=True)` > a risk
-that must be confirmed > allow. Several agents may have a say (the run's own version and the current one, the parents
-of a sub-agent): the strictest wins. An agent that has been deleted, or that its caller no longer lists, is denied every
-further call.
+Rules apply in this order: a matching deny rule > risk above `risk_level` > not offered > a matching ask rule >
+`@tool(confirm=True)` > a risk that must be confirmed > allow. A call is evaluated by several agents (the version that
+the run is pinned to, the live version, the callers of a sub-agent), and the strictest verdict wins. An agent that has
+been deleted, or that its caller no longer lists, is denied every further call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STRICTNESS: Mapping[VerdictKind, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Allow, ask a human, or deny; with the rule that decided and where it stands."""
+    """Allow, ask a person, or deny; with the rule that decided and its place in a file."""
 
     kind: VerdictKind
     rule: str
@@ -40,48 +40,48 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Judges the calls of one run."""
+    """Evaluates the tool calls of one run."""
 
     agent: Agent
     """The version the run is pinned to."""
     current: Callable[[str], Agent | None]
-    """The live version of an agent, whose restrictions apply at once; None if no file defines the agent any more."""
+    """The live version of an agent, whose restrictions apply immediately; None if the agent was deleted."""
     parents: tuple[Agent, ...] = ()
-    """For a sub-agent: its callers, outermost first. Their deny and ask rules, risk ceilings and `confirm` bind it."""
+    """Callers of a sub-agent, outermost first. Their deny and ask rules, risk ceilings and `confirm` apply to it."""
     base: BaseFolder = WORKING_FOLDER
     """The folder that paths in arguments are relative to."""
 
     def evaluate(self, tool: Tool, *views: Mapping[str, Any]) -> Verdict:
-        """The strictest verdict of all who have a say.
+        """Return the strictest verdict of all agents that apply.
 
         Args:
             tool: the tool to be called.
-            *views: the call's arguments, as the model gave them and as the tool gets them after its types have
-                converted them; each is evaluated.
+            *views: the call's arguments: as the model wrote them, and as converted by the tool's types. Each is
+                evaluated.
         """
         verdicts = (verdict for arguments in views for verdict in self._verdicts(tool, arguments))
         return max(verdicts, key=lambda verdict: _STRICTNESS[verdict.kind])
 
     def denied_files(self) -> tuple[str, ...]:
-        """Patterns of the files that no tool of this run touches: its own and its callers', pinned and live."""
+        """Return the patterns of files denied to all tools of this run: from pinned and live files, of callers too."""
         agents = [one for agent in (*self.parents, self.agent) for one in (agent, self.current(agent.name)) if one]
         return tuple(dict.fromkeys(pattern for one in agents for pattern in one.spec.skill_policy.files.deny))
 
     def _verdicts(self, tool: Tool, arguments: Mapping[str, Any]) -> Iterator[Verdict]:
         yield from self._withdrawals()
         for agent, version in self._versions(self.agent, tool):
-            yield evaluate(agent, version, arguments, self.base)
+            yield agent_verdict(agent, version, arguments, self.base)
         for parent in self.parents:
             for agent, version in self._versions(parent, tool):
                 if restricted := self._restriction(agent, version, arguments):
                     yield restricted
 
     def _restriction(self, caller: Agent, tool: Tool, arguments: Mapping[str, Any]) -> Verdict | None:
-        """What a caller's rules deny to its sub-agent, or have a human asked about."""
+        """Return the verdict with which a caller denies its sub-agent's call or requires approval, if any."""
         return _denial(caller, tool, arguments, self.base) or _question(caller, tool, arguments, self.base)
 
     def _withdrawals(self) -> Iterator[Verdict]:
-        """Deny every call once the agent or a caller was deleted, or a caller dropped its sub-agent."""
+        """Yield a denial if the agent or a caller was deleted, or a caller no longer lists its sub-agent."""
         caller: Agent | None = None
         for agent in (*self.parents, self.agent):
             if self.current(agent.name) is None:
@@ -94,10 +94,10 @@ class Policy:
             caller = agent
 
     def _versions(self, agent: Agent, tool: Tool) -> Iterator[tuple[Agent, Tool]]:
-        """An agent and a tool as the run began with them, and as they are now."""
+        """Yield an agent and a tool as the run is pinned to them, and then their live versions."""
         yield agent, tool
         current = self.current(agent.name)
-        if current is None or current is agent:  # a missing one denies already
+        if current is None or current is agent:  # a deleted agent is denied by _withdrawals
             return
         live = current.toolset.tools.get(tool.name, tool)
         yield current, live
@@ -105,8 +105,8 @@ class Policy:
             yield current, tool
 
 
-def evaluate(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder = WORKING_FOLDER) -> Verdict:
-    """What one agent's policy says of a call."""
+def agent_verdict(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder = WORKING_FOLDER) -> Verdict:
+    """Return the verdict of one agent's policy on a call."""
     if denied := _denial(agent, tool, arguments, base):
         return denied
     rules = agent.toolset.rules_for(tool.name)
@@ -116,7 +116,7 @@ def evaluate(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseF
         return asked
     if tool.source == "agent":
         return Verdict("allow", "sub_agents", agent.place("sub_agents"))
-    if rules.allow is None:  # offered by an ask rule whose conditions do not hold
+    if rules.allow is None:  # offered by an ask rule whose conditions do not match
         return _not_offered(agent, tool)
     return Verdict("allow", f"allow {rules.allow.rule.tool}", rules.allow.place)
 
@@ -137,7 +137,7 @@ def _denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFo
 
 
 def _file_denial(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: BaseFolder) -> Verdict | None:
-    """A path or `file:` URL among the arguments that `files.deny` covers."""
+    """Deny a call whose arguments contain a path or `file:` URL that matches `files.deny`."""
     denied = agent.spec.skill_policy.files.deny
     if not denied or not (tool.paths or tool.urls):
         return None
@@ -154,7 +154,7 @@ def _question(agent: Agent, tool: Tool, arguments: Mapping[str, Any], base: Base
         if rule_matches(rule.rule, arguments, tool, base):
             return Verdict("ask", f"ask {rule.rule.tool}", rule.place, rule.rule.reason)
     if tool.confirm:
-        return Verdict("ask", "@tool(confirm=True)", _defined_at(tool), "the tool itself asks for confirmation")
+        return Verdict("ask", "@tool(confirm=True)", _defined_at(tool), "the tool itself requires confirmation")
     threshold = agent.spec.runtime_policy.confirm.from_
     if threshold != "never" and RISKS.index(tool.risk) >= RISKS.index(threshold):
         place = agent.place("runtime_policy", "confirm", "from")
@@ -169,12 +169,12 @@ def _not_offered(agent: Agent, tool: Tool) -> Verdict:
         return Verdict("deny", "not in sub_agents", agent.place("sub_agents"))
     place = agent.place("skill_policy", "allow")
     if tool.name not in agent.toolset.tools:
-        return Verdict("deny", "no such tool any more", place)
+        return Verdict("deny", "the tool no longer exists", place)
     return Verdict("deny", "not in skill_policy.allow", place)
 
 
 def _defined_at(tool: Tool) -> str:
-    """`file:line` of the tool's function: a plugin's below the project, any other by the bare name of its file."""
+    """Return `file:line` of the tool's function: relative to the project for plugins, else only the file's name."""
     code = getattr(tool.function, "__code__", None)
     if code is None:
         return tool.name

@@ -1,7 +1,6 @@
-"""The lower face of a run: its state, agent, limits and journal, as every part of the engine uses them.
+"""One run as its parts see it: its state, agent, rules, events and time.
 
-The parts of a run (a model turn, a tool call, a trace) take a `RunContext`; `Run`, which is built from them, adds what
-executors call.
+Model turns, tool calls and traces accept a `RunContext`. `Run` extends it with the methods that executors call.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ from framework.types.warnings import MAX_WARNINGS_PER_CODE, WARNINGS, RunWarning
 log = logging.getLogger("agentsd.runs")
 
 CLOCK_DRIFT = 0.001
-"""Seconds by which two readings of the same deadline may differ."""
+"""Seconds: smaller differences between two readings of a deadline are ignored."""
 
 
 class RunContext(ABC):
-    """A root run or a sub-run, as its parts see it."""
+    """A root run or a sub-run: the base of `Run` that its parts use."""
 
     def __init__(self, state: RunState, agent: Agent, services: Services, parent: RunContext | None = None) -> None:
         agent = agent.on_model(services.root.model) if services.root.model else agent
@@ -73,7 +72,7 @@ class RunContext(ABC):
         self.deadline: asyncio.Timeout | None = None
         """Deadline of the run while it is in progress."""
         self._counted_at = 0.0
-        """When the run's time was last counted, by `perf_counter`."""
+        """When the active time was last added to the state, by `perf_counter`."""
         self.rendered: dict[Literal["preamble", "summary"], tuple[Message, ...]] = {}
         """Messages that are equal in every request of this run, rendered for the first one."""
 
@@ -96,7 +95,7 @@ class RunContext(ABC):
     # --- rules in force
 
     def hooks(self, place: HookPlace) -> Iterator[Extension]:
-        """Hooks of the version that the run is pinned to, then those of the live version that it lacks."""
+        """Yield the hooks of the version that the run is pinned to, then those only the live version has."""
         pinned = self.agent.hooks.get(place, ())
         yield from pinned
         current = self.services.current_agent(self.agent.name)
@@ -106,11 +105,11 @@ class RunContext(ABC):
 
     @property
     def is_guarded(self) -> bool:
-        """Whether `after_run` hooks check the output: none of it is emitted before they have."""
+        """Whether `after_run` hooks check the output, so that no part of it is emitted before."""
         return any(True for _ in self.hooks("after_run"))
 
     def decision(self, confirmation_id: str) -> Decision | None:
-        """Return a human's answer to a confirmation, or None if there is none yet."""
+        """Return a person's decision on a confirmation, or None if it is pending."""
         return self.services.root.decisions.get(confirmation_id)
 
     def confirmation_id(self, prefix: str, texts: Sequence[str], *, mark: str = "~", end: str = "") -> str:
@@ -133,7 +132,7 @@ class RunContext(ABC):
 
     @property
     def system_prompt(self) -> str | None:
-        """Text of the system message; None until the first request, or if it cannot be rendered."""
+        """Text of the system message; None before the first request, or if its template failed."""
         preamble = self.rendered.get("preamble")
         return preamble[0].content if preamble else None
 
@@ -188,7 +187,7 @@ class RunContext(ABC):
         return next_event(self.services.root, event, path=self.state.path, **payload)
 
     async def save(self) -> None:
-        """Write a checkpoint of the whole run; raises StoreError."""
+        """Persist the state of the whole run; raises StoreError."""
         await self.services.journal.save()
 
     def record(self, messages: Iterable[Message]) -> None:
@@ -204,15 +203,15 @@ class RunContext(ABC):
         state.error = state.stopped_by = None
         if error is not None:
             ours = isinstance(error, (AgentsdError, PromptError))
-            message = redact(str(error)) if ours else "an internal error; the log has it"
+            message = redact(str(error)) if ours else "internal error; see the log"
             state.error = ErrorInfo(code=finish_reason, message=message, retryable=getattr(error, "retryable", False))
 
     # --- time
 
     def keep_time(self) -> None:
-        """Count the time of the run and its parents, and apply a timeout that was tightened meanwhile.
+        """Add the active time of the run and its parents to their state, and apply a timeout that was lowered since.
 
-        The counted time is stored with the next step, so that a crash gives a run at most `CLOCK_DRIFT` back.
+        The time is persisted with the next step, so that a crash loses little of it.
         """
         if self.parent is not None:
             self.parent.keep_time()

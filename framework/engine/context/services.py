@@ -1,4 +1,4 @@
-"""What all parts of one run share: the pinned generation, and the objects the gateway calls."""
+"""Services: what a run shares with its sub-runs."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ from framework.types.state import RunState
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Made once for a run; its sub-runs use the same."""
+    """The services of one root run and its sub-runs."""
 
     root: RunState
-    """The root run's state: it holds the decisions, counts the events and is what the store keeps."""
+    """State of the root run: contains all sub-runs, decisions and the event counter; the store persists it."""
     generation: Generation
     current_agent: Callable[[str], Agent | None]
-    """The agent of that name that is live now."""
+    """Returns the live version of an agent, or None if it was deleted."""
     clients: ModelClients
     journal: Journal
     channel: Channel
-    """For what is told without being on record: pieces of an answer."""
+    """Receives events that are not persisted: pieces of an answer."""
     spans: Spans
     threads: ToolThreads
-    """Where tools that are not coroutines run."""
+    """Run tools that are not coroutines."""
     rate_limiter: RateLimiter
     base_path: Path
     reserved_files: tuple[Path, ...]
-    """The store's files: no tool reads or writes them."""
+    """Files of the store, which no tool may read or write."""
     tools: Callable[[], ToolSettings]
-    """Ceilings for tools: what was permitted when the run began and still is."""
+    """Returns limits for tools: the stricter of those when the run began and the live ones."""
     deps: Any
     listening: bool
-    """Somebody reads content deltas: ask the provider to stream."""
+    """Whether the caller reads the answer while it arrives, so that the provider has to stream it."""
     content: Content
-    """What of prompts, arguments and results the operator lets stand in traces."""
+    """How much of prompts, arguments and results the operator allows in traces."""
     meters: RunMetrics | None
-    """Counts and times, where somebody reads them."""
+    """Metrics; None if they are not exported."""
     output_type: type[BaseModel] | None = None
-    """What the caller wants the answer's data to be."""
+    """Type of the answer's data, if the caller requires one."""
     decided: Collection[str] = ()
-    """What a human has just answered: ids of confirmations."""
+    """Ids of the confirmations that a person has just decided."""

@@ -1,4 +1,4 @@
-"""The one channel a run's events go through, and what the caller holds while it runs."""
+"""Delivery of a run's events: the channel that they pass through, and the stream that the caller reads."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ CHANNEL_CAPACITY = 256
 
 
 class Channel:
-    """Bounded while the run goes on: a slow reader slows it down. When full, deltas of one message are merged.
+    """A bounded queue of events: a slow reader slows the run down.
 
-    Nothing is dropped.
+    A full channel merges text pieces of the same message. No event is dropped. The bound is lifted when the run ends.
     """
 
     def __init__(self, size: int = CHANNEL_CAPACITY) -> None:
@@ -23,23 +23,23 @@ class Channel:
         self._size = size
         self._closed = self._ending = False
         self._changed = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
-        self._line, self._waiting = asyncio.Lock(), 0
+        self._capacity = asyncio.Event()
+        self._capacity.set()
+        self._order, self._waiting = asyncio.Lock(), 0
 
     async def put(self, event: Event) -> None:
-        """Add an event behind those that wait for room, waiting unless the run ends; after `close` it goes nowhere."""
+        """Add an event, in order; wait while the channel is full and the run has not ended. No-op after `close`."""
         if self._waiting == 0 and not self._is_full:
             self._append(event)
             return
         self._waiting += 1
         try:
-            async with self._line:
+            async with self._order:
                 while self._is_full:
                     if self._merged(event):
                         return
-                    self._room.clear()
-                    await self._room.wait()
+                    self._capacity.clear()
+                    await self._capacity.wait()
                 self._append(event)
         finally:
             self._waiting -= 1
@@ -54,30 +54,30 @@ class Channel:
             self._changed.set()
 
     def end(self) -> None:
-        """The run ends: it waits for nobody any more."""
+        """Lift the bound, because the run ends: `put` no longer waits for the reader."""
         self._ending = True
-        self._room.set()
+        self._capacity.set()
 
     def close(self) -> None:
-        """No more events; the reader gets those that are left."""
+        """Accept no more events; the reader still gets the remaining ones."""
         self._closed = True
         self._changed.set()
-        self._room.set()
+        self._capacity.set()
 
     @property
     def is_closed(self) -> bool:
-        """Nobody will read what is put in."""
+        """Whether new events are ignored."""
         return self._closed
 
     async def get(self) -> Event | None:
-        """The next event; none at the end."""
+        """Wait for the next event; None at the end."""
         while not self._events:
             if self._closed:
                 return None
             self._changed.clear()
             await self._changed.wait()
         event = self._events.popleft()
-        self._room.set()
+        self._capacity.set()
         return event
 
     def _merged(self, event: Event) -> bool:
@@ -91,44 +91,46 @@ class Channel:
 
 
 class RunStream:
-    """A run in progress: iterate it for its events, then ask for its `result`."""
+    """A run in progress: iterate over its events, then await its `result()`."""
 
     def __init__(self, run_id: str, channel: Channel, task: asyncio.Task[RunResult]) -> None:
         self.run_id = run_id
         self._channel = channel
         self._task = task
-        self._wanted = False
+        self._is_awaited = False
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         while (event := await self._channel.get()) is not None:
             yield event
-        self._wanted = True  # read to the end: nobody left early
+        self._is_awaited = True  # read to the end, so leaving does not cancel the run
 
     async def result(self) -> RunResult:
-        """Wait for the end, whether or not all events were read.
+        """Wait for the run to end, and return its result. Unread events are discarded.
 
         Raises:
-            AgentsdError: the run could not even be recorded.
+            AgentsdError: the run could not be recorded.
         """
-        self._wanted = True
+        self._is_awaited = True
         self._channel.close()
         try:
             return await asyncio.shield(self._task)
-        except asyncio.CancelledError:  # whoever waited does so no more: `leave` stops the run
-            self._wanted = False
+        except asyncio.CancelledError:  # the caller no longer waits, so `leave` cancels the run
+            self._is_awaited = False
             raise
 
     def cancel(self) -> None:
-        """Stop the run; its result says so."""
-        asyncio.get_running_loop().call_soon(self._task.cancel)  # a task that has not begun could not put down its end
+        """Cancel the run; its result has the status `cancelled`."""
+        asyncio.get_running_loop().call_soon(
+            self._task.cancel
+        )  # later: a task that has not begun could not record its end
 
     def end(self) -> asyncio.Task[RunResult]:
-        """What ends when the run is on record."""
+        """Return the task that ends when the run's end or pause is persisted."""
         return self._task
 
     async def leave(self) -> None:
-        """The reader goes: a run whose end was not waited for is stopped. Returns when the run is on record."""
+        """Stop reading. Cancel the run unless its end was awaited; return when its end is persisted."""
         self._channel.close()
-        if not self._wanted:
+        if not self._is_awaited:
             self.cancel()
         await asyncio.wait([self._task])

@@ -96,7 +96,7 @@ class ToolThreads:
             self._forget(run_id, quota)
 
     def ended(self, call: _Call) -> None:
-        """Give the thread of a call back to its run's quota."""
+        """Return the thread of a call to its run's quota."""
         call.quota.busy -= 1
         if call.is_abandoned:
             call.quota.abandoned -= 1
@@ -171,7 +171,7 @@ class _Call(Executor):
         return future
 
     def leave(self) -> None:
-        """The caller has the result, has given the call up, or did not need the thread."""
+        """Release the thread; if it is still busy, the call was given up and counts as abandoned."""
         if self._future is None:
             self._end()
         elif not self._is_over and not self._future.done():

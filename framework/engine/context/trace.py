@@ -1,4 +1,4 @@
-"""What all traces of a run share: its content mode, and the attributes of models, tokens and pending approvals."""
+"""Span attributes that several traces share: of models, token usage and pending approvals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from framework.types.state import Confirmation
 
 
 def model_attributes(info: ModelInfo) -> dict[str, Any]:
-    """Attributes of a model: its provider as the conventions name it, and where it is."""
+    """Return the attributes of a model: its provider, as the GenAI conventions name it, and its server."""
     return {
         names.PROVIDER: names.PROVIDER_NAMES.get(info.provider, info.provider),
         names.REQUEST_MODEL: info.wire_name,
@@ -26,7 +26,7 @@ def model_attributes(info: ModelInfo) -> dict[str, Any]:
 
 
 def usage_attributes(usage: Usage | None) -> dict[str, Any]:
-    """Tokens and cost of a model call; only `chat` spans have them, so that no backend counts them twice."""
+    """Return tokens and cost of a model call. Only `chat` spans carry them, so that no backend counts them twice."""
     if usage is None:
         return {}
     return {
@@ -39,15 +39,15 @@ def usage_attributes(usage: Usage | None) -> dict[str, Any]:
     }
 
 
-def record_pending(span: TraceSpan, asked: Sequence[Confirmation]) -> None:
-    """Say on a span which tools wait for a human. These are names, no content, so every mode records them."""
-    if not asked or not span.is_recording():
+def record_pending(span: TraceSpan, confirmations: Sequence[Confirmation]) -> None:
+    """Record on a span which tools wait for a person. Names are not content, so every content mode records them."""
+    if not confirmations or not span.is_recording():
         return
     waiting: dict[str, list[str]] = {}
-    for question in asked:
-        named = waiting.setdefault(f"waits for {CONFIRMATION_KINDS[question.kind].awaits}", [])
-        if (tool := question.tool or "plan") not in named:
-            named.append(tool)
+    for confirmation in confirmations:
+        same_kind = waiting.setdefault(f"waits for {CONFIRMATION_KINDS[confirmation.kind].awaits}", [])
+        if (tool := confirmation.tool or "plan") not in same_kind:
+            same_kind.append(tool)
     text = "; ".join(f"{what}: {', '.join(tools)}" for what, tools in waiting.items())
-    tools = tuple(dict.fromkeys(tool for named in waiting.values() for tool in named))
+    tools = tuple(dict.fromkeys(tool for same_kind in waiting.values() for tool in same_kind))
     span.set_attributes({names.WAITING_FOR: tools, names.OUTPUT: text, names.OUTPUT_MIME: TEXT})

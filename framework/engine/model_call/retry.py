@@ -163,7 +163,7 @@ class _ModelCall:
             if not is_last:
                 raise ModelError(cooldown, retryable=True, retry_after=permit.wait)
             if permit.wait >= self._context.time_remaining():
-                advice = "that exceeds the run's remaining time: retry later, or give the agent `fallback_models`"
+                advice = "that exceeds the run's remaining time: retry later, or set fallback_models"
                 raise ModelError(f"{cooldown}; {advice}", retryable=True, retry_after=permit.wait)
             if not has_warned:
                 await self._context.warn("model_retry", cooldown)
@@ -172,7 +172,7 @@ class _ModelCall:
         return permit
 
     def _record_failure(self, name: str, error: ModelError, permit: Permit) -> None:
-        """Tell the circuit breaker. Only retryable errors count: a model that rejects a request is healthy."""
+        """Record the outcome for the circuit breaker: only retryable errors mean that the model is unhealthy."""
         if not error.retryable:
             self._breakers.record_success(name)
             return

@@ -24,12 +24,12 @@ AskTyped = Callable[[type[BaseModel], Message], Awaitable[BaseModel]]
 """Calls the model for an instance of a type, with an instruction at the end of the request."""
 _FORM = "Your final answer is one JSON object and nothing else: no other text and no code fence."
 _SCHEMA = "It fits this JSON Schema:"
-_INSTRUCTION = "Give your answer once more, complete, as the arguments of {name}. Take everything from what was said."
+_INSTRUCTION = "Repeat your complete answer as the arguments of {name}. Use only what the conversation contains."
 
 # --- the final answer
 
 
-def answer_schema(run: RunContext) -> Mapping[str, Any] | None:
+def response_schema(run: RunContext) -> Mapping[str, Any] | None:
     """Return the JSON Schema that the final answer must fit, `{}` for any JSON object, or None for text."""
     response_format, schema = run.state.model_settings.response_format, run.state.output_schema
     if response_format == "text" or (schema is None and response_format is None):
@@ -43,7 +43,7 @@ def answer_schema(run: RunContext) -> Mapping[str, Any] | None:
 
 def answer_instruction(run: RunContext) -> Iterator[str]:
     """Yield the lines of the system message that describe the answer's schema, unless the provider enforces it."""
-    schema = answer_schema(run)
+    schema = response_schema(run)
     if schema is None:
         return
     with_tools = bool(run.agent.toolset.definitions)

@@ -10,7 +10,7 @@ from framework.conversation.window import last_messages
 from framework.engine.context.model_clients import NamedClient
 from framework.engine.context.run_context import RunContext
 from framework.engine.model_call.retry import complete_with_retries
-from framework.engine.model_call.structured_output import answer_instruction, answer_schema
+from framework.engine.model_call.structured_output import answer_instruction, response_schema
 from framework.engine.tool_call.results import record_final_answer
 from framework.llm.client import ModelInfo, ModelReply, ModelRequest
 from framework.llm.tokens import message_tokens
@@ -26,7 +26,7 @@ _ACTIONABLE_LIMITS = ("max_steps", "max_tool_calls", "max_total_tokens", "max_co
 _MAX_REMINDER_CHARS = 200
 """Characters of one line of the plan reminder."""
 _MAX_WINDOW_SHARE = 0.95
-"""Share of a context window that requests may use: estimates can be wrong, and providers add tokens of their own."""
+"""Share of a context window that requests may use: estimates can be wrong, and providers add tokens."""
 _WARNING_SHARE = 0.8
 """Share of a context window from which on the run warns."""
 _STEP_MARKS = {"open": "[ ]", "running": "[>]", "done": "[x]", "failed": "[!]", "skipped": "[-]"}
@@ -39,7 +39,7 @@ def build_turn_request(
 ) -> ModelRequest:
     """Return the request of one turn: with tools, or with the schema of the final answer where one is set."""
     stream = run.services.listening and not run.is_guarded
-    return build_request(run, instructions, tools=tools, stream=stream, json=answer_schema(run), json_by_tool=True)
+    return build_request(run, instructions, tools=tools, stream=stream, json=response_schema(run), json_by_tool=True)
 
 
 def build_request(run: RunContext, instructions: Sequence[Message], **options: Any) -> ModelRequest:
@@ -133,7 +133,7 @@ def _todo_text(run: RunContext) -> str:
 
 
 def _limit_notice(run: RunContext) -> Iterator[Message]:
-    """Yield a message that asks the model to finish, once most of a limit is used; it is never stored."""
+    """Yield the request to finish, once most of a limit is used; it is never stored."""
     near = [name for name in run.state.warned if name in _ACTIONABLE_LIMITS]
     if near:
         text = f"You have used most of what this run may use ({', '.join(near)}). Finish now, with what you have."
@@ -144,7 +144,7 @@ def _limit_notice(run: RunContext) -> Iterator[Message]:
 
 
 async def call_model(run: RunContext, request: ModelRequest, *, primary: NamedClient | None = None) -> ModelReply:
-    """Call the model for a run: one step of its budget, however many attempts it takes.
+    """Call the model for a run: it counts as one step of its budget, with any number of attempts.
 
     Args:
         run: the run that pays for the call.

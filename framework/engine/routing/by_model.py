@@ -50,7 +50,7 @@ Agents:"""  # noqa: E501 - one line a sentence, as the model reads it
 
 
 class RouteChoice(BaseModel):
-    """Who takes the message, and how."""
+    """The agent that answers the message, and its executor."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -70,7 +70,7 @@ async def route_by_model(
 ) -> Route:
     """Let `routing.model` choose the agent for a message, before its run exists.
 
-    If the model fails or its confidence is too low, the default agent is chosen, and the route says why.
+    If the model fails or its confidence is too low, the default agent is chosen, and the route contains the reason.
 
     Args:
         message: the user's message.
@@ -114,7 +114,7 @@ async def choose_agent(message: str, agents: Mapping[str, Agent], info: ModelInf
         call: sends a request to it.
 
     Raises:
-        ModelError: the call failed, or the model named none of the agents.
+        ModelError: the call failed, or the model chose an unknown agent.
     """
     listed = sorted(agents.values(), key=lambda agent: (-agent.spec.routing.priority, agent.name))[:_MAX_AGENTS]
     system = Message(role="system", content="\n".join((_INSTRUCTION, *map(_description, listed))))
@@ -143,7 +143,7 @@ async def _chosen_route(caller: ModelCaller, message: str, agents: Mapping[str, 
 
 
 def _confident_route(unsure: Route, agents: Mapping[str, Agent], default: str | None) -> Route:
-    """Return the default route instead of one that the model is unsure of; if there is none, the unsure one."""
+    """Return the default route instead of one that the model is unsure of, if there is a default."""
     try:
         route = default_route(agents, default)
     except RequestError:
@@ -169,7 +169,7 @@ def _examples(agent: Agent) -> Iterator[str]:
 
 
 class _RoutingContext:
-    """Context of a model call without a run: collects warnings, has no deadline, and nobody reads along."""
+    """Context of a model call without a run: collects warnings, has no deadline and no listeners."""
 
     def __init__(self, state: RunState) -> None:
         self.warnings: list[RunWarning] = state.warnings

@@ -1,6 +1,6 @@
-"""Which agent takes a message: explicit > the conversation's last agent > rules > model > default. The Route says why.
+"""Routing without a model: by the caller's choice, the conversation's last agent, rules, or the default agent.
 
-The model's part is in `choosing.py`.
+They apply in this order; `routing.model`, if set, comes before the default. Each route contains its reason.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from framework.types.warnings import RunWarning
 Mode = Literal["explicit", "conversation", "rule", "model", "default"]
 NO_AGENTS = "there are no agents: put one under agents.d/, or run `agentsd init`"
 _FALLBACK_AGENT = "assistant"
-"""Takes what no rule matches, if there is an agent of that name and no `routing.default_agent`."""
+"""Default agent if an agent has this name and `routing.default_agent` is not set."""
 _UNSPACED = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff"
     r"\U00020000-\U0003ffff"
 )
-"""Scripts whose words stand without spaces, or grow endings: Thai, Burmese, Khmer, Japanese, Chinese, Korean."""
+"""Scripts without spaces between words, or with suffixes: Thai, Burmese, Khmer, Japanese, Chinese, Korean."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingCall:
-    """The question to a model that a route comes from."""
+    """The model call that chose a route."""
 
     info: ModelInfo
     usage: Usage
@@ -40,14 +40,14 @@ class RoutingCall:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The agent that was chosen, and why."""
+    """The agent chosen for a message, and why."""
 
     agent: Agent
     mode: Mode
     reason: str
     confidence: float = 1.0
     executor: str = ""
-    """How it works, where its file leaves that open and a model has chosen that, too."""
+    """Executor that a model chose with the agent; empty unless the agent's executor is `auto`."""
     model_call: RoutingCall | None = None
     usage: Usage = field(default_factory=Usage)
     """Usage of the model call that routes, whether or not its choice is used."""
@@ -66,15 +66,15 @@ def choose_route(
     """Choose an agent.
 
     Args:
-        message: what the user wrote.
-        agents: all there are.
-        explicit: the agent the caller names.
+        message: the user's message.
+        agents: the agents to choose from.
+        explicit: the agent that the caller names.
         last: the agent that answered last in this conversation.
         default: `routing.default_agent`.
 
     Raises:
-        AgentNotFound: the explicit or the default agent is not there.
-        RequestError: nothing matches and there is no default.
+        AgentNotFound: the explicit or the default agent does not exist.
+        RequestError: no rule matches, and there is no default agent.
     """
     return known_route(message, agents, explicit=explicit, last=last) or default_route(agents, default)
 
@@ -82,10 +82,10 @@ def choose_route(
 def known_route(
     message: str, agents: Mapping[str, Agent], *, explicit: str | None = None, last: str | None = None
 ) -> Route | None:
-    """The same without the default: what the caller, the conversation or the rules say, if anything.
+    """Choose an agent by name, conversation or rules; return None if no rule applies.
 
     Raises:
-        AgentNotFound: the explicit agent is not there.
+        AgentNotFound: the explicit agent does not exist.
     """
     if explicit is not None:
         return Route(_named(explicit, agents), "explicit", "named by the caller")
@@ -102,21 +102,21 @@ def _named(name: str, agents: Mapping[str, Agent]) -> Agent:
 
 
 def _by_rules(message: str, agents: Mapping[str, Agent]) -> Route | None:
-    """The match of highest priority; between equals, the one with more matches, then the first by name."""
-    found = []
+    """Return the match with the highest priority; among equals, the one with more hits, then the first by name."""
+    matches = []
     for name in sorted(agents):
         hits = _hits(message, agents[name].spec.routing)
         if hits:
-            found.append((-agents[name].spec.routing.priority, -len(hits), name, hits))
-    if not found:
+            matches.append((-agents[name].spec.routing.priority, -len(hits), name, hits))
+    if not matches:
         return None
-    _, _, name, hits = min(found)
-    same = [rival for rival in found if rival[:2] == min(found)[:2]]
-    return Route(agents[name], "rule", hits[0], round(1 / len(same), 2))
+    _, _, name, hits = min(matches)
+    ties = [match for match in matches if match[:2] == min(matches)[:2]]
+    return Route(agents[name], "rule", hits[0], round(1 / len(ties), 2))
 
 
 def _hits(message: str, rules: Routing) -> list[str]:
-    """The rules that match, as text for people."""
+    """Return the rules that match, as readable text."""
     text = message.casefold().strip()
     hits = [f"example {example!r}" for example in rules.examples if example.casefold().strip() == text]
     hits += [f"keyword {word!r}" for word in rules.keywords if _contains(text, word.casefold().strip())]
@@ -125,7 +125,7 @@ def _hits(message: str, rules: Routing) -> list[str]:
 
 
 def _contains(text: str, word: str) -> bool:
-    """Whole words for scripts that have spaces between them, substrings for those that have none."""
+    """Return whether the text contains the word: a whole word in scripts with spaces, a substring in others."""
     if not word or re.search(f"[{_UNSPACED}]", word):
         return bool(word) and word in text
     letter = rf"[^\W{_UNSPACED}]"
@@ -133,14 +133,14 @@ def _contains(text: str, word: str) -> bool:
 
 
 def default_route(agents: Mapping[str, Agent], default: str | None) -> Route:
-    """What is left when nothing else says anything; raises AgentNotFound, or RequestError if there is no default."""
+    """Return the route to the default agent; raises AgentNotFound, or RequestError if there is no default."""
     if default is not None:
         return Route(_named(default, agents), "default", "routing.default_agent")
     if len(agents) == 1:
         (only,) = agents.values()
         return Route(only, "default", "the only agent")
     if _FALLBACK_AGENT in agents:
-        reason = f"no rule matches; {_FALLBACK_AGENT!r} takes what is left"
+        reason = f"no rule matches; {_FALLBACK_AGENT!r} is the fallback agent"
         return Route(agents[_FALLBACK_AGENT], "default", reason, 0.5)
     if not agents:
         raise RequestError(NO_AGENTS)

@@ -11,7 +11,7 @@ from typing import Any
 from framework.config.agents.compile import Agent
 from framework.config.templates.samples import placeholders
 from framework.config.templates.variables import HTTP_TOOL, RunVariables
-from framework.engine.context.policy import Policy, Verdict, VerdictKind, evaluate
+from framework.engine.context.policy import Policy, Verdict, VerdictKind, agent_verdict
 from framework.engine.tool_call.argument_repair import bind_arguments, normalize_arguments
 from framework.llm.tokens import estimate_tokens
 from framework.tools.base_folder import BaseFolder
@@ -46,7 +46,7 @@ def explain_tools(agent: Agent) -> list[ToolExplanation]:
 
 def explain_tool(agent: Agent, tool: Tool) -> ToolExplanation:
     """Explain one tool, for any arguments."""
-    verdict = evaluate(agent, tool, {})
+    verdict = agent_verdict(agent, tool, {})
     conditions = tuple(_conditions(agent, tool)) if verdict.kind != "deny" else ()
     return ToolExplanation(tool, tool.name in agent.toolset.offered, verdict, conditions)
 

@@ -45,7 +45,7 @@ def test_failures_in_a_row_begin_a_cooldown_and_a_success_between_them_does_not_
     world.fail_times(1)
     assert world.ask().wait == COOLDOWN
     assert world.breakers.is_open("m")
-    assert world.breakers.last_error("m") == "it failed 3 times in a row, the last time: down"
+    assert world.breakers.last_error("m") == "3 failures in a row, most recently: down"
 
 
 def test_one_call_finds_out_whether_the_model_is_back_and_the_others_wait() -> None:

@@ -24,7 +24,7 @@ from framework.config.generations.builder import GenerationBuilder
 from framework.config.generations.generation import empty_generation
 from framework.config.generations.reload_effects import SettingsFile
 from framework.config.settings import Settings
-from framework.engine.context.policy import Policy, evaluate
+from framework.engine.context.policy import Policy, agent_verdict
 from framework.testing import ScriptedModel, Turn, calls
 from framework.tools.conditions import condition_matches, rule_matches
 from framework.types.events import ToolFinished
@@ -66,7 +66,7 @@ def clerk(policy: str, runtime_policy: str = "{}", tools: list[Tool] | None = No
 def verdict(of: Agent, name: str, **arguments: Any) -> tuple[str, str, str]:
     """Kind, rule and place."""
     wanted = of.toolset.tools[name]
-    found = evaluate(of, wanted, wanted.with_defaults(arguments))
+    found = agent_verdict(of, wanted, wanted.with_defaults(arguments))
     return found.kind, found.rule, found.place
 
 
@@ -119,7 +119,8 @@ def test_without_a_skill_policy_nothing_is_allowed() -> None:
 def test_the_reason_written_beside_a_rule_is_part_of_its_verdict() -> None:
     of = compiled(LINES)
 
-    assert str(evaluate(of, of.toolset.tools["bank.pay"], {})) == "deny bank.* (agents.d/clerk.yaml:8): use the till"
+    verdict = agent_verdict(of, of.toolset.tools["bank.pay"], {})
+    assert str(verdict) == "deny bank.* (agents.d/clerk.yaml:8): use the till"
 
 
 def test_a_tool_that_asks_by_itself_is_asked_about_though_it_is_allowed() -> None:
@@ -341,7 +342,7 @@ def test_a_sub_agent_is_denied_every_call_once_its_caller_is_deleted_or_no_longe
         (shaped("t", "high"), shaped("t", "low"), "risk_level medium"),
         (shaped("t"), shaped("t", confirm=True), "@tool(confirm=True)"),
         (shaped("t", confirm=True), shaped("t"), "@tool(confirm=True)"),
-        (shaped("t"), shaped("other"), "no such tool any more"),
+        (shaped("t"), shaped("other"), "the tool no longer exists"),
     ],
 )
 def test_a_tool_that_was_loaded_anew_is_judged_by_what_it_was_and_what_it_is(
@@ -466,7 +467,7 @@ def test_for_any_rules_the_verdict_is_that_of_the_strictest_one_that_applies(
     of = rules.agent(tools)
 
     for wanted in tools:
-        assert evaluate(of, wanted, {"order": order}).kind == rules.expected(wanted, order)
+        assert agent_verdict(of, wanted, {"order": order}).kind == rules.expected(wanted, order)
 
 
 @cases(60)
@@ -483,7 +484,7 @@ def test_a_tool_that_every_call_of_would_be_denied_is_never_offered(
         if RISKS.index(wanted.risk) > ceiling:
             assert wanted.name not in of.toolset.offered
         if wanted.name not in of.toolset.offered:
-            assert evaluate(of, wanted, {"order": order}).kind == "deny"
+            assert agent_verdict(of, wanted, {"order": order}).kind == "deny"
     assert {definition.name for definition in of.toolset.definitions} == set(of.toolset.offered)
 
 

@@ -517,8 +517,8 @@ def test_without_a_fallback_a_run_fails_at_once_if_the_wait_is_longer_than_it_ha
     *_, last = asyncio.run(run_all(root, 3, scripted=model))
     assert len(model.requests) == 2
     assert "scripted is in cooldown for" in why(last)
-    assert "it failed 2 times in a row, the last time: overloaded" in why(last)
-    assert "exceeds the run's remaining time: retry later, or give the agent `fallback_models`" in why(last)
+    assert "2 failures in a row, most recently: overloaded" in why(last)
+    assert "exceeds the run's remaining time: retry later, or set fallback_models" in why(last)
 
 
 def test_without_a_fallback_a_run_with_enough_time_waits_and_finds_out_whether_the_model_is_back(

@@ -63,7 +63,7 @@ def test_any_other_answer_is_asked_for_once_more_and_the_text_stays(tmp_path: Pa
     assert (result.data, result.output, result.steps) == (ROME, text, 2)
     asked = model.requests[1]
     assert asked.output is not None
-    assert asked.messages[-1].content.startswith("Give your answer once more")
+    assert asked.messages[-1].content.startswith("Repeat your complete answer")
     assert asked.messages[-2].content == text
 
 
@@ -103,10 +103,10 @@ def test_a_sub_agents_data_is_what_its_caller_gets(tmp_path: Path) -> None:
     ("schema", "message"),
     [
         ("{type: array}", "does not describe an object"),
-        ("{type: object, properties: {a: {type: x}}}", "cannot be used"),
+        ("{type: object, properties: {a: {type: x}}}", "is invalid"),
     ],
 )
-def test_a_schema_that_cannot_be_used_is_refused_at_load(tmp_path: Path, schema: str, message: str) -> None:
+def test_an_invalid_schema_is_rejected_at_load(tmp_path: Path, schema: str, message: str) -> None:
     write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline", output_schema=schema)})
 
     async def main() -> str:
