@@ -82,7 +82,7 @@ def test_max_steps_ends_a_run_before_the_turn_too_many(tmp_path: Path) -> None:
     assert result.stopped_by == LimitUse(limit="max_steps", used=3, allowed=3, place=f"{FILE}:7")
 
 
-def test_calls_past_max_tool_calls_are_answered_instead_of_made_and_the_model_may_still_answer(tmp_path: Path) -> None:
+def test_calls_beyond_max_tool_calls_are_rejected_and_the_model_can_still_answer(tmp_path: Path) -> None:
     model = ScriptedModel(works(1, 2, 3, 4), "enough")
     result = asyncio.run(run(project(tmp_path, "{max_tool_calls: 2}"), model=model))
 
@@ -92,7 +92,7 @@ def test_calls_past_max_tool_calls_are_answered_instead_of_made_and_the_model_ma
     assert all("not called: max_tool_calls is reached" in text for text in observations(model)[2:])
 
 
-def test_a_run_whose_turn_asks_for_more_calls_when_none_is_left_is_stopped(tmp_path: Path) -> None:
+def test_a_turn_that_requests_calls_after_max_tool_calls_stops_the_run(tmp_path: Path) -> None:
     result = asyncio.run(run(project(tmp_path, "{max_tool_calls: 2}"), works(1, 2, 3), works(4), "never asked"))
 
     assert (result.status, result.finish_reason) == ("stopped", "max_tool_calls")
@@ -100,7 +100,7 @@ def test_a_run_whose_turn_asks_for_more_calls_when_none_is_left_is_stopped(tmp_p
     assert result.stopped_by == LimitUse(limit="max_tool_calls", used=2, allowed=2, place=f"{FILE}:7")
 
 
-def test_max_total_tokens_lets_the_answer_that_went_past_it_count_and_ends_the_run_then(tmp_path: Path) -> None:
+def test_the_answer_that_exceeds_max_total_tokens_counts_and_then_the_run_stops(tmp_path: Path) -> None:
     root = project(tmp_path, "{max_total_tokens: 15}")
     stopped = asyncio.run(run(root, works(1), works(2), "never asked"))
     answered = asyncio.run(run(root, works(1), "in time"))
@@ -129,7 +129,7 @@ def test_max_cost_usd_ends_a_run_once_it_is_spent(tmp_path: Path) -> None:
     assert (result.finish_reason, result.steps, result.usage.cost_usd) == ("max_cost_usd", 3, 1.5)
 
 
-def test_timeout_ends_a_run_in_the_middle_of_a_tool_and_keeps_what_was_done_and_said(tmp_path: Path) -> None:
+def test_timeout_stops_a_run_during_a_tool_call_and_keeps_earlier_results(tmp_path: Path) -> None:
     root = project(tmp_path, "{timeout: 300ms, tool_timeout: null}")
     both = calls(("work", {"n": 1}), ("stuck", {}))
     result = asyncio.run(run(root, both))
@@ -165,7 +165,7 @@ def test_model_timeout_fails_a_run_whose_model_does_not_answer(tmp_path: Path) -
     assert result.error.retryable
 
 
-def test_tool_timeout_is_told_to_the_model_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_tool_timeout_is_reported_to_the_model_and_the_run_continues(tmp_path: Path) -> None:
     model = ScriptedModel(calls(("stuck", {}), ("work", {"n": 1})), "so be it")
     result = asyncio.run(run(project(tmp_path, "{tool_timeout: 50ms}"), model=model))
 
@@ -176,7 +176,7 @@ def test_tool_timeout_is_told_to_the_model_and_the_run_goes_on(tmp_path: Path) -
     assert done == "did 1"
 
 
-def test_a_tool_that_may_be_repeated_leaves_no_doubt_when_it_times_out(tmp_path: Path) -> None:
+def test_a_timed_out_idempotent_tool_call_has_no_unknown_outcome(tmp_path: Path) -> None:
     @tool(risk="low", idempotent=True)
     async def looking() -> str:
         """Look for ever."""
@@ -191,7 +191,7 @@ def test_a_tool_that_may_be_repeated_leaves_no_doubt_when_it_times_out(tmp_path:
 
 
 @pytest.mark.parametrize(("own", "agents", "expected"), [(0.05, "10s", "0.05s"), (10.0, "50ms", "0.05s")])
-def test_of_a_tools_own_timeout_and_the_agents_the_shorter_one_counts(
+def test_the_shorter_of_a_tools_and_the_agents_timeout_applies(
     tmp_path: Path, own: float, agents: str, expected: str
 ) -> None:
     @tool(risk="low", timeout=own)
@@ -206,7 +206,7 @@ def test_of_a_tools_own_timeout_and_the_agents_the_shorter_one_counts(
     assert f"timed out after {expected}" in observations(model)[0]
 
 
-def test_a_timeout_that_a_tool_raises_by_itself_is_its_failure_not_a_limit(tmp_path: Path) -> None:
+def test_a_timeout_error_raised_by_a_tool_is_a_failure_not_a_limit(tmp_path: Path) -> None:
     @tool(risk="low")
     async def remote() -> str:
         """Ask somebody."""
@@ -220,7 +220,7 @@ def test_a_timeout_that_a_tool_raises_by_itself_is_its_failure_not_a_limit(tmp_p
 
 
 @pytest.mark.hostile(35)
-def test_the_same_call_is_warned_of_the_third_time_and_ends_the_run_the_fourth(tmp_path: Path) -> None:
+def test_the_third_identical_call_warns_and_the_fourth_stops_the_run(tmp_path: Path) -> None:
     model = ScriptedModel(works(7), works(7), works(7), works(7), "never asked")
     result = asyncio.run(run(project(tmp_path), model=model))
 
@@ -233,7 +233,7 @@ def test_the_same_call_is_warned_of_the_third_time_and_ends_the_run_the_fourth(t
     ]
 
 
-def test_a_repeated_call_is_a_warning_event_once_and_others_in_between_do_not_matter(tmp_path: Path) -> None:
+def test_a_repeated_call_warns_once_even_with_other_calls_in_between(tmp_path: Path) -> None:
     found = asyncio.run(events(project(tmp_path), works(7, 1), works(7), works(8), works(7), "done"))
 
     warnings = [event for event in found if isinstance(event, Warned)]
@@ -243,7 +243,7 @@ def test_a_repeated_call_is_a_warning_event_once_and_others_in_between_do_not_ma
     assert warnings[0].seq > [event.seq for event in found if isinstance(event, ToolFinished)][-1]
 
 
-def test_turns_in_a_row_with_wrong_calls_end_the_run_after_max_corrections(tmp_path: Path) -> None:
+def test_consecutive_turns_with_invalid_calls_stop_the_run_after_max_corrections(tmp_path: Path) -> None:
     wrong = [calls(("wrok", {})), calls(("work", {"n": "many"})), calls(("work", {"m": 1}))]
     model = ScriptedModel(*wrong, "never asked")
     result = asyncio.run(run(project(tmp_path, "{max_corrections: 2}"), model=model))
@@ -252,20 +252,20 @@ def test_turns_in_a_row_with_wrong_calls_end_the_run_after_max_corrections(tmp_p
     assert result.stopped_by == LimitUse(limit="max_corrections", used=3, allowed=2, place=f"{FILE}:7")
 
 
-def test_a_right_call_ends_a_row_of_wrong_ones(tmp_path: Path) -> None:
+def test_a_valid_call_resets_the_count_of_invalid_ones(tmp_path: Path) -> None:
     turns = [calls(("wrok", {})), works(1), calls(("wrok", {"n": 2})), works(2), "done"]
 
     assert asyncio.run(run(project(tmp_path, "{max_corrections: 1}"), *turns)).output == "done"
 
 
-def test_without_corrections_the_first_wrong_call_ends_the_run(tmp_path: Path) -> None:
+def test_without_corrections_the_first_invalid_call_stops_the_run(tmp_path: Path) -> None:
     result = asyncio.run(run(project(tmp_path, "{max_corrections: 0}"), calls(("wrok", {})), "never asked"))
 
     assert result.finish_reason == "max_corrections"
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_no_more_calls_run_side_by_side_than_max_parallel_tools(tmp_path: Path, width: int) -> None:
+def test_at_most_max_parallel_tools_calls_run_concurrently(tmp_path: Path, width: int) -> None:
     under_way, most = 0, 0
 
     @tool(risk="low")
@@ -306,7 +306,7 @@ def test_a_large_count_is_written_out(tmp_path: Path) -> None:
         asyncio.run(run(root, model=model, raise_on_limit=True))
 
 
-def test_raise_on_limit_raises_with_the_result_and_says_limit_use_and_place(tmp_path: Path) -> None:
+def test_raise_on_limit_raises_with_the_result_limit_use_and_place(tmp_path: Path) -> None:
     root = project(tmp_path, "\n  max_tool_calls: 40\n  max_steps: 2")
 
     with pytest.raises(LimitExceeded) as caught:
@@ -342,7 +342,7 @@ def test_raise_on_limit_does_not_raise_for_a_run_that_ends_otherwise(tmp_path: P
     assert asyncio.run(run(project(tmp_path), "hello", raise_on_limit=True)).output == "hello"
 
 
-def test_what_stopped_a_run_is_kept_with_it(tmp_path: Path) -> None:
+def test_the_limit_that_stopped_a_run_is_stored(tmp_path: Path) -> None:
     async def main() -> None:
         store = JsonStore()
         root = project(tmp_path, "{max_steps: 1}")
@@ -355,7 +355,7 @@ def test_what_stopped_a_run_is_kept_with_it(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_stopped_run_returns_the_last_thing_that_the_model_said(tmp_path: Path) -> None:
+def test_a_stopped_run_returns_the_models_last_text(tmp_path: Path) -> None:
     def turn(request: ModelRequest) -> Turn:
         number = len(request.messages)
         call = ToolCall(id=f"c{number}", tool="work", arguments={"n": number})
@@ -375,7 +375,7 @@ def test_a_stopped_run_returns_the_last_thing_that_the_model_said(tmp_path: Path
         ("{timeout: 100ms, tool_timeout: null}", [calls(("stuck", {}))]),
     ],
 )
-def test_every_call_in_a_stopped_runs_messages_has_its_answer(tmp_path: Path, limits: str, turns: list[Turn]) -> None:
+def test_every_call_in_a_stopped_runs_messages_has_a_result(tmp_path: Path, limits: str, turns: list[Turn]) -> None:
     result = asyncio.run(run(project(tmp_path, limits), *turns))
 
     asked = [call.id for message in result.messages for call in message.tool_calls]
@@ -385,7 +385,7 @@ def test_every_call_in_a_stopped_runs_messages_has_its_answer(tmp_path: Path, li
 # --- limits of one call
 
 
-def test_a_caller_may_lower_a_limit_and_is_told_that_it_was_theirs(tmp_path: Path) -> None:
+def test_a_caller_can_lower_a_limit_and_the_error_names_the_request(tmp_path: Path) -> None:
     root = project(tmp_path, "{max_steps: 8}")
 
     with pytest.raises(LimitExceeded) as caught:
@@ -433,7 +433,7 @@ def test_a_missing_limit_is_the_small_default(tmp_path: Path) -> None:
         ({"max_corrections": None}, "limits: max_corrections"),
     ],
 )
-def test_limits_that_are_none_are_refused(tmp_path: Path, limits: dict[str, Any], message: str) -> None:
+def test_invalid_limits_are_rejected(tmp_path: Path, limits: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         asyncio.run(run(project(tmp_path), limits=limits))
 
@@ -476,7 +476,7 @@ def test_a_sub_agents_own_limit_ends_only_the_sub_agent(tmp_path: Path) -> None:
     assert result.steps == 3
 
 
-def test_a_parents_time_runs_out_for_its_sub_agent_too(tmp_path: Path) -> None:
+def test_a_parents_timeout_applies_to_its_sub_agent(tmp_path: Path) -> None:
     root = family(tmp_path, "{timeout: 200ms}", "{tool_timeout: null}")
     result = asyncio.run(run(root, DELEGATE, calls(("stuck", {})), agent="boss"))
 
@@ -495,7 +495,7 @@ def test_a_parents_time_runs_out_for_its_sub_agent_too(tmp_path: Path) -> None:
     tokens=st.integers(1, 120),
     turns=st.lists(st.integers(1, 5), max_size=10),
 )
-def test_whatever_the_model_wants_no_limit_is_overstepped(
+def test_no_limit_is_exceeded_for_any_model_behaviour(
     tmp_path_factory: pytest.TempPathFactory, steps: int, allowed: int, tokens: int, turns: list[int]
 ) -> None:
     made: list[int] = []
@@ -522,7 +522,7 @@ def test_whatever_the_model_wants_no_limit_is_overstepped(
         assert len(made) == min(sum(turns), allowed)
 
 
-def test_the_time_of_a_run_is_stored_while_it_runs_so_that_a_crash_gives_none_back(tmp_path: Path) -> None:
+def test_active_time_is_stored_during_a_run_so_that_a_crash_loses_none(tmp_path: Path) -> None:
     store, stored = JsonStore(), []
 
     @tool(risk="low")

@@ -48,7 +48,7 @@ def test_failures_in_a_row_begin_a_cooldown_and_a_success_between_them_does_not_
     assert world.breakers.last_error("m") == "3 failures in a row, most recently: down"
 
 
-def test_one_call_finds_out_whether_the_model_is_back_and_the_others_wait() -> None:
+def test_one_probe_is_admitted_after_a_cooldown_and_other_calls_wait() -> None:
     world = World()
     world.fail_times(AFTER)
     world.now += COOLDOWN
@@ -58,7 +58,7 @@ def test_one_call_finds_out_whether_the_model_is_back_and_the_others_wait() -> N
     assert [world.ask().wait for _ in range(3)] == [0] * 3
 
 
-def test_a_probe_that_fails_doubles_the_cooldown_up_to_the_longest() -> None:
+def test_a_failed_probe_doubles_the_cooldown_up_to_the_maximum() -> None:
     world = World()
     world.fail_times(AFTER)
     waits = []
@@ -69,7 +69,7 @@ def test_a_probe_that_fails_doubles_the_cooldown_up_to_the_longest() -> None:
     assert waits == [5, 10, 20, 40, MAX_COOLDOWN, MAX_COOLDOWN]
 
 
-def test_a_probe_that_never_comes_back_is_followed_by_another() -> None:
+def test_a_probe_without_an_outcome_is_followed_by_another() -> None:
     world = World()
     world.fail_times(AFTER)
     world.now += COOLDOWN
@@ -86,7 +86,7 @@ def test_calls_that_began_before_the_cooldown_do_not_prolong_it() -> None:
     assert world.ask().wait == COOLDOWN
 
 
-def test_models_are_judged_one_by_one() -> None:
+def test_each_model_has_its_own_circuit_breaker() -> None:
     world = World()
     world.fail_times(AFTER)
     assert world.ask("other").wait == 0
@@ -105,9 +105,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS, chance=st.floats(0, 1))
 @cases(150)
-def test_whatever_happens_a_wait_ends_in_time_and_a_cooldown_lets_one_call_through(
-    steps: list[tuple[str, float]], chance: float
-) -> None:
+def test_every_wait_is_bounded_and_a_cooldown_admits_one_call(steps: list[tuple[str, float]], chance: float) -> None:
     world = World(chance=chance)
     open_calls: list[Permit] = []
     quiet_until = 0.0
@@ -138,7 +136,7 @@ def test_whatever_happens_a_wait_ends_in_time_and_a_cooldown_lets_one_call_throu
                 assert world.ask().wait == 0
 
 
-def test_a_probe_that_comes_back_after_the_next_one_was_begun_says_nothing() -> None:
+def test_the_outcome_of_a_superseded_probe_is_ignored() -> None:
     world = World()
     world.fail_times(AFTER)
     world.now += COOLDOWN

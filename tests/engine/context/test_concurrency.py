@@ -11,7 +11,7 @@ from framework.engine.context.concurrency import Confirmations, Job, run_as_read
 from framework.types.errors import LimitExceeded
 
 
-def test_no_job_starts_after_one_has_met_a_limit_and_those_in_progress_finish() -> None:
+def test_no_job_starts_after_one_exceeded_a_limit_and_running_jobs_finish() -> None:
     log: list[str] = []
 
     async def main() -> None:

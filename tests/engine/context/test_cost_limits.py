@@ -61,7 +61,7 @@ def problems(root: Path, settings: str = "", **keys: str) -> list[tuple[str, str
         ({"sub_agents": "[helper]"}, "", "helper: model"),
     ],
 )
-def test_every_model_that_a_run_may_ask_needs_a_price(
+def test_every_model_that_a_run_can_call_needs_a_price(
     tmp_path: Path, keys: dict[str, str], settings: str, who: str
 ) -> None:
     write(tmp_path, {"agents.d/helper.yaml": agent("helper", model=UNPRICED)})
@@ -143,7 +143,7 @@ def test_a_caller_s_cost_limit_fails_before_the_first_call(
         )
 
 
-def test_a_model_that_the_caller_chooses_a_sub_agent_and_a_fallback_are_held_to_the_limit(tmp_path: Path) -> None:
+def test_a_cost_limit_applies_to_a_chosen_model_a_sub_agent_and_a_fallback(tmp_path: Path) -> None:
     async def main() -> tuple[list[RunResult], int]:
         async with wire_server([says("hello")]) as server:
             files = {
@@ -168,7 +168,7 @@ def test_a_model_that_the_caller_chooses_a_sub_agent_and_a_fallback_are_held_to_
     assert (chosen.finish_reason, fallback.finish_reason) == ("config_invalid", "config_invalid")
 
 
-def test_a_router_without_a_price_is_not_asked_under_a_caller_s_cost_limit(tmp_path: Path) -> None:
+def test_a_router_without_a_price_is_not_called_under_a_callers_cost_limit(tmp_path: Path) -> None:
     async def main() -> tuple[RunResult, int]:
         async with wire_server([says("hello")]) as server:
             files = {
@@ -199,7 +199,7 @@ class Own:
         """Nothing is held."""
 
 
-def test_a_program_s_own_client_declares_its_prices(tmp_path: Path) -> None:
+def test_a_programs_own_client_declares_its_prices(tmp_path: Path) -> None:
     async def main(client: Own) -> str:
         async with Runtime.open(tmp_path, models={"own": client}, watch=False) as runtime:
             return (await runtime.run("go")).finish_reason
@@ -219,9 +219,7 @@ def test_a_program_s_own_client_declares_its_prices(tmp_path: Path) -> None:
     ],
     ids=["tokens", "cost", "both"],
 )
-def test_what_a_client_leaves_out_of_its_report_is_estimated(
-    tmp_path: Path, usage: Usage, limit: str, place: str
-) -> None:
+def test_usage_that_a_client_does_not_report_is_estimated(tmp_path: Path, usage: Usage, limit: str, place: str) -> None:
     async def main() -> str:
         client = Own(usage, Capabilities(prices=Prices(input=1, output=1)))
         async with Runtime.open(tmp_path, models={"own": client}, watch=False) as runtime:
@@ -242,9 +240,7 @@ def test_what_a_client_leaves_out_of_its_report_is_estimated(
     total=st.integers(0, 3 * 10**6),
     price=st.floats(0.001, 100),
 )
-def test_no_part_of_a_report_is_left_out_of_tokens_and_cost(
-    prompt: int, completion: int, total: int, price: float
-) -> None:
+def test_every_reported_part_counts_in_tokens_and_cost(prompt: int, completion: int, total: int, price: float) -> None:
     usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=total)
     counted = with_cost(usage, Capabilities(prices=Prices(input=price, output=price)))
     assert counted.total_tokens == max(total, prompt + completion)
@@ -252,14 +248,14 @@ def test_no_part_of_a_report_is_left_out_of_tokens_and_cost(
 
 
 @pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0])
-def test_a_cost_that_no_limit_could_be_compared_with_is_refused(cost: float) -> None:
+def test_a_reported_cost_that_is_not_a_number_is_rejected(cost: float) -> None:
     with pytest.raises(ValidationError):
         Usage(cost_usd=cost)
     with pytest.raises(ValidationError):
         Limits(max_cost_usd=cost)
 
 
-def test_an_unstreamed_call_that_times_out_counts_what_was_sent(tmp_path: Path) -> None:
+def test_an_unstreamed_call_that_times_out_counts_the_sent_tokens(tmp_path: Path) -> None:
     class Stuck(Own):
         async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
             await asyncio.Event().wait()

@@ -41,7 +41,7 @@ class Slow:
         await self._record.release()
 
 
-def test_what_is_to_be_saved_soon_is_saved_although_a_write_is_under_way(tmp_path: Path, store_url: str) -> None:
+def test_a_scheduled_flush_is_written_even_during_another_write(tmp_path: Path, store_url: str) -> None:
     async def main() -> None:
         store = await SqlStore.open(store_url, tmp_path)
         state = RunState(agent="one", messages=[Message(role="user", content="go")])
@@ -61,7 +61,7 @@ def test_what_is_to_be_saved_soon_is_saved_although_a_write_is_under_way(tmp_pat
     asyncio.run(main())
 
 
-def test_events_come_in_order_whoever_waits_for_room(tmp_path: Path) -> None:
+def test_events_stay_in_order_when_writers_wait_for_capacity(tmp_path: Path) -> None:
     def event(seq: int) -> Warned:
         return Warned(run_id="r", seq=seq, generation=1, code="x", message="")
 
@@ -86,7 +86,7 @@ def test_events_come_in_order_whoever_waits_for_room(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_pieces_of_one_answer_are_put_together_where_there_is_no_room(tmp_path: Path) -> None:
+def test_pieces_of_one_answer_are_merged_in_a_full_channel(tmp_path: Path) -> None:
     def piece(text: str) -> ContentReceived:
         return ContentReceived(run_id="r", seq=0, generation=1, message_id="m", text=text)
 

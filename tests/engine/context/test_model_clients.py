@@ -50,7 +50,7 @@ def test_a_resumed_run_keeps_its_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "meant"), [("chosne", "did you mean chosen?"), ("opnai/x", "did you mean openai?")])
-def test_an_unknown_model_is_refused_before_the_run_begins(tmp_path: Path, name: str, meant: str) -> None:
+def test_an_unknown_model_is_rejected_before_the_run_begins(tmp_path: Path, name: str, meant: str) -> None:
     async def main() -> None:
         models = {"own": ScriptedModel(), "chosen": ScriptedModel()}
         async with Runtime.open(write(tmp_path, LEAD), models=models, watch=False) as runtime:

@@ -34,7 +34,7 @@ async def played(root: Path, name: str = "pay") -> tuple[RunResult, list[str]]:
 
 
 @pytest.mark.parametrize("pin", ["", "warn"])
-def test_asi04_a_server_that_calls_its_tool_harmless_later_still_asks_a_human(tmp_path: Path, pin: str) -> None:
+def test_asi04_a_server_that_lowers_its_tools_risk_later_still_needs_approval(tmp_path: Path, pin: str) -> None:
     first, _ = asyncio.run(played(project(tmp_path, HARMFUL, pin)))
     second, warnings = asyncio.run(played(project(tmp_path, HARMLESS, pin)))
 
@@ -44,14 +44,14 @@ def test_asi04_a_server_that_calls_its_tool_harmless_later_still_asks_a_human(tm
     assert "agentsd tools accept mcp.docs.pay" in warning
 
 
-def test_a_risk_that_rises_takes_effect_at_once(tmp_path: Path) -> None:
+def test_a_raised_risk_takes_effect_immediately(tmp_path: Path) -> None:
     first, _ = asyncio.run(played(project(tmp_path, HARMLESS, "")))
     second, warnings = asyncio.run(played(project(tmp_path, HARMFUL, "")))
 
     assert (first.status, second.status, warnings) == ("completed", "paused", [])
 
 
-def test_a_lower_risk_counts_once_it_is_accepted(tmp_path: Path) -> None:
+def test_a_lowered_risk_takes_effect_once_it_is_accepted(tmp_path: Path) -> None:
     async def accepted() -> None:
         async with Runtime.open(tmp_path, models={"scripted": ScriptedModel()}, watch=False) as runtime:
             live = await runtime.catalog.accept(["mcp.docs.pay"])
@@ -87,7 +87,7 @@ def test_asi04_a_tool_that_appears_later_waits_unless_a_file_only_warns(tmp_path
     assert "mcp.docs.echo was added after its server was accepted" in warning
 
 
-def test_a_tool_without_a_name_is_left_out_with_a_warning(tmp_path: Path) -> None:
+def test_a_tool_without_a_name_is_omitted_with_a_warning(tmp_path: Path) -> None:
     root = project(tmp_path, HARMLESS, "")
     configure(root, {"tools": [said(""), said("pay") | {"annotations": HARMLESS}]})
 

@@ -46,12 +46,12 @@ def project(root: Path, **keys: str) -> Path:
 ECHO = calls(("echo", {"text": "x"}))
 
 
-def test_a_run_ends_on_the_generation_it_began_with(tmp_path: Path) -> None:
+def test_a_run_stays_on_the_generation_it_began_with(tmp_path: Path) -> None:
     result = asyncio.run(run_with_an_edit(project(tmp_path), {"instructions": "New."}, "done"))
     assert (result.generation, result.output) == (1, "done")
 
 
-def test_a_deny_added_in_mid_run_denies_the_next_call(tmp_path: Path) -> None:
+def test_a_deny_rule_added_during_a_run_denies_the_next_call(tmp_path: Path) -> None:
     edited = {"skill_policy": '{deny: [{tool: echo, reason: not any more}], allow: ["*"]}'}
     result = asyncio.run(run_with_an_edit(project(tmp_path), edited, ECHO, "done"))
     assert [(call.tool, call.status) for call in result.tool_calls] == [("edit", "success"), ("echo", "denied")]
@@ -61,9 +61,7 @@ def test_a_deny_added_in_mid_run_denies_the_next_call(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rules", "status"), [('{deny: [pay], allow: ["*"]}', "denied"), ('{ask: [pay], allow: ["*"]}', "waits")]
 )
-def test_a_call_that_waits_for_its_rate_is_held_to_the_rules_of_when_it_is_made(
-    tmp_path: Path, rules: str, status: str
-) -> None:
+def test_a_call_that_waited_for_its_rate_limit_is_evaluated_again(tmp_path: Path, rules: str, status: str) -> None:
     root, made = project(tmp_path), list[int]()
 
     async def main() -> RunResult:
@@ -87,7 +85,7 @@ def test_a_call_that_waits_for_its_rate_is_held_to_the_rules_of_when_it_is_made(
         assert [call.status for call in result.tool_calls] == ["success", "denied"]
 
 
-def test_a_call_that_is_denied_meanwhile_is_not_tried_again(tmp_path: Path) -> None:
+def test_a_call_denied_between_two_attempts_is_not_retried(tmp_path: Path) -> None:
     root, made = project(tmp_path), list[int]()
 
     async def main() -> RunResult:
@@ -109,13 +107,13 @@ def test_a_call_that_is_denied_meanwhile_is_not_tried_again(tmp_path: Path) -> N
     assert [(call.status, call.result) for call in result.tool_calls] == [("error", "ConnectionError: lost")]
 
 
-def test_a_deny_removed_in_mid_run_still_denies(tmp_path: Path) -> None:
+def test_a_deny_rule_removed_during_a_run_still_denies(tmp_path: Path) -> None:
     root = project(tmp_path, skill_policy='{deny: [echo], allow: ["*"]}')
     result = asyncio.run(run_with_an_edit(root, {"skill_policy": '{allow: ["*"]}'}, ECHO, "done"))
     assert result.tool_calls[1].status == "denied"
 
 
-def test_a_question_added_in_mid_run_is_asked(tmp_path: Path) -> None:
+def test_an_ask_rule_added_during_a_run_applies(tmp_path: Path) -> None:
     result = asyncio.run(run_with_an_edit(project(tmp_path), {"skill_policy": '{ask: [echo], allow: ["*"]}'}, ECHO))
     assert result.status == "paused"
     assert [asked.tool for asked in result.pending] == ["echo"]
@@ -125,7 +123,7 @@ def test_a_question_added_in_mid_run_is_asked(tmp_path: Path) -> None:
     ("limit", "value", "turns"),
     [("max_steps", "2", [ECHO]), ("max_tool_calls", "1", [ECHO]), ("max_total_tokens", "20", [ECHO])],
 )
-def test_a_limit_lowered_in_mid_run_stops_the_run_and_says_where_it_is_set(
+def test_a_limit_lowered_during_a_run_stops_it_and_names_its_place(
     tmp_path: Path, limit: str, value: str, turns: list[Turn]
 ) -> None:
     edited = {"runtime_policy": f"{{{limit}: {value}}}"}
@@ -142,7 +140,7 @@ async def never() -> str:
     return ""
 
 
-def test_a_timeout_lowered_in_mid_run_ends_it(tmp_path: Path) -> None:
+def test_a_timeout_lowered_during_a_run_stops_it(tmp_path: Path) -> None:
     async def main() -> RunResult:
         root = project(tmp_path)
         began = asyncio.Event()
@@ -166,7 +164,7 @@ def test_a_timeout_lowered_in_mid_run_ends_it(tmp_path: Path) -> None:
     assert (result.status, result.finish_reason) == ("stopped", "timeout")
 
 
-def test_a_timeout_lowered_while_a_sub_agent_works_ends_the_run(tmp_path: Path) -> None:
+def test_a_timeout_lowered_while_a_sub_agent_works_stops_the_run(tmp_path: Path) -> None:
     async def main() -> RunResult:
         root = project(tmp_path, sub_agents="[two]")
         write(root, {"agents.d/two.yaml": agent("two", model="offline")})
@@ -188,7 +186,7 @@ def test_a_timeout_lowered_while_a_sub_agent_works_ends_the_run(tmp_path: Path) 
     assert (result.status, result.finish_reason) == ("stopped", "timeout")
 
 
-def test_a_limit_raised_in_mid_run_is_for_the_next_run(tmp_path: Path) -> None:
+def test_a_limit_raised_during_a_run_applies_to_the_next_run(tmp_path: Path) -> None:
     root = project(tmp_path, runtime_policy="{max_steps: 2}")
     result = asyncio.run(run_with_an_edit(root, {"runtime_policy": "{max_steps: 5}"}, ECHO))
     assert result.finish_reason == "max_steps"
@@ -239,9 +237,7 @@ LIMITS = st.builds(
 
 @cases(200)
 @given(own=LIMITS, pinned=LIMITS, live=LIMITS)
-def test_limits_are_only_ever_lowered_and_only_by_what_an_edit_lowered(
-    own: Limits, pinned: Limits, live: Limits
-) -> None:
+def test_limits_are_only_lowered_and_only_where_an_edit_lowered_them(own: Limits, pinned: Limits, live: Limits) -> None:
     result = with_lowered_limits(own, pinned, live)
     for name in ("max_steps", "max_total_tokens", "timeout"):
         mine, before, now, then = (getattr(x, name) for x in (own, pinned, live, result))

@@ -91,7 +91,7 @@ runtime_policy:
 """
 
 
-def test_each_verdict_names_the_rule_and_the_line_it_stands_on() -> None:
+def test_each_verdict_names_its_rule_and_line() -> None:
     of = compiled(LINES)
 
     assert verdict(of, "bank.pay") == ("deny", "deny bank.*", "agents.d/clerk.yaml:8")
@@ -101,7 +101,7 @@ def test_each_verdict_names_the_rule_and_the_line_it_stands_on() -> None:
     assert verdict(of, "orders.look") == ("allow", "allow orders.*", "agents.d/clerk.yaml:13")
 
 
-def test_a_tool_that_no_rule_allows_is_denied_at_the_allow_list() -> None:
+def test_a_tool_that_no_rule_allows_is_denied_by_the_allow_list() -> None:
     of = compiled(LINES, [*ORDERS, shaped("mail.send")])
 
     assert verdict(of, "mail.send") == ("deny", "not in skill_policy.allow", "agents.d/clerk.yaml:12")
@@ -116,14 +116,14 @@ def test_without_a_skill_policy_nothing_is_allowed() -> None:
     }
 
 
-def test_the_reason_written_beside_a_rule_is_part_of_its_verdict() -> None:
+def test_the_reason_of_a_rule_is_part_of_its_verdict() -> None:
     of = compiled(LINES)
 
     verdict = agent_verdict(of, of.toolset.tools["bank.pay"], {})
     assert str(verdict) == "deny bank.* (agents.d/clerk.yaml:8): use the till"
 
 
-def test_a_tool_that_asks_by_itself_is_asked_about_though_it_is_allowed() -> None:
+def test_a_tool_that_requires_confirmation_needs_approval_even_if_allowed() -> None:
     @tool(risk="low", confirm=True)
     def launch() -> str:
         """Launch."""
@@ -170,7 +170,7 @@ def test_a_plugins_own_confirmation_names_the_line_of_the_plugin(tmp_path: Path)
         ("{allow: [u]}", "{risk_level: high, confirm: {from: never}}", "high", True, "not in skill_policy.allow"),
     ],
 )
-def test_each_kind_of_rule_gives_way_only_to_those_before_it(
+def test_each_kind_of_rule_yields_only_to_those_before_it(
     policy: str, runtime_policy: str, risk: Risk, confirm: bool, expected: str
 ) -> None:
     tools = [shaped("t", risk, confirm=confirm), shaped("u")]
@@ -178,7 +178,7 @@ def test_each_kind_of_rule_gives_way_only_to_those_before_it(
     assert verdict(clerk(policy, runtime_policy, tools), "t")[1] == expected
 
 
-def test_a_tool_that_only_an_ask_rule_names_is_offered_and_denied_where_the_rule_does_not_hold() -> None:
+def test_a_tool_named_only_by_an_ask_rule_is_denied_if_its_condition_does_not_match() -> None:
     of = clerk('{ask: [{tool: orders.refund, when: {order: "7*"}}], allow: []}')
 
     assert set(of.toolset.offered) == {"orders.refund"}
@@ -231,7 +231,7 @@ def test_a_tool_that_only_an_ask_rule_names_is_offered_and_denied_where_the_rule
         ("null", None, True),
     ],
 )
-def test_a_condition_holds_for_the_values_it_names_and_for_those_it_cannot_compare(
+def test_a_condition_matches_the_values_it_names_and_incomparable_ones(
     condition: str | float, value: object, expected: bool
 ) -> None:
     assert condition_matches(condition, value) is expected
@@ -250,11 +250,11 @@ def test_every_json_value_is_above_a_bound_below_it_or_not_comparable(value: obj
 
 @cases(100)
 @given(value=st.floats() | st.integers() | st.booleans() | st.text(), condition=st.text() | st.integers())
-def test_any_condition_can_be_judged_for_any_value(value: object, condition: str | int) -> None:
+def test_any_condition_can_be_evaluated_for_any_value(value: object, condition: str | int) -> None:
     assert condition_matches(condition, value) in (True, False)
 
 
-def test_all_conditions_of_a_rule_must_hold_and_an_argument_that_is_not_given_does_not() -> None:
+def test_all_conditions_of_a_rule_must_match_and_a_missing_argument_does_not() -> None:
     rule = Rule(tool="t", when={"amount": "> 50", "currency": "EUR"})
 
     assert rule_matches(rule, {"amount": 80, "currency": "EUR"})
@@ -263,7 +263,7 @@ def test_all_conditions_of_a_rule_must_hold_and_an_argument_that_is_not_given_do
     assert not rule_matches(rule, {})
 
 
-def test_the_default_of_an_argument_that_the_model_leaves_out_is_judged_too(tmp_path: Path) -> None:
+def test_the_default_of_an_omitted_argument_is_evaluated_too(tmp_path: Path) -> None:
     paid: list[int] = []
 
     @tool
@@ -280,7 +280,7 @@ def test_the_default_of_an_argument_that_the_model_leaves_out_is_judged_too(tmp_
     assert paid == [5]
 
 
-def test_a_tool_under_a_second_name_is_judged_by_the_name_it_is_called_by() -> None:
+def test_an_aliased_tool_is_evaluated_under_the_name_of_the_call() -> None:
     tools = [shaped("orders.refund"), shaped("legacy.refund")]
     of = clerk('{deny: ["legacy.*"], allow: ["*"]}', tools=tools)
 
@@ -307,9 +307,7 @@ def having(*agents: Agent) -> Mapping[str, Agent]:
         ("{allow: ['*']}", "{allow: [orders.*]}", "allow *"),
     ],
 )
-def test_of_the_version_a_run_began_with_and_the_live_one_the_stricter_wins(
-    pinned: str, current: str, expected: str
-) -> None:
+def test_the_stricter_of_the_pinned_and_the_live_version_wins(pinned: str, current: str, expected: str) -> None:
     policy = Policy(clerk(pinned), having(clerk(current)).get)
 
     assert policy.evaluate(ORDERS[1], {}).rule == expected
@@ -345,15 +343,13 @@ def test_a_sub_agent_is_denied_every_call_once_its_caller_is_deleted_or_no_longe
         (shaped("t"), shaped("other"), "the tool no longer exists"),
     ],
 )
-def test_a_tool_that_was_loaded_anew_is_judged_by_what_it_was_and_what_it_is(
-    began: Tool, live: Tool, expected: str
-) -> None:
+def test_a_reloaded_tool_is_evaluated_in_both_versions(began: Tool, live: Tool, expected: str) -> None:
     before, now = clerk("{allow: ['*']}", tools=[began]), clerk("{allow: ['*']}", tools=[live])
 
     assert Policy(before, having(now).get).evaluate(began, {}).rule == expected
 
 
-def test_a_lowered_ceiling_applies_to_the_tool_as_it_was_although_its_risk_was_lowered_too() -> None:
+def test_a_lowered_ceiling_applies_to_the_pinned_tool_even_if_its_risk_was_lowered_too() -> None:
     began, live = shaped("t", "high"), shaped("t", "low")
     before = clerk("{allow: ['*']}", "{risk_level: high, confirm: {from: never}}", tools=[began])
     now = clerk("{allow: ['*']}", "{risk_level: medium}", tools=[live])
@@ -362,7 +358,7 @@ def test_a_lowered_ceiling_applies_to_the_tool_as_it_was_although_its_risk_was_l
     assert Policy(before, having(now).get).evaluate(began, {}).rule == "risk_level medium"
 
 
-def test_a_sub_agent_that_was_taken_away_is_not_called_any_more() -> None:
+def test_a_removed_sub_agent_is_no_longer_called() -> None:
     before, now = clerk("{allow: []}", sub_agents="[helper]"), clerk("{allow: []}")
     helper = before.toolset.tools["agent.helper"]
 
@@ -394,7 +390,7 @@ def test_a_sub_agent_is_bound_by_its_parents_restrictions_but_not_by_what_they_a
     assert policy.evaluate(own.toolset.tools[name], {}).rule == expected
 
 
-def test_a_parent_that_was_tightened_binds_the_sub_agents_of_runs_under_way() -> None:
+def test_a_tightened_parent_restricts_the_sub_agents_of_runs_in_progress() -> None:
     own, before = clerk("{allow: ['*']}"), parent_of("{allow: []}")
     now = parent_of("{deny: [bank.*], allow: []}")
 
@@ -461,9 +457,7 @@ ORDER = st.sampled_from(["1", "50", "51", "500"])
 
 @cases(60)
 @given(rules=RULES, tools=TOOLS, order=ORDER)
-def test_for_any_rules_the_verdict_is_that_of_the_strictest_one_that_applies(
-    rules: Rules, tools: list[Tool], order: str
-) -> None:
+def test_the_verdict_is_that_of_the_strictest_matching_rule(rules: Rules, tools: list[Tool], order: str) -> None:
     of = rules.agent(tools)
 
     for wanted in tools:
@@ -472,9 +466,7 @@ def test_for_any_rules_the_verdict_is_that_of_the_strictest_one_that_applies(
 
 @cases(60)
 @given(rules=RULES, tools=TOOLS, order=ORDER)
-def test_a_tool_that_every_call_of_would_be_denied_is_never_offered(
-    rules: Rules, tools: list[Tool], order: str
-) -> None:
+def test_a_tool_that_is_always_denied_is_never_offered(rules: Rules, tools: list[Tool], order: str) -> None:
     of = rules.agent(tools)
     ceiling = RISKS.index(rules.ceiling)
 
@@ -493,7 +485,7 @@ STRICTNESS = ("allow", "ask", "deny")
 
 @cases(40)
 @given(began=RULES, live=RULES, parents=st.lists(RULES, max_size=2), tools=TOOLS, order=ORDER)
-def test_whoever_else_has_a_say_can_only_make_a_verdict_stricter(
+def test_additional_agents_can_only_make_a_verdict_stricter(
     began: Rules, live: Rules, parents: list[Rules], tools: list[Tool], order: str
 ) -> None:
     own, now = began.agent(tools), live.agent(tools)
@@ -548,7 +540,7 @@ def project_of(of: Agent) -> Iterator[Path]:
 @pytest.mark.hostile(6)
 @cases(30)
 @given(rules=RULES, tools=TOOLS, order=ORDER)
-def test_a_model_that_asks_for_every_tool_gets_done_exactly_what_the_policy_allows(
+def test_of_all_requested_calls_exactly_those_the_policy_allows_are_executed(
     rules: Rules, tools: list[Tool], order: str
 ) -> None:
     of, till = rules.agent(tools), Till()
@@ -567,7 +559,7 @@ def test_a_model_that_asks_for_every_tool_gets_done_exactly_what_the_policy_allo
     assert result.status == ("paused" if "ask" in expected.values() else "completed")
 
 
-def test_a_denied_call_is_told_to_the_model_with_rule_and_place_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_denied_call_is_reported_to_the_model_with_rule_and_place(tmp_path: Path) -> None:
     till = Till()
     root = write(tmp_path, {"agents.d/clerk.yaml": LINES.replace("offline", "scripted")})
     model = ScriptedModel(
@@ -600,7 +592,7 @@ def test_a_denied_call_is_an_event_with_that_status(tmp_path: Path) -> None:
 
 
 @pytest.mark.hostile(6)
-def test_a_call_without_a_model_is_judged_alike(tmp_path: Path) -> None:
+def test_a_call_without_a_model_is_evaluated_alike(tmp_path: Path) -> None:
     till = Till()
 
     async def main() -> None:
@@ -617,7 +609,7 @@ def test_a_call_without_a_model_is_judged_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.hostile(6)
-def test_a_wrong_argument_does_not_get_a_call_past_a_deny_rule(tmp_path: Path) -> None:
+def test_an_invalid_argument_does_not_bypass_a_deny_rule(tmp_path: Path) -> None:
     policy = "{deny: [{tool: orders.refund, when: {order: '7*'}}], allow: [orders.refund]}"
     root = write(tmp_path, {"agents.d/clerk.yaml": agent("clerk", skill_policy=policy)})
     turn = calls(("orders.refund", {"order": "77", "force": True}), ("orders.refund", {"order": 77}))
@@ -626,7 +618,7 @@ def test_a_wrong_argument_does_not_get_a_call_past_a_deny_rule(tmp_path: Path) -
     assert [call.status for call in result.tool_calls] == ["denied", "denied"]
 
 
-def test_a_policy_that_is_tightened_binds_a_run_under_way_and_one_that_is_widened_does_not(tmp_path: Path) -> None:
+def test_a_tightened_policy_applies_to_a_run_in_progress_and_a_widened_one_does_not(tmp_path: Path) -> None:
     file = "agents.d/clerk.yaml"
     root = write(tmp_path, {file: agent("clerk", skill_policy="{deny: [orders.look], allow: ['*']}")})
     till = Till()
@@ -659,7 +651,7 @@ def test_a_policy_that_is_tightened_binds_a_run_under_way_and_one_that_is_widene
 
 
 @pytest.mark.hostile(6)
-def test_in_a_real_run_a_sub_agent_cannot_do_what_its_parent_may_not(tmp_path: Path) -> None:
+def test_a_sub_agent_cannot_do_what_its_parent_is_denied(tmp_path: Path) -> None:
     till = Till()
     boss = agent("boss", skill_policy="{deny: [bank.*], allow: []}", sub_agents="[clerk]")
     root = write(tmp_path, {"agents.d/clerk.yaml": agent("clerk"), "agents.d/boss.yaml": boss})

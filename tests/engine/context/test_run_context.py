@@ -40,7 +40,7 @@ def project(root: Path, **keys: str) -> Path:
     return write(root, {"agents.d/one.yaml": agent("one", **keys), "agentsd.yaml": FAST})
 
 
-def test_the_table_of_codes_is_the_one_in_the_documentation() -> None:
+def test_the_documented_table_of_warnings_matches_the_code() -> None:
     text = (ROOT / "docs" / "embedding.md").read_text("utf-8")
     _, table = text.split("| `code` | what happened |\n|---|---|\n")
     rows = re.findall(r"^\| (\w+) \| (.*) \|$", table.split("\n\n")[0], re.MULTILINE)
@@ -48,14 +48,14 @@ def test_the_table_of_codes_is_the_one_in_the_documentation() -> None:
     assert set(get_args(WarningCode)) == WARNINGS.keys()
 
 
-def test_every_warning_event_is_emitted_in_the_one_place_that_keeps_it() -> None:
+def test_warning_events_are_emitted_only_where_they_are_recorded() -> None:
     sources = (ROOT / "framework" / "engine").rglob("*.py")
     assert [path.name for path in sources if "emit(Warned" in path.read_text("utf-8")] == ["run_context.py"]
 
 
 @each_format
 @each_way
-def test_a_text_cut_by_max_tokens_is_reported_in_the_result(form: Format, stream: bool, tmp_path: Path) -> None:
+def test_a_text_truncated_by_max_tokens_is_reported_in_the_result(form: Format, stream: bool, tmp_path: Path) -> None:
     async def main() -> tuple[RunResult, list[Event]]:
         async with wire_server([says(form, "half an", end="length")]) as server:
             models = {"scripted": form.model(server.url)}
@@ -77,7 +77,7 @@ def test_a_text_cut_by_max_tokens_is_reported_in_the_result(form: Format, stream
     ] * stream
 
 
-def test_an_answer_after_a_cut_one_is_not_truncated(tmp_path: Path) -> None:
+def test_an_answer_after_a_truncated_one_is_not_marked_truncated(tmp_path: Path) -> None:
     async def main() -> list[bool]:
         answers = [openai_says("half", finish="length"), openai_says("whole")]
         async with wire_server(answers) as server:
@@ -89,7 +89,7 @@ def test_an_answer_after_a_cut_one_is_not_truncated(tmp_path: Path) -> None:
     assert asyncio.run(main()) == [True, False]
 
 
-def test_a_cut_answer_is_shown_on_the_terminal_in_json_and_in_the_record(tmp_path: Path) -> None:
+def test_a_truncated_answer_is_shown_on_the_terminal_in_json_and_in_the_record(tmp_path: Path) -> None:
     async def main() -> tuple[str, str, str]:
         async with wire_server([openai_says("half an", finish="length")] * 2) as server:
             yaml = f"models: {{m: {{model: openai/m, base_url: '{server.url}'}}}}"
@@ -124,7 +124,7 @@ def test_a_window_that_hides_messages_is_in_the_result_and_in_the_log_without_co
     assert line == f"run {result.run_id} agent=one: window: {WARNINGS['window']}"
 
 
-def test_a_sub_agent_s_warnings_are_its_caller_s_with_their_place(tmp_path: Path) -> None:
+def test_a_sub_agents_warnings_appear_in_the_callers_result_with_their_path(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/helper.yaml": agent("helper", runtime_policy="{max_steps: 1}")})
 
     async def main() -> RunResult:
@@ -153,7 +153,7 @@ def test_warnings_survive_a_pause_and_a_second_process(tmp_path: Path) -> None:
     assert last.warnings == first.warnings
 
 
-def test_a_flood_of_one_code_hides_no_other_and_fills_no_store(tmp_path: Path) -> None:
+def test_many_warnings_of_one_code_are_limited_and_hide_no_other(tmp_path: Path) -> None:
     from framework.types.errors import ModelError
 
     async def main() -> RunResult:
@@ -169,7 +169,7 @@ def test_a_flood_of_one_code_hides_no_other_and_fills_no_store(tmp_path: Path) -
     assert (codes.count("model_retry"), codes[0], codes[-1]) == (MAX_WARNINGS_PER_CODE, "window", "max_steps")
 
 
-def test_a_state_written_before_there_were_warnings_opens() -> None:
+def test_a_state_written_before_warnings_existed_opens() -> None:
     old = RunState(agent="one").model_dump(mode="json", exclude={"warnings", "truncated"})
     state = RunState.model_validate(old)
     assert (state.warnings, state.truncated) == ([], False)

@@ -46,7 +46,7 @@ def talking(root: Path, times: int) -> tuple[dict[str, Any], asyncio.Event]:
     return {"tools": [talk], "models": {"scripted": ScriptedModel(calls(("talk", {})), "done")}, "watch": False}, said
 
 
-def test_a_run_that_is_cancelled_while_its_reader_is_slow_has_its_end(tmp_path: Path) -> None:
+def test_a_run_cancelled_under_a_slow_reader_still_ends(tmp_path: Path) -> None:
     """Its reader has taken nothing, and there is no room for the last event when it is cancelled."""
     others = 4  # route, the call's beginning and end, a piece of the answer
 
@@ -65,7 +65,7 @@ def test_a_run_that_is_cancelled_while_its_reader_is_slow_has_its_end(tmp_path: 
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_runtime_closes_also_under_a_reader_who_does_not_read(tmp_path: Path, durable: bool) -> None:
+def test_a_runtime_closes_even_if_a_reader_stops_reading(tmp_path: Path, durable: bool) -> None:
     async def main() -> None:
         options, said = talking(tmp_path, CHANNEL_CAPACITY + 100)
         store = JsonStore() if durable else None

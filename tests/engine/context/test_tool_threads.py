@@ -43,7 +43,7 @@ def opened(root: Path, model: ScriptedModel, *tools: Tool) -> AbstractAsyncConte
     return Runtime.open(root, models={"scripted": model}, tools=tools, watch=False)
 
 
-def test_asi08_calls_that_hang_take_no_thread_from_another_run(tmp_path: Path) -> None:
+def test_asi08_hanging_calls_occupy_no_thread_of_another_run(tmp_path: Path) -> None:
     begun, over = threading.Semaphore(0), threading.Event()
 
     @tool(risk="low", idempotent=True)
@@ -71,7 +71,7 @@ def test_asi08_calls_that_hang_take_no_thread_from_another_run(tmp_path: Path) -
     assert asyncio.run(main()) == ("success", 50)
 
 
-def test_the_wait_for_a_thread_is_no_part_of_a_tools_timeout(tmp_path: Path) -> None:
+def test_waiting_for_a_thread_does_not_count_towards_a_tools_timeout(tmp_path: Path) -> None:
     over = threading.Event()
 
     @tool(risk="low", idempotent=True)
@@ -123,7 +123,7 @@ async def give_up(threads: ToolThreads, run_id: str, tool: str, over: threading.
             await call
 
 
-def test_threads_that_go_on_are_counted_reported_and_bound_their_own_tool_only(
+def test_abandoned_threads_are_counted_and_limit_only_their_own_tool(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     over, changes = threading.Event(), list[int]()
@@ -155,7 +155,7 @@ def test_threads_that_go_on_are_counted_reported_and_bound_their_own_tool_only(
     assert (sum(changes), changes.count(1)) == (0, MAX_ABANDONED)
 
 
-def test_a_run_whose_threads_all_hang_is_told_so() -> None:
+def test_a_run_whose_threads_all_hang_reports_it() -> None:
     over = threading.Event()
 
     async def main() -> None:
@@ -171,7 +171,7 @@ def test_a_run_whose_threads_all_hang_is_told_so() -> None:
     asyncio.run(main())
 
 
-def test_a_thread_that_goes_on_is_in_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abandoned_thread_is_in_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     monkeypatch.setattr(metrics, "get_meter", lambda name: provider.get_meter(name))
@@ -235,7 +235,7 @@ RAISED = [KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration, asyncio.C
 
 @pytest.mark.parametrize("raised", RAISED)
 @pytest.mark.parametrize("is_async", [True, False])
-def test_what_a_tool_raises_ends_its_call_and_neither_its_run_nor_the_host(
+def test_an_exception_in_a_tool_ends_its_call_and_neither_its_run_nor_the_host(
     tmp_path: Path, raised: type[BaseException], is_async: bool
 ) -> None:
     def fail(n: int) -> str:
@@ -281,7 +281,7 @@ asyncio.run(main())
 """
 
 
-def test_a_users_interrupt_ends_the_program_also_inside_a_tool(tmp_path: Path) -> None:
+def test_a_users_interrupt_ends_the_program_even_inside_a_tool(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", BUSY],
         cwd=project(tmp_path, "busy"),

@@ -42,12 +42,12 @@ def test_a_message_that_does_not_fit_into_the_window_is_not_sent(tmp_path: Path)
     assert result.stopped_by.used > result.stopped_by.allowed == 1900
 
 
-def test_room_for_the_answer_is_counted(tmp_path: Path) -> None:
+def test_max_tokens_of_the_answer_counts_towards_the_window(tmp_path: Path) -> None:
     result, server, _ = run(tmp_path, [says("never")], window=2000, model_settings="{max_tokens: 1900}")
     assert (result.finish_reason, server.requests) == ("context_full", [])
 
 
-def test_a_window_that_fills_is_told_once_and_the_model_is_asked_to_finish(tmp_path: Path) -> None:
+def test_a_filling_window_warns_once_and_the_model_is_asked_to_finish(tmp_path: Path) -> None:
     long = "word " * 800
     answers = [calls(("echo", {"text": long})), calls(("echo", {"text": "more"})), says("done")]
     result, server, warned = run(tmp_path, answers, window=1250, runtime_policy="{max_observation_chars: 9000}")
@@ -58,7 +58,7 @@ def test_a_window_that_fills_is_told_once_and_the_model_is_asked_to_finish(tmp_p
     assert all("Finish now" not in message.content for message in result.messages), "it is never stored"
 
 
-def test_a_call_that_would_use_up_more_tokens_than_are_left_is_not_made(tmp_path: Path) -> None:
+def test_a_call_that_needs_more_tokens_than_remain_is_not_sent(tmp_path: Path) -> None:
     answers = [calls(("echo", {"text": "word " * 400})), says("never")]
     policy = "{max_total_tokens: 500, max_observation_chars: 9000}"
     result, server, _ = run(tmp_path, answers, runtime_policy=policy)
@@ -67,7 +67,7 @@ def test_a_call_that_would_use_up_more_tokens_than_are_left_is_not_made(tmp_path
     assert result.stopped_by.place.startswith("agents.d/a.yaml:")
 
 
-def test_what_the_provider_counted_is_the_truth(tmp_path: Path) -> None:
+def test_the_providers_token_count_replaces_the_estimate(tmp_path: Path) -> None:
     """The wire server counts 10 tokens for any question, so that only what came since is estimated."""
     answers: list[Any] = [calls(("echo", {"text": str(n)})) for n in range(6)]
     result, server, _ = run(tmp_path, [*answers, says("done")], runtime_policy="{max_total_tokens: 1000}")

@@ -78,7 +78,7 @@ def why(result: RunResult) -> str:
 # --- again
 
 
-def test_what_may_pass_by_itself_is_asked_again_and_the_turn_is_one_step(
+def test_transient_errors_are_retried_and_the_turn_counts_as_one_step(
     tmp_path: Path, spans: InMemorySpanExporter
 ) -> None:
     model = ScriptedModel(down("busy"), calls(("work", {"n": 1})), down(), down(), down(), "done")
@@ -97,7 +97,7 @@ def test_what_may_pass_by_itself_is_asked_again_and_the_turn_is_one_step(
     assert [(span.attributes or {}).get("error.type") for span in attempts[:2]] == ["model_error", None]
 
 
-def test_a_model_is_given_up_after_the_last_attempt_with_its_last_word(tmp_path: Path) -> None:
+def test_after_the_last_attempt_the_error_has_the_models_last_message(tmp_path: Path) -> None:
     model = ScriptedModel(script=lambda _: down("still down"))
     result = run(project(tmp_path, FAST + ", max_retries: 2"), scripted=model)
 
@@ -108,7 +108,7 @@ def test_a_model_is_given_up_after_the_last_attempt_with_its_last_word(tmp_path:
 
 
 @pytest.mark.parametrize("fallback", ["[]", "[other]"])
-def test_a_refusal_is_final_for_this_model_and_every_other(tmp_path: Path, fallback: str) -> None:
+def test_a_rejected_request_is_neither_retried_nor_sent_to_a_fallback(tmp_path: Path, fallback: str) -> None:
     model, other = ScriptedModel(ModelError("refused: flagged")), ScriptedModel()
     assert why(run(project(tmp_path, fallback_models=fallback), scripted=model, other=other)) == "refused: flagged"
     assert (len(model.requests), len(other.requests)) == (1, 0)
@@ -118,7 +118,7 @@ def test_a_refusal_is_final_for_this_model_and_every_other(tmp_path: Path, fallb
     tried=st.integers(0, 30), asked=st.none() | st.floats(0, 1e6), backoff=st.floats(0.001, 10), most=st.floats(0.1, 60)
 )
 @cases(100)
-def test_a_pause_is_up_to_chance_but_never_shorter_than_the_provider_asks_for(
+def test_the_backoff_is_random_but_never_shorter_than_retry_after(
     tried: int, asked: float | None, backoff: float, most: float
 ) -> None:
     rules = ModelCallSettings(backoff=backoff, max_backoff=most)
@@ -127,7 +127,7 @@ def test_a_pause_is_up_to_chance_but_never_shorter_than_the_provider_asks_for(
     assert least <= wait <= least + min(most, backoff * 2**tried)
 
 
-def test_an_hour_that_the_provider_asks_for_is_not_waited(tmp_path: Path) -> None:
+def test_a_retry_after_of_an_hour_is_not_waited_for(tmp_path: Path) -> None:
     patient = project(tmp_path / "a", fallback_models="[other]")
     hurried = project(tmp_path / "b", runtime_policy="{model_timeout: null, timeout: 20s}")
 
@@ -139,7 +139,7 @@ def test_an_hour_that_the_provider_asks_for_is_not_waited(tmp_path: Path) -> Non
     assert why(run(unhurried, scripted=ScriptedModel(down("busy", retry_after=11), "late"))) == "busy"
 
 
-def test_a_pause_that_the_provider_asks_for_is_made(tmp_path: Path) -> None:
+def test_a_short_retry_after_is_waited_for(tmp_path: Path) -> None:
     seen, result = asyncio.run(told(project(tmp_path), scripted=ScriptedModel(down(retry_after=0.1), "done")))
     assert result.output == "done"
     assert warnings(seen) == [("model_retry", "down; retrying in 0.1s")]
@@ -148,9 +148,7 @@ def test_a_pause_that_the_provider_asks_for_is_made(tmp_path: Path) -> None:
 # --- another model
 
 
-def test_fallbacks_are_asked_in_their_order_each_with_attempts_of_its_own(
-    tmp_path: Path, spans: InMemorySpanExporter
-) -> None:
+def test_fallbacks_are_called_in_order_each_with_its_own_attempts(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     root = project(tmp_path, FAST + ", max_retries: 1", fallback_models="[second, third]")
     models = {
         "scripted": ScriptedModel(down("1 down"), down("1 down")),
@@ -175,20 +173,20 @@ def test_fallbacks_are_asked_in_their_order_each_with_attempts_of_its_own(
     assert (chat["agentsd.model.attempts"], chat["agentsd.model.fallback"]) == (6, True)
 
 
-def test_a_model_that_is_not_to_be_had_is_not_asked_twice(tmp_path: Path) -> None:
+def test_an_unavailable_model_is_not_called_twice(tmp_path: Path) -> None:
     model, other = ScriptedModel(ModelError("no quota", unavailable=True)), ScriptedModel("done")
     result = run(project(tmp_path, fallback_models="[other]"), scripted=model, other=other)
     assert (result.output, len(model.requests)) == ("done", 1)
 
 
-def test_when_no_model_answers_the_caller_is_told_of_each(tmp_path: Path) -> None:
+def test_when_every_model_fails_the_error_contains_each_message(tmp_path: Path) -> None:
     gone = ModelError("1 has no quota", unavailable=True)
     root = project(tmp_path, fallback_models="[other]")
     result = run(root, scripted=ScriptedModel(gone), other=ScriptedModel(script=lambda _: down("2 is down")))
     assert why(result) == "1 has no quota; 2 is down (5 attempts)"
 
 
-def test_a_fallback_without_a_key_is_one_model_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fallback_without_a_key_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     root = project(tmp_path, FAST + ", max_retries: 0", fallback_models="[openai/gpt-5.4-mini, other]")
     seen, result = asyncio.run(told(root, scripted=ScriptedModel(down()), other=ScriptedModel("done")))
@@ -202,7 +200,7 @@ class Untyped(ScriptedModel):
     info = ModelInfo(provider="untyped", model="1")
 
 
-def test_a_typed_answer_is_not_asked_of_a_model_that_cannot_give_it(tmp_path: Path) -> None:
+def test_a_fallback_without_structured_output_is_skipped(tmp_path: Path) -> None:
     root = project(tmp_path, FAST + ", max_retries: 0", executor="plan", fallback_models="[untyped, other]")
     plan = draft({**step("a"), "parameters": {"n": 1}})
     models = {"scripted": ScriptedModel(down(), "sum"), "untyped": Untyped(), "other": ScriptedModel(plan)}
@@ -211,7 +209,7 @@ def test_a_typed_answer_is_not_asked_of_a_model_that_cannot_give_it(tmp_path: Pa
     assert any("untyped does not support the structured output" in text for _, text in warnings(seen))
 
 
-def test_an_unknown_fallback_is_a_problem_at_its_line_and_another_order_is_neutral(tmp_path: Path) -> None:
+def test_an_unknown_fallback_is_a_problem_at_its_line_and_reordering_is_neutral(tmp_path: Path) -> None:
     root = project(tmp_path, fallback_models="[offline, opnai/gpt-5.4-mini]")
 
     async def problems() -> list[str]:
@@ -227,7 +225,7 @@ def spec(fallbacks: str) -> AgentSpec:
     return parse_agent("a.yaml", agent("one", fallback_models=fallbacks).encode())[0]
 
 
-def test_a_case_asks_its_own_model_only(tmp_path: Path) -> None:
+def test_a_case_calls_only_its_own_model(tmp_path: Path) -> None:
     root = project(tmp_path, fallback_models="[offline]")
 
     async def main() -> tuple[str, ...]:
@@ -240,7 +238,7 @@ def test_a_case_asks_its_own_model_only(tmp_path: Path) -> None:
 # --- what it costs
 
 
-def test_attempts_that_failed_are_paid_for_and_end_a_run_that_can_pay_no_more(tmp_path: Path) -> None:
+def test_failed_attempts_count_towards_the_budget_and_can_stop_the_run(tmp_path: Path) -> None:
     costly = down()
     costly.usage = Usage(prompt_tokens=30, completion_tokens=10, total_tokens=40)
     root = project(tmp_path, runtime_policy="{max_total_tokens: 70}")
@@ -277,7 +275,7 @@ class Halting:
         """Nothing is held."""
 
 
-def test_an_answer_cut_in_the_middle_is_paid_for_by_an_estimate(tmp_path: Path) -> None:
+def test_the_usage_of_an_interrupted_answer_is_estimated(tmp_path: Path) -> None:
     result = run(project(tmp_path), scripted=Halting(1))
     whole = run(project(tmp_path), scripted=Halting(0))
     assert result.output == whole.output == "the whole"
@@ -290,7 +288,7 @@ def test_an_answer_cut_in_the_middle_is_paid_for_by_an_estimate(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("error", [None, down()], ids=["cut", "error"])
-def test_text_of_an_attempt_that_failed_is_void_and_the_next_is_another_message(
+def test_text_of_a_failed_attempt_is_void_and_the_next_attempt_is_another_message(
     tmp_path: Path, error: ModelError | None
 ) -> None:
     seen, result = asyncio.run(told(project(tmp_path), scripted=Halting(2, error)))
@@ -328,7 +326,7 @@ def wire(answers: list[Answer], root: Path, use: Callable[[list[Event], RunResul
     return asyncio.run(main())
 
 
-def test_comments_that_keep_a_connection_alive_are_not_the_beginning_of_an_answer(tmp_path: Path) -> None:
+def test_keep_alive_comments_do_not_begin_an_answer(tmp_path: Path) -> None:
     late = "openai/test did not begin to answer within 0.3s (runtime_policy.first_token_timeout, agents.d/one.yaml:7)"
 
     def check(seen: list[Event], result: RunResult) -> None:
@@ -341,7 +339,7 @@ def test_comments_that_keep_a_connection_alive_are_not_the_beginning_of_an_answe
     assert len(server.requests) == 2
 
 
-def test_an_answer_that_began_but_does_not_end_in_time_is_given_up_and_its_connection_closed(tmp_path: Path) -> None:
+def test_an_answer_that_stalls_times_out_and_its_connection_is_closed(tmp_path: Path) -> None:
     def check(seen: list[Event], result: RunResult) -> None:
         assert result.output == "at last", result.error
         late = "openai/test did not continue its answer within 1s (runtime_policy.model_timeout, agents.d/one.yaml:7)"
@@ -391,7 +389,7 @@ class Talking:
         """Nothing is held."""
 
 
-def test_a_streamed_answer_may_take_longer_than_model_timeout_as_long_as_it_goes_on(tmp_path: Path) -> None:
+def test_a_streamed_answer_may_exceed_model_timeout_while_pieces_arrive(tmp_path: Path) -> None:
     root = project(tmp_path, "max_retries: 0", runtime_policy="{model_timeout: 800ms}")
     assert asyncio.run(told(root, scripted=Talking(40, 0.03)))[1].output == "done"
     unstreamed = "talking/1 did not answer within 0.8s (runtime_policy.model_timeout, agents.d/one.yaml:7)"
@@ -399,7 +397,7 @@ def test_a_streamed_answer_may_take_longer_than_model_timeout_as_long_as_it_goes
 
 
 @pytest.mark.parametrize(("words", "asked"), [(10, 3), (300, 1)])
-def test_after_much_of_an_answer_a_deadline_ends_the_call_for_good(tmp_path: Path, words: int, asked: int) -> None:
+def test_a_timeout_after_much_of_an_answer_is_not_retried(tmp_path: Path, words: int, asked: int) -> None:
     root = project(tmp_path, "max_retries: 2, backoff: 1ms", runtime_policy="{model_timeout: 100ms}")
     model = Talking(words, stalls=True)
     said = why(asyncio.run(told(root, scripted=model))[1])
@@ -408,7 +406,7 @@ def test_after_much_of_an_answer_a_deadline_ends_the_call_for_good(tmp_path: Pat
     assert ("not retried after 1800 characters" in said) == (asked == 1)
 
 
-def test_the_first_piece_has_a_deadline_only_where_answers_come_in_pieces(tmp_path: Path) -> None:
+def test_first_token_timeout_applies_only_to_streamed_answers(tmp_path: Path) -> None:
     root = project(tmp_path, "max_retries: 0", runtime_policy="{first_token_timeout: 20ms}")
     assert run(root, scripted=Slow()).output == "done", "not streamed: there are no pieces"
     late = "slow/1 did not begin to answer within 0.02s (runtime_policy.first_token_timeout, agents.d/one.yaml:7)"
@@ -436,7 +434,7 @@ class Held(Slow):
             self.closed += 1
 
 
-def test_an_answer_is_closed_once_it_is_there(tmp_path: Path) -> None:
+def test_the_stream_is_closed_once_the_answer_is_complete(tmp_path: Path) -> None:
     model = Held()
 
     async def main() -> int:
@@ -447,7 +445,7 @@ def test_an_answer_is_closed_once_it_is_there(tmp_path: Path) -> None:
     assert asyncio.run(main()) == 1
 
 
-def test_a_tool_call_that_comes_in_is_a_sign_of_life_from_claude_and_gemini_too() -> None:
+def test_pieces_of_a_tool_call_extend_the_timeout_with_claude_and_gemini_too() -> None:
     begun = {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "name": "work"}}
     piece = {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": "{"}}
     blocks = MessageAssembler()
@@ -462,7 +460,7 @@ def test_a_tool_call_that_comes_in_is_a_sign_of_life_from_claude_and_gemini_too(
 
 
 @pytest.mark.parametrize("listening", [False, True], ids=["whole", "streamed"])
-def test_a_run_that_is_cancelled_closes_its_connection(tmp_path: Path, listening: bool) -> None:
+def test_a_cancelled_run_closes_its_connection(tmp_path: Path, listening: bool) -> None:
     begun = asyncio.Event()
 
     def stall(_: dict[str, Any]) -> Answer:
@@ -496,7 +494,7 @@ def test_a_run_that_is_cancelled_closes_its_connection(tmp_path: Path, listening
 REST = FAST + ", max_retries: 0, cooldown_after: 2, cooldown: 30s"
 
 
-def test_a_model_that_keeps_failing_is_left_alone_and_calls_go_straight_to_the_fallback(tmp_path: Path) -> None:
+def test_calls_skip_a_model_in_cooldown_and_go_to_the_fallback(tmp_path: Path) -> None:
     model, other = ScriptedModel(script=lambda _: down()), ScriptedModel(script=lambda _: "instead")
     root = project(tmp_path, REST, fallback_models="[other]")
     results = asyncio.run(run_all(root, 5, scripted=model, other=other))
@@ -504,14 +502,14 @@ def test_a_model_that_keeps_failing_is_left_alone_and_calls_go_straight_to_the_f
     assert (len(model.requests), len(other.requests)) == (2, 5)
 
 
-def test_the_failure_after_which_a_model_is_left_alone_is_its_last_in_this_run(tmp_path: Path) -> None:
+def test_a_model_whose_circuit_opens_is_not_retried_if_there_is_a_fallback(tmp_path: Path) -> None:
     root = project(tmp_path, FAST + ", max_retries: 9, cooldown_after: 2, cooldown: 30s", fallback_models="[other]")
     seen, result = asyncio.run(told(root, scripted=ScriptedModel(down(), down()), other=ScriptedModel("instead")))
     assert result.output == "instead"
     assert [text for _, text in warnings(seen)] == ["down; retrying in 0.0s", "down; falling back to other"]
 
 
-def test_without_a_fallback_a_run_fails_at_once_if_the_wait_is_longer_than_it_has(tmp_path: Path) -> None:
+def test_without_a_fallback_a_run_fails_immediately_if_the_cooldown_exceeds_its_time(tmp_path: Path) -> None:
     model = ScriptedModel(script=lambda _: down("overloaded"))
     root = project(tmp_path, REST, runtime_policy="{timeout: 10s}")
     *_, last = asyncio.run(run_all(root, 3, scripted=model))
@@ -521,7 +519,7 @@ def test_without_a_fallback_a_run_fails_at_once_if_the_wait_is_longer_than_it_ha
     assert "exceeds the run's remaining time: retry later, or set fallback_models" in why(last)
 
 
-def test_without_a_fallback_a_run_with_enough_time_waits_and_finds_out_whether_the_model_is_back(
+def test_without_a_fallback_a_run_with_enough_time_waits_for_the_probe(
     tmp_path: Path,
 ) -> None:
     model = ScriptedModel(down(), down(), "back again", "and on")
@@ -530,12 +528,12 @@ def test_without_a_fallback_a_run_with_enough_time_waits_and_finds_out_whether_t
     assert [result.output for result in results] == ["", "", "back again", "and on"]
 
 
-def test_refusals_do_not_make_a_model_ill(tmp_path: Path) -> None:
+def test_rejected_requests_do_not_open_the_circuit(tmp_path: Path) -> None:
     model = ScriptedModel(*[ModelError("refused")] * 3, "fine")
     assert asyncio.run(run_all(project(tmp_path, REST), 4, scripted=model))[-1].output == "fine"
 
 
-def test_rate_limits_on_the_wire_are_waited_for_as_asked(tmp_path: Path) -> None:
+def test_rate_limits_on_the_wire_are_waited_for_as_requested(tmp_path: Path) -> None:
     async def main() -> None:
         answers = [failed(429, "slow down", retry_after="0.1"), failed(503, "later", retry_after_ms="100"), says("ok")]
         async with wire_server(answers) as server:

@@ -49,7 +49,7 @@ def run(
 
 @pytest.mark.parametrize("text", [json.dumps(ROME), f"```json\n{json.dumps(ROME)}\n```", f"  {json.dumps(ROME)}\n"])
 @pytest.mark.parametrize("wanted", ["type", "schema"])
-def test_an_answer_that_is_the_data_already_is_taken_as_it_is(tmp_path: Path, text: str, wanted: str) -> None:
+def test_an_answer_that_fits_the_type_needs_no_second_call(tmp_path: Path, text: str, wanted: str) -> None:
     keys = {"output_schema": SCHEMA} if wanted == "schema" else {}
     options = {"output_type": City} if wanted == "type" else {}
     result, model = run(tmp_path, text, keys=keys, **options)
@@ -57,7 +57,7 @@ def test_an_answer_that_is_the_data_already_is_taken_as_it_is(tmp_path: Path, te
 
 
 @pytest.mark.parametrize("text", ["Rome has 3.", '{"city": "Rome"}', '{"city": "Rome", "people": "3", "x": 1}', "[]"])
-def test_any_other_answer_is_asked_for_once_more_and_the_text_stays(tmp_path: Path, text: str) -> None:
+def test_any_other_answer_is_requested_again_and_the_text_stays(tmp_path: Path, text: str) -> None:
     said = Message(role="assistant", content=json.dumps(ROME))
     result, model = run(tmp_path, text, said, keys={"output_schema": SCHEMA})
     assert (result.data, result.output, result.steps) == (ROME, text, 2)
@@ -72,12 +72,12 @@ def test_without_a_type_there_is_no_data(tmp_path: Path) -> None:
     assert result.data is None
 
 
-def test_a_limit_holds_for_asking_once_more(tmp_path: Path) -> None:
+def test_limits_apply_to_the_second_call(tmp_path: Path) -> None:
     result, _ = run(tmp_path, "text", keys={"output_schema": SCHEMA, "runtime_policy": "{max_steps: 1}"})
     assert (result.finish_reason, result.data, result.output) == ("max_steps", None, "text")
 
 
-def test_a_run_that_paused_elsewhere_still_gives_its_data(tmp_path: Path) -> None:
+def test_a_run_resumed_in_another_process_still_returns_its_data(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/a.yaml": agent("a", runtime_policy="{confirm: {from: low}}")})
     model, store = ScriptedModel(calls(("echo", {"text": "x"})), json.dumps(ROME)), JsonStore()
 
@@ -91,7 +91,7 @@ def test_a_run_that_paused_elsewhere_still_gives_its_data(tmp_path: Path) -> Non
     assert asyncio.run(main()).data == ROME
 
 
-def test_a_sub_agents_data_is_what_its_caller_gets(tmp_path: Path) -> None:
+def test_a_sub_agents_data_is_returned_to_its_caller(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/b.yaml": agent("b", output_schema=SCHEMA)})
     script = (calls(("agent.b", {"message": "which?"})), json.dumps(ROME), "done")
     result, model = run(tmp_path, *script, keys={"sub_agents": "[b]"}, agent="a")

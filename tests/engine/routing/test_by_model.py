@@ -55,7 +55,7 @@ def run(
     return asyncio.run(main())
 
 
-def test_the_model_chooses_where_no_rule_matches(tmp_path: Path) -> None:
+def test_the_model_chooses_if_no_rule_matches(tmp_path: Path) -> None:
     result, asked, seen = run(shop(tmp_path), [chosen("returns")], ["it comes"])
     assert (result.agent, result.output) == ("returns", "it comes")
     (route,) = [event for event in seen if isinstance(event, Routed)]
@@ -74,14 +74,14 @@ def test_the_model_chooses_where_no_rule_matches(tmp_path: Path) -> None:
     [("an invoice", {}), ("hello", {"agent": "returns"}), ("Where is my parcel?", {})],
     ids=["a rule", "the caller", "an example"],
 )
-def test_the_model_is_not_asked_where_something_else_says_who(
+def test_the_model_is_not_called_if_name_conversation_or_rule_decides(
     tmp_path: Path, message: str, options: dict[str, Any]
 ) -> None:
     _, asked, _ = run(shop(tmp_path), [], ["hello"], message, **options)
     assert asked == []
 
 
-def test_a_conversation_stays_with_its_agent_without_asking_again(tmp_path: Path) -> None:
+def test_a_conversation_stays_with_its_agent_without_another_call(tmp_path: Path) -> None:
     async def main() -> tuple[list[str], int]:
         router = ScriptedModel(chosen("returns"))
         models = {"router": router, "scripted": ScriptedModel("1", "2")}
@@ -102,7 +102,7 @@ def test_a_conversation_stays_with_its_agent_without_asking_again(tmp_path: Path
     ],
     ids=["down", "unknown agent", "prose", "unsure"],
 )
-def test_a_model_that_gives_no_choice_leaves_the_default(tmp_path: Path, answer: Turn, reason: str) -> None:
+def test_if_the_model_chooses_no_agent_the_default_is_used(tmp_path: Path, answer: Turn, reason: str) -> None:
     result, _, seen = run(shop(tmp_path), [answer], ["hello"])
     assert (result.agent, result.status) == ("chat", "completed")
     (route,) = [event for event in seen if isinstance(event, Routed)]
@@ -110,7 +110,7 @@ def test_a_model_that_gives_no_choice_leaves_the_default(tmp_path: Path, answer:
     assert reason in route.reason
 
 
-def test_without_a_default_an_unsure_choice_counts_and_none_is_refused(tmp_path: Path) -> None:
+def test_without_a_default_an_unsure_choice_counts_and_no_choice_is_an_error(tmp_path: Path) -> None:
     root = shop(tmp_path, "routing: {model: router}\n")
     result, _, _ = run(root, [chosen("returns", confidence=0.0)], ["hello"])
     assert result.agent == "returns"
@@ -135,7 +135,7 @@ def test_a_real_models_choice_comes_through_instructor(tmp_path: Path) -> None:
     assert result.usage.total_tokens == 45, "the re-ask counts, too"
 
 
-def test_the_trace_has_the_route_with_its_question(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_the_trace_contains_the_route_and_its_model_call(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     run(shop(tmp_path), [chosen("returns", reason="secret words")], ["it comes"])
     found = [span for span in spans.get_finished_spans() if not span.name.startswith("config.")]
     assert tree(tuple(found)).splitlines() == [
@@ -168,9 +168,7 @@ PLAN = draft(step("a"))
 @pytest.mark.parametrize(
     ("executor", "answers", "steps"), [("react", ["hello"], 2), ("plan", [PLAN, "done"], 3)], ids=["react", "plan"]
 )
-def test_auto_chooses_once_how_a_request_is_worked_off(
-    tmp_path: Path, executor: str, answers: list[Turn], steps: int
-) -> None:
+def test_auto_chooses_the_executor_once(tmp_path: Path, executor: str, answers: list[Turn], steps: int) -> None:
     result, _, seen = run(auto(tmp_path), [], [chosen("one", executor), *answers])
     assert result.status == "completed", result.error
     assert result.steps == steps
@@ -179,7 +177,7 @@ def test_auto_chooses_once_how_a_request_is_worked_off(
     assert told == [("the only agent", None), (f"executor {executor}: it fits", executor)]
 
 
-def test_the_routers_choice_decides_both_with_one_question(tmp_path: Path) -> None:
+def test_the_router_chooses_agent_and_executor_in_one_call(tmp_path: Path) -> None:
     root = shop(tmp_path, executor="auto")
     result, asked, seen = run(root, [chosen("returns", "plan")], [PLAN, "done"])
     assert len(asked) == 1
@@ -187,25 +185,25 @@ def test_the_routers_choice_decides_both_with_one_question(tmp_path: Path) -> No
     assert [event.executor for event in seen if isinstance(event, Routed)] == ["plan"]
 
 
-def test_an_agent_whose_file_says_how_it_works_is_not_overruled(tmp_path: Path) -> None:
+def test_an_executor_set_in_the_file_is_not_overruled(tmp_path: Path) -> None:
     result, _, seen = run(shop(tmp_path), [chosen("returns", "plan")], ["it comes"])
     assert (result.plan, result.output) == (None, "it comes")
     assert [event.executor for event in seen if isinstance(event, Routed)] == [None]
 
 
-def test_auto_works_turn_by_turn_where_nobody_chooses(tmp_path: Path) -> None:
+def test_auto_uses_react_if_the_choice_fails(tmp_path: Path) -> None:
     result, _, seen = run(auto(tmp_path), [], [ModelError("no idea"), "hello"])
     assert result.output == "hello"
     assert [event.code for event in seen if isinstance(event, Warned)] == ["routing"]
 
 
-def test_auto_asks_the_routers_model_if_there_is_one(tmp_path: Path) -> None:
+def test_auto_calls_the_routers_model_if_one_is_set(tmp_path: Path) -> None:
     result, asked, _ = run(auto(tmp_path, "routing: {model: router}\n"), [chosen("one", "plan")], [PLAN, "done"])
     assert len(asked) == 1
     assert result.plan is not None
 
 
-def test_what_auto_chose_holds_after_a_pause(tmp_path: Path) -> None:
+def test_the_choice_of_auto_survives_a_pause(tmp_path: Path) -> None:
     root = write(tmp_path, {"agents.d/one.yaml": agent("one", executor="auto", plan="{approval: always}")})
 
     async def main() -> RunResult:
@@ -239,7 +237,7 @@ def test_the_offline_model_routes_and_chooses_too(tmp_path: Path, message: str, 
     assert (result.agent, result.plan is not None) == ("one", planned)
 
 
-def test_a_question_that_chose_nobody_counts_and_warns_all_the_same(tmp_path: Path) -> None:
+def test_a_routing_call_without_a_choice_counts_and_warns(tmp_path: Path) -> None:
     root = shop(tmp_path, ROUTER + "model_calls: {max_retries: 2, backoff: 1ms, max_backoff: 1ms}\n")
     result, asked, _ = run(root, ["", "", ""], ["hello"])
     assert (result.agent, result.output, len(asked)) == ("chat", "hello", 3)

@@ -28,7 +28,7 @@ def test_asi08_no_message_makes_a_routing_pattern_slow(pattern: str) -> None:
         ("(a{1,1000}){1,1000}", "exceeds size limit"),
     ],
 )
-def test_a_pattern_that_the_engine_lacks_is_a_problem_of_its_file(pattern: str, reason: str) -> None:
+def test_an_unsupported_pattern_is_a_problem_of_its_file(pattern: str, reason: str) -> None:
     for refused in (partial(Routing, patterns=(pattern,)), partial(Expect, output_matches=pattern)):
         with pytest.raises(ValidationError, match=f"not a linear-time regular expression: .*{reason}"):
             refused()

@@ -70,34 +70,34 @@ def test_the_rules_win_over_the_default() -> None:
     assert choice(chosen) == ("billing", "rule", "keyword 'invoice'", 1.0)
 
 
-def test_the_default_takes_what_no_rule_matches() -> None:
+def test_the_default_agent_is_used_if_no_rule_matches() -> None:
     chosen = choose_route("hello", SHOP, default="billing")
     assert choice(chosen) == ("billing", "default", "routing.default_agent", 1.0)
 
 
-def test_an_agent_named_assistant_is_the_default_where_none_is_set_with_less_confidence() -> None:
+def test_an_agent_named_assistant_is_the_default_if_none_is_set_with_less_confidence() -> None:
     found = choose_route("hello", SHOP)
 
     assert (found.agent.name, found.mode, found.confidence) == ("assistant", "default", 0.5)
     assert "no rule matches" in found.reason
 
 
-def test_the_only_agent_takes_everything() -> None:
+def test_the_only_agent_takes_every_message() -> None:
     assert choice(choose_route("hello", all_of(made("solo")))) == ("solo", "default", "the only agent", 1.0)
 
 
-def test_a_last_agent_that_is_gone_leaves_the_choice_to_the_rules() -> None:
+def test_if_the_last_agent_no_longer_exists_the_rules_decide() -> None:
     assert choose_route("my invoice", SHOP, last="gone").agent.name == "billing"
 
 
 # --- the rules
 
 
-def test_of_two_agents_that_match_the_higher_priority_wins() -> None:
+def test_the_matching_agent_with_the_higher_priority_wins() -> None:
     assert choice(choose_route("refund order 12, see invoice", SHOP))[:2] == ("returns", "rule")
 
 
-def test_of_equal_priorities_the_one_with_more_matches_wins_and_then_the_first_by_name() -> None:
+def test_among_equal_priorities_more_matches_win_and_then_the_first_name() -> None:
     agents = all_of(made("b", keywords=["pay", "bill"]), made("c", keywords=["pay"]), made("a", keywords=["pay"]))
 
     assert choice(choose_route("pay the bill", agents)) == ("b", "rule", "keyword 'pay'", 1.0)
@@ -135,7 +135,7 @@ def test_of_equal_priorities_the_one_with_more_matches_wins_and_then_the_first_b
         (" ", "anything at all", False),
     ],
 )
-def test_keywords_are_whole_words_where_words_are_spaced_and_parts_of_the_text_where_they_are_not(
+def test_keywords_match_whole_words_in_scripts_with_spaces_and_substrings_in_others(
     keyword: str, message: str, matches: bool
 ) -> None:
     agents = all_of(made("found", keywords=[keyword]), made("assistant"))
@@ -146,7 +146,7 @@ def test_keywords_are_whole_words_where_words_are_spaced_and_parts_of_the_text_w
 @pytest.mark.parametrize(
     ("message", "matches"), [("see Order #12 please", True), ("order 7", True), ("ordering", False), ("order", False)]
 )
-def test_patterns_are_searched_for_in_the_message_as_it_is(message: str, matches: bool) -> None:
+def test_patterns_are_matched_against_the_unchanged_message(message: str, matches: bool) -> None:
     found = choose_route(message, SHOP)
 
     assert (found.agent.name == "billing") is matches
@@ -158,7 +158,7 @@ def test_patterns_are_searched_for_in_the_message_as_it_is(message: str, matches
     ("message", "matches"),
     [("where is my PARCEL?", True), ("  Where is my parcel?\n", True), ("Where is my parcel? And my bill?", False)],
 )
-def test_examples_match_whole_and_without_regard_to_case(message: str, matches: bool) -> None:
+def test_examples_match_the_whole_message_ignoring_case(message: str, matches: bool) -> None:
     found = choose_route(message, SHOP)
 
     assert (found.agent.name == "returns") is matches
@@ -174,7 +174,7 @@ WORDS = st.sampled_from(["pay", "ship", "退款"])
     message=st.text(max_size=12) | st.lists(WORDS, max_size=3).map(" ".join),
     keywords=st.dictionaries(st.sampled_from("abcde"), st.tuples(st.integers(-3, 3), st.lists(WORDS)), min_size=2),
 )
-def test_the_choice_is_always_the_same_and_never_below_a_matching_agents_priority(
+def test_the_choice_is_deterministic_and_has_the_highest_matching_priority(
     message: str, keywords: dict[str, tuple[int, list[str]]]
 ) -> None:
     agents = [made(name, priority=priority, keywords=words) for name, (priority, words) in keywords.items()]
@@ -191,7 +191,7 @@ def test_the_choice_is_always_the_same_and_never_below_a_matching_agents_priorit
 # --- nobody to take it
 
 
-def test_an_unknown_agent_is_refused_with_the_name_that_was_probably_meant() -> None:
+def test_an_unknown_agent_is_rejected_with_a_suggestion() -> None:
     with pytest.raises(AgentNotFound, match=r"^no agent named 'biling'; did you mean billing\?$") as caught:
         choose_route("hello", SHOP, explicit="biling")
 
@@ -199,29 +199,29 @@ def test_an_unknown_agent_is_refused_with_the_name_that_was_probably_meant() -> 
     assert caught.value.http_status == 404
 
 
-def test_an_unknown_agent_like_no_other_is_refused_with_all_names() -> None:
+def test_an_unknown_agent_without_a_similar_name_is_rejected_with_all_names() -> None:
     with pytest.raises(AgentNotFound, match="there are: assistant, billing, returns"):
         choose_route("hello", SHOP, explicit="xyz")
 
 
-def test_an_empty_name_is_a_wrong_name_and_not_the_same_as_none() -> None:
+def test_an_empty_name_is_an_unknown_agent_and_not_none() -> None:
     with pytest.raises(AgentNotFound, match="no agent named ''"):
         choose_route("hello", SHOP, explicit="")
 
 
-def test_a_default_agent_that_is_not_there_is_refused_like_any_other() -> None:
+def test_a_missing_default_agent_is_rejected_like_any_other() -> None:
     with pytest.raises(AgentNotFound, match="did you mean returns"):
         choose_route("hello", SHOP, default="retuns")
 
 
-def test_without_any_agent_the_message_says_where_to_put_one() -> None:
+def test_without_any_agent_the_error_says_where_to_put_one() -> None:
     with pytest.raises(RequestError, match=r"there are no agents: put one under agents\.d/"):
         choose_route("hello", {})
     with pytest.raises(AgentNotFound, match="there are none"):
         choose_route("hello", {}, explicit="support")
 
 
-def test_without_a_match_or_a_default_the_message_names_the_agents() -> None:
+def test_without_a_match_or_a_default_the_error_names_the_agents() -> None:
     agents = all_of(made("b", keywords=["pay"]), made("a"))
 
     with pytest.raises(RequestError, match=r"name one of: a, b, or set routing\.default_agent"):
@@ -242,7 +242,7 @@ def shop(root: Path) -> Path:
     )
 
 
-def test_a_run_begins_with_who_takes_it_and_why(tmp_path: Path) -> None:
+def test_a_run_begins_with_the_chosen_agent_and_the_reason(tmp_path: Path) -> None:
     async def main() -> list[tuple[str, str, float, int]]:
         models = {"scripted": ScriptedModel("hello")}
         opened = Runtime.open(shop(tmp_path), models=models, watch=False)
