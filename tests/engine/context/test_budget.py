@@ -1,4 +1,4 @@
-"""Every limit ends, or bounds, a real run: what it has is returned, and the finish reason is the limit's key."""
+"""Every limit stops or bounds a run: it returns what it has, and its finish reason is the limit's key."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def work(n: int = 0) -> str:
 
 @tool(risk="low")
 async def stuck() -> str:
-    """Wait for what never comes."""
+    """Wait for ever."""
     await asyncio.Event().wait()
     return "never"
 
@@ -93,7 +93,7 @@ def test_calls_beyond_max_tool_calls_are_rejected_and_the_model_can_still_answer
 
 
 def test_a_turn_that_requests_calls_after_max_tool_calls_stops_the_run(tmp_path: Path) -> None:
-    result = asyncio.run(run(project(tmp_path, "{max_tool_calls: 2}"), works(1, 2, 3), works(4), "never asked"))
+    result = asyncio.run(run(project(tmp_path, "{max_tool_calls: 2}"), works(1, 2, 3), works(4), "never called"))
 
     assert (result.status, result.finish_reason) == ("stopped", "max_tool_calls")
     assert [call.result for call in result.tool_calls if call.status == "success"] == ["did 1", "did 2"]
@@ -102,7 +102,7 @@ def test_a_turn_that_requests_calls_after_max_tool_calls_stops_the_run(tmp_path:
 
 def test_the_answer_that_exceeds_max_total_tokens_counts_and_then_the_run_stops(tmp_path: Path) -> None:
     root = project(tmp_path, "{max_total_tokens: 15}")
-    stopped = asyncio.run(run(root, works(1), works(2), "never asked"))
+    stopped = asyncio.run(run(root, works(1), works(2), "never called"))
     answered = asyncio.run(run(root, works(1), "in time"))
 
     assert (stopped.finish_reason, stopped.usage.total_tokens) == ("max_total_tokens", 20)
@@ -111,7 +111,7 @@ def test_the_answer_that_exceeds_max_total_tokens_counts_and_then_the_run_stops(
 
 
 class Priced:
-    """A model of which every answer costs half a dollar, and asks for more."""
+    """A model that requests another call in every answer, at half a dollar each."""
 
     info = ModelInfo(provider="priced", model="", capabilities=Capabilities(prices=Prices(input=0, output=0)))
 
@@ -120,7 +120,7 @@ class Priced:
         yield Delta(reply=ModelReply(message, "tool_calls", Usage(cost_usd=0.5)))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 def test_max_cost_usd_ends_a_run_once_it_is_spent(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ class Silent:
         yield Delta()
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 def test_model_timeout_fails_a_run_whose_model_does_not_answer(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_tool_timeout_is_reported_to_the_model_and_the_run_continues(tmp_path:
 def test_a_timed_out_idempotent_tool_call_has_no_unknown_outcome(tmp_path: Path) -> None:
     @tool(risk="low", idempotent=True)
     async def looking() -> str:
-        """Look for ever."""
+        """Wait for ever."""
         await asyncio.Event().wait()
         return ""
 
@@ -209,7 +209,7 @@ def test_the_shorter_of_a_tools_and_the_agents_timeout_applies(
 def test_a_timeout_error_raised_by_a_tool_is_a_failure_not_a_limit(tmp_path: Path) -> None:
     @tool(risk="low")
     async def remote() -> str:
-        """Ask somebody."""
+        """Query a service."""
         raise TimeoutError("the server was silent")
 
     model = ScriptedModel(calls(("remote", {})), "done")
@@ -221,7 +221,7 @@ def test_a_timeout_error_raised_by_a_tool_is_a_failure_not_a_limit(tmp_path: Pat
 
 @pytest.mark.hostile(35)
 def test_the_third_identical_call_warns_and_the_fourth_stops_the_run(tmp_path: Path) -> None:
-    model = ScriptedModel(works(7), works(7), works(7), works(7), "never asked")
+    model = ScriptedModel(works(7), works(7), works(7), works(7), "never called")
     result = asyncio.run(run(project(tmp_path), model=model))
 
     assert (result.status, result.finish_reason, result.steps) == ("stopped", "max_repeated_calls", 4)
@@ -234,18 +234,18 @@ def test_the_third_identical_call_warns_and_the_fourth_stops_the_run(tmp_path: P
 
 
 def test_a_repeated_call_warns_once_even_with_other_calls_in_between(tmp_path: Path) -> None:
-    found = asyncio.run(events(project(tmp_path), works(7, 1), works(7), works(8), works(7), "done"))
+    run_events = asyncio.run(events(project(tmp_path), works(7, 1), works(7), works(8), works(7), "done"))
 
-    warnings = [event for event in found if isinstance(event, Warned)]
+    warnings = [event for event in run_events if isinstance(event, Warned)]
     assert [(event.code, event.message) for event in warnings] == [
         ("max_repeated_calls", "work was called 3 times with the same arguments")
     ]
-    assert warnings[0].seq > [event.seq for event in found if isinstance(event, ToolFinished)][-1]
+    assert warnings[0].seq > [event.seq for event in run_events if isinstance(event, ToolFinished)][-1]
 
 
 def test_consecutive_turns_with_invalid_calls_stop_the_run_after_max_corrections(tmp_path: Path) -> None:
     wrong = [calls(("wrok", {})), calls(("work", {"n": "many"})), calls(("work", {"m": 1}))]
-    model = ScriptedModel(*wrong, "never asked")
+    model = ScriptedModel(*wrong, "never called")
     result = asyncio.run(run(project(tmp_path, "{max_corrections: 2}"), model=model))
 
     assert (result.status, result.finish_reason, result.steps) == ("stopped", "max_corrections", 3)
@@ -259,7 +259,7 @@ def test_a_valid_call_resets_the_count_of_invalid_ones(tmp_path: Path) -> None:
 
 
 def test_without_corrections_the_first_invalid_call_stops_the_run(tmp_path: Path) -> None:
-    result = asyncio.run(run(project(tmp_path, "{max_corrections: 0}"), calls(("wrok", {})), "never asked"))
+    result = asyncio.run(run(project(tmp_path, "{max_corrections: 0}"), calls(("wrok", {})), "never called"))
 
     assert result.finish_reason == "max_corrections"
 
@@ -270,7 +270,7 @@ def test_at_most_max_parallel_tools_calls_run_concurrently(tmp_path: Path, width
 
     @tool(risk="low")
     async def count(n: int) -> str:
-        """Count those under way."""
+        """Count the calls in progress."""
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
@@ -292,14 +292,14 @@ def test_at_most_max_parallel_tools_calls_run_concurrently(tmp_path: Path, width
 
 def test_at_four_fifths_of_a_limit_there_is_one_warning(tmp_path: Path) -> None:
     root = project(tmp_path, "{max_steps: 5, max_tool_calls: 6, max_total_tokens: 1000}")
-    found = asyncio.run(events(root, *(works(n) for n in range(4)), "done"))
+    run_events = asyncio.run(events(root, *(works(n) for n in range(4)), "done"))
 
-    warnings = [(event.code, event.message) for event in found if isinstance(event, Warned)]
+    warnings = [(event.code, event.message) for event in run_events if isinstance(event, Warned)]
     assert warnings == [("max_steps", "4 of max_steps 5 used")]
 
 
 def test_a_large_count_is_written_out(tmp_path: Path) -> None:
-    model = ScriptedModel(works(1), "never asked", tokens=1_234_567)
+    model = ScriptedModel(works(1), "never called", tokens=1_234_567)
     root = project(tmp_path, "{max_total_tokens: 1234567}")
 
     with pytest.raises(LimitExceeded, match="max_total_tokens reached: 1234567 of 1234567"):
@@ -378,8 +378,8 @@ def test_a_stopped_run_returns_the_models_last_text(tmp_path: Path) -> None:
 def test_every_call_in_a_stopped_runs_messages_has_a_result(tmp_path: Path, limits: str, turns: list[Turn]) -> None:
     result = asyncio.run(run(project(tmp_path, limits), *turns))
 
-    asked = [call.id for message in result.messages for call in message.tool_calls]
-    assert asked == [message.tool_call_id for message in result.messages if message.role == "tool"]
+    call_ids = [call.id for message in result.messages for call in message.tool_calls]
+    assert call_ids == [message.tool_call_id for message in result.messages if message.role == "tool"]
 
 
 # --- limits of one call
@@ -502,7 +502,7 @@ def test_no_limit_is_exceeded_for_any_model_behaviour(
 
     @tool(risk="low")
     async def note(n: int) -> str:
-        """Note a number."""
+        """Record a number."""
         made.append(n)
         return "noted"
 
@@ -527,7 +527,7 @@ def test_active_time_is_stored_during_a_run_so_that_a_crash_loses_none(tmp_path:
 
     @tool(risk="low")
     async def peek(n: int, context: ToolContext) -> str:
-        """Look at the record of the run."""
+        """Read the stored state of the run."""
         stored.append((await store.load_run(context.run_id)).elapsed_ms)
         return f"looked {n}"
 

@@ -1,4 +1,4 @@
-"""When a model may be asked: after failures in a row it is left alone, and one call finds out whether it is back."""
+"""Circuit breakers: after repeated failures calls of a model are suspended, and a probe ends the cooldown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AFTER, COOLDOWN = 3, 5.0
 
 @dataclass
 class World:
-    """A clock, a chance, and what was permitted."""
+    """Circuit breakers with a fake clock and a fixed random share."""
 
     now: float = 100.0
     chance: float = 0.0
@@ -118,7 +118,7 @@ def test_every_wait_is_bounded_and_a_cooldown_admits_one_call(steps: list[tuple[
                 assert 0 <= permit.wait <= MAX_COOLDOWN
                 assert permit.wait == 0 or world.breakers.is_open("m")
                 if permit.wait == 0:
-                    assert world.now >= quiet_until, "nobody gets through while a model is left alone"
+                    assert world.now >= quiet_until, "no call is admitted during a cooldown"
                     open_calls.append(permit)
                     if world.ask().wait:  # that was a probe: no second one
                         quiet_until = world.now + world.ask().wait
@@ -146,4 +146,4 @@ def test_the_outcome_of_a_superseded_probe_is_ignored() -> None:
     assert world.ask().wait == 0, "the first probe never came back"
     world.fail(lost)
     world.now += COOLDOWN
-    assert world.ask().wait == 0, "its failure, told late, has made no cooldown longer"
+    assert world.ask().wait == 0, "its failure, recorded late, has extended no cooldown"

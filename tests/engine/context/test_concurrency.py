@@ -1,4 +1,4 @@
-"""Jobs that run in parallel: a limit that one of them meets keeps further ones from starting."""
+"""Concurrent jobs: once one exceeds a limit, no further job starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_no_job_starts_after_one_exceeded_a_limit_and_running_jobs_finish() -> N
             return ()
 
         jobs: Iterator[Job] = iter([slow(), limited()])
-        more = [late]  # a coroutine is made only when it is asked for
+        more = [late]  # created on demand: an unused coroutine would warn
 
         def next_job() -> Job | None:
             return next(jobs, None) or (more.pop()() if more else None)

@@ -133,8 +133,8 @@ def test_a_caller_s_cost_limit_fails_before_the_first_call(
             write(tmp_path, {**files, "agents.d/one.yaml": agent("one", model="local")})
             return await one_run(tmp_path, limits={"max_cost_usd": 0.5}), len(server.requests)
 
-    result, asked = asyncio.run(main())
-    assert (asked, result.finish_reason) == (requests, reason)
+    result, request_count = asyncio.run(main())
+    assert (request_count, result.finish_reason) == (requests, reason)
     if not requests:
         assert result.error is not None
         assert result.error.message == (
@@ -162,8 +162,8 @@ def test_a_cost_limit_applies_to_a_chosen_model_a_sub_agent_and_a_fallback(tmp_p
                 ]
             return results, len(server.requests)
 
-    (sub, chosen, fallback), asked = asyncio.run(main())
-    assert asked == 0
+    (sub, chosen, fallback), request_count = asyncio.run(main())
+    assert request_count == 0
     assert "the price of local is unknown" in str(sub.tool_calls[0].result)
     assert (chosen.finish_reason, fallback.finish_reason) == ("config_invalid", "config_invalid")
 
@@ -180,23 +180,23 @@ def test_a_router_without_a_price_is_not_called_under_a_callers_cost_limit(tmp_p
             async with Runtime.open(write(tmp_path, files), models=models, watch=False) as runtime:
                 return await runtime.run("go", limits={"max_cost_usd": 0.5}), len(server.requests)
 
-    result, asked = asyncio.run(main())
-    assert (result.agent, result.output, asked) == ("assistant", "done", 0)
+    result, request_count = asyncio.run(main())
+    assert (result.agent, result.output, request_count) == ("assistant", "done", 0)
 
 
 class Own:
-    """A program's own client, which reports what it likes."""
+    """A program's own client, with any usage report."""
 
     def __init__(self, usage: Usage, capabilities: Capabilities = Capabilities()) -> None:  # noqa: B008 - frozen
         self.info = ModelInfo(provider="own", model="", capabilities=capabilities)
         self._usage = usage
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        asked = calls(("list_dir", {"path": f"d{len(request.messages)}"}))
-        yield Delta(reply=ModelReply(Message(role="assistant", tool_calls=asked), "tool_calls", self._usage))
+        tool_calls = calls(("list_dir", {"path": f"d{len(request.messages)}"}))
+        yield Delta(reply=ModelReply(Message(role="assistant", tool_calls=tool_calls), "tool_calls", self._usage))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 def test_a_programs_own_client_declares_its_prices(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_every_reported_part_counts_in_tokens_and_cost(prompt: int, completion: 
 
 
 @pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0])
-def test_a_reported_cost_that_is_not_a_number_is_rejected(cost: float) -> None:
+def test_an_invalid_cost_is_rejected(cost: float) -> None:
     with pytest.raises(ValidationError):
         Usage(cost_usd=cost)
     with pytest.raises(ValidationError):

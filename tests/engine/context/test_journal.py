@@ -1,4 +1,4 @@
-"""What a run puts on record and tells, in what order, while writes and readers are slow."""
+"""Order of persisted and delivered events while writes and readers are slow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENCE = 20
 
 
 class Slow:
-    """A run's record whose first write waits."""
+    """A record whose first write waits."""
 
     cancel_requested = False
 
@@ -67,21 +67,21 @@ def test_events_stay_in_order_when_writers_wait_for_capacity(tmp_path: Path) -> 
 
     async def main() -> None:
         channel = Channel(size=1)
-        got: list[Event | None] = []
+        received: list[Event | None] = []
         await channel.put(event(1))
 
-        async def read_and_tell() -> None:
-            got.append(await channel.get())
+        async def read_and_put() -> None:
+            received.append(await channel.get())
             await channel.put(event(3))  # there is room, and somebody who was here before
 
         async with asyncio.TaskGroup() as group:
             group.create_task(channel.put(event(2)))
-            group.create_task(read_and_tell())
-            while len(got) < 3:
+            group.create_task(read_and_put())
+            while len(received) < 3:
                 await asyncio.sleep(0)
-                if got:
-                    got.append(await channel.get())
-        assert [told and told.seq for told in got] == [1, 2, 3]
+                if received:
+                    received.append(await channel.get())
+        assert [event and event.seq for event in received] == [1, 2, 3]
 
     asyncio.run(main())
 

@@ -1,4 +1,4 @@
-"""`model=…` of a run, and `-m` of the command line: every model call of the run goes to that model."""
+"""`model=…` of a run, and `-m` of the command line: every model call of the run uses that model."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_command_line_overrides_the_model_that_the_file_names(tmp_path: Path
         2,
         "error: unknown model 'ofline'; did you mean offline?: write provider/model, or an alias from agentsd.yaml",
     )
-    asked = agentsd("run", "-a", "one", "-m", "openai/gpt-5.4-mini", "hi", cwd=tmp_path)
-    assert (asked.returncode, "openai/gpt-5.4-mini needs an API key" in asked.stderr) == (1, True)
+    output = agentsd("run", "-a", "one", "-m", "openai/gpt-5.4-mini", "hi", cwd=tmp_path)
+    assert (output.returncode, "openai/gpt-5.4-mini needs an API key" in output.stderr) == (1, True)
     chatted = agentsd("chat", "-a", "one", "-m", "openai/gpt-5.4-mini", cwd=tmp_path, stdin="hi\n\n")
     assert "openai/gpt-5.4-mini needs an API key" in chatted.stderr

@@ -1,4 +1,4 @@
-"""What a server claims about the risk of its tools: a lower risk and tools that appear later wait for an operator."""
+"""Risks that a server declares for its tools: a lowered risk and new tools need an operator's acceptance."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def project(root: Path, hints: dict[str, bool], pin: str, **server: str) -> Path
 
 
 async def played(root: Path, name: str = "pay") -> tuple[RunResult, list[str]]:
-    """One run in a process of its own that calls the tool; and the warnings."""
+    """Run an agent that calls the tool, in a new runtime; return the result and the warnings."""
     model = ScriptedModel(calls((f"mcp.docs.{name}", {})), "done")
     async with Runtime.open(root, models={"scripted": model}, store=JsonStore(), watch=False) as runtime:
         result = await runtime.run("go", agent="a")

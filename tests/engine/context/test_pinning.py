@@ -1,4 +1,4 @@
-"""A run keeps the generation it began on; what an edit tightens holds for it at once, what it widens never does."""
+"""A run keeps its generation: an edit that tightens applies to it immediately, one that widens never does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.projects import agent, write
 
 
 async def run_with_an_edit(root: Path, edited: dict[str, str], *turns: Turn, **limits: Any) -> RunResult:
-    """A run whose first tool call changes the agent's file, and waits until that is live."""
+    """A run whose first tool call changes the agent's file, and waits until the edit is live."""
     async with Runtime.open(root, tools=[], watch=False) as probe:
         assert not probe.catalog.current.problems
 
@@ -67,7 +67,7 @@ def test_a_call_that_waited_for_its_rate_limit_is_evaluated_again(tmp_path: Path
     async def main() -> RunResult:
         @tool(risk="low", rate="1/s")
         async def pay(amount: int) -> str:
-            """Pay; the agent that does may not do it again."""
+            """Pay, and deny this tool to the agent."""
             made.append(amount)
             write(root, {"agents.d/one.yaml": agent("one", model="offline", skill_policy=rules)})
             await runtime.reload()
@@ -80,7 +80,9 @@ def test_a_call_that_waited_for_its_rate_limit_is_evaluated_again(tmp_path: Path
     result = asyncio.run(main())
     assert made == [1]
     if status == "waits":
-        assert [(asked.tool, asked.arguments) for asked in result.pending] == [("pay", {"amount": 2})]
+        assert [(confirmation.tool, confirmation.arguments) for confirmation in result.pending] == [
+            ("pay", {"amount": 2})
+        ]
     else:
         assert [call.status for call in result.tool_calls] == ["success", "denied"]
 
@@ -91,7 +93,7 @@ def test_a_call_denied_between_two_attempts_is_not_retried(tmp_path: Path) -> No
     async def main() -> RunResult:
         @tool(risk="low", idempotent=True, retries=2)
         async def fetch() -> str:
-            """Fetch something; the agent that does may not do it again."""
+            """Fetch something, and deny this tool to the agent."""
             made.append(1)
             rules = '{deny: [fetch], allow: ["*"]}'
             write(root, {"agents.d/one.yaml": agent("one", model="offline", skill_policy=rules)})
@@ -116,7 +118,7 @@ def test_a_deny_rule_removed_during_a_run_still_denies(tmp_path: Path) -> None:
 def test_an_ask_rule_added_during_a_run_applies(tmp_path: Path) -> None:
     result = asyncio.run(run_with_an_edit(project(tmp_path), {"skill_policy": '{ask: [echo], allow: ["*"]}'}, ECHO))
     assert result.status == "paused"
-    assert [asked.tool for asked in result.pending] == ["echo"]
+    assert [confirmation.tool for confirmation in result.pending] == ["echo"]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_a_limit_lowered_during_a_run_stops_it_and_names_its_place(
 
 @tool(risk="low")
 async def never() -> str:
-    """Never ends."""
+    """Wait for ever."""
     await asyncio.Event().wait()
     return ""
 
@@ -171,14 +173,14 @@ def test_a_timeout_lowered_while_a_sub_agent_works_stops_the_run(tmp_path: Path)
 
         @tool(risk="low")
         async def edit() -> str:
-            """Change the file of the agent whose work this is part of."""
+            """Change the calling agent's file."""
             edited = agent("one", model="offline", sub_agents="[two]", runtime_policy="{timeout: 50ms}")
             write(root, {"agents.d/one.yaml": edited})
             await runtime.reload()
             return "edited"
 
-        asked = calls(("agent.two", {"message": "go"})), calls(("edit", {})), calls(("never", {}))
-        options: dict[str, Any] = {"tools": [edit, never], "models": {"offline": ScriptedModel(*asked)}}
+        turns = calls(("agent.two", {"message": "go"})), calls(("edit", {})), calls(("never", {}))
+        options: dict[str, Any] = {"tools": [edit, never], "models": {"offline": ScriptedModel(*turns)}}
         async with Runtime.open(root, watch=False, **options) as runtime, asyncio.timeout(20):
             return await runtime.run("go", agent="one")
 

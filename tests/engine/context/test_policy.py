@@ -1,4 +1,4 @@
-"""One verdict for every call, with the rule it comes from; what is denied is neither offered nor ever executed."""
+"""One verdict per call, with its rule; a denied tool is neither offered nor executed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def look(order: str = "1") -> str:
 
 
 def shaped(name: str, risk: Risk = "medium", *, confirm: bool = False) -> Tool:
-    """A tool under a full name, as a plugin file gives one."""
+    """A tool with a full name, as in a plugin."""
     return replace(look.named(name, "plugin"), risk=risk, confirm=confirm)
 
 
@@ -48,7 +48,7 @@ ORDERS = [shaped("orders.look", "low"), shaped("orders.refund"), shaped("orders.
 
 
 def compiled(text: str, tools: list[Tool] | None = None, name: str = "clerk") -> Agent:
-    """An agent out of its file's text; beside it stands an agent `helper`."""
+    """Compile an agent from its file's text, with an agent `helper` next to it."""
     files = {f"agents.d/{name}.yaml": text, "agents.d/helper.yaml": agent("helper", model="offline")}
     builder = GenerationBuilder(
         ORDERS if tools is None else tools, ["react"], ["offline"], SettingsFile(Settings(), fixed=True)
@@ -65,9 +65,9 @@ def clerk(policy: str, runtime_policy: str = "{}", tools: list[Tool] | None = No
 
 def verdict(of: Agent, name: str, **arguments: Any) -> tuple[str, str, str]:
     """Kind, rule and place."""
-    wanted = of.toolset.tools[name]
-    found = agent_verdict(of, wanted, wanted.with_defaults(arguments))
-    return found.kind, found.rule, found.place
+    candidate = of.toolset.tools[name]
+    verdict = agent_verdict(of, candidate, candidate.with_defaults(arguments))
+    return verdict.kind, verdict.rule, verdict.place
 
 
 LINES = """\
@@ -155,7 +155,7 @@ def test_a_plugins_own_confirmation_names_the_line_of_the_plugin(tmp_path: Path)
     )
     result = asyncio.run(run_script(root, [], calls(("till.pay", {"amount": 1})), "done"))
 
-    assert [asked.rule for asked in result.pending] == ["@tool(confirm=True) (plugins/till.py:4)"]
+    assert [confirmation.rule for confirmation in result.pending] == ["@tool(confirm=True) (plugins/till.py:4)"]
 
 
 @pytest.mark.parametrize(
@@ -316,9 +316,9 @@ def test_the_stricter_of_the_pinned_and_the_live_version_wins(pinned: str, curre
 def test_an_agent_whose_file_was_deleted_is_denied_every_call() -> None:
     policy = Policy(clerk("{allow: ['*']}"), having().get)
 
-    found = policy.evaluate(ORDERS[1], {})
-    assert (found.kind, found.place) == ("deny", "agents.d/clerk.yaml")
-    assert found.reason == "agents.d/clerk.yaml no longer defines the agent 'clerk'"
+    verdict = policy.evaluate(ORDERS[1], {})
+    assert (verdict.kind, verdict.place) == ("deny", "agents.d/clerk.yaml")
+    assert verdict.reason == "agents.d/clerk.yaml no longer defines the agent 'clerk'"
 
 
 def test_a_sub_agent_is_denied_every_call_once_its_caller_is_deleted_or_no_longer_lists_it() -> None:
@@ -395,8 +395,8 @@ def test_a_tightened_parent_restricts_the_sub_agents_of_runs_in_progress() -> No
     now = parent_of("{deny: [bank.*], allow: []}")
 
     assert Policy(own, having(own, before).get, (before,)).evaluate(ORDERS[3], {}).kind == "allow"
-    found = Policy(own, having(own, now).get, (before,)).evaluate(ORDERS[3], {})
-    assert (found.rule, found.place) == ("deny bank.*", "agents.d/boss.yaml:6")
+    verdict = Policy(own, having(own, now).get, (before,)).evaluate(ORDERS[3], {})
+    assert (verdict.rule, verdict.place) == ("deny bank.*", "agents.d/boss.yaml:6")
 
 
 # --- any rules at all
@@ -408,7 +408,7 @@ CONDITIONS = st.sampled_from(["{}", '{order: "> 50"}', '{order: "5*"}', '{missin
 
 @dataclass(frozen=True)
 class Rules:
-    """An agent's rules, as data of the test's own."""
+    """An agent's rules, as test data."""
 
     deny: tuple[tuple[str, str], ...]
     ask: tuple[tuple[str, str], ...]
@@ -424,15 +424,15 @@ class Rules:
         policy = f"{{deny: [{rules(self.deny)}], ask: [{rules(self.ask)}], allow: [{allowed}]}}"
         return clerk(policy, f"{{risk_level: {self.ceiling}, confirm: {{from: {self.confirm_from}}}}}", tools)
 
-    def expected(self, wanted: Tool, order: str) -> str:
-        """The verdict, by the order of the rules: written a second time, without looking at the first."""
-        if self._says(self.deny, wanted.name, order) or RISKS.index(wanted.risk) > RISKS.index(self.ceiling):
+    def expected(self, candidate: Tool, order: str) -> str:
+        """Return the verdict by the order of the rules, implemented independently."""
+        if self._says(self.deny, candidate.name, order) or RISKS.index(candidate.risk) > RISKS.index(self.ceiling):
             return "deny"
-        listed = any(fnmatchcase(wanted.name, p) for p in self.allow)
-        if not listed and not any(fnmatchcase(wanted.name, p) for p, _ in self.ask):
+        listed = any(fnmatchcase(candidate.name, p) for p in self.allow)
+        if not listed and not any(fnmatchcase(candidate.name, p) for p, _ in self.ask):
             return "deny"
-        risky = self.confirm_from != "never" and RISKS.index(wanted.risk) >= [*RISKS].index(self.confirm_from)  # type: ignore[arg-type]  # not "never" here
-        if self._says(self.ask, wanted.name, order) or wanted.confirm or risky:
+        risky = self.confirm_from != "never" and RISKS.index(candidate.risk) >= [*RISKS].index(self.confirm_from)  # type: ignore[arg-type]  # not "never" here
+        if self._says(self.ask, candidate.name, order) or candidate.confirm or risky:
             return "ask"
         return "allow" if listed else "deny"
 
@@ -460,8 +460,8 @@ ORDER = st.sampled_from(["1", "50", "51", "500"])
 def test_the_verdict_is_that_of_the_strictest_matching_rule(rules: Rules, tools: list[Tool], order: str) -> None:
     of = rules.agent(tools)
 
-    for wanted in tools:
-        assert agent_verdict(of, wanted, {"order": order}).kind == rules.expected(wanted, order)
+    for candidate in tools:
+        assert agent_verdict(of, candidate, {"order": order}).kind == rules.expected(candidate, order)
 
 
 @cases(60)
@@ -470,13 +470,13 @@ def test_a_tool_that_is_always_denied_is_never_offered(rules: Rules, tools: list
     of = rules.agent(tools)
     ceiling = RISKS.index(rules.ceiling)
 
-    for wanted in tools:
-        if any(fnmatchcase(wanted.name, p) and when == "{}" for p, when in rules.deny):
-            assert wanted.name not in of.toolset.offered
-        if RISKS.index(wanted.risk) > ceiling:
-            assert wanted.name not in of.toolset.offered
-        if wanted.name not in of.toolset.offered:
-            assert agent_verdict(of, wanted, {"order": order}).kind == "deny"
+    for candidate in tools:
+        if any(fnmatchcase(candidate.name, p) and when == "{}" for p, when in rules.deny):
+            assert candidate.name not in of.toolset.offered
+        if RISKS.index(candidate.risk) > ceiling:
+            assert candidate.name not in of.toolset.offered
+        if candidate.name not in of.toolset.offered:
+            assert agent_verdict(of, candidate, {"order": order}).kind == "deny"
     assert {definition.name for definition in of.toolset.definitions} == set(of.toolset.offered)
 
 
@@ -492,13 +492,13 @@ def test_additional_agents_can_only_make_a_verdict_stricter(
     above = tuple(rules.agent(tools) for rules in parents)
     policy = Policy(own, having(now).get, above)
 
-    for wanted in tools:
-        found = policy.evaluate(wanted, {"order": order})
-        restricted = [replace(rules, allow=("*",)).expected(wanted, order) for rules in parents]
+    for candidate in tools:
+        verdict = policy.evaluate(candidate, {"order": order})
+        restricted = [replace(rules, allow=("*",)).expected(candidate, order) for rules in parents]
         if parents:  # all are versions of one agent here, so the live one restricts as a parent too
-            restricted.append(replace(live, allow=("*",)).expected(wanted, order))
-        own_say = [began.expected(wanted, order), live.expected(wanted, order)]
-        assert found.kind == max([*own_say, *restricted], key=STRICTNESS.index)
+            restricted.append(replace(live, allow=("*",)).expected(candidate, order))
+        own_verdicts = [began.expected(candidate, order), live.expected(candidate, order)]
+        assert verdict.kind == max([*own_verdicts, *restricted], key=STRICTNESS.index)
 
 
 # --- in real runs
@@ -514,12 +514,12 @@ async def run_script(
 
 @dataclass
 class Till:
-    """Tools that tell which of them were really called."""
+    """Tools that record which of them were called."""
 
     called: list[str] = field(default_factory=list)
 
-    def tools(self, wanted: list[Tool]) -> list[Tool]:
-        return [replace(one, function=self._counting(one.name)) for one in wanted]
+    def tools(self, candidate: list[Tool]) -> list[Tool]:
+        return [replace(one, function=self._counting(one.name)) for one in candidate]
 
     def _counting(self, name: str) -> Any:
         def call(order: str = "1") -> str:
@@ -531,7 +531,7 @@ class Till:
 
 @contextmanager
 def project_of(of: Agent) -> Iterator[Path]:
-    """A folder with this agent's file, its model being the script."""
+    """Write a project with this agent, whose model follows a script."""
     text = of.document.source.decode().replace("model: offline", "model: scripted")
     with TemporaryDirectory() as folder:
         yield write(Path(folder), {of.path: text})
@@ -553,7 +553,9 @@ def test_of_all_requested_calls_exactly_those_the_policy_allows_are_executed(
     offered = {definition.name for definition in model.requests[0].tools}
     assert offered & set(NAMES) == set(of.toolset.offered)
     assert sorted(till.called) == [name for name in NAMES if expected[name] == "allow"]
-    assert sorted(asked.tool for asked in result.pending) == [name for name in NAMES if expected[name] == "ask"]
+    assert sorted(confirmation.tool for confirmation in result.pending) == [
+        name for name in NAMES if expected[name] == "ask"
+    ]
     denied = sorted(call.tool for call in result.tool_calls if call.status == "denied")
     assert denied == [name for name in NAMES if expected[name] == "deny"]
     assert result.status == ("paused" if "ask" in expected.values() else "completed")
@@ -571,8 +573,8 @@ def test_a_denied_call_is_reported_to_the_model_with_rule_and_place(tmp_path: Pa
     assert result.status == "completed"
     assert result.output == "looked at it only"
     assert [call.status for call in result.tool_calls] == ["denied", "denied", "success"]
-    told = [message.content for message in model.requests[1].messages if message.role == "tool"]
-    assert told == [
+    tool_messages = [message.content for message in model.requests[1].messages if message.role == "tool"]
+    assert tool_messages == [
         "Denied: the policy forbids this call: deny bank.* (agents.d/clerk.yaml:8): use the till",
         "Denied: the policy forbids this call: risk_level medium (agents.d/clerk.yaml:16): its risk is high",
         "orders.look did 3",
@@ -625,7 +627,7 @@ def test_a_tightened_policy_applies_to_a_run_in_progress_and_a_widened_one_does_
 
     @tool(risk="low")
     async def reload(context: ToolContext) -> str:
-        """Turn the rules round."""
+        """Swap the rules."""
         write(root, {file: agent("clerk", skill_policy="{deny: [bank.pay], allow: ['*']}")})
         return str((await context.deps[0].reload()).number)
 

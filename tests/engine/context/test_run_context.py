@@ -1,4 +1,4 @@
-"""Warnings reach whoever looks at a run: listeners, the result, the store, the log and the terminal."""
+"""Warnings of a run appear in its events, result, store, log and terminal output."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ def test_a_text_truncated_by_max_tokens_is_reported_in_the_result(form: Format, 
                 if not stream:
                     return await runtime.run("go"), []
                 async with runtime.stream("go") as events:
-                    seen = [event async for event in events]
-                    return await events.result(), seen
+                    received = [event async for event in events]
+                    return await events.result(), received
 
-    result, seen = asyncio.run(main())
+    result, received = asyncio.run(main())
     assert (result.status, result.output, result.truncated) == ("completed", "half an", True)
     (warning,) = result.warnings
     assert warning.code == "truncated"
     assert warning.message.startswith("the answer was cut by max_tokens: raise model_settings.max_tokens (agents.d/one")
-    assert [(event.code, event.message_id) for event in seen if isinstance(event, Warned)] == [
+    assert [(event.code, event.message_id) for event in received if isinstance(event, Warned)] == [
         ("truncated", None)
     ] * stream
 
@@ -145,7 +145,9 @@ def test_warnings_survive_a_pause_and_a_second_process(tmp_path: Path) -> None:
         async with Runtime.open(root, models=models, tools=[work], store=store, watch=False) as runtime:
             first = await runtime.run("go", history=TALK)
         async with Runtime.open(root, models=models, tools=[work], store=store, watch=False) as runtime:
-            return first, await runtime.resume(first.run_id, {asked.id: Approve() for asked in first.pending})
+            return first, await runtime.resume(
+                first.run_id, {confirmation.id: Approve() for confirmation in first.pending}
+            )
 
     first, last = asyncio.run(main())
     assert (first.status, last.status) == ("paused", "completed")

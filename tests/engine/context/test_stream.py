@@ -1,4 +1,4 @@
-"""A reader who does not read: the run waits for them, but its end does not."""
+"""A reader that does not read: the run waits for it, but its end does not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.projects import agent, write
 
 
 class Ending(MemoryStore):
-    """Says when a run has ended."""
+    """A store that signals when a run has ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,8 +30,8 @@ class Ending(MemoryStore):
 
 
 def talking(root: Path, times: int) -> tuple[dict[str, Any], asyncio.Event]:
-    """An agent whose tool tells of its progress so often."""
-    said = asyncio.Event()
+    """Return options for an agent whose tool reports progress `times` times, and an event set when it has finished."""
+    finished = asyncio.Event()
 
     @tool(risk="low")
     async def talk(context: ToolContext) -> str:
@@ -39,15 +39,19 @@ def talking(root: Path, times: int) -> tuple[dict[str, Any], asyncio.Event]:
         assert context.progress is not None
         for _ in range(times):
             await context.progress(0.5, "still")
-        said.set()
+        finished.set()
         return "said"
 
     write(root, {"agents.d/a.yaml": agent("a")})
-    return {"tools": [talk], "models": {"scripted": ScriptedModel(calls(("talk", {})), "done")}, "watch": False}, said
+    return {
+        "tools": [talk],
+        "models": {"scripted": ScriptedModel(calls(("talk", {})), "done")},
+        "watch": False,
+    }, finished
 
 
 def test_a_run_cancelled_under_a_slow_reader_still_ends(tmp_path: Path) -> None:
-    """Its reader has taken nothing, and there is no room for the last event when it is cancelled."""
+    """Its reader has read nothing, and the channel is full when the run is cancelled."""
     others = 4  # route, the call's beginning and end, a piece of the answer
 
     async def main() -> None:
@@ -56,9 +60,9 @@ def test_a_run_cancelled_under_a_slow_reader_still_ends(tmp_path: Path) -> None:
         async with Runtime.open(tmp_path, store=store, **options) as runtime, runtime.stream("go") as stream:
             await store.has_ended.wait()
             stream.cancel()
-            seen = [event async for event in stream]
-            assert len(seen) == CHANNEL_CAPACITY + 1, "it was full"
-            assert [isinstance(event, RunFinished) for event in seen[-2:]] == [False, True]
+            received = [event async for event in stream]
+            assert len(received) == CHANNEL_CAPACITY + 1, "it was full"
+            assert [isinstance(event, RunFinished) for event in received[-2:]] == [False, True]
             assert (await stream.result()).status == "completed"
 
     asyncio.run(main())
@@ -67,12 +71,12 @@ def test_a_run_cancelled_under_a_slow_reader_still_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_runtime_closes_even_if_a_reader_stops_reading(tmp_path: Path, durable: bool) -> None:
     async def main() -> None:
-        options, said = talking(tmp_path, CHANNEL_CAPACITY + 100)
+        options, finished = talking(tmp_path, CHANNEL_CAPACITY + 100)
         store = JsonStore() if durable else None
         options["store"], options["grace"] = store, 0
         async with Runtime.open(tmp_path, **options) as runtime, runtime.stream("go") as stream:
             if durable:
-                await said.wait()  # what it tells goes to the store first, which is as far as it gets
+                await finished.wait()  # its events are persisted first, and then wait for the reader
             else:
                 while len(stream._channel._events) < CHANNEL_CAPACITY:  # noqa: ASYNC110 - it tells nobody
                     await asyncio.sleep(0)

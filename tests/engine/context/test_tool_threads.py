@@ -1,4 +1,4 @@
-"""A tool that hangs, or raises what ends programs, hurts its own run only."""
+"""A tool that hangs, or raises SystemExit and the like, affects only its own run."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_waiting_for_a_thread_does_not_count_towards_a_tools_timeout(tmp_path: P
 
     @tool(risk="low", idempotent=True)
     async def release(n: int) -> str:
-        """Let the others end, when the timeout of `quick` would be over."""
+        """Release the other calls after the timeout of `quick` would have expired."""
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.Event().wait(), 0.5)
         over.set()
@@ -109,7 +109,7 @@ def test_waiting_for_a_thread_does_not_count_towards_a_tools_timeout(tmp_path: P
 
 
 async def give_up(threads: ToolThreads, run_id: str, tool: str, over: threading.Event) -> None:
-    """Call a tool that hangs, and give the call up once it is in its thread."""
+    """Call a tool that hangs, and cancel the call once it is in its thread."""
     began = threading.Event()
 
     def hang() -> None:
@@ -224,7 +224,7 @@ def test_the_interpreter_does_not_wait_for_a_tool_that_hangs(tmp_path: Path) -> 
 
 
 class Unspeakable(Exception):
-    """An error that ends whoever asks what it is."""
+    """An error whose `__str__` raises SystemExit."""
 
     def __str__(self) -> str:
         raise SystemExit

@@ -1,4 +1,4 @@
-"""A request that would not fit is not sent: into the context window, or into the tokens that are left."""
+"""A request that exceeds the context window or the remaining tokens is not sent."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_call_that_needs_more_tokens_than_remain_is_not_sent(tmp_path: Path) -
 
 
 def test_the_providers_token_count_replaces_the_estimate(tmp_path: Path) -> None:
-    """The wire server counts 10 tokens for any question, so that only what came since is estimated."""
+    """The wire server reports 10 tokens for every request, so that only later messages are estimated."""
     answers: list[Any] = [calls(("echo", {"text": str(n)})) for n in range(6)]
     result, server, _ = run(tmp_path, [*answers, says("done")], runtime_policy="{max_total_tokens: 1000}")
     assert result.output == "done", result.stopped_by

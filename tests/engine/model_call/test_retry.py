@@ -1,4 +1,4 @@
-"""Model calls that fail: what is asked again, what goes to another model, what it costs, and what a listener sees."""
+"""Failing model calls: retries, fallbacks, their cost, and the events."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ async def work(n: int) -> str:
     return f"did {n}"
 
 
-async def told(root: Path, **models: ModelClient) -> tuple[list[Event], RunResult]:
-    """One streamed run."""
+async def stream_run(root: Path, **models: ModelClient) -> tuple[list[Event], RunResult]:
+    """Stream one run; return its events and its result."""
     async with Runtime.open(root, models=models, tools=[work], watch=False) as runtime, runtime.stream("go") as stream:
-        seen = [event async for event in stream]
-        return seen, await stream.result()
+        received = [event async for event in stream]
+        return received, await stream.result()
 
 
 async def run_all(root: Path, count: int, **models: ModelClient) -> list[RunResult]:
-    """Runs one after the other in one process."""
+    """Run several messages one after the other in one runtime."""
     async with Runtime.open(root, models=models, tools=[work], watch=False) as runtime:
         return [await runtime.run("go") for _ in range(count)]
 
@@ -65,8 +65,8 @@ def run(root: Path, **models: ModelClient) -> RunResult:
     return asyncio.run(run_all(root, 1, **models))[0]
 
 
-def warnings(seen: list[Event]) -> list[tuple[str, str]]:
-    return [(event.code, event.message) for event in seen if isinstance(event, Warned)]
+def warnings(received: list[Event]) -> list[tuple[str, str]]:
+    return [(event.code, event.message) for event in received if isinstance(event, Warned)]
 
 
 def why(result: RunResult) -> str:
@@ -82,11 +82,11 @@ def test_transient_errors_are_retried_and_the_turn_counts_as_one_step(
     tmp_path: Path, spans: InMemorySpanExporter
 ) -> None:
     model = ScriptedModel(down("busy"), calls(("work", {"n": 1})), down(), down(), down(), "done")
-    seen, result = asyncio.run(told(project(tmp_path), scripted=model))
+    received, result = asyncio.run(stream_run(project(tmp_path), scripted=model))
 
     assert (result.output, result.steps, len(model.requests)) == ("done", 2, 6)
     assert [call.result for call in result.tool_calls] == ["did 1"]
-    assert [text for code, text in warnings(seen) if code == "model_retry"] == [
+    assert [text for code, text in warnings(received) if code == "model_retry"] == [
         "busy; retrying in 0.0s",
         *["down; retrying in 0.0s"] * 3,
     ]
@@ -115,16 +115,19 @@ def test_a_rejected_request_is_neither_retried_nor_sent_to_a_fallback(tmp_path: 
 
 
 @given(
-    tried=st.integers(0, 30), asked=st.none() | st.floats(0, 1e6), backoff=st.floats(0.001, 10), most=st.floats(0.1, 60)
+    retries=st.integers(0, 30),
+    retry_after=st.none() | st.floats(0, 1e6),
+    backoff=st.floats(0.001, 10),
+    most=st.floats(0.1, 60),
 )
 @cases(100)
 def test_the_backoff_is_random_but_never_shorter_than_retry_after(
-    tried: int, asked: float | None, backoff: float, most: float
+    retries: int, retry_after: float | None, backoff: float, most: float
 ) -> None:
     rules = ModelCallSettings(backoff=backoff, max_backoff=most)
-    wait = backoff_seconds(down(retry_after=asked), tried, rules)
-    least = asked or 0.0
-    assert least <= wait <= least + min(most, backoff * 2**tried)
+    wait = backoff_seconds(down(retry_after=retry_after), retries, rules)
+    least = retry_after or 0.0
+    assert least <= wait <= least + min(most, backoff * 2**retries)
 
 
 def test_a_retry_after_of_an_hour_is_not_waited_for(tmp_path: Path) -> None:
@@ -140,9 +143,9 @@ def test_a_retry_after_of_an_hour_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_short_retry_after_is_waited_for(tmp_path: Path) -> None:
-    seen, result = asyncio.run(told(project(tmp_path), scripted=ScriptedModel(down(retry_after=0.1), "done")))
+    received, result = asyncio.run(stream_run(project(tmp_path), scripted=ScriptedModel(down(retry_after=0.1), "done")))
     assert result.output == "done"
-    assert warnings(seen) == [("model_retry", "down; retrying in 0.1s")]
+    assert warnings(received) == [("model_retry", "down; retrying in 0.1s")]
 
 
 # --- another model
@@ -155,10 +158,10 @@ def test_fallbacks_are_called_in_order_each_with_its_own_attempts(tmp_path: Path
         "second": ScriptedModel(down("2 down"), down("2 down")),
         "third": ScriptedModel(down("3 down"), "done"),
     }
-    seen, result = asyncio.run(told(root, **models))
+    received, result = asyncio.run(stream_run(root, **models))
 
     assert (result.output, result.steps) == ("done", 1)
-    assert warnings(seen) == [
+    assert warnings(received) == [
         ("model_retry", "1 down; retrying in 0.0s"),
         ("model_fallback", "1 down; falling back to second"),
         ("model_retry", "2 down; retrying in 0.0s"),
@@ -189,13 +192,13 @@ def test_when_every_model_fails_the_error_contains_each_message(tmp_path: Path) 
 def test_a_fallback_without_a_key_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     root = project(tmp_path, FAST + ", max_retries: 0", fallback_models="[openai/gpt-5.4-mini, other]")
-    seen, result = asyncio.run(told(root, scripted=ScriptedModel(down()), other=ScriptedModel("done")))
+    received, result = asyncio.run(stream_run(root, scripted=ScriptedModel(down()), other=ScriptedModel("done")))
     assert result.output == "done"
-    assert "set OPENAI_API_KEY" in warnings(seen)[1][1]
+    assert "set OPENAI_API_KEY" in warnings(received)[1][1]
 
 
 class Untyped(ScriptedModel):
-    """Leaves typed answers to Instructor."""
+    """A model without structured output."""
 
     info = ModelInfo(provider="untyped", model="1")
 
@@ -204,9 +207,9 @@ def test_a_fallback_without_structured_output_is_skipped(tmp_path: Path) -> None
     root = project(tmp_path, FAST + ", max_retries: 0", executor="plan", fallback_models="[untyped, other]")
     plan = draft({**step("a"), "parameters": {"n": 1}})
     models = {"scripted": ScriptedModel(down(), "sum"), "untyped": Untyped(), "other": ScriptedModel(plan)}
-    seen, result = asyncio.run(told(root, **models))
+    received, result = asyncio.run(stream_run(root, **models))
     assert result.output == "sum", result.error
-    assert any("untyped does not support the structured output" in text for _, text in warnings(seen))
+    assert any("untyped does not support the structured output" in text for _, text in warnings(received))
 
 
 def test_an_unknown_fallback_is_a_problem_at_its_line_and_reordering_is_neutral(tmp_path: Path) -> None:
@@ -216,8 +219,8 @@ def test_an_unknown_fallback_is_a_problem_at_its_line_and_reordering_is_neutral(
         async with Runtime.open(root, models={"scripted": ScriptedModel()}, watch=False) as runtime:
             return [f"{problem.place}: {problem.message}" for problem in runtime.catalog.problems]
 
-    (found,) = asyncio.run(problems())
-    assert found.startswith("agents.d/one.yaml:7:28: unknown model 'opnai/gpt-5.4-mini'; did you mean openai")
+    (problem,) = asyncio.run(problems())
+    assert problem.startswith("agents.d/one.yaml:7:28: unknown model 'opnai/gpt-5.4-mini'; did you mean openai")
     assert [change.effect for change in diff_agent(spec("[a, b]"), spec("[b, a]"))] == ["neutral"]
 
 
@@ -251,7 +254,7 @@ def test_failed_attempts_count_towards_the_budget_and_can_stop_the_run(tmp_path:
 
 
 class Halting:
-    """A model that says a few words and fails, a number of times; then it answers."""
+    """A model that sends a few words and fails, a number of times; then it answers."""
 
     info = ModelInfo(provider="halting", model="1")
 
@@ -272,7 +275,7 @@ class Halting:
         yield Delta(reply=ModelReply(reply, "stop", Usage(prompt_tokens=5, completion_tokens=5, total_tokens=10)))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 def test_the_usage_of_an_interrupted_answer_is_estimated(tmp_path: Path) -> None:
@@ -291,15 +294,15 @@ def test_the_usage_of_an_interrupted_answer_is_estimated(tmp_path: Path) -> None
 def test_text_of_a_failed_attempt_is_void_and_the_next_attempt_is_another_message(
     tmp_path: Path, error: ModelError | None
 ) -> None:
-    seen, result = asyncio.run(told(project(tmp_path), scripted=Halting(2, error)))
+    received, result = asyncio.run(stream_run(project(tmp_path), scripted=Halting(2, error)))
 
     shown: dict[str, str] = {}
-    for event in seen:
+    for event in received:
         if isinstance(event, events.ContentReceived):
             shown[event.message_id] = shown.get(event.message_id, "") + event.text
         elif isinstance(event, Warned) and event.message_id:
             del shown[event.message_id]
-    done = seen[-1]
+    done = received[-1]
     assert isinstance(done, events.RunFinished)
     assert shown == {done.message_id: "the whole"}
     assert done.message_id == "msg.1-3"
@@ -313,7 +316,7 @@ async def streamed(root: Path, url: str, use: Callable[[list[Event], RunResult],
     alias = f"models: {{local: {{model: openai/test, base_url: '{url}', api_key: k}}}}\n"
     text = agent("one", model="local", **keys)
     write(root, {"agents.d/one.yaml": text, "agentsd.yaml": alias + f"model_calls: {{{FAST}, max_retries: 20}}\n"})
-    use(*await told(root))
+    use(*await stream_run(root))
 
 
 def wire(answers: list[Answer], root: Path, use: Callable[[list[Event], RunResult], None], **keys: str) -> WireServer:
@@ -329,9 +332,9 @@ def wire(answers: list[Answer], root: Path, use: Callable[[list[Event], RunResul
 def test_keep_alive_comments_do_not_begin_an_answer(tmp_path: Path) -> None:
     late = "openai/test did not begin to answer within 0.3s (runtime_policy.first_token_timeout, agents.d/one.yaml:7)"
 
-    def check(seen: list[Event], result: RunResult) -> None:
+    def check(received: list[Event], result: RunResult) -> None:
         assert result.output == "at last", result.error
-        assert {text.partition(";")[0] for _, text in warnings(seen)} == {late}
+        assert {text.partition(";")[0] for _, text in warnings(received)} == {late}
 
     server = wire(
         [kept_alive(), says("at last")], tmp_path, check, runtime_policy="{first_token_timeout: 300ms, timeout: null}"
@@ -340,17 +343,17 @@ def test_keep_alive_comments_do_not_begin_an_answer(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_stalls_times_out_and_its_connection_is_closed(tmp_path: Path) -> None:
-    def check(seen: list[Event], result: RunResult) -> None:
+    def check(received: list[Event], result: RunResult) -> None:
         assert result.output == "at last", result.error
         late = "openai/test did not continue its answer within 1s (runtime_policy.model_timeout, agents.d/one.yaml:7)"
-        assert late in {text.partition(";")[0] for _, text in warnings(seen)}
+        assert late in {text.partition(";")[0] for _, text in warnings(received)}
 
     policy = "{first_token_timeout: 900ms, model_timeout: 1s}"
     wire([stalled(), says("at last")], tmp_path, check, runtime_policy=policy)
 
 
 class Slow:
-    """Answers after a tenth of a second, in one piece; with `signs` it shows before that it is at it."""
+    """Answers after 0.1 s in one piece; with `signs`, an empty piece comes before."""
 
     info = ModelInfo(provider="slow", model="1")
 
@@ -364,20 +367,20 @@ class Slow:
         yield Delta(reply=ModelReply(Message(role="assistant", content="done"), "stop", Usage()))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 class Talking:
-    """Answers word by word, with a pause between two; after `stalls` words, if given, it says nothing more."""
+    """Answers word by word with a pause between words; with `stalls`, it hangs after the last word."""
 
     info = ModelInfo(provider="talking", model="1")
 
     def __init__(self, words: int, pause: float = 0.0, *, stalls: bool = False) -> None:
         self.words, self.pause, self.stalls = words, pause, stalls
-        self.asked = 0
+        self.calls = 0
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        self.asked += 1
+        self.calls += 1
         for _ in range(self.words):
             await asyncio.sleep(self.pause)
             yield Delta(text="words ")
@@ -386,36 +389,36 @@ class Talking:
         yield Delta(reply=ModelReply(Message(role="assistant", content="done"), "stop", Usage()))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 def test_a_streamed_answer_may_exceed_model_timeout_while_pieces_arrive(tmp_path: Path) -> None:
     root = project(tmp_path, "max_retries: 0", runtime_policy="{model_timeout: 800ms}")
-    assert asyncio.run(told(root, scripted=Talking(40, 0.03)))[1].output == "done"
+    assert asyncio.run(stream_run(root, scripted=Talking(40, 0.03)))[1].output == "done"
     unstreamed = "talking/1 did not answer within 0.8s (runtime_policy.model_timeout, agents.d/one.yaml:7)"
     assert why(run(root, scripted=Talking(40, 0.03))) == unstreamed
 
 
-@pytest.mark.parametrize(("words", "asked"), [(10, 3), (300, 1)])
-def test_a_timeout_after_much_of_an_answer_is_not_retried(tmp_path: Path, words: int, asked: int) -> None:
+@pytest.mark.parametrize(("words", "expected_calls"), [(10, 3), (300, 1)])
+def test_a_timeout_after_much_of_an_answer_is_not_retried(tmp_path: Path, words: int, expected_calls: int) -> None:
     root = project(tmp_path, "max_retries: 2, backoff: 1ms", runtime_policy="{model_timeout: 100ms}")
     model = Talking(words, stalls=True)
-    said = why(asyncio.run(told(root, scripted=model))[1])
-    assert model.asked == asked
-    assert "did not continue its answer within 0.1s (runtime_policy.model_timeout, agents.d/one.yaml:7)" in said
-    assert ("not retried after 1800 characters" in said) == (asked == 1)
+    message = why(asyncio.run(stream_run(root, scripted=model))[1])
+    assert model.calls == expected_calls
+    assert "did not continue its answer within 0.1s (runtime_policy.model_timeout, agents.d/one.yaml:7)" in message
+    assert ("not retried after 1800 characters" in message) == (expected_calls == 1)
 
 
 def test_first_token_timeout_applies_only_to_streamed_answers(tmp_path: Path) -> None:
     root = project(tmp_path, "max_retries: 0", runtime_policy="{first_token_timeout: 20ms}")
     assert run(root, scripted=Slow()).output == "done", "not streamed: there are no pieces"
     late = "slow/1 did not begin to answer within 0.02s (runtime_policy.first_token_timeout, agents.d/one.yaml:7)"
-    assert why(asyncio.run(told(root, scripted=Slow()))[1]) == late
-    assert asyncio.run(told(root, scripted=Slow(signs=True)))[1].output == "done", "any piece will do"
+    assert why(asyncio.run(stream_run(root, scripted=Slow()))[1]) == late
+    assert asyncio.run(stream_run(root, scripted=Slow(signs=True)))[1].output == "done", "any piece will do"
 
 
 class Held(Slow):
-    """Holds on to its answers, so that only who asked can close them."""
+    """Keeps references to its streams, so that only the caller can close them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -452,11 +455,11 @@ def test_pieces_of_a_tool_call_extend_the_timeout_with_claude_and_gemini_too() -
     assert [blocks.add_event(event) for event in ({"type": "ping"}, begun, piece)] == [None, Delta(), Delta()]
 
     call = SimpleNamespace(function_call=SimpleNamespace(name="work"), thought_signature=None)
-    told = SimpleNamespace(content=SimpleNamespace(parts=[call]), finish_reason=None)
+    candidate = SimpleNamespace(content=SimpleNamespace(parts=[call]), finish_reason=None)
     head = {"model_version": "g", "response_id": "r", "usage_metadata": None, "prompt_feedback": None}
     parts = ResponseAssembler({})
     assert parts.add_response(SimpleNamespace(candidates=[], **head)) is None
-    assert parts.add_response(SimpleNamespace(candidates=[told], **head)) == Delta()
+    assert parts.add_response(SimpleNamespace(candidates=[candidate], **head)) == Delta()
 
 
 @pytest.mark.parametrize("listening", [False, True], ids=["whole", "streamed"])
@@ -504,9 +507,11 @@ def test_calls_skip_a_model_in_cooldown_and_go_to_the_fallback(tmp_path: Path) -
 
 def test_a_model_whose_circuit_opens_is_not_retried_if_there_is_a_fallback(tmp_path: Path) -> None:
     root = project(tmp_path, FAST + ", max_retries: 9, cooldown_after: 2, cooldown: 30s", fallback_models="[other]")
-    seen, result = asyncio.run(told(root, scripted=ScriptedModel(down(), down()), other=ScriptedModel("instead")))
+    received, result = asyncio.run(
+        stream_run(root, scripted=ScriptedModel(down(), down()), other=ScriptedModel("instead"))
+    )
     assert result.output == "instead"
-    assert [text for _, text in warnings(seen)] == ["down; retrying in 0.0s", "down; falling back to other"]
+    assert [text for _, text in warnings(received)] == ["down; retrying in 0.0s", "down; falling back to other"]
 
 
 def test_without_a_fallback_a_run_fails_immediately_if_the_cooldown_exceeds_its_time(tmp_path: Path) -> None:
@@ -539,8 +544,8 @@ def test_rate_limits_on_the_wire_are_waited_for_as_requested(tmp_path: Path) -> 
         async with wire_server(answers) as server:
             await streamed(tmp_path, server.url, check)
 
-    def check(seen: list[Event], result: RunResult) -> None:
+    def check(received: list[Event], result: RunResult) -> None:
         assert result.output == "ok", result.error
-        assert [text.rpartition("; ")[2] for _, text in warnings(seen)] == ["retrying in 0.1s"] * 2
+        assert [text.rpartition("; ")[2] for _, text in warnings(received)] == ["retrying in 0.1s"] * 2
 
     asyncio.run(main())

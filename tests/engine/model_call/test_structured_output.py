@@ -1,4 +1,4 @@
-"""Answers of a type: from the text where it is the data already, else asked for once more, through the same gateway."""
+"""Structured output: from the answer if it fits the type, else from a second model call."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ def run(
 
 
 @pytest.mark.parametrize("text", [json.dumps(ROME), f"```json\n{json.dumps(ROME)}\n```", f"  {json.dumps(ROME)}\n"])
-@pytest.mark.parametrize("wanted", ["type", "schema"])
-def test_an_answer_that_fits_the_type_needs_no_second_call(tmp_path: Path, text: str, wanted: str) -> None:
-    keys = {"output_schema": SCHEMA} if wanted == "schema" else {}
-    options = {"output_type": City} if wanted == "type" else {}
+@pytest.mark.parametrize("source", ["type", "schema"])
+def test_an_answer_that_fits_the_type_needs_no_second_call(tmp_path: Path, text: str, source: str) -> None:
+    keys = {"output_schema": SCHEMA} if source == "schema" else {}
+    options = {"output_type": City} if source == "type" else {}
     result, model = run(tmp_path, text, keys=keys, **options)
     assert (result.data, result.output, len(model.requests)) == (ROME, text, 1)
 
 
 @pytest.mark.parametrize("text", ["Rome has 3.", '{"city": "Rome"}', '{"city": "Rome", "people": "3", "x": 1}', "[]"])
 def test_any_other_answer_is_requested_again_and_the_text_stays(tmp_path: Path, text: str) -> None:
-    said = Message(role="assistant", content=json.dumps(ROME))
-    result, model = run(tmp_path, text, said, keys={"output_schema": SCHEMA})
+    reply = Message(role="assistant", content=json.dumps(ROME))
+    result, model = run(tmp_path, text, reply, keys={"output_schema": SCHEMA})
     assert (result.data, result.output, result.steps) == (ROME, text, 2)
-    asked = model.requests[1]
-    assert asked.output is not None
-    assert asked.messages[-1].content.startswith("Repeat your complete answer")
-    assert asked.messages[-2].content == text
+    request = model.requests[1]
+    assert request.output is not None
+    assert request.messages[-1].content.startswith("Repeat your complete answer")
+    assert request.messages[-2].content == text
 
 
 def test_without_a_type_there_is_no_data(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Routing by a model, and `executor: auto`: asked only where nothing else says anything, counted once, never fatal."""
+"""Routing by a model and `executor: auto`: called only if nothing else decides, counted once, never fatal."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ def shop(root: Path, settings: str = ROUTER, **keys: str) -> Path:
 def run(
     root: Path, routed: list[Turn], answers: list[Turn], message: str = "my box is late", **options: Any
 ) -> tuple[RunResult, list[ModelRequest], list[Any]]:
-    """A run; what the router's model was asked, and the events."""
+    """Run a message; return the result, the requests to the router's model, and the events."""
 
     async def main() -> tuple[RunResult, list[ModelRequest], list[Any]]:
         router, worker = ScriptedModel(*routed, tokens=4), ScriptedModel(*answers, tokens=10)
         models = {"router": router, "scripted": worker}
         async with Runtime.open(root, tools=Workshop().tools(), models=models, watch=False) as runtime:
             async with runtime.stream(message, **options) as stream:
-                seen = [event async for event in stream]
-            return await stream.result(), router.requests, seen
+                received = [event async for event in stream]
+            return await stream.result(), router.requests, received
 
     return asyncio.run(main())
 
 
 def test_the_model_chooses_if_no_rule_matches(tmp_path: Path) -> None:
-    result, asked, seen = run(shop(tmp_path), [chosen("returns")], ["it comes"])
+    result, requests, received = run(shop(tmp_path), [chosen("returns")], ["it comes"])
     assert (result.agent, result.output) == ("returns", "it comes")
-    (route,) = [event for event in seen if isinstance(event, Routed)]
+    (route,) = [event for event in received if isinstance(event, Routed)]
     assert (route.agent, route.reason, route.confidence, route.seq) == ("returns", "it fits", 0.9, 1)
-    (request,) = asked
+    (request,) = requests
     assert [message.role for message in request.messages] == ["system", "user"]
     assert '- returns: Parcels. For instance: "Where is my parcel?"' in request.messages[0].content
     assert request.messages[1].content == "my box is late"
@@ -77,8 +77,8 @@ def test_the_model_chooses_if_no_rule_matches(tmp_path: Path) -> None:
 def test_the_model_is_not_called_if_name_conversation_or_rule_decides(
     tmp_path: Path, message: str, options: dict[str, Any]
 ) -> None:
-    _, asked, _ = run(shop(tmp_path), [], ["hello"], message, **options)
-    assert asked == []
+    _, requests, _ = run(shop(tmp_path), [], ["hello"], message, **options)
+    assert requests == []
 
 
 def test_a_conversation_stays_with_its_agent_without_another_call(tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_a_conversation_stays_with_its_agent_without_another_call(tmp_path: Path
     ids=["down", "unknown agent", "prose", "unsure"],
 )
 def test_if_the_model_chooses_no_agent_the_default_is_used(tmp_path: Path, answer: Turn, reason: str) -> None:
-    result, _, seen = run(shop(tmp_path), [answer], ["hello"])
+    result, _, received = run(shop(tmp_path), [answer], ["hello"])
     assert (result.agent, result.status) == ("chat", "completed")
-    (route,) = [event for event in seen if isinstance(event, Routed)]
+    (route,) = [event for event in received if isinstance(event, Routed)]
     assert route.reason.startswith("routing.default_agent; ")
     assert reason in route.reason
 
@@ -120,8 +120,8 @@ def test_without_a_default_an_unsure_choice_counts_and_no_choice_is_an_error(tmp
 
 def test_a_real_models_choice_comes_through_instructor(tmp_path: Path) -> None:
     async def main() -> RunResult:
-        wanted = {"agent": "returns", "executor": "react", "confidence": 0.8, "reason": "late"}
-        answers = [says("returns, I think"), calls(("RouteChoice", wanted)), says("it comes")]
+        choice = {"agent": "returns", "executor": "react", "confidence": 0.8, "reason": "late"}
+        answers = [says("returns, I think"), calls(("RouteChoice", choice)), says("it comes")]
         async with wire_server(answers) as server:
             settings = (
                 f"routing: {{model: local}}\nmodels: {{local: {{model: openai/test, base_url: '{server.url}'}}}}\n"
@@ -137,8 +137,8 @@ def test_a_real_models_choice_comes_through_instructor(tmp_path: Path) -> None:
 
 def test_the_trace_contains_the_route_and_its_model_call(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     run(shop(tmp_path), [chosen("returns", reason="secret words")], ["it comes"])
-    found = [span for span in spans.get_finished_spans() if not span.name.startswith("config.")]
-    assert tree(tuple(found)).splitlines() == [
+    finished = [span for span in spans.get_finished_spans() if not span.name.startswith("config.")]
+    assert tree(tuple(finished)).splitlines() == [
         "invoke_workflow returns",
         "  agent.route",
         "    chat scripted",
@@ -146,12 +146,12 @@ def test_the_trace_contains_the_route_and_its_model_call(tmp_path: Path, spans: 
         "    agent.step 1",
         "      chat scripted",
     ]
-    (route,) = [span for span in found if span.name == "agent.route"]
+    (route,) = [span for span in finished if span.name == "agent.route"]
     attributes = route.attributes or {}
     assert attributes["agentsd.route.mode"] == "model"
     assert 0.9 in attributes.values(), "the confidence"
-    assert not any("secret words" in span.to_json() for span in found), "what a model says is content"
-    counted = [(span.attributes or {}).get("gen_ai.usage.input_tokens") for span in found]
+    assert not any("secret words" in span.to_json() for span in finished), "model output is content"
+    counted = [(span.attributes or {}).get("gen_ai.usage.input_tokens") for span in finished]
     assert [count for count in counted if count is not None] == [2, 5], "each question once"
 
 
@@ -169,37 +169,37 @@ PLAN = draft(step("a"))
     ("executor", "answers", "steps"), [("react", ["hello"], 2), ("plan", [PLAN, "done"], 3)], ids=["react", "plan"]
 )
 def test_auto_chooses_the_executor_once(tmp_path: Path, executor: str, answers: list[Turn], steps: int) -> None:
-    result, _, seen = run(auto(tmp_path), [], [chosen("one", executor), *answers])
+    result, _, received = run(auto(tmp_path), [], [chosen("one", executor), *answers])
     assert result.status == "completed", result.error
     assert result.steps == steps
     assert (result.plan is not None) == (executor == "plan")
-    told = [(event.reason, event.executor) for event in seen if isinstance(event, Routed)]
-    assert told == [("the only agent", None), (f"executor {executor}: it fits", executor)]
+    routed = [(event.reason, event.executor) for event in received if isinstance(event, Routed)]
+    assert routed == [("the only agent", None), (f"executor {executor}: it fits", executor)]
 
 
 def test_the_router_chooses_agent_and_executor_in_one_call(tmp_path: Path) -> None:
     root = shop(tmp_path, executor="auto")
-    result, asked, seen = run(root, [chosen("returns", "plan")], [PLAN, "done"])
-    assert len(asked) == 1
+    result, requests, received = run(root, [chosen("returns", "plan")], [PLAN, "done"])
+    assert len(requests) == 1
     assert result.plan is not None
-    assert [event.executor for event in seen if isinstance(event, Routed)] == ["plan"]
+    assert [event.executor for event in received if isinstance(event, Routed)] == ["plan"]
 
 
 def test_an_executor_set_in_the_file_is_not_overruled(tmp_path: Path) -> None:
-    result, _, seen = run(shop(tmp_path), [chosen("returns", "plan")], ["it comes"])
+    result, _, received = run(shop(tmp_path), [chosen("returns", "plan")], ["it comes"])
     assert (result.plan, result.output) == (None, "it comes")
-    assert [event.executor for event in seen if isinstance(event, Routed)] == [None]
+    assert [event.executor for event in received if isinstance(event, Routed)] == [None]
 
 
 def test_auto_uses_react_if_the_choice_fails(tmp_path: Path) -> None:
-    result, _, seen = run(auto(tmp_path), [], [ModelError("no idea"), "hello"])
+    result, _, received = run(auto(tmp_path), [], [ModelError("no idea"), "hello"])
     assert result.output == "hello"
-    assert [event.code for event in seen if isinstance(event, Warned)] == ["routing"]
+    assert [event.code for event in received if isinstance(event, Warned)] == ["routing"]
 
 
 def test_auto_calls_the_routers_model_if_one_is_set(tmp_path: Path) -> None:
-    result, asked, _ = run(auto(tmp_path, "routing: {model: router}\n"), [chosen("one", "plan")], [PLAN, "done"])
-    assert len(asked) == 1
+    result, requests, _ = run(auto(tmp_path, "routing: {model: router}\n"), [chosen("one", "plan")], [PLAN, "done"])
+    assert len(requests) == 1
     assert result.plan is not None
 
 
@@ -239,8 +239,8 @@ def test_the_offline_model_routes_and_chooses_too(tmp_path: Path, message: str, 
 
 def test_a_routing_call_without_a_choice_counts_and_warns(tmp_path: Path) -> None:
     root = shop(tmp_path, ROUTER + "model_calls: {max_retries: 2, backoff: 1ms, max_backoff: 1ms}\n")
-    result, asked, _ = run(root, ["", "", ""], ["hello"])
-    assert (result.agent, result.output, len(asked)) == ("chat", "hello", 3)
+    result, requests, _ = run(root, ["", "", ""], ["hello"])
+    assert (result.agent, result.output, len(requests)) == ("chat", "hello", 3)
     assert result.usage.total_tokens == 10 + 3 * 4
     codes = [warning.code for warning in result.warnings]
     assert codes == ["model_retry", "model_retry", "routing"]

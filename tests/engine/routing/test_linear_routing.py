@@ -1,4 +1,4 @@
-"""Patterns of files are matched against messages of users in linear time, or refused when they are loaded."""
+"""Routing patterns match user messages in linear time, or are rejected at load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who takes a message: the caller's word, the conversation, the rules, the default; and the reason why."""
+"""Routing by name, conversation, rules and default, with the reason."""
 
 from __future__ import annotations
 
