@@ -20,8 +20,8 @@ from framework.testing import JsonStore, ScriptedModel, Turn, calls
 from framework.types.plan import PlanDraft
 from framework.types.spec import RISKS
 from framework.types.state import Decision
-from tests.engine.context.test_policy import CONDITIONS, NAMES, ORDER, RULES, TOOLS, Rules
 from tests.support.cases import cases
+from tests.support.policy_rules import CONDITIONS, NAMES, ORDER, RULES, TOOLS, Rules
 from tests.support.projects import agent, write
 
 Door = Literal["model", "direct", "sub-agent", "plan", "free step", "sub-agent's plan"]
