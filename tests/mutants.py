@@ -29,7 +29,7 @@ MUTANTS = (
     Mutant(BUDGET, "count > limit:", "count > limit + 1:", BUDGET_TEST),
     Mutant(BUDGET, "self.state.corrections >= self.", "self.state.corrections > self.", BUDGET_TEST),
     Mutant(BUDGET, "used >= allowed:", "used > allowed:", BUDGET_TEST),
-    Mutant(BUDGET, "used + expected > limit:", "used > limit:", "engine/model_call/test_context_window"),
+    Mutant(BUDGET, "used + expected > limit:", "used > limit:", "engine/model_call/test_turn"),
     Mutant(BUDGET, "budget = budget.parent", "budget = None", BUDGET_TEST),
     Mutant(BUDGET, "used >= WARN_AT * limit", "used > limit", BUDGET_TEST),
     Mutant(
