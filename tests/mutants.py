@@ -31,7 +31,7 @@ MUTANTS = (
     Mutant(BUDGET, "used >= allowed:", "used > allowed:", BUDGET_TEST),
     Mutant(BUDGET, "used + expected > limit:", "used > limit:", "engine/model_call/test_turn"),
     Mutant(BUDGET, "budget = budget.parent", "budget = None", BUDGET_TEST),
-    Mutant(BUDGET, "used >= WARN_AT * limit", "used > limit", BUDGET_TEST),
+    Mutant(BUDGET, "used >= _WARNING_SHARE * limit", "used > limit", BUDGET_TEST),
     Mutant(
         CALL,
         "    if record.result is not None:\n        return ()",
