@@ -97,14 +97,14 @@ def names_in(root: Path) -> ProjectNames:
         settings_schema(ProjectNames()),
     ],
 )
-def test_it_is_a_json_schema_and_names_its_dialect(schema: dict[str, Any]) -> None:
+def test_the_schema_is_valid_and_names_its_dialect(schema: dict[str, Any]) -> None:
     Draft202012Validator.check_schema(schema)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["$id"].startswith("urn:agentsd:")
 
 
 @pytest.mark.parametrize("schema", [AGENT, SETTINGS, CASES, SOURCES], ids=["agent", "settings", "cases", "sources"])
-def test_every_field_says_what_it_is(schema: dict[str, Any]) -> None:
+def test_every_field_has_a_description(schema: dict[str, Any]) -> None:
     definitions = schema["$defs"]
     for owner, model in {"the file": schema, **definitions}.items():
         for key, node in model["properties"].items():
@@ -115,7 +115,7 @@ def test_every_field_says_what_it_is(schema: dict[str, Any]) -> None:
         assert model["additionalProperties"] is False, "an unknown key is a mistake"
 
 
-def test_docstrings_of_fields_are_found_where_they_are_inherited_from() -> None:
+def test_inherited_field_docstrings_are_found() -> None:
     docs = field_docs(RuntimePolicy)
     assert docs["max_steps"] == "Maximum number of model turns."
     assert docs["risk_level"] == "Highest risk of tools that the agent may use. Tools with a higher risk are denied."
@@ -136,13 +136,13 @@ def test_docstrings_of_fields_are_found_where_they_are_inherited_from() -> None:
     ],
     ids=lambda model: model.__name__,
 )
-def test_the_defaults_it_shows_are_those_that_hold(model: type[BaseModel]) -> None:
+def test_schema_defaults_equal_the_models_defaults(model: type[BaseModel]) -> None:
     properties = {**AGENT["$defs"], **SETTINGS["$defs"]}[model.__name__]["properties"]
     shown = {key: node["default"] for key, node in properties.items()}
     assert model.model_validate(shown) == model()
 
 
-def test_a_default_duration_is_shown_as_it_would_be_written() -> None:
+def test_default_durations_are_written_as_strings() -> None:
     assert AGENT["$defs"]["RuntimePolicy"]["properties"]["timeout"]["default"] == "120s"
 
 
@@ -150,16 +150,16 @@ def test_a_default_duration_is_shown_as_it_would_be_written() -> None:
 
 
 @pytest.mark.parametrize(("place", "text"), [block for block in blocks("yaml") if "\nname:" in block[1]])
-def test_it_accepts_every_agent_of_the_documentation(place: str, text: str) -> None:
+def test_every_documented_agent_is_valid(place: str, text: str) -> None:
     assert not refuses(AGENT, data_of(text))
 
 
 @pytest.mark.parametrize(("place", "text"), [block for block in blocks("yaml") if "\nmodels:" in block[1]])
-def test_it_accepts_every_settings_file_of_the_documentation(place: str, text: str) -> None:
+def test_every_documented_settings_file_is_valid(place: str, text: str) -> None:
     assert not refuses(SETTINGS, data_of(text))
 
 
-def test_it_accepts_the_starter(starter: Path) -> None:
+def test_the_starter_project_is_valid(starter: Path) -> None:
     schema = agent_schema(names_in(starter))
     files = [path for path in (starter / "agents.d").glob("*.yaml") if not path.name.endswith(".test.yaml")]
     assert len(files) == 7
@@ -171,7 +171,7 @@ def test_it_accepts_the_starter(starter: Path) -> None:
         assert (path.parent / pointer[1]).resolve() == (starter / DATA_FOLDER / "agent.schema.json").resolve()
 
 
-def test_it_accepts_the_cases_of_the_starter_and_of_the_documentation(starter: Path) -> None:
+def test_starter_and_documented_cases_are_valid(starter: Path) -> None:
     texts = [path.read_text("utf-8") for path in (starter / "agents.d").glob("*.test.yaml")]
     texts += [text for _, text in blocks("yaml") if "cases:" in text]
     assert len(texts) > 2
@@ -188,11 +188,11 @@ def test_it_accepts_the_cases_of_the_starter_and_of_the_documentation(starter: P
         "cases: [{name: a, message: x, expect: {status: fine}}]",
     ],
 )
-def test_it_marks_mistakes_in_cases(text: str) -> None:
+def test_invalid_cases_are_rejected(text: str) -> None:
     assert refuses(CASES, data_of(text))
 
 
-def test_it_accepts_sources_with_variables_and_marks_their_mistakes() -> None:
+def test_sources_may_contain_variables_and_invalid_ones_are_rejected() -> None:
     good = "version: 1\nmcp_servers: {docs: {command: [x], timeout: '${T:-5s}', env: {TOKEN: '${TOKEN}'}}}\n"
     assert not refuses(SOURCES, data_of(good))
     for bad in (good.replace("command", "comand"), good.replace("version: 1", "version: 2"), good.replace("[x]", "x")):
@@ -268,7 +268,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("text", MISTAKES)
-def test_what_the_loader_refuses_it_refuses(text: str) -> None:
+def test_the_schema_rejects_what_the_loader_rejects(text: str) -> None:
     with pytest.raises(ParseError):
         parse_agent("agents.d/a.yaml", (GOOD + text).encode())
     assert refuses(AGENT, data_of(GOOD + text))
@@ -293,7 +293,7 @@ def test_what_the_loader_refuses_it_refuses(text: str) -> None:
         GOOD + "$schema: x.json\n",
     ],
 )
-def test_what_is_wrong_with_a_required_key_both_refuse(text: str) -> None:
+def test_schema_and_loader_reject_invalid_required_keys(text: str) -> None:
     with pytest.raises(ParseError):
         parse_agent("agents.d/a.yaml", text.encode())
     assert refuses(AGENT, data_of(text))
@@ -334,7 +334,7 @@ VALUES = st.one_of(
 
 @cases(400)
 @given(st.data())
-def test_it_accepts_what_the_loader_accepts_and_nothing_else(draw: st.DataObject) -> None:
+def test_schema_and_loader_accept_the_same_files(draw: st.DataObject) -> None:
     data = deepcopy(WHOLE)
     for _ in range(draw.draw(st.integers(1, 2))):
         *above, key = draw.draw(st.sampled_from(sorted(places(data), key=str)))
@@ -380,7 +380,7 @@ def agreement(data: dict[str, Any]) -> None:
         "locale: 5\n",
     ],
 )
-def test_wrong_settings_are_refused_by_both(tmp_path: Path, text: str) -> None:
+def test_schema_and_loader_reject_invalid_settings(tmp_path: Path, text: str) -> None:
     write(tmp_path, {"agentsd.yaml": text})
     with pytest.raises(ConfigError):
         Settings.load(tmp_path)
@@ -396,7 +396,7 @@ def test_wrong_settings_are_refused_by_both(tmp_path: Path, text: str) -> None:
         "reload: {quiet: 250ms}\nlocale: zh\nrouting: {default_agent: null}\n",
     ],
 )
-def test_settings_may_hold_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_settings_may_contain_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     for name, value in {"M": "openai/x", "U": "http://h", "K": "k", "A": "helper", "Q": "2s"}.items():
         monkeypatch.setenv(name, value)
     write(tmp_path, {"agentsd.yaml": text})
@@ -407,7 +407,7 @@ def test_settings_may_hold_variables(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # --- the names of the project
 
 
-def test_names_are_offered_and_others_stay_valid() -> None:
+def test_names_are_suggested_and_other_names_remain_valid() -> None:
     allow = AGENT["$defs"]["SkillPolicy"]["properties"]["allow"]["items"]
     assert allow["anyOf"][0]["enum"] == ["echo", "read_file"]
     assert allow["anyOf"][0]["enumDescriptions"] == ["Say it again.", "Read a file."]
@@ -420,12 +420,12 @@ def test_names_are_offered_and_others_stay_valid() -> None:
     assert not refuses(AGENT, data_of(GOOD.replace("Do a.", "{template: not/there.j2}")))
 
 
-def test_an_executor_must_be_one_there_is() -> None:
+def test_an_unknown_executor_is_rejected() -> None:
     assert not refuses(AGENT, data_of(GOOD + "executor: plan\n"))
     assert refuses(AGENT, data_of(GOOD + "executor: plann\n"))
 
 
-def test_a_project_brings_its_own_names(starter: Path) -> None:
+def test_suggestions_include_the_projects_names(starter: Path) -> None:
     names = names_in(starter)
     assert {"read_file", "dates.now"} <= names.tools.keys()
     assert names.agents["planner"] == "Plans a task of several steps first, then works it off."
@@ -437,7 +437,7 @@ def test_a_project_brings_its_own_names(starter: Path) -> None:
 # --- where it is written
 
 
-def test_files_are_written_when_something_changed_and_only_then(tmp_path: Path) -> None:
+def test_schemas_are_written_only_when_they_change(tmp_path: Path) -> None:
     files = [tmp_path / DATA_FOLDER / f"{kind}.schema.json" for kind in ("agent", "cases", "settings", "sources")]
     assert write_schemas(tmp_path, NAMES) == files
     before = [path.stat().st_mtime_ns for path in files]
@@ -456,13 +456,13 @@ def refresh(root: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_not_an_error(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline"), DATA_FOLDER: "a file is in the way"})
     refresh(tmp_path)
     assert (tmp_path / DATA_FOLDER).read_text() == "a file is in the way"
 
 
-def test_only_a_projects_folder_gets_schemas(tmp_path: Path) -> None:
+def test_schemas_are_written_only_into_project_folders(tmp_path: Path) -> None:
     write(tmp_path, {"one.yaml": agent("one", model="offline")})
     refresh(tmp_path / "one.yaml")
     refresh(tmp_path)
@@ -470,7 +470,7 @@ def test_only_a_projects_folder_gets_schemas(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("check",), ("run", "echo hello"), ("schema", "--write")], ids=lambda c: c[0])
-def test_commands_leave_schemas_with_the_projects_names(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_commands_write_schemas_with_the_projects_names(tmp_path: Path, command: tuple[str, ...]) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
     done = agentsd(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -490,7 +490,7 @@ def test_schema_prints_what_it_would_write(starter: Path) -> None:
     assert not (starter / DATA_FOLDER).exists()
 
 
-def test_schema_says_what_it_wrote_and_why_it_could_not(tmp_path: Path) -> None:
+def test_schema_reports_written_files_and_failures(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
     assert "wrote .agentsd/agent.schema.json\n" in agentsd("schema", "--write", cwd=tmp_path).stdout
     assert agentsd("schema", "--write", cwd=tmp_path).stdout == "all schemas are up to date\n"

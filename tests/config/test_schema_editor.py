@@ -76,7 +76,7 @@ def desk(root: Path) -> Iterator[Desk]:
 # --- completion
 
 
-def test_the_keys_that_are_missing_are_offered_with_what_they_mean(desk: Desk) -> None:
+def test_missing_keys_are_suggested_with_descriptions(desk: Desk) -> None:
     keys = desk.offered(START + "|")
     assert {"model", "routing", "executor", "skill_policy", "runtime_policy", "plan", "sub_agents"} <= keys.keys()
     assert "version" not in keys, "it is there already"
@@ -100,20 +100,20 @@ def test_the_keys_that_are_missing_are_offered_with_what_they_mean(desk: Desk) -
         ("model_settings: {reasoning: |}\n", {"minimal", "low", "medium", "high"}),
     ],
 )
-def test_values_are_offered(desk: Desk, text: str, names: set[str]) -> None:
+def test_values_are_suggested(desk: Desk, text: str, names: set[str]) -> None:
     assert names <= desk.offered(START + text).keys()
 
 
-def test_a_tool_is_offered_with_its_description(desk: Desk) -> None:
+def test_tools_are_suggested_with_descriptions(desk: Desk) -> None:
     assert "calculat" in str(desk.offered(START + "skill_policy:\n  allow: [|]\n")["calculator"]).lower()
 
 
-def test_templates_are_offered_by_name(desk: Desk) -> None:
+def test_templates_are_suggested_by_name(desk: Desk) -> None:
     text = AGENT + "version: 1\nname: new\ndescription: x\ninstructions: {template: |}\n"
     assert "log-analyst/system.j2" in desk.offered(text)
 
 
-def test_settings_are_offered_too(desk: Desk) -> None:
+def test_settings_are_suggested(desk: Desk) -> None:
     assert {"model", "models", "routing", "reload"} <= desk.offered(SETTINGS + "|").keys()
     assert {"assistant", "planner"} <= desk.offered(SETTINGS + "routing: {default_agent: |}\n").keys()
     assert {"tolerant", "strict"} <= desk.offered(SETTINGS + "reload:\n  mode: |\n").keys()
@@ -139,11 +139,11 @@ def test_settings_are_offered_too(desk: Desk) -> None:
         ),
     ],
 )
-def test_hover_shows_what_stands_under_the_field(desk: Desk, text: str, shown: str) -> None:
+def test_hover_shows_the_field_docstring(desk: Desk, text: str, shown: str) -> None:
     assert desk.shown(START + text).splitlines()[0] == shown, "no title before it, no debris of alternatives"
 
 
-def test_hover_over_a_tool_shows_what_it_does(desk: Desk) -> None:
+def test_hover_over_a_tool_shows_its_description(desk: Desk) -> None:
     assert "* `calculator`: " in desk.shown(START + "skill_policy: {allow: [calc|ulator]}\n")
 
 
@@ -172,13 +172,13 @@ def test_hover_over_a_tool_shows_what_it_does(desk: Desk) -> None:
         ("sub_agents: [Billing]\n", 6, 14, "Value is not accepted."),
     ],
 )
-def test_a_mistake_is_marked_once_where_it_stands(desk: Desk, text: str, line: int, column: int, message: str) -> None:
+def test_an_error_is_marked_once_at_its_position(desk: Desk, text: str, line: int, column: int, message: str) -> None:
     ((at, from_, said),) = desk.marked(START + text)
     assert (at, from_) == (line, column)
     assert message in said
 
 
-def test_the_editor_marks_the_places_that_check_names(desk: Desk) -> None:
+def test_the_editor_and_check_report_the_same_positions(desk: Desk) -> None:
     text = START + (
         "modle: x\n"
         "executor: react\n"
@@ -199,13 +199,13 @@ def test_the_editor_marks_the_places_that_check_names(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("name", STARTER)
-def test_the_starter_has_nothing_marked(desk: Desk, root: Path, name: str) -> None:
+def test_the_starter_has_no_marked_errors(desk: Desk, root: Path, name: str) -> None:
     text = (root / "agents.d" / f"{name}.yaml").read_text("utf-8")
     assert text.startswith(AGENT)
     assert desk.marked(text) == []
 
 
-def test_names_that_are_not_there_yet_are_no_mistakes(desk: Desk) -> None:
+def test_unknown_names_are_not_marked(desk: Desk) -> None:
     text = START + (
         'skill_policy: {deny: ["x.*", {tool: read_file, when: {path: "*.env", n: 3}}], allow: ["*", not.there]}\n'
         "runtime_policy: {max_steps: null, timeout: 1.5m, tool_timeout: 3, confirm: {from: never}}\n"
@@ -216,7 +216,7 @@ def test_names_that_are_not_there_yet_are_no_mistakes(desk: Desk) -> None:
     assert desk.marked(text) == []
 
 
-def test_settings_are_checked_and_may_hold_variables(desk: Desk) -> None:
+def test_settings_are_validated_and_may_contain_variables(desk: Desk) -> None:
     good = SETTINGS + (
         'models: {local: {model: openai/x, base_url: "${URL}", api_key: "${KEY:-none}"}}\n'
         'routing: {default_agent: "${AGENT}"}\n'

@@ -42,13 +42,13 @@ def only(error: ConfigError) -> Problem:
     return problem
 
 
-def test_without_a_file_and_variables_the_defaults_hold(tmp_path: Path) -> None:
+def test_defaults_apply_without_a_file_and_variables(tmp_path: Path) -> None:
     settings = load(tmp_path)
     assert (settings.model, settings.locale, settings.reload.quiet) == ("offline", "en", 0.1)
     assert (settings.models, settings.routing.default_agent, settings.tools.base_path) == ({}, None, ".")
 
 
-def test_a_file_is_read_whole(tmp_path: Path) -> None:
+def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
     settings = load(
         tmp_path,
         "version: 1\nmodel: fast\nlocale: zh\nmodels: {fast: {model: openai/x, base_url: 'http://h/v1'}}\n"
@@ -59,7 +59,7 @@ def test_a_file_is_read_whole(tmp_path: Path) -> None:
     assert settings.reload.quiet == 0.25
 
 
-def test_the_environment_wins_key_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_overrides_single_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTSD_MODEL", "openai/y")
     monkeypatch.setenv("AGENTSD_RELOAD__QUIET", "2s")
     monkeypatch.setenv("AGENTSD_MODELS__FAST__BASE_URL", "http://other/v1")
@@ -93,9 +93,7 @@ def test_the_environment_wins_key_by_key(tmp_path: Path, monkeypatch: pytest.Mon
         ("_cli_parse_args: true\n", "agentsd.yaml:1:1", "unknown key '_cli_parse_args'", ""),
     ],
 )
-def test_what_is_wrong_in_the_file_is_named_with_its_place(
-    tmp_path: Path, text: str, place: str, message: str, hint: str
-) -> None:
+def test_file_errors_have_positions(tmp_path: Path, text: str, place: str, message: str, hint: str) -> None:
     error = refused(tmp_path, text)
     problem = only(error)
     assert error.message == "agentsd.yaml is invalid"
@@ -104,18 +102,18 @@ def test_what_is_wrong_in_the_file_is_named_with_its_place(
     assert hint in (problem.hint or "")
 
 
-def test_all_mistakes_are_told_at_once_in_order(tmp_path: Path) -> None:
+def test_all_errors_are_reported_in_order(tmp_path: Path) -> None:
     error = refused(tmp_path, "routing: {x: 1}\n_a: 1\nreload: {quiet: soon}\nmodle: x\n")
     assert [problem.line for problem in error.problems] == [1, 2, 3, 4]
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "agentsd.yaml").write_bytes(b"model: caf\xe9\n")
     assert only(refused(tmp_path)).place == "agentsd.yaml:1:11"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_without_permission_is_told(tmp_path: Path) -> None:
+def test_a_file_without_permission_is_reported(tmp_path: Path) -> None:
     (tmp_path / "agentsd.yaml").write_text("model: x\n")
     (tmp_path / "agentsd.yaml").chmod(0)
     assert refused(tmp_path).message == "agentsd.yaml cannot be read: Permission denied"
@@ -133,7 +131,7 @@ def test_a_file_without_permission_is_told(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("text", [None, "model: x\nreload: {quiet: 1s}\n"], ids=["no file", "a file"])
-def test_what_is_wrong_in_the_environment_is_named_by_its_variable(
+def test_environment_errors_name_the_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, path: str, message: str, text: str | None
 ) -> None:
     monkeypatch.setenv(name, value)
@@ -143,12 +141,14 @@ def test_what_is_wrong_in_the_environment_is_named_by_its_variable(
     assert only(error).message.startswith(message)
 
 
-def test_the_hint_for_a_variable_names_the_keys_of_its_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hint_for_an_unknown_variable_lists_the_sections_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENTSD_ROUTING__DEFALT_AGENT", "x")
     assert only(refused(tmp_path)).hint == "did you mean 'default_agent'?"
 
 
-def test_variables_of_others_are_nobodys_business(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_without_the_prefix_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTS_MODEL", "x")
     monkeypatch.setenv("MODEL", "x")
     assert load(tmp_path).model == "offline"
@@ -172,7 +172,7 @@ def test_variables_of_others_are_nobodys_business(tmp_path: Path, monkeypatch: p
         ("${NESTED}", "${SOME_NAME}"),
     ],
 )
-def test_variables_are_filled_in_as_text(
+def test_variables_are_substituted_as_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, value: str
 ) -> None:
     monkeypatch.delenv("NOT_SET", raising=False)
@@ -183,7 +183,7 @@ def test_variables_are_filled_in_as_text(
     assert load(tmp_path, f"telemetry: {{service_name: '{written}'}}\n").telemetry.service_name == value
 
 
-def test_an_address_of_a_model_that_is_none_is_refused_at_its_place(tmp_path: Path) -> None:
+def test_an_invalid_base_url_is_reported_at_its_position(tmp_path: Path) -> None:
     problem = only(refused(tmp_path, "models:\n  local: {model: openai/m, base_url: 'localhost:8080/v1'}\n"))
     assert (problem.line, problem.column) == (2, 38)
     assert problem.message.endswith("it does not begin with http:// or https://")
@@ -205,9 +205,7 @@ PROBLEMS = [
 
 
 @pytest.mark.parametrize(("text", "said"), PROBLEMS)
-def test_models_that_settings_name_and_nobody_has_are_found_at_their_place(
-    tmp_path: Path, text: str, said: str
-) -> None:
+def test_unknown_models_in_settings_are_reported_at_their_position(tmp_path: Path, text: str, said: str) -> None:
     for fixed in (None, load(tmp_path, text)):
         project = asyncio.run(Project.read(write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline")}), fixed))
         (problem,) = project.catalog.problems
@@ -216,7 +214,7 @@ def test_models_that_settings_name_and_nobody_has_are_found_at_their_place(
         assert project.catalog.current.agents, "agents that name a model of their own are served"
 
 
-def test_a_model_that_a_program_or_a_variable_names_is_no_fault_of_the_file(
+def test_an_unknown_model_from_a_program_or_variable_is_not_reported_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = write(tmp_path, {"agents.d/a.yaml": agent("a", model="offline"), "agentsd.yaml": "model: mine\n"})
@@ -231,14 +229,12 @@ def test_a_model_that_a_program_or_a_variable_names_is_no_fault_of_the_file(
     assert [text.partition(";")[0] for text in found()] == ["AGENTSD_MODEL: unknown model 'thine'"]
 
 
-def test_a_variable_can_hold_a_number_or_a_duration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_can_contain_a_number_or_a_duration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIET", "3s")
     assert load(tmp_path, "reload: {quiet: '${QUIET}'}\n").reload.quiet == 3.0
 
 
-def test_variables_that_are_not_set_are_all_named_with_their_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_unset_variables_are_reported_with_positions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOT_SET", raising=False)
     error = refused(tmp_path, "model: ${NOT_SET}\nmodels: {fast: {model: '${NOT_SET}/${NOT_SET_EITHER}'}}\n")
     assert [(p.place, p.message, p.hint) for p in error.problems] == [
@@ -295,7 +291,7 @@ LONG_SECRET = "9f86d081884c7d659a2feaa0c55ad015"
         f'models: {{fast: {{modle: openai/x, apikye: "{LONG_SECRET}"}}}}\n',
     ],
 )
-def test_no_error_shows_a_key_whose_own_name_is_misspelt(tmp_path: Path, text: str) -> None:
+def test_no_error_shows_a_secret_under_a_misspelled_key(tmp_path: Path, text: str) -> None:
     error = refused(tmp_path, text)
     assert error.problems
     shown = str(error) + repr(error) + "".join(problem.model_dump_json() for problem in error.problems)
@@ -307,7 +303,7 @@ def test_no_error_shows_a_key_whose_own_name_is_misspelt(tmp_path: Path, text: s
     "name", ["AGENTSD_MODELS", "AGENTSD_RELOAD__QUIET", "AGENTSD_MODELS__FAST", "AGENTSD_ROUTING", "AGENTSD_VERSION"]
 )
 @pytest.mark.parametrize("value", [SECRET, f'{{"fast": "{SECRET}"}}', f'["{SECRET}'])
-def test_no_error_shows_what_a_variable_holds(
+def test_no_error_shows_the_value_of_a_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
@@ -315,7 +311,7 @@ def test_no_error_shows_what_a_variable_holds(
     assert SECRET not in str(error) + repr(error)
 
 
-def test_lines_are_shown_when_the_file_names_only_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excerpts_are_shown_if_secrets_come_from_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", SECRET)
     error = refused(tmp_path, "models: {fast: {modle: x, api_key: '${SOME_KEY}'}}\n")
     assert all(problem.excerpt == "models: {fast: {modle: x, api_key: '${SOME_KEY}'}}" for problem in error.problems)

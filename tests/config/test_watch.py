@@ -100,7 +100,7 @@ def _move_in(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("edit", [_overwrite, _replace, _rename_away_and_write, _delete_and_write, _move_in])
-def test_an_edit_goes_live(tmp_path: Path, edit: Callable[[Path, str], None]) -> None:
+def test_an_edit_takes_effect(tmp_path: Path, edit: Callable[[Path, str], None]) -> None:
     async def scene() -> None:
         async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
             edit(tmp_path / "agents.d/a.yaml", one("a", "New."))
@@ -109,7 +109,7 @@ def test_an_edit_goes_live(tmp_path: Path, edit: Callable[[Path, str], None]) ->
     asyncio.run(scene())
 
 
-def test_one_edit_after_another_goes_live(tmp_path: Path) -> None:
+def test_consecutive_edits_take_effect(tmp_path: Path) -> None:
     async def scene() -> None:
         async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
             for number in range(5):
@@ -174,7 +174,7 @@ def test_folders_that_appear_after_the_start_are_watched(tmp_path: Path) -> None
     asyncio.run(scene())
 
 
-def test_where_nothing_can_be_watched_the_next_look_finds_what_changed(
+def test_without_events_the_periodic_scan_finds_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*paths: object, **options: object) -> NoReturn:
@@ -199,9 +199,7 @@ class Panic(BaseException):
 
 
 @pytest.mark.parametrize("error", [OSError("no space left on device"), Panic("unwrapped nothing")])
-def test_a_watch_that_fails_is_begun_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
+def test_a_failed_watch_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     failures = [error]
     begin = watchfiles.watch
 
@@ -223,7 +221,7 @@ def test_a_watch_that_fails_is_begun_again(
 
 
 @pytest.mark.parametrize("error", [RuntimeError("lost"), asyncio.CancelledError()])
-def test_a_look_that_fails_is_done_again_soon_without_a_hint(
+def test_a_failed_scan_is_retried_without_an_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     failures: list[Snapshot] = []
@@ -245,7 +243,7 @@ def test_a_look_that_fails_is_done_again_soon_without_a_hint(
     asyncio.run(scene())
 
 
-def test_a_project_that_is_gone_and_back_is_watched_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restored_project_folder_is_watched_immediately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the pause has become by then."""
     root, failed, until_changed = tmp_path / "project", asyncio.Event(), WatchedFolders.until_changed
 
@@ -289,7 +287,7 @@ async def hurried(
         yield runtime, looks
 
 
-def test_an_edit_is_built_while_it_is_not_live_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_is_built_during_its_quiet_period(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = asyncio.Queue[Candidate | None]()
     prepare = Catalog.prepare
 
@@ -311,7 +309,7 @@ def test_an_edit_is_built_while_it_is_not_live_yet(tmp_path: Path, monkeypatch: 
     asyncio.run(scene())
 
 
-def test_a_plugin_is_not_run_before_it_was_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_is_not_loaded_before_its_quiet_period_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = f"from pathlib import Path\n\nPath({str(tmp_path / 'ran')!r}).write_text('')\n"
 
     async def scene() -> None:
@@ -328,7 +326,7 @@ def test_a_plugin_is_not_run_before_it_was_left_alone(tmp_path: Path, monkeypatc
     asyncio.run(scene())
 
 
-def test_what_tightens_does_not_wait_for_what_widens(tmp_path: Path) -> None:
+def test_a_restriction_does_not_wait_for_a_later_grant(tmp_path: Path) -> None:
     def limited(steps: int) -> str:
         return agent("a", model="offline", runtime_policy=f"{{max_steps: {steps}}}")
 
@@ -351,7 +349,7 @@ def test_what_tightens_does_not_wait_for_what_widens(tmp_path: Path) -> None:
 
 
 @pytest.mark.conformance(43)
-def test_a_rollback_holds_against_the_watch_until_the_files_change(tmp_path: Path) -> None:
+def test_a_rollback_remains_until_the_files_change(tmp_path: Path) -> None:
     async def scene() -> None:
         async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")}), reconcile="30ms") as runtime:
             good = runtime.catalog.current.number
@@ -390,7 +388,7 @@ def test_with_a_gate_the_cases_are_watched_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_folder_that_is_deleted_and_made_again_is_watched_again(tmp_path: Path, *, at_once: bool) -> None:
+def test_a_recreated_folder_is_watched(tmp_path: Path, *, at_once: bool) -> None:
     async def scene() -> None:
         async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
             shutil.rmtree(tmp_path / "agents.d")
@@ -404,7 +402,7 @@ def test_a_folder_that_is_deleted_and_made_again_is_watched_again(tmp_path: Path
     asyncio.run(scene())
 
 
-def test_a_folder_that_is_replaced_by_another_is_watched_and_the_old_one_no_more(tmp_path: Path) -> None:
+def test_only_the_new_folder_is_watched_after_a_replacement(tmp_path: Path) -> None:
     async def scene() -> None:
         async with opened(write(tmp_path, {"agents.d/a.yaml": one("a"), "next/a.yaml": one("a", "Next.")})) as runtime:
             (tmp_path / "agents.d").rename(tmp_path / "old")
@@ -457,7 +455,7 @@ def test_a_project_of_one_file_is_watched(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_changes_beside_the_project_are_no_new_generation(tmp_path: Path) -> None:
+def test_changes_outside_the_project_create_no_generation(tmp_path: Path) -> None:
     async def scene() -> None:
         async with opened(write(tmp_path, {"agents.d/a.yaml": one("a")})) as runtime:
             number = runtime.catalog.current.number
@@ -495,13 +493,13 @@ loop.run_until_complete(asyncio.sleep(float(sys.argv[2])))
 
 
 @pytest.mark.parametrize("seconds", ["0", "0.3"])
-def test_a_process_ends_although_nobody_closed_the_runtime(tmp_path: Path, seconds: str) -> None:
+def test_a_process_exits_with_an_unclosed_runtime(tmp_path: Path, seconds: str) -> None:
     write(tmp_path, {"agents.d/a.yaml": one("a")})
     command = [sys.executable, "-c", FORGETFUL, str(tmp_path), seconds]
     assert subprocess.run(command, cwd=ROOT, timeout=20, check=False).returncode == 0
 
 
-def test_a_runtime_that_does_not_watch_reloads_when_it_is_told(tmp_path: Path) -> None:
+def test_without_watching_a_runtime_reloads_on_request(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Runtime.open(write(tmp_path, {"agents.d/a.yaml": one("a")}), watch=False) as runtime:
             write(tmp_path, {"agents.d/a.yaml": one("a", "New.")})

@@ -115,14 +115,14 @@ MODEL_CALLS = {"react": 2, "planner": 3, "careful": 1, "resumed": 1, "failing": 
 
 @pytest.mark.parametrize("content", ["none", "full"])
 @pytest.mark.parametrize("run", TREES)
-def test_it_shows_the_tree_with_its_kinds_and_errors(sent: Sent, run: str, content: str) -> None:
+def test_the_backend_shows_the_tree_with_kinds_and_errors(sent: Sent, run: str, content: str) -> None:
     wanted = dedent(TREES[run])
     spans = sent.spans(content, run, wanted.count("\n") + 1)
     assert drawn(spans, LLM[sent.which]) == wanted
 
 
 @pytest.mark.parametrize("run", TREES)
-def test_it_counts_tokens_once(sent: Sent, run: str) -> None:
+def test_the_backend_counts_tokens_once(sent: Sent, run: str) -> None:
     trace_id = sent.runs["full"][run]["trace_id"]
     wanted = MODEL_CALLS[run] * TOKENS
 
@@ -132,7 +132,7 @@ def test_it_counts_tokens_once(sent: Sent, run: str) -> None:
     assert eventually(counted, f"{sent.which} does not count {wanted} tokens")
 
 
-def test_it_shows_the_cost_of_a_model_with_a_price_of_our_own(sent: Sent) -> None:
+def test_the_backend_shows_the_cost_of_a_custom_price(sent: Sent) -> None:
     trace_id = sent.runs["none"]["flaky"]["trace_id"]
     # Phoenix multiplies tokens with its own price list, whatever the span says.
     wanted = 0 if sent.which == "PHOENIX" else TOKENS * PRICE
@@ -140,7 +140,7 @@ def test_it_shows_the_cost_of_a_model_with_a_price_of_our_own(sent: Sent) -> Non
     assert sent.backend.cost(sent.project, trace_id) == pytest.approx(wanted)
 
 
-def test_it_says_what_waits_for_a_human(sent: Sent) -> None:
+def test_the_backend_shows_pending_decisions(sent: Sent) -> None:
     texts = [span.text for span in sent.spans("none", "careful", 6) if "waits for approval: erase" in span.text]
     assert len(texts) == 4, "the run, its agent, the turn and the call"
 
@@ -152,7 +152,7 @@ def test_the_parts_of_a_paused_run_are_one_session(sent: Sent) -> None:
     assert sent.backend.sessions(sent.project, [sent.runs["none"]["react"]["trace_id"]]) == {"react-none"}
 
 
-def test_content_is_there_only_where_it_was_told(sent: Sent) -> None:
+def test_the_backend_has_content_only_if_enabled(sent: Sent) -> None:
     for run, tree in TREES.items():
         silent, told = (
             "".join(span.text for span in sent.spans(mode, run, tree.count("\n") + 1)) for mode in ("none", "full")

@@ -178,7 +178,7 @@ def stored(store: MemoryStore) -> str:
 
 
 @pytest.mark.parametrize("name", FIXTURES)
-def test_content_is_in_no_span_number_or_log_unless_it_is_wanted(
+def test_spans_metrics_and_logs_contain_no_content_by_default(
     name: str,
     tmp_path: Path,
     spans: InMemorySpanExporter,
@@ -203,7 +203,7 @@ def test_content_is_in_no_span_number_or_log_unless_it_is_wanted(
 
 
 @pytest.mark.parametrize("name", FIXTURES)
-def test_content_is_there_where_it_is_wanted(name: str, tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_content_is_recorded_if_enabled(name: str, tmp_path: Path, spans: InMemorySpanExporter) -> None:
     store = play(tmp_path, FIXTURES[name], "full")
     roots = [span for span in spans.get_finished_spans() if span.name == "invoke_workflow one"]
     assert (roots[0].attributes or {})["input.value"] == f"hello {CANARY}"
@@ -214,7 +214,7 @@ def test_content_is_there_where_it_is_wanted(name: str, tmp_path: Path, spans: I
     assert CANARY in stored(store)
 
 
-def test_an_agent_lowers_what_is_told_of_it_and_of_those_it_calls(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_an_agent_restricts_content_for_itself_and_its_sub_agents(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     calling = says(calls(("agent.two", {"message": CANARY})), calls(("work", {"n": CANARY})), CANARY, CANARY)
     one, two = agent("one", sub_agents="[two]"), agent("two", telemetry="{content: full}")
     quiet = {"agents.d/one.yaml": one + "telemetry: {content: none}\n", "agents.d/two.yaml": two}
@@ -227,14 +227,14 @@ def test_an_agent_lowers_what_is_told_of_it_and_of_those_it_calls(tmp_path: Path
     assert by_agent == {"one"}
 
 
-def test_an_agent_does_not_raise_what_the_operator_lets_through(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_an_agent_cannot_extend_the_operators_content_mode(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     loud = {"agents.d/one.yaml": agent("one", telemetry="{content: full}")}
     play(tmp_path, Fixture(FIXTURES["react"].model, loud), "none")
     assert not telling(spans)
 
 
 @pytest.mark.parametrize("value", ["true", "SPAN_ONLY"])
-def test_opentelemetrys_own_variable_counts_where_the_settings_say_nothing(
+def test_opentelemetrys_variable_applies_without_a_setting(
     value: str, tmp_path: Path, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", value)
@@ -255,7 +255,7 @@ def test_redacted_content_has_no_secrets(tmp_path: Path, spans: InMemorySpanExpo
     assert f"sk-{CANARY}" in "".join(span.to_json() for span in spans.get_finished_spans())
 
 
-def test_the_operators_own_secrets_are_in_no_mode_told(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_the_operators_secrets_are_masked_in_every_mode(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     secret = 'quo"te-47110815'
     write(tmp_path, ONE)
     settings = f"telemetry: {{content: full}}\nmodels: {{m: {{model: openai/x, api_key: '{secret}'}}}}\n"
@@ -274,7 +274,7 @@ def test_the_operators_own_secrets_are_in_no_mode_told(tmp_path: Path, spans: In
             assert json.dumps(secret)[1:-1] not in str(value)
 
 
-def test_the_starters_agents_say_nothing_either(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_the_starters_agents_record_no_content(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     copy_starter(tmp_path)
 
     async def main() -> None:
@@ -297,7 +297,7 @@ def telling(spans: InMemorySpanExporter, word: str = CANARY) -> list[Any]:
 # --- cutting
 
 
-def test_long_content_is_cut_and_stays_json() -> None:
+def test_long_content_is_shortened_to_valid_json() -> None:
     content = Content("full")
     messages = [Message(role="user", content=f"{n} " + "x" * 10_000) for n in range(40)]
     recorded = content.request(messages, ())
@@ -310,7 +310,7 @@ def test_long_content_is_cut_and_stays_json() -> None:
     assert all(len(message["parts"][0]["content"]) == PART_CHARS for message in kept)
 
 
-def test_of_many_calls_in_one_turn_as_many_are_told_as_there_is_room_for() -> None:
+def test_the_calls_that_fit_are_recorded() -> None:
     content = Content("full")
     asked = [ToolCall(id=f"c{n}", tool="work", arguments={"n": "x" * 5000}) for n in range(100)]
     turn = Message(role="assistant", content="all at once", tool_calls=tuple(asked))
@@ -326,7 +326,7 @@ def test_of_many_calls_in_one_turn_as_many_are_told_as_there_is_room_for() -> No
     )
 
 
-def test_what_fits_is_told_whole() -> None:
+def test_content_that_fits_is_recorded_completely() -> None:
     content = Content("full")
     call = ToolCall(id="c1", tool="work", arguments={"n": "é\ud83d"})
     messages = [

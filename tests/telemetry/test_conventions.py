@@ -82,7 +82,7 @@ def test_providers_have_the_names_of_the_conventions() -> None:
     assert ours - WELL_KNOWN == UNLISTED
 
 
-def test_a_call_that_succeeds_at_once_is_one_span(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_a_call_without_retries_is_one_span(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     play(tmp_path, [says("hi")])
     assert tree(tuple(named(spans, "agent.step") + named(spans, "chat"))) == "agent.step 1\n  chat test"
 
@@ -115,7 +115,7 @@ def test_a_retried_call_is_one_span_with_its_attempts(
     assert found["agentsd.model.attempts"] == [({**model, "error.type": "model_error"}, 2), (model, 1)]
 
 
-def test_a_call_that_fails_says_so_once(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_a_failed_call_is_one_error(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     result, _ = play(tmp_path, [failed(400, "no")])
     assert result.status == "failed"
     (chat,) = named(spans, "chat")
@@ -135,7 +135,7 @@ def test_a_call_that_a_fallback_answers_names_both_models(tmp_path: Path, spans:
     assert [about(span)["server.port"] for span in attempts] == [9, 9, 9, urlsplit(url).port]
 
 
-def test_cost_is_written_as_mlflow_reads_it(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_cost_has_mlflows_format(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     result, _ = play(tmp_path, [says("hi")])
     (chat,) = named(spans, "chat")
     cost = result.usage.prompt_tokens + 2 * result.usage.completion_tokens

@@ -58,7 +58,7 @@ def requested(root: Path, mode: Inbound, headers: list[tuple[str, str]], *, stor
     return asyncio.run(main())
 
 
-def test_a_run_is_part_of_the_trace_around_it(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_a_run_joins_the_current_trace(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one")})
 
     async def main() -> None:
@@ -84,7 +84,7 @@ def test_by_default_a_run_is_linked_to_its_caller(tmp_path: Path, spans: InMemor
     assert dict(link.attributes or {}) == {"agentsd.link.type": "caller"}
 
 
-def test_a_run_joins_its_callers_trace_where_the_setting_says_so(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_a_run_joins_the_callers_trace_if_configured(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     requested(tmp_path, "parent", [("traceparent", SAMPLED)])
     (run,) = roots(spans)
     assert f"{run.context.trace_id:032x}" == TRACE
@@ -92,7 +92,7 @@ def test_a_run_joins_its_callers_trace_where_the_setting_says_so(tmp_path: Path,
     assert f"{run.parent.span_id:016x}" == SPAN
 
 
-def test_only_as_a_parent_does_a_caller_decide_over_sampling(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_only_a_parent_decides_sampling(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     requested(tmp_path, "parent", [("traceparent", UNSAMPLED)])
     assert not roots(spans)
     requested(tmp_path, "link", [("traceparent", UNSAMPLED)])
@@ -100,7 +100,7 @@ def test_only_as_a_parent_does_a_caller_decide_over_sampling(tmp_path: Path, spa
     assert len(roots(spans)) == 2
 
 
-def test_a_stored_trace_is_kept_whatever_the_caller_says(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_traces_are_stored_regardless_of_the_sampled_flag(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     store = MemoryStore(keep_spans=True)
     run_id = requested(tmp_path, "parent", [("traceparent", UNSAMPLED)], store=store)
     assert not roots(spans)
@@ -123,7 +123,7 @@ def test_a_stored_trace_is_kept_whatever_the_caller_says(tmp_path: Path, spans: 
     ],
 )
 @pytest.mark.parametrize("mode", ["link", "parent"])
-def test_an_invalid_header_counts_as_none(
+def test_an_invalid_header_is_ignored(
     mode: Inbound, headers: list[tuple[str, str]], tmp_path: Path, spans: InMemorySpanExporter
 ) -> None:
     requested(tmp_path, mode, headers)
@@ -140,12 +140,12 @@ def test_no_header_breaks_a_request(header: str, mode: Inbound) -> None:
     assert not trace.get_current_span().get_span_context().is_valid
 
 
-def test_a_host_that_reads_the_header_itself_keeps_its_own_span(spans: InMemorySpanExporter) -> None:
+def test_a_span_of_the_host_takes_precedence_over_the_header(spans: InMemorySpanExporter) -> None:
     with trace.get_tracer("host").start_as_current_span("POST /orders") as above, apply_inbound([SAMPLED], "parent"):
         assert trace.get_current_span() is above
 
 
-def test_the_server_itself_makes_no_traces_of_requests(tmp_path: Path) -> None:
+def test_the_server_creates_no_spans_for_requests(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", model="offline")})
     with sink() as kept:
         with served(tmp_path, environment={"AGENTSD_TELEMETRY__OTLP_ENDPOINT": kept.url}) as server:

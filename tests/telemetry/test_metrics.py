@@ -90,7 +90,7 @@ def test_runs_calls_tokens_and_cost_are_counted(tmp_path: Path, reader: InMemory
     assert [name for name in found if "run.id" in repr(found[name])] == []
 
 
-def test_failures_limits_denials_and_pauses_are_told_apart(tmp_path: Path, reader: InMemoryMetricReader) -> None:
+def test_failures_limits_denials_and_pauses_are_distinguished(tmp_path: Path, reader: InMemoryMetricReader) -> None:
     play(tmp_path, ScriptedModel(ModelError("down")))
     play(tmp_path, ScriptedModel(*[calls(("work", {"n": str(n)}), prefix=f"c{n}") for n in range(3)]))
     play(tmp_path, ScriptedModel(calls(("work", {"n": "1"})), "ok"), "two")
@@ -111,7 +111,7 @@ def test_failures_limits_denials_and_pauses_are_told_apart(tmp_path: Path, reade
     assert errors == ["model_error", None]
 
 
-def test_each_answer_of_a_human_is_counted_once_and_nothing_else_is(
+def test_each_decision_is_counted_once(
     tmp_path: Path, reader: InMemoryMetricReader, spans: InMemorySpanExporter
 ) -> None:
     """A plan with two steps that it approves, and a sub-agent that is approved and then asks itself."""
@@ -153,13 +153,13 @@ def test_cost_is_counted_by_model(reader: InMemoryMetricReader) -> None:
     assert len(found["gen_ai.client.operation.time_to_first_chunk"]) == 1
 
 
-def test_arguments_that_were_put_right_are_counted(tmp_path: Path, reader: InMemoryMetricReader) -> None:
+def test_repaired_arguments_are_counted(tmp_path: Path, reader: InMemoryMetricReader) -> None:
     play(tmp_path, ScriptedModel(calls(("count", {"n": "5"})), "ok"))
     found = points(reader)
     assert found["agentsd.llm.repairs"] == [({"agent": "one"}, 1)]
 
 
-def test_a_run_that_is_left_and_goes_on_is_counted_for_what_became_of_it(
+def test_a_suspended_and_resumed_run_is_counted_by_its_outcome(
     tmp_path: Path, reader: InMemoryMetricReader, store_url: str
 ) -> None:
     async def main() -> None:

@@ -62,7 +62,7 @@ def first(spans: InMemorySpanExporter, name: str) -> ReadableSpan:
     return next(span for span in spans.get_finished_spans() if span.name == name)
 
 
-def test_a_start_that_worked_leaves_no_trace(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_a_successful_start_leaves_no_trace(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     run(tmp_path, "ok")
     roots = [span.name for span in spans.get_finished_spans() if span.parent is None]
     assert roots == ["invoke_workflow one"]
@@ -88,7 +88,7 @@ def test_a_start_with_a_problem_leaves_a_trace(
     assert first(spans, "config.build").context.trace_id == reload.context.trace_id
 
 
-def test_an_mcp_server_that_cannot_be_started_leaves_a_trace(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_a_failed_start_of_an_mcp_server_leaves_a_trace(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     servers = f'version: 1\nmcp_servers:\n  gone: {{command: ["{sys.executable}", "-c", "raise SystemExit(3)"]}}\n'
     write(tmp_path, {"agents.d/one.yaml": agent("one"), "plugins/servers.yaml": servers})
 
@@ -141,7 +141,7 @@ def test_the_description_of_a_step_is_content(tmp_path: Path, spans: InMemorySpa
 
 
 @pytest.mark.parametrize("content", ["none", "full"])
-def test_what_waits_for_a_human_says_so(content: str, tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_a_pending_approval_is_shown(content: str, tmp_path: Path, spans: InMemorySpanExporter) -> None:
     asking = calls(("write_file", {"path": "a"}))
     run(tmp_path, asking, "done", content=content, answer=True, skill_policy=ASKING)
     waiting = ("execute_tool write_file", "agent.step 1", "invoke_agent one", "invoke_workflow one")
@@ -154,7 +154,7 @@ def test_what_waits_for_a_human_says_so(content: str, tmp_path: Path, spans: InM
     assert "agentsd.waiting_for" not in (resumed.attributes or {})
 
 
-def test_a_plan_that_waits_says_so(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_a_pending_plan_is_shown(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     step = {"id": "s1", "description": "look it up", "tool": "write_file", "parameters": {"path": "a"}}
     run(tmp_path, draft(step, goal="know"), "the end", executor="plan", plan="{approval: always}")
     assert attributes(spans, "plan.approval")["output.value"] == "waits for approval: plan"
@@ -168,7 +168,7 @@ def test_a_question_of_the_model_waits_for_an_answer_not_for_approval(
     assert attributes(spans, "execute_tool ask_user")["output.value"] == "waits for an answer: ask_user"
 
 
-def test_a_step_that_waits_says_so(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_a_pending_step_is_shown(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     step = {"id": "s1", "description": "write", "tool": "write_file", "parameters": {"path": "a"}}
     run(tmp_path, draft(step, goal="know"), "the end", executor="plan", skill_policy=ASKING)
     assert attributes(spans, "plan.step s1")["output.value"] == "waits for approval: write_file"

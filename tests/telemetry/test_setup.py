@@ -58,7 +58,7 @@ WHOLE = {
 }
 
 
-def test_a_run_sends_its_trace_where_the_option_says(project: Path) -> None:
+def test_the_otlp_option_sets_the_endpoint(project: Path) -> None:
     with sink() as kept:
         done = command(project, "--otlp", kept.url)
     assert (done.returncode, done.stdout.strip()) == (0, "84")
@@ -68,7 +68,7 @@ def test_a_run_sends_its_trace_where_the_option_says(project: Path) -> None:
     assert len(runs) == 1
 
 
-def test_settings_say_where_with_which_key_and_under_which_name(tmp_path: Path) -> None:
+def test_settings_set_endpoint_headers_and_service_name(tmp_path: Path) -> None:
     with sink() as kept:
         text = f"telemetry: {{otlp_endpoint: '{kept.url}', otlp_headers: {{x-key: k-1}}, service_name: shop}}\n"
         files = {"agents.d/calc.yaml": agent("calc", model="offline", skill_policy="{allow: [calculator]}")}
@@ -78,7 +78,7 @@ def test_settings_say_where_with_which_key_and_under_which_name(tmp_path: Path) 
     assert {headers["x-key"] for headers in kept.headers} == {"k-1"}
 
 
-def test_variables_of_opentelemetry_say_where(project: Path) -> None:
+def test_opentelemetry_variables_set_the_endpoint(project: Path) -> None:
     with sink() as kept:
         command(project, OTEL_EXPORTER_OTLP_ENDPOINT=kept.url, OTEL_SERVICE_NAME="by-env")
         assert (names(kept), kept.services) == (WHOLE, {"by-env"})
@@ -89,7 +89,7 @@ def test_variables_of_opentelemetry_say_where(project: Path) -> None:
         assert len(kept.spans) == before
 
 
-def test_content_is_sent_only_where_it_is_wanted(project: Path) -> None:
+def test_content_is_exported_only_if_enabled(project: Path) -> None:
     with sink() as kept:
         command(project, "--otlp", kept.url)
         silent = b"".join(span.SerializeToString() for span in kept.spans)
@@ -100,7 +100,7 @@ def test_content_is_sent_only_where_it_is_wanted(project: Path) -> None:
     assert b"What is 12 * 7?" in told
 
 
-def test_an_answer_is_not_lost_with_a_backend_that_is_away(project: Path) -> None:
+def test_an_unreachable_backend_does_not_fail_the_run(project: Path) -> None:
     done = command(project, "--otlp", "http://127.0.0.1:9")
     assert (done.returncode, done.stdout.strip()) == (0, "84")
     (told,) = (line for line in done.stderr.splitlines() if "WARNING" in line)
@@ -108,7 +108,7 @@ def test_an_answer_is_not_lost_with_a_backend_that_is_away(project: Path) -> Non
     assert "ERROR" not in done.stderr
 
 
-def test_an_address_that_is_none_is_refused_before_anything_runs(project: Path) -> None:
+def test_an_invalid_endpoint_is_rejected_before_the_run(project: Path) -> None:
     done = command(project, "--otlp", "127.0.0.1:6006")
     assert (done.returncode, done.stdout) == (78, "")
     assert "write it as http://127.0.0.1:6006" in done.stderr
@@ -123,11 +123,11 @@ def test_an_address_that_is_none_is_refused_before_anything_runs(project: Path) 
         ("http://h:1/v1/traces", "http://h:1/v1/traces"),
     ],
 )
-def test_an_address_is_taken_with_or_without_its_path(given: str, used: str) -> None:
+def test_an_endpoint_may_omit_its_path(given: str, used: str) -> None:
     assert traces_url(given) == used
 
 
-def test_an_address_needs_its_scheme() -> None:
+def test_an_endpoint_requires_a_scheme() -> None:
     with pytest.raises(ConfigError, match="invalid traces endpoint"):
         traces_url("localhost:4318")
 

@@ -145,7 +145,7 @@ def test_no_span_is_left_open(ending: Ending, executor: str, tmp_path: Path, cou
     assert "invoke_workflow one" in counted.errors
 
 
-def test_who_ran_out_of_time_says_so(tmp_path: Path, counted: Counting) -> None:
+def test_a_timeout_marks_the_span_that_timed_out(tmp_path: Path, counted: Counting) -> None:
     model = ScriptedModel(calls(("forever", {"n": "1"})), "ok")
 
     async def main() -> None:

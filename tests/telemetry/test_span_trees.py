@@ -110,7 +110,7 @@ def test_a_call_of_an_mcp_server_and_of_a_skill(tmp_path: Path, spans: InMemoryS
     assert roots == {"invoke_workflow one"}, "a start and connections that worked leave no trace"
 
 
-def test_a_reload_is_a_trace_of_its_own_that_runs_link_to(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_runs_link_to_the_trace_of_their_reload(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one"), "agents.d/two.yaml": agent("two")})
 
     async def main() -> None:
@@ -137,7 +137,9 @@ def test_a_reload_is_a_trace_of_its_own_that_runs_link_to(tmp_path: Path, spans:
     assert tree((reload, *(s for s in finished if s.name == "config.build"))) == "config.reload\n  config.build"
 
 
-def test_what_was_not_called_is_in_the_tree_with_its_reason(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_calls_that_were_not_executed_are_in_the_tree_with_a_reason(
+    tmp_path: Path, spans: InMemorySpanExporter
+) -> None:
     policy = "{deny: [work], allow: [erase]}"
     write(tmp_path, {"agents.d/one.yaml": agent("one", skill_policy=policy, runtime_policy="{risk_level: high}")})
     model = ScriptedModel(calls(("work", {"n": "1"}), ("wrok", {"n": "1"}), ("erase", {"n": "1"})), "ok")
@@ -186,7 +188,7 @@ def test_the_parts_of_a_paused_run(tmp_path: Path, spans: InMemorySpanExporter) 
     ]
 
 
-def test_what_is_known_of_an_agent_and_of_a_request(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_agent_and_request_attributes_are_recorded(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     settings = "{temperature: 0.2, max_tokens: 50, seed: 7}"
     write(
         tmp_path,

@@ -114,7 +114,7 @@ def test_every_span_names_its_run_generation_and_conversation_and_tokens_are_cou
     assert [(s.attributes or {})["gen_ai.aggregated_usage.input_tokens"] for s in agents] == [10]
 
 
-def test_a_tools_own_spans_stand_below_its_call_also_in_a_thread(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_a_tools_spans_are_below_its_call_even_in_a_thread(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     @tool(risk="low")
     async def slow(context: ToolContext) -> str:
         """Work in two parts."""
@@ -200,7 +200,7 @@ def test_a_cancelled_run_leaves_no_span_open(tmp_path: Path, spans: InMemorySpan
     assert "agent.step 1" in ended
 
 
-def test_one_info_record_a_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_run_logs_one_info_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     root = write(tmp_path, {"agents.d/one.yaml": agent("one")})
     with caplog.at_level(logging.INFO, logger="agentsd.runs"):
         run(root, ScriptedModel(calls(("work", {"n": "1"})), "ok"))

@@ -106,7 +106,7 @@ def test_without_a_provider_a_database_has_the_whole_trace(tmp_path: Path, no_pr
     asyncio.run(main())
 
 
-def test_with_a_provider_the_same_trace_is_kept_under_the_same_ids(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_exported_and_stored_traces_have_equal_ids(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     async def main() -> None:
         _, kept = await with_store(project(tmp_path), MemoryStore(keep_spans=True), react())
         sent = {f"{s.context.span_id:016x}": s for s in spans.get_finished_spans() if not s.name.startswith("config.")}
@@ -129,7 +129,7 @@ def test_a_store_that_keeps_no_traces_costs_and_records_nothing(tmp_path: Path, 
     asyncio.run(main())
 
 
-def test_the_callers_trace_goes_on_but_nothing_is_put_into_it(tmp_path: Path, no_provider: None) -> None:
+def test_a_stored_trace_continues_the_callers_trace_without_exporting(tmp_path: Path, no_provider: None) -> None:
     """Who has no provider sends no ids of ours to tool servers either."""
     seen = []
 
@@ -198,7 +198,7 @@ def test_a_resumed_run_has_two_parts_that_are_linked(tmp_path: Path, no_provider
     asyncio.run(second(asyncio.run(first())))
 
 
-def test_a_run_that_is_cancelled_leaves_its_trace(tmp_path: Path, no_provider: None) -> None:
+def test_the_trace_of_a_cancelled_run_is_stored(tmp_path: Path, no_provider: None) -> None:
     started = asyncio.Event()
 
     @tool(risk="low")
@@ -223,7 +223,7 @@ def test_a_run_that_is_cancelled_leaves_its_trace(tmp_path: Path, no_provider: N
     asyncio.run(main())
 
 
-def test_spans_of_a_long_run_are_kept_before_its_end(tmp_path: Path, no_provider: None) -> None:
+def test_spans_of_a_long_run_are_stored_before_its_end(tmp_path: Path, no_provider: None) -> None:
     """What a crash leaves behind."""
     turns = [calls(("work", {"n": str(n)}), prefix=f"c{n}") for n in range(12)]
     kept = []

@@ -95,52 +95,52 @@ def edited(disk: Disk, *edits: tuple[float, str, bytes | None], until: float = 0
     return [(round(at, 3), after) for at, _, after in disk.went_live]
 
 
-def test_what_is_neither_wider_nor_gone_goes_live_when_it_is_quiet() -> None:
+def test_other_edits_take_effect_after_the_quiet_period() -> None:
     for level in (0, 1):
         disk = Disk({"a": version(1)})
         assert edited(disk, (1.0, "a", version(level, 1))) == [(1.1, {"a": version(level, 1)})]
 
 
-def test_every_change_begins_the_quiet_time_anew() -> None:
+def test_every_change_restarts_the_quiet_period() -> None:
     disk = Disk({"a": version(1)})
     writes = [(1.0 + gap, "a", version(1, number)) for number, gap in enumerate((0.0, 0.09, 0.18, 0.27), start=1)]
     assert edited(disk, *writes) == [(1.37, {"a": version(1, 4)})]
 
 
-def test_what_allows_more_and_what_is_new_waits_longer() -> None:
+def test_grants_and_new_files_wait_longer() -> None:
     assert edited(Disk({"a": version(1)}), (1.0, "a", version(2))) == [(2.0, {"a": version(2)})]
     assert edited(Disk({}), (1.0, "a", version(0))) == [(2.0, {"a": version(0)})]
 
 
-def test_what_is_gone_waits_and_is_looked_for_again() -> None:
+def test_a_removal_waits_for_its_grace_period() -> None:
     assert edited(Disk({"a": version(1), "b": version(1)}), (1.0, "a", None)) == [(1.5, {"b": version(1)})]
 
 
 @pytest.mark.conformance(12)
-def test_a_file_that_is_deleted_and_written_anew_in_time_was_never_gone() -> None:
+def test_a_file_that_is_recreated_in_time_is_not_removed() -> None:
     disk = Disk({"a": version(1)})
     assert edited(disk, (1.0, "a", None), (1.3, "a", version(1, 1))) == [(1.4, {"a": version(1, 1)})]
 
 
 @pytest.mark.conformance(14)
-def test_there_and_back_in_a_window_is_nothing() -> None:
+def test_a_reverted_edit_has_no_effect() -> None:
     assert not edited(Disk({"a": version(1)}), (1.0, "a", version(2)), (1.9, "a", version(1)))
     assert not edited(Disk({"a": version(1)}), (1.0, "a", version(0)), (1.05, "a", version(1)))
     assert not edited(Disk({"a": version(1)}), (1.0, "a", None), (1.4, "a", version(1)))
 
 
-def test_a_tightening_that_follows_a_widening_does_not_wait_for_it() -> None:
+def test_a_restriction_after_a_grant_does_not_wait() -> None:
     disk = Disk({"a": version(1)})
     assert edited(disk, (1.0, "a", version(2)), (1.5, "a", version(0))) == [(1.6, {"a": version(0)})]
 
 
-def test_an_edit_that_does_both_waits_as_one_that_widens() -> None:
+def test_an_edit_that_grants_and_restricts_waits_like_a_grant() -> None:
     disk = Disk({"a": version(1), "b": version(1)})
     both = {"a": version(0), "b": version(2)}
     assert edited(disk, (1.0, "a", both["a"]), (1.05, "b", both["b"])) == [(2.05, both)]
 
 
-def test_while_files_never_stop_changing_what_is_settled_goes_live_without_the_rest() -> None:
+def test_stable_files_take_effect_while_others_keep_changing() -> None:
     disk = Disk({"a": version(1), "b": version(1), "c": version(1)})
     writes = [(1.05 + 0.05 * number, "a", version(2, number)) for number in range(100)]
     went = edited(disk, (1.0, "b", version(0)), (1.02, "c", version(2)), *writes)
@@ -149,18 +149,18 @@ def test_while_files_never_stop_changing_what_is_settled_goes_live_without_the_r
     assert len(went) == 2
 
 
-def test_a_file_that_never_stops_changing_goes_live_now_and_then_if_it_allows_no_more() -> None:
+def test_a_file_that_keeps_changing_takes_effect_periodically_without_grants() -> None:
     writes = [(1.0 + 0.05 * number, "a", version(1, number)) for number in range(1, 100)]
     went = edited(Disk({"a": version(1)}), *writes)
     assert [at for at, _ in went] == pytest.approx([3.05, 5.05, 6.05], abs=0.11)
 
 
-def test_longer_graces_make_it_more_patient() -> None:
+def test_patience_grows_with_the_grace_periods() -> None:
     assert GracePeriods(widening=5.0).patience == 10.0
     assert GracePeriods().patience == 2.0
 
 
-def test_what_was_made_live_by_hand_is_not_made_live_again() -> None:
+def test_files_published_manually_are_not_published_again() -> None:
     disk = Disk({"a": version(1)})
     disk.pass_time(1.0)
     disk.files["a"] = version(2)
@@ -170,7 +170,7 @@ def test_what_was_made_live_by_hand_is_not_made_live_again() -> None:
     assert not disk.went_live
 
 
-def test_what_was_made_live_by_hand_and_taken_back_on_disk_goes_live() -> None:
+def test_files_reverted_after_a_manual_publication_take_effect() -> None:
     disk = Disk({"a": version(1)})
     disk.pass_time(1.0)
     disk.live = {"a": version(0)}  # on disk for so short that no look showed it
@@ -221,7 +221,7 @@ def seen_since(disk: Disk, name: str, text: bytes | None, until: float) -> float
 
 @given(EDITS | BURST | st.tuples(EDITS, BURST, EDITS).map(lambda parts: [*parts[0], *parts[1], *parts[2]]))
 @cases(80)
-def test_nothing_wider_goes_live_before_its_grace_nothing_waits_for_ever_equal_bytes_are_nothing_new(
+def test_grace_periods_hold_for_any_sequence_of_edits(
     edits: list[Edit],
 ) -> None:
     disk = followed(edits)

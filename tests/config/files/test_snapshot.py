@@ -37,7 +37,7 @@ def settled(*paths: Path) -> None:
         os.sched_yield()
 
 
-def test_only_what_changed_is_opened_again(tmp_path: Path, opened: list[str]) -> None:
+def test_only_changed_files_are_opened_again(tmp_path: Path, opened: list[str]) -> None:
     write(tmp_path, {A: "a", "agents.d/b.yaml": "b", "prompts/c.j2": "c", "agents.d/a.test.yaml": "cases: []"})
     settled(*(path for path in tmp_path.rglob("*") if path.is_file()))
     scanner = Scanner(tmp_path)
@@ -53,9 +53,7 @@ def test_only_what_changed_is_opened_again(tmp_path: Path, opened: list[str]) ->
     assert second.digest == take_snapshot(tmp_path).digest
 
 
-def test_a_file_that_changed_just_now_is_read_again_although_its_times_are_the_same(
-    tmp_path: Path, opened: list[str]
-) -> None:
+def test_a_recently_changed_file_is_read_again_despite_equal_times(tmp_path: Path, opened: list[str]) -> None:
     write(tmp_path, {A: "a"})
     scanner = Scanner(tmp_path)
     first = scanner.scan()
@@ -64,7 +62,7 @@ def test_a_file_that_changed_just_now_is_read_again_although_its_times_are_the_s
 
 
 @pytest.mark.parametrize(("fraction", "needed"), [(5, FINE_NS), (0, COARSE_NS)])
-def test_how_long_a_file_must_have_been_still_depends_on_how_exact_its_times_are(fraction: int, needed: int) -> None:
+def test_stability_depends_on_the_resolution_of_file_times(fraction: int, needed: int) -> None:
     changed = 1_700_000_000 * 10**9 + fraction
     assert was_stable((1, 1, 1, 1, changed), changed + needed + 1)
     assert not was_stable((1, 1, 1, 1, changed), changed + needed)
@@ -72,7 +70,7 @@ def test_how_long_a_file_must_have_been_still_depends_on_how_exact_its_times_are
 
 
 @pytest.mark.conformance(15)
-def test_an_edit_of_the_same_size_with_its_time_put_back_is_seen_by_its_fingerprint(tmp_path: Path) -> None:
+def test_an_edit_with_equal_size_and_restored_mtime_is_detected(tmp_path: Path) -> None:
     write(tmp_path, {A: "aaaa"})
     scanner = Scanner(tmp_path)
     settled(tmp_path / A)
@@ -86,7 +84,7 @@ def test_an_edit_of_the_same_size_with_its_time_put_back_is_seen_by_its_fingerpr
 
 
 @pytest.mark.conformance(14)
-def test_touch_chmod_and_the_same_bytes_again_are_the_same_snapshot(tmp_path: Path) -> None:
+def test_touch_chmod_and_rewriting_equal_bytes_keep_the_snapshot(tmp_path: Path) -> None:
     write(tmp_path, {A: "a"})
     scanner = Scanner(tmp_path)
     first = scanner.scan()
@@ -123,7 +121,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, dist
     assert not disturbed
 
 
-def test_a_file_that_never_stops_changing_while_it_is_read_is_told(tmp_path: Path, disturbed: list[str]) -> None:
+def test_a_file_that_keeps_changing_while_it_is_read_is_reported(tmp_path: Path, disturbed: list[str]) -> None:
     write(tmp_path, {A: "first", "agents.d/b.yaml": "b"})
     disturbed += [letter * length for length in range(1, 50) for letter in "xy"]
     found = take_snapshot(tmp_path)
@@ -131,7 +129,7 @@ def test_a_file_that_never_stops_changing_while_it_is_read_is_told(tmp_path: Pat
     assert [str(problem) for problem in found.problems] == [f"{A}: cannot be read: still being written"]
 
 
-def test_folders_may_be_nested_deeper_than_calls_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_may_be_nested_deeper_than_the_call_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "agents.d"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -154,7 +152,7 @@ def link(path: Path, target: str) -> None:
     path.symlink_to(target)
 
 
-def test_a_linked_folder_is_followed_into_what_is_hidden(tmp_path: Path) -> None:
+def test_a_link_to_a_hidden_folder_is_followed(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/..2026/team/c.yaml": "c"})
     link(tmp_path / "agents.d/..data", "..2026")
     link(tmp_path / "agents.d/team", "..data/team")
@@ -162,7 +160,7 @@ def test_a_linked_folder_is_followed_into_what_is_hidden(tmp_path: Path) -> None
     assert (found.files, found.problems) == ({"agents.d/team/c.yaml": b"c"}, ())
 
 
-def test_a_linked_folder_that_is_shown_already_is_not_read_twice(tmp_path: Path) -> None:
+def test_a_link_to_a_visible_folder_is_not_followed(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/team/c.yaml": "c"})
     link(tmp_path / "agents.d/other", "team")
     link(tmp_path / "agents.d/team/round", "..")
@@ -170,7 +168,7 @@ def test_a_linked_folder_that_is_shown_already_is_not_read_twice(tmp_path: Path)
     assert (list(found.files), found.problems) == (["agents.d/team/c.yaml"], ())
 
 
-def test_hidden_folders_that_lead_in_a_circle_come_to_an_end(tmp_path: Path) -> None:
+def test_cyclic_links_of_hidden_folders_terminate(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/.hidden/c.yaml": "c"})
     link(tmp_path / "agents.d/.hidden/again", ".")
     link(tmp_path / "agents.d/shown", ".hidden")
@@ -178,7 +176,7 @@ def test_hidden_folders_that_lead_in_a_circle_come_to_an_end(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("target", ["../outside", "..data/out"])
-def test_a_linked_folder_that_leads_out_is_told(tmp_path: Path, target: str) -> None:
+def test_a_link_that_points_outside_is_reported(tmp_path: Path, target: str) -> None:
     write(tmp_path, {"outside/b.yaml": "b", A: "a"})
     link(tmp_path / "agents.d/..data/out", "../../outside")
     link(tmp_path / "agents.d/team", target)
@@ -189,7 +187,7 @@ def test_a_linked_folder_that_leads_out_is_told(tmp_path: Path, target: str) -> 
     ]
 
 
-def test_files_may_be_held_as_they_were(tmp_path: Path) -> None:
+def test_files_may_be_kept_in_their_earlier_version(tmp_path: Path) -> None:
     write(tmp_path, {A: "old", "agents.d/b.yaml": "old"})
     before = take_snapshot(tmp_path)
     write(tmp_path, {A: "new", "agents.d/b.yaml": "new", "agents.d/c.yaml": "new"})

@@ -48,7 +48,7 @@ def needed(sources: dict[str, str] | str, *given_names: str) -> list[str]:
         "{% include ['gone.j2', 'm.j2'] %}",
     ],
 )
-def test_what_a_template_gives_itself_or_does_without_is_not_needed(source: str) -> None:
+def test_variables_that_a_template_sets_or_guards_are_not_required(source: str) -> None:
     assert needed({"t.j2": source, "m.j2": "{% macro f() %}{% endmacro %}"}, "y") == []
 
 
@@ -65,12 +65,12 @@ def test_what_a_template_gives_itself_or_does_without_is_not_needed(source: str)
         "{% if false %}{% elif y %}\n{{ x.z }}{% endif %}",
     ],
 )
-def test_what_nobody_gives_is_told_at_its_line_on_whatever_way_it_is_needed(source: str) -> None:
+def test_an_undefined_variable_is_reported_on_every_path(source: str) -> None:
     assert needed(source, "y") == ["t.j2:2 'x' is undefined; there are: y"]
     assert needed(source, "x", "y") == []
 
 
-def test_the_name_that_was_probably_meant_is_told() -> None:
+def test_a_similar_variable_is_suggested() -> None:
     (problem,) = faults("{{ custmer_id }}", "customer_id", "agent")
     assert problem.message == "'custmer_id' is undefined; did you mean customer_id?"
     assert problem.hint == "declare it under `inputs`, or set it under `vars`"
@@ -82,17 +82,17 @@ FAMILY = {
 }
 
 
-def test_of_a_parent_only_what_is_not_replaced_is_needed_and_of_a_child_only_its_blocks() -> None:
+def test_replaced_blocks_of_a_parent_and_text_outside_blocks_require_nothing() -> None:
     assert needed(FAMILY, "own") == ["base.j2:1 'foot' is undefined; there are: own"]
     assert needed(FAMILY, "own", "foot") == []
 
 
-def test_with_super_the_parents_block_is_needed_too() -> None:
+def test_super_requires_the_variables_of_the_parents_block() -> None:
     child = FAMILY["t.j2"].replace("{{ own }}", "{{ super() }}")
     assert [line.split(" is")[0] for line in needed({**FAMILY, "t.j2": child}, "foot")] == ["base.j2:1 'body'"]
 
 
-def test_an_included_template_knows_what_stands_around_its_include() -> None:
+def test_an_included_template_receives_surrounding_variables() -> None:
     row = {"row.j2": "{{ item }}{{ n }}"}
     source = "{% for item in items %}{% set n = 1 %}{% include 'row.j2' %}{% endfor %}"
     assert needed({"t.j2": source, **row}, "items") == []
@@ -116,14 +116,14 @@ def test_an_included_template_knows_what_stands_around_its_include() -> None:
         ("a\n{% if false %}{% include 't.j2' %}{% endif %}", "template includes form a cycle: t.j2 -> t.j2"),
     ],
 )
-def test_what_can_never_work_is_told_whether_or_not_anybody_gets_there(source: str, message: str) -> None:
+def test_errors_are_reported_in_unreachable_branches(source: str, message: str) -> None:
     prompts = Prompts({"t.j2": source, "u.j2": "u"})
     (problem,) = prompts.check("t.j2", ["name"])
     assert (problem.place, problem.message[: len(message)]) == ("prompts/t.j2:2", message)
     assert list(prompts.problems()) == [problem]
 
 
-def test_a_syntax_error_in_what_is_included_is_told_there() -> None:
+def test_a_syntax_error_is_reported_in_the_included_template() -> None:
     (problem,) = faults({"t.j2": "{% if false %}{% include 'u.j2' %}{% endif %}", "u.j2": "\n{% if %}"})
     assert problem.place == "prompts/u.j2:2"
 
@@ -175,9 +175,7 @@ def renders(sources: dict[str, str], given_names: set[str], switches: list[str])
 
 @cases(80)
 @given(source=pieces(), included=pieces(), given_names=st.sets(NAMES))
-def test_what_renders_whatever_the_switches_are_is_never_refused(
-    source: str, included: str, given_names: set[str]
-) -> None:
+def test_templates_that_always_render_are_accepted(source: str, included: str, given_names: set[str]) -> None:
     number = count()
     source, included = (re.sub("switch", lambda _: f"s{next(number)}", text) for text in (source, included))
     switches = [f"s{n}" for n in range(next(number))]
@@ -190,9 +188,7 @@ def test_what_renders_whatever_the_switches_are_is_never_refused(
 
 @cases(100)
 @given(names=st.lists(NAMES), given_names=st.sets(NAMES))
-def test_what_sets_nothing_is_refused_exactly_when_it_cannot_be_rendered(
-    names: list[str], given_names: set[str]
-) -> None:
+def test_templates_that_set_nothing_are_rejected_only_if_they_fail(names: list[str], given_names: set[str]) -> None:
     source = "".join(f"{{{{ {name} }}}}" for name in names)
     assert renders({"t.j2": source}, given_names, []) is (needed(source, *given_names) == [])
 
@@ -202,7 +198,7 @@ TEXTS = st.sampled_from(["{{ x }}", "{{ y }}", "{% if", "{% include 'a.j2' %}", 
 
 @cases(50)
 @given(versions=st.lists(st.dictionaries(st.sampled_from(["a.j2", "b.j2"]), TEXTS)))
-def test_taking_over_from_earlier_templates_changes_nothing_that_is_seen(versions: list[dict[str, str]]) -> None:
+def test_reusing_earlier_templates_does_not_change_results(versions: list[dict[str, str]]) -> None:
     prompts = None
     for sources in versions:
         prompts, alone = Prompts(sources, prompts), Prompts(sources)

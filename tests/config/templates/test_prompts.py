@@ -33,13 +33,13 @@ def refused(sources: dict[str, str] | str, **variables: Any) -> Problem:
     "source",
     ["", "\n", "one", "one\n", "one\n\n", "one\r\ntwo\r\n", "\ttwo\r", "  好 { % } # }} \n", "${X} $x \\n \x0b"],
 )
-def test_a_file_without_jinja_comes_out_byte_for_byte(source: str) -> None:
+def test_a_file_without_jinja_is_returned_unchanged(source: str) -> None:
     assert render(source) == source
 
 
 @cases(200)
 @given(source=st.text(st.characters(codec="utf-8", exclude_characters="{")))
-def test_any_text_without_jinja_comes_out_byte_for_byte(source: str) -> None:
+def test_any_text_without_jinja_is_returned_unchanged(source: str) -> None:
     assert render(source) == source
 
 
@@ -65,18 +65,18 @@ def test_with_jinja_the_spaces_and_newlines_around_it_stay() -> None:
     assert render("  a {{ x }}\n\n{% if x %}\n b\n{% endif %}\n\n", x=1) == "  a 1\n\n\n b\n\n\n"
 
 
-def test_what_is_not_defined_is_an_error_with_its_line() -> None:
+def test_an_undefined_variable_is_an_error_with_its_line() -> None:
     problem = refused("one\n\nHello {{ nmae }}\n", name="x")
     assert (problem.place, problem.message) == ("prompts/t.j2:3", "'nmae' is undefined")
     assert (problem.excerpt, problem.hint) == ("Hello {{ nmae }}", "declare it under `inputs`, or set it under `vars`")
 
 
-def test_an_attribute_that_is_not_there_is_an_error_with_its_line() -> None:
+def test_a_missing_attribute_is_an_error_with_its_line() -> None:
     problem = refused("\n{{ agent.nmae }}", agent={"name": "x"})
     assert (problem.place, problem.message) == ("prompts/t.j2:2", "'dict object' has no attribute 'nmae'")
 
 
-def test_an_error_in_an_included_template_is_placed_there() -> None:
+def test_an_error_in_an_included_template_has_its_position() -> None:
     problem = refused({"t.j2": "a\n{% include 'u.j2' %}", "u.j2": "\n\n{{ y }}\n"})
     assert (problem.place, problem.excerpt) == ("prompts/u.j2:3", "{{ y }}")
 
@@ -96,13 +96,13 @@ def test_an_error_in_an_included_template_is_placed_there() -> None:
         ("a\n{{ range(10 ** 9) }}", "Range too big"),
     ],
 )
-def test_what_cannot_be_rendered_is_refused_with_its_line(source: str, message: str) -> None:
+def test_an_invalid_template_is_rejected_with_its_line(source: str, message: str) -> None:
     problem = refused(source, x="x", y=[])
     assert problem.place == "prompts/t.j2:2"
     assert message in problem.message
 
 
-def test_a_circle_of_several_templates_is_refused() -> None:
+def test_a_cycle_of_several_templates_is_rejected() -> None:
     circle = {"t.j2": "{% include 'u.j2' %}", "u.j2": "{% include 'v.j2' %}", "v.j2": "{% include 't.j2' %}"}
     assert "form a cycle" in refused(circle).message
 
@@ -110,12 +110,12 @@ def test_a_circle_of_several_templates_is_refused() -> None:
 @pytest.mark.parametrize(
     "source", ["{% for i in [1] %}" * 25 + "{% endfor %}" * 25, "{{ " + "(" * 3000 + ")" * 3000 + " }}"]
 )
-def test_what_breaks_jinjas_compiler_is_a_problem_of_the_template(source: str) -> None:
+def test_compiler_errors_are_problems_of_the_template(source: str) -> None:
     assert [problem.path for problem in Prompts({"t.j2": source}).problems()] == ["prompts/t.j2"]
     assert refused(source).path == "prompts/t.j2"
 
 
-def test_a_template_that_is_not_there_is_refused_with_those_there_are() -> None:
+def test_a_missing_template_is_rejected_with_a_suggestion() -> None:
     with pytest.raises(PromptError, match=r"there is no template 'systm.j2'; did you mean system\.j2"):
         Prompts({}).render("systm.j2", "en", {})
 
@@ -147,7 +147,7 @@ def test_the_syntax_errors_of_the_projects_templates_are_listed_in_order() -> No
         "{% include '../t.j2' %}",
     ],
 )
-def test_a_template_gets_at_nothing_but_its_data(source: str) -> None:
+def test_a_template_can_access_only_its_data(source: str) -> None:
     things: list[int] = [1]
     refused(source, x="x", things=things, agent={"name": "a"})
     assert things == [1]
@@ -164,7 +164,7 @@ def test_text_in_values_is_never_rendered() -> None:
 
 @cases(100)
 @given(value=st.text())
-def test_any_value_comes_out_as_it_is(value: str) -> None:
+def test_any_value_is_inserted_unchanged(value: str) -> None:
     assert render("<{{ x }}>", x=value) == f"<{value}>"
 
 
@@ -173,7 +173,7 @@ def test_any_value_comes_out_as_it_is(value: str) -> None:
     "source",
     ["{{ 'x' * (cap + 1) }}", "{% for i in range(9999) %}{% for j in range(9999) %}text{% endfor %}{% endfor %}"],
 )
-def test_what_gets_too_long_is_refused(source: str) -> None:
+def test_text_that_is_too_long_is_rejected(source: str) -> None:
     assert f"exceeds {MAX_RENDERED_CHARS} characters" in refused(source, cap=MAX_RENDERED_CHARS).message
 
 
@@ -209,12 +209,12 @@ def test_the_closest_variant_of_the_locale_is_rendered(locale: str, expected: st
     assert Prompts(VARIANTS).render("s.j2", locale, {}) == expected
 
 
-def test_the_variants_of_a_template_are_those_beside_it() -> None:
+def test_variants_are_in_the_folder_of_the_template() -> None:
     assert Prompts(VARIANTS).variants("s.j2") == ["s.en-GB.j2", "s.j2", "s.zh-Hant-TW.j2", "s.zh.j2"]
     assert Prompts(VARIANTS).variants("x/s.j2") == ["x/s.j2"]
 
 
-def test_the_projects_template_stands_before_the_shipped_one() -> None:
+def test_project_templates_override_shipped_ones() -> None:
     prompts = Prompts({"react.j2": "mine"})
     assert prompts.render("react.j2", "en", {}) == "mine"
     assert prompts.render("plan.j2", "en", dict(runtime_values())["plan.j2"]) != ""
@@ -251,7 +251,7 @@ def test_seven_templates_ship_each_in_two_languages() -> None:
     assert set(shipped_templates()) == {f"{name}{locale}.j2" for name in names for locale in ("", ".zh")}
 
 
-def test_the_closure_of_a_template_is_all_that_it_can_reach() -> None:
+def test_the_closure_contains_all_reachable_templates() -> None:
     sources = {
         "t.j2": "{% extends 'base.j2' %}{% block b %}{% include 'u.j2' %}{% endblock %}",
         "t.zh.j2": "{% import 'm.j2' as m %}",
@@ -269,7 +269,7 @@ def test_the_closure_of_a_template_is_all_that_it_can_reach() -> None:
     assert prompts.closure(["nowhere.j2"]) == {"nowhere.j2": ""}
 
 
-def test_an_object_that_nobody_described_goes_along_with_what_templates_do() -> None:
+def test_placeholder_objects_accept_any_operation() -> None:
     source = (
         "{{ o.a.b }}{{ o['x'] }}{{ o | tojson }}{{ o.s ~ 'x' }}{{ o.s | upper }}{{ o.list | length }}{{ o.n | int }}"
         "{{ o.n + 1 }}{{ 2 * o.n }}{{ o.n - o.m }}{{ -o.n }}{{ o.n / 2 }}{{ o.n % 3 }}{{ o.n | round }}"

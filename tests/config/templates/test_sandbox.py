@@ -173,7 +173,7 @@ def test_no_filter_and_no_method_takes_much_longer_than_its_input(name: str) -> 
             assert_alike(partial(attempt, prompts, f"{index}.j2"), small, large, noticeable=0.06, told=use)
 
 
-def test_a_run_whose_input_makes_its_template_costly_fails_and_names_the_line(tmp_path: Path) -> None:
+def test_a_costly_template_fails_the_run_with_its_line(tmp_path: Path) -> None:
     text = agent("a", model="offline", instructions="{template: a.j2}", inputs="{n: {type: integer, required: true}}")
     write(tmp_path, {"agents.d/a.yaml": text, "prompts/a.j2": "Be brief.\n{{ 'x' * n }}\n"})
 
@@ -226,9 +226,7 @@ _PIECES = st.recursive(
     items=st.lists(st.integers(-3, 9), max_size=4),
     n=st.integers(-2, 5) | st.floats(-2, 5),
 )
-def test_ordinary_templates_come_out_as_from_an_unbounded_sandbox(
-    source: str, text: str, items: list[int], n: Any
-) -> None:
+def test_ordinary_templates_render_as_in_an_unlimited_sandbox(source: str, text: str, items: list[int], n: Any) -> None:
     given = {"text": text, "items": items, "n": n, "rows": [{"name": "a", "id": 1}, {"name": "b", "id": 2}]}
     plain = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
     try:

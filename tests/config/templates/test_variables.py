@@ -52,7 +52,7 @@ def test_instructions_may_use_the_message_and_the_history(tmp_path: Path) -> Non
 @given(
     text=st.text(min_size=1, max_size=60).filter(str.strip) | st.sampled_from(["{{ 7 * 7 }}", "{% raw %}", "{# x #}"])
 )
-def test_what_a_user_writes_is_inserted_and_never_rendered(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_user_text_is_inserted_and_never_rendered(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     root = project(
         tmp_path_factory.mktemp("p"), {"own.j2": "<{{ message }}|{{ history | map(attribute='content') | join }}>"}
     )
@@ -84,7 +84,7 @@ def test_the_templates_of_plans_may_use_them_too(tmp_path: Path) -> None:
     assert asyncio.run(main()) == ["Plan: go", "Sum up for: go 0"]
 
 
-def test_an_input_of_that_name_wins(tmp_path: Path) -> None:
+def test_an_input_overrides_a_variable_of_its_name(tmp_path: Path) -> None:
     root = project(tmp_path, {"own.j2": "{{ history }}"}, inputs="{history: {type: string, default: mine}}")
     assert systems(root, ["theirs"])[0].startswith("mine\n")
 
@@ -100,7 +100,7 @@ def test_a_template_that_fails_in_a_new_conversation_is_a_problem_of_the_file(tm
 # --- the shipped guidance
 
 
-def test_the_model_is_told_what_its_http_requests_may_reach_and_only_if_it_may_make_any(tmp_path: Path) -> None:
+def test_guidance_lists_http_limits_only_with_the_http_tool(tmp_path: Path) -> None:
     write(
         tmp_path, {"agentsd.yaml": "tools: {http: {domains: [api.example.com], methods: [GET, POST], timeout: 5s}}\n"}
     )
@@ -114,7 +114,7 @@ def test_the_model_is_told_what_its_http_requests_may_reach_and_only_if_it_may_m
     assert "http" not in told
 
 
-def test_the_model_is_told_its_time_limit_and_where_results_are_cut(tmp_path: Path) -> None:
+def test_guidance_lists_the_time_limit_and_the_result_length(tmp_path: Path) -> None:
     limits = "{timeout: 90s, max_observation_chars: 700}"
     (told,) = systems(project(tmp_path, {}, "Hello.", runtime_policy=limits), ["hi"])
     assert "tool calls, 90 s." in told

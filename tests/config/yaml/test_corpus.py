@@ -18,14 +18,14 @@ FILES = sorted(CORPUS.glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_file_of_version_1_says_what_it_always_said(path: Path) -> None:
+def test_a_file_of_version_1_keeps_its_meaning(path: Path) -> None:
     spec, _ = parse_agent(path.name, path.read_bytes())
     said = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     assert said.keys() == yaml.safe_load(path.read_bytes()).keys()
     assert AgentSpec.model_validate(said) == spec, "what is written out is read as the same"
 
 
-def test_every_key_of_the_format_stands_in_the_corpus() -> None:
+def test_the_corpus_contains_every_key_of_the_format() -> None:
     spec, _ = parse_agent("full.yaml", (CORPUS / "full.yaml").read_bytes())
     assert spec.model_fields_set == set(AgentSpec.model_fields)
     assert spec.runtime_policy.model_fields_set == set(type(spec.runtime_policy).model_fields)
@@ -34,7 +34,7 @@ def test_every_key_of_the_format_stands_in_the_corpus() -> None:
     assert limits.max_repeated_calls is None
 
 
-def test_the_corpus_is_a_project_that_can_be_used(tmp_path: Path) -> None:
+def test_the_corpus_is_a_valid_project(tmp_path: Path) -> None:
     (tmp_path / "agents.d").mkdir()
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts/system.j2").write_text("{{ tone }} {{ customer }} {{ limit }}")

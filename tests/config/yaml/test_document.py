@@ -71,21 +71,21 @@ def place(problem: Problem) -> tuple[int | None, int | None]:
         *((text, text) for text in ("1_000", "0b1", "0o8", "0x", "1e", "12:30:45", "2001-01-01", "1.2.3", ".", "+")),
     ],
 )
-def test_plain_scalars_mean_what_yaml_1_2_says(text: str, value: object) -> None:
+def test_plain_scalars_follow_yaml_1_2(text: str, value: object) -> None:
     read_value = read(f"key: {text}\n").data["key"]
     assert (read_value, type(read_value)) == (value, type(value))
 
 
 @pytest.mark.parametrize("text", ['"12"', "'12'", "! 12", "|-\n  12", ">-\n  12"])
-def test_what_is_quoted_stays_text(text: str) -> None:
+def test_quoted_scalars_are_strings(text: str) -> None:
     assert read(f"key: {text}\n").data == {"key": "12"}
 
 
-def test_keys_are_text_whatever_they_look_like() -> None:
+def test_keys_are_always_strings() -> None:
     assert read("1: a\nnull: b\ntrue: c\n'<<': d\n").data == {"1": "a", "null": "b", "true": "c", "<<": "d"}
 
 
-def test_every_key_and_value_knows_its_place() -> None:
+def test_every_key_and_value_has_a_position() -> None:
     document = read(TYPICAL)
     expected: dict[KeyPath, tuple[tuple[int, int], tuple[int, int]]] = {
         (): ((1, 1), (1, 1)),
@@ -105,7 +105,7 @@ def test_every_key_and_value_knows_its_place() -> None:
     assert document.data["text"] == "one\ntwo\n"
 
 
-def test_a_key_that_is_not_written_down_is_a_default_and_its_problem_is_at_the_closest_one() -> None:
+def test_a_missing_key_is_a_default_and_its_problem_is_at_the_closest_key() -> None:
     document = read(TYPICAL)
     assert document.place(("tools", "deny", 0, "when", "amount")) == "default"
     assert document.place(("tools", "deny", 0)) == "agents.d/a.yaml:6"
@@ -126,7 +126,7 @@ def test_line_endings_and_a_byte_order_mark_change_nothing(ending: str) -> None:
     assert (other.data, other.marks) == (plain.data, plain.marks)
 
 
-def test_lines_are_counted_as_the_parser_counts_them() -> None:
+def test_lines_are_counted_as_in_the_parser() -> None:
     problem = refused('a: "one\u2028two"\nb: [}\n')
     assert (place(problem), problem.excerpt) == ((3, 5), "b: [}")
 
@@ -169,13 +169,13 @@ def test_lines_are_counted_as_the_parser_counts_them() -> None:
         ("a: 1\n".encode("utf-16-le"), (1, 2), "character U+0000 is not allowed in files"),
     ],
 )
-def test_what_is_refused_is_refused_at_its_place(text: str | bytes, where: tuple[int, int], message: str) -> None:
+def test_rejected_input_has_its_position(text: str | bytes, where: tuple[int, int], message: str) -> None:
     problem = refused(text)
     assert place(problem) == where
     assert message in problem.message
 
 
-def test_tabs_between_words_are_fine() -> None:
+def test_tabs_between_words_are_allowed() -> None:
     assert read("a:\t1\t# one\nb: [x,\ty]\n").data == {"a": 1, "b": ["x", "y"]}
 
 
@@ -209,7 +209,7 @@ def test_tabs_between_words_are_fine() -> None:
     ],
     ids=lambda text: repr(text[:12]),
 )
-def test_hostile_input_is_refused_soon_and_in_few_words(text: str | bytes) -> None:
+def test_hostile_input_is_rejected_quickly_with_a_short_message(text: str | bytes) -> None:
     started = time.process_time()
     problem = refused(text)
     assert time.process_time() - started < 0.5
@@ -217,7 +217,7 @@ def test_hostile_input_is_refused_soon_and_in_few_words(text: str | bytes) -> No
     assert problem.line is not None or len(text) > 1 << 20
 
 
-def test_a_source_line_is_shown_without_characters_that_move_the_cursor() -> None:
+def test_excerpts_contain_no_control_characters() -> None:
     assert refused("a: \x1b[2J\n").excerpt == "a: \ufffd[2J"
 
 
@@ -241,7 +241,7 @@ DATA = st.dictionaries(
 
 @cases(100)
 @given(data=DATA, indent=st.none() | st.integers(0, 4))
-def test_json_is_read_as_what_it_says(data: dict[str, Any], indent: int | None) -> None:
+def test_json_is_read_unchanged(data: dict[str, Any], indent: int | None) -> None:
     document = read(json.dumps(data, ensure_ascii=False, indent=indent))
     assert document.data == data
     for path in document.marks:
@@ -250,7 +250,7 @@ def test_json_is_read_as_what_it_says(data: dict[str, Any], indent: int | None) 
 
 @cases(100)
 @given(data=DATA)
-def test_block_style_is_read_as_what_it_says(data: dict[str, Any]) -> None:
+def test_block_style_is_read_unchanged(data: dict[str, Any]) -> None:
     assert read(_block(data) or "{}").data == data
 
 
@@ -320,11 +320,11 @@ MARKS = st.tuples(st.integers(1, MAX_DOCUMENT_BYTES), st.integers(1, MAX_DOCUMEN
     )
 )
 @cases(100)
-def test_packed_marks_are_the_same_marks(marks: dict[KeyPath, Marks]) -> None:
+def test_packed_marks_equal_the_original_marks(marks: dict[KeyPath, Marks]) -> None:
     assert dict(PackedMarks(marks)) == marks
 
 
-def test_a_document_without_its_data_still_knows_its_places() -> None:
+def test_a_document_without_data_keeps_its_positions() -> None:
     whole = read_document("a.yaml", b"a:\n  - b: 1\n  - 2\n")
     kept = whole.without_data()
     assert not kept.data

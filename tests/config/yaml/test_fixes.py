@@ -80,7 +80,7 @@ def slips(draw: st.DrawFn) -> tuple[str, str]:
 
 @cases(300)
 @given(slips(), st.sampled_from(["\n", "\r\n", "\r", "\x85", "\u2028"]), st.sampled_from(["", "\ufeff"]))
-def test_one_slip_is_undone_and_every_other_byte_is_as_it_was(slip: tuple[str, str], end: str, mark: str) -> None:
+def test_a_typo_is_fixed_and_every_other_byte_is_unchanged(slip: tuple[str, str], end: str, mark: str) -> None:
     text, wrong = slip
     before = mark + text.replace("\n", end)
     found = problems(before.encode())
@@ -110,7 +110,7 @@ def test_one_slip_is_undone_and_every_other_byte_is_as_it_was(slip: tuple[str, s
         ("examples: [{user: a, asistant: b}]\n", "examples: [{user: a, assistant: b}]\n"),
     ],
 )
-def test_what_can_only_have_been_meant_is_written(lines: str, meant: str) -> None:
+def test_unambiguous_typos_are_fixed(lines: str, meant: str) -> None:
     assert mend(rest(lines)) == rest(meant)
 
 
@@ -127,11 +127,11 @@ def test_what_can_only_have_been_meant_is_written(lines: str, meant: str) -> Non
         "executor: plna\n",  # executors are a project's own
     ],
 )
-def test_what_may_have_been_meant_otherwise_stays(lines: str) -> None:
+def test_ambiguous_typos_are_not_fixed(lines: str) -> None:
     assert mend(rest(lines)) == rest(lines)
 
 
-def test_two_keys_that_mean_the_same_are_not_made_twice_the_same() -> None:
+def test_fixes_do_not_create_duplicate_keys() -> None:
     assert mend(rest("modle: a\nmodl: b\n")).count("\nmodel:") == 1
 
 
@@ -145,7 +145,7 @@ def test_the_other_files_are_fixed_as_well() -> None:
         assert apply_fixes("a.yaml", source, caught.value.problems) == meant
 
 
-def test_bytes_that_are_not_what_was_checked_stay() -> None:
+def test_changed_bytes_are_not_fixed() -> None:
     problem = Problem(path="a", line=1, column=1, message="m", fix=Fix(written="modle", instead="model"))
     for source in (b"", b"x", b"\nmodle: x\n", "modle: é".encode("latin-1"), b"xmodle: x"):
         assert apply_fixes("a", source, [problem]) == source
@@ -157,7 +157,7 @@ def test_bytes_that_are_not_what_was_checked_stay() -> None:
 # --- the command
 
 
-def test_check_fix_shows_and_writes_what_it_changes_and_says_what_is_left(tmp_path: Path) -> None:
+def test_check_fix_writes_its_changes_and_reports_remaining_errors(tmp_path: Path) -> None:
     write(
         tmp_path,
         {
@@ -186,7 +186,7 @@ def test_check_fix_shows_and_writes_what_it_changes_and_says_what_is_left(tmp_pa
     assert not any(line.startswith(("+", "-")) for line in again.stdout.splitlines()), "nothing is left to be fixed"
 
 
-def test_without_fix_nothing_is_written_but_the_finding_says_what_would_be(tmp_path: Path) -> None:
+def test_check_without_fix_only_suggests_the_fix(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/one.yaml": rest("executr: plan\n")})
     done = agentsd("check", "--json", cwd=tmp_path)
     (problem,) = json.loads(done.stdout)["problems"]
@@ -194,7 +194,7 @@ def test_without_fix_nothing_is_written_but_the_finding_says_what_would_be(tmp_p
     assert "executr" in (tmp_path / "agents.d/one.yaml").read_text()
 
 
-def test_only_the_file_that_is_named_is_fixed(tmp_path: Path) -> None:
+def test_only_the_named_file_is_fixed(tmp_path: Path) -> None:
     write(tmp_path, {f"agents.d/{name}.yaml": rest("executr: plan\n") for name in ("one", "two")})
     done = agentsd("check", "--fix", "--json", "agents.d/one.yaml", cwd=tmp_path)
     assert json.loads(done.stdout)["fixed"] == ["agents.d/one.yaml"]
@@ -202,7 +202,7 @@ def test_only_the_file_that_is_named_is_fixed(tmp_path: Path) -> None:
     assert "executr" in (tmp_path / "agents.d/two.yaml").read_text()
 
 
-def test_a_file_that_is_a_project_by_itself_is_fixed(tmp_path: Path) -> None:
+def test_a_single_file_project_is_fixed(tmp_path: Path) -> None:
     write(tmp_path, {"one.yaml": rest("executr: plan\n")})
     done = agentsd("check", "--fix", "one.yaml", cwd=tmp_path)
     assert done.returncode == 0

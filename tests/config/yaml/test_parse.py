@@ -28,7 +28,7 @@ def found(more: str, base: str = GOOD) -> list[tuple[int | None, int | None, str
 WITHOUT_INSTRUCTIONS = "version: 1\nname: a\ndescription: Does a.\n"
 
 
-def test_what_is_left_out_is_the_safe_small_value() -> None:
+def test_omitted_keys_have_safe_defaults() -> None:
     plain = spec()
     assert plain.skill_policy.allow == ()
     assert (plain.runtime_policy.risk_level, plain.runtime_policy.confirm.from_) == ("medium", "high")
@@ -36,7 +36,7 @@ def test_what_is_left_out_is_the_safe_small_value() -> None:
     assert plain.plan.approval == ApprovalFrom(**{"from": "high"})
 
 
-def test_a_typical_file_is_read_whole() -> None:
+def test_every_key_of_a_typical_file_is_read() -> None:
     read = spec(
         "executor: plan\n"
         "skill_policy: {deny: ['x.*'], ask: [{tool: y, when: {amount: '> 50'}, reason: money}], allow: ['*']}\n"
@@ -71,9 +71,7 @@ def test_a_typical_file_is_read_whole() -> None:
         ("routing: {zzz: 1}\n", 11, "zzz", "valid keys: priority, keywords, patterns, examples"),
     ],
 )
-def test_an_unknown_key_is_pointed_at_and_the_one_that_was_meant_is_named(
-    more: str, column: int, key: str, hint: str
-) -> None:
+def test_an_unknown_key_is_reported_with_a_suggestion(more: str, column: int, key: str, hint: str) -> None:
     assert found(more) == [(5, column, f"unknown key {key!r}", hint)]
 
 
@@ -84,19 +82,19 @@ def test_an_unknown_key_is_pointed_at_and_the_one_that_was_meant_is_named(
         ("instructions: {template: x, vars: {}, templat: y}\n", 39, "templat", "did you mean 'template'?"),
     ],
 )
-def test_an_unknown_key_beside_a_key_that_is_named_like_the_unions_label_is_the_one_pointed_at(
+def test_an_unknown_key_is_reported_next_to_a_key_named_like_a_union_label(
     more: str, column: int, key: str, hint: str
 ) -> None:
     assert found(more, WITHOUT_INSTRUCTIONS) == [(4, column, f"unknown key {key!r}", hint)]
 
 
-def test_an_unknown_key_inside_a_union_is_pointed_at() -> None:
+def test_an_unknown_key_inside_a_union_is_reported() -> None:
     assert found("plan: {approval: {from: low, form: low}}\n") == [
         (5, 30, "unknown key 'form'", "did you mean 'from'?"),
     ]
 
 
-def test_a_missing_key_is_reported_at_the_key_around_it() -> None:
+def test_a_missing_key_is_reported_at_its_parent() -> None:
     assert found("examples:\n  - user: x\n") == [(6, 5, "the key 'assistant' is missing", None)]
     assert found("", "name: a\ninstructions: {vars: {}}\n") == [
         (1, 1, "the key 'version' is missing", None),
@@ -124,11 +122,13 @@ def test_a_policy_without_allow_gets_the_fix() -> None:
         ("runtime_policy: {risk_level: zzz}\n", 30, "must be 'low', 'medium', 'high' or 'critical'", None),
     ],
 )
-def test_a_wrong_word_is_answered_with_the_right_ones(more: str, column: int, message: str, hint: str | None) -> None:
+def test_an_invalid_value_is_reported_with_the_valid_ones(
+    more: str, column: int, message: str, hint: str | None
+) -> None:
     assert found(more) == [(5, column, message, f"did you mean {hint!r}?" if hint else None)]
 
 
-def test_another_version_of_the_format_is_refused() -> None:
+def test_another_version_of_the_format_is_rejected() -> None:
     assert found("", GOOD.replace("version: 1", "version: 2")) == [
         (1, 10, "unsupported version 2 of this file format; supported: 1", None)
     ]
@@ -157,27 +157,27 @@ def test_another_version_of_the_format_is_refused() -> None:
         ("name: A b\n", 7, "must begin with a-z, followed by at most 63 characters of a-z0-9_-"),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_pointed_at(more: str, column: int, message: str) -> None:
+def test_a_value_of_the_wrong_type_is_reported(more: str, column: int, message: str) -> None:
     base = GOOD.replace("name: a\n", "") if more.startswith("name") else GOOD
     ((line, at, said, _),) = found(more, base)
     assert (line, at) == (base.count("\n") + 1, column)
     assert said.startswith(message)
 
 
-def test_the_members_of_a_union_complain_with_one_voice() -> None:
+def test_a_union_reports_one_error() -> None:
     assert found("skill_policy: {allow: [x], ask: [{tool: x, when: {amount: [1]}}]}\n") == [
         (5, 59, "must be text or a whole number or a number or true or false", None)
     ]
 
 
 @pytest.mark.parametrize("value", ["90", "9 x", "-1s", "1s 2s", "forever", ""])
-def test_what_is_not_a_duration_is_told_how_to_write_one(value: str) -> None:
+def test_an_invalid_duration_is_reported_with_the_format(value: str) -> None:
     ((_, column, message, _),) = found(f"runtime_policy: {{timeout: '{value}'}}\n")
     assert (column, message) == (27, "invalid duration: write it as 500ms, 90s, 15m, 24h or 30d")
 
 
 @pytest.mark.parametrize("value", ["0s", "0", "-3"])
-def test_no_time_at_all_is_not_a_duration(value: str) -> None:
+def test_zero_is_not_a_duration(value: str) -> None:
     ((_, column, message, _),) = found(f"runtime_policy: {{timeout: {value}}}\n")
     assert column == 27
     assert message in {"must be greater than 0", "invalid duration: write it as 500ms, 90s, 15m, 24h or 30d"}
@@ -260,7 +260,7 @@ inputs, examples, routing, executor, skill_policy, mcp_policy, runtime_policy, p
 output_schema, hooks, telemetry"""
 
 
-def test_a_bad_file_is_printed_with_all_its_mistakes_in_order() -> None:
+def test_all_errors_of_a_file_are_printed_in_order() -> None:
     with pytest.raises(ParseError) as caught:
         parse_agent("agents.d/bad.yaml", BAD.encode())
     assert str(caught.value) == PRINTED
@@ -283,13 +283,13 @@ def test_a_message_does_not_repeat_the_value(more: str) -> None:
         assert "hidden" not in problem.message + (problem.hint or "")
 
 
-def test_of_very_many_mistakes_the_first_are_shown_and_the_others_counted() -> None:
+def test_of_many_errors_the_first_are_shown_and_the_rest_counted() -> None:
     many = problems("".join(f"unknown_{number}: 1\n" for number in range(20_000)))
     assert len(many) == MAX_FILE_PROBLEMS + 1
     assert many[-1].message == f"and {20_000 - MAX_FILE_PROBLEMS} more problems"
 
 
-def test_an_endless_key_is_cut() -> None:
+def test_a_long_key_is_shortened() -> None:
     (only,) = problems("x" * 900 + ": 1\n")
     assert len(only.message) < 100
 
@@ -304,7 +304,7 @@ def test_an_endless_key_is_cut() -> None:
         ("routing: {priority: yes}", "must be a whole number"),
     ],
 )
-def test_what_only_looks_like_a_value_of_the_right_kind_is_refused(line: str, message: str) -> None:
+def test_similar_values_of_the_wrong_type_are_rejected(line: str, message: str) -> None:
     version = "" if line.startswith("version") else "version: 1\n"
     text = f"{version}name: a\ndescription: d\ninstructions: i\n{line}\n"
     with pytest.raises(ParseError) as refused:
