@@ -1,4 +1,4 @@
-"""Which part of a conversation the model gets to see: pure functions over messages."""
+"""The part of a conversation that is sent to the model: pure functions over messages."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from framework.types.messages import Message
 
 
 def last_messages(messages: Sequence[Message], window: int) -> list[Message]:
-    """At most `window` messages from the end, beginning with a user's: a call is never split from its answer.
+    """Return at most `window` messages from the end, beginning with a user's, so that no call loses its result.
 
-    Of a turn that is longer than the window, its user's message and the last rounds are left.
+    Of a turn that is longer than the window, its user's message and the last rounds remain.
     """
     start = max(0, len(messages) - window)
-    first = next((place for place in range(start, len(messages)) if messages[place].role == "user"), None)
-    if first is not None:
-        return list(messages[first:])
-    said = next((place for place in range(start - 1, -1, -1) if messages[place].role == "user"), None)
-    if said is None:
+    first_user = next((at for at in range(start, len(messages)) if messages[at].role == "user"), None)
+    if first_user is not None:
+        return list(messages[first_user:])
+    turn_start = next((at for at in range(start - 1, -1, -1) if messages[at].role == "user"), None)
+    if turn_start is None:
         return []
-    rest = next((place for place in range(start + 1, len(messages)) if messages[place].role != "tool"), len(messages))
-    return [messages[said], *messages[rest:]]
+    rounds = next((at for at in range(start + 1, len(messages)) if messages[at].role != "tool"), len(messages))
+    return [messages[turn_start], *messages[rounds:]]

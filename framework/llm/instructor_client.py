@@ -1,7 +1,8 @@
-"""Typed answers from any model, through Instructor, asked by way of our own gateway.
+"""Typed answers from models without support for them, through Instructor.
 
-Instructor never sees the conversation: it adds the tool to be called and its re-asks, `_Exchange` puts them behind the
-messages of the request. So every re-ask is an ordinary question, with its budget, span and events.
+Instructor never sees the conversation: it adds the tool to call and its retry messages, and `_InstructorAdapter`
+appends them to the messages of the request. Every retry is therefore an ordinary model call, with budget, span and
+events.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from framework.llm.client import ModelReply, ModelRequest
+from framework.llm.client import ModelReply, ModelRequest, SendRequest
 from framework.llm.openai_format import (
     chat_to_message,
     chat_to_tool,
@@ -29,71 +30,70 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
 
 T = TypeVar("T", bound=BaseModel)
-Ask = Callable[[ModelRequest], Awaitable[ModelReply]]
 _MAX_PROBLEM_CHARS = 400
 
 
-async def request_typed_output(ask: Ask, request: ModelRequest, output: type[T], *, retries: int = 2) -> T:
-    """Ask until the answer fits `output`, at most `retries` times more than once.
+async def request_typed_output(send: SendRequest, request: ModelRequest, output: type[T], *, retries: int = 2) -> T:
+    """Return an answer of type `output`; retry an answer that does not fit at most `retries` times.
 
-    Whatever `ask` raises comes out unchanged and ends the asking.
+    Errors raised by `send` are re-raised unchanged, and not retried.
 
     Raises:
-        ModelError: the answer was cut by max_tokens, or still did not fit after the last re-ask.
+        ModelError: the answer was cut by max_tokens, or did not fit after the last retry.
     """
     import instructor
     from instructor.core import IncompleteOutputException, InstructorRetryException
 
     _silence_instructor()
-    exchange = _Exchange(ask, request)
-    create = cast("Callable[..., Awaitable[T]]", instructor.patch(create=exchange.create, mode=instructor.Mode.TOOLS))
+    adapter = _InstructorAdapter(send, request)
+    create = cast("Callable[..., Awaitable[T]]", instructor.patch(create=adapter.create, mode=instructor.Mode.TOOLS))
     try:
         await create(response_model=output, messages=[], max_retries=retries)
-    except _Escape as escape:
-        failure: Exception = escape.error
+    except _SendFailed as failed:
+        failure: Exception = failed.error
     except IncompleteOutputException:
         failure = ModelError(f"{output.__name__} was cut by max_tokens: raise model_settings.max_tokens")
     except InstructorRetryException as error:
         failure = _explain(error, output)
     else:
-        # Instructor gives a subclass of its own making that carries the raw answer: ours is the plain type.
-        return output.model_validate_json(exchange.accepted)
+        # Instructor returns a generated subclass that contains the raw response; return the plain type.
+        return output.model_validate_json(adapter.accepted)
     raise failure
 
 
-class _Escape(BaseException):
-    """Carries an error of `ask` past Instructor, which logs, wraps and may retry every Exception."""
+class _SendFailed(BaseException):
+    """Wraps an error of `send`. Not an Exception: Instructor logs, wraps and may retry every Exception."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
-class _Exchange:
-    """Stands where Instructor expects a client's `create`."""
+class _InstructorAdapter:
+    """Adapter that Instructor calls in place of a client's `create`. It sends every request through `send`."""
 
-    def __init__(self, ask: Ask, request: ModelRequest) -> None:
+    def __init__(self, send: SendRequest, request: ModelRequest) -> None:
         self.accepted = ""
         """The last answer's arguments, as JSON text."""
-        self._ask = ask
+        self._send = send
         self._request = request
         self._unreadable: dict[str, str] = {}
-        """Call id -> why its arguments could not be read."""
+        """Call id -> why its arguments could not be parsed."""
 
     async def create(self, **kwargs: Any) -> ChatCompletion:
         tools = tuple(chat_to_tool(tool) for tool in kwargs["tools"])
         names = tool_names(tools)
         wire_choice = kwargs["tool_choice"]["function"]["name"]
         settings = self._request.settings.model_copy(update={"tool_choice": names.get(wire_choice, wire_choice)})
-        reasks = tuple(self._with_reason(chat_to_message(chat, names)) for chat in kwargs["messages"])
-        messages = self._request.messages + reasks
+        retry_messages = tuple(self._with_reason(chat_to_message(chat, names)) for chat in kwargs["messages"])
+        messages = self._request.messages + retry_messages
         try:
-            reply = await self._ask(ModelRequest(messages=messages, tools=tools, settings=settings))
-        except Exception as error:  # noqa: BLE001 - nothing is swallowed: ask_typed raises it again
-            raise _Escape(error) from None
+            reply = await self._send(ModelRequest(messages=messages, tools=tools, settings=settings))
+        except Exception as error:  # noqa: BLE001 - nothing is swallowed: request_typed_output re-raises it
+            raise _SendFailed(error) from None
         return self._completion(reply, wire_names(tools))
 
     def _with_reason(self, message: Message) -> Message:
-        """Tell what was wrong with arguments that were no JSON: Instructor has seen only our stand-in for them."""
+        """Return the message with the reason why arguments are not JSON; Instructor has seen only a placeholder."""
         reason = self._unreadable.get(message.tool_call_id or "")
         return message.model_copy(update={"content": f"{reason}\nCall it again."}) if reason else message
 
@@ -104,7 +104,7 @@ class _Exchange:
         for call, chat in zip(reply.message.tool_calls, message.get("tool_calls", ()), strict=True):
             if call.invalid:
                 self._unreadable[call.id] = call.invalid
-                chat["function"]["arguments"] = call.invalid  # no JSON, so that Instructor asks again
+                chat["function"]["arguments"] = call.invalid  # not JSON, so that Instructor retries
         if reply.message.tool_calls:
             self.accepted = message["tool_calls"][0]["function"]["arguments"]
         choice = {"index": 0, "message": message, "finish_reason": reply.finish_reason}
@@ -129,16 +129,16 @@ def _explain(error: Exception, output: type[BaseModel]) -> Exception:
         text = f"the answer still does not fit {output.__name__}: {problems}"
         return ModelError(shorten(text, _MAX_PROBLEM_CHARS))
     if isinstance(cause, ResponseParsingError):
-        return ModelError(f"the model did not call {output.__name__}, it answered in text")
+        return ModelError(f"the model answered in text instead of calling {output.__name__}")
     return cause if isinstance(cause, Exception) else error
 
 
-def _problem(place: list[int | str], message: str) -> str:
-    return f"{'.'.join(str(part) for part in place)}: {message}" if place else message
+def _problem(path: list[int | str], message: str) -> str:
+    return f"{'.'.join(str(part) for part in path)}: {message}" if path else message
 
 
 def _silence_instructor() -> None:
-    """Keep what models say out of the log, unless the program has set a level for Instructor itself."""
+    """Keep model output out of the log, unless the program has set a level for Instructor."""
     logger = logging.getLogger("instructor")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.CRITICAL)

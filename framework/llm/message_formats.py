@@ -1,7 +1,7 @@
-"""A conversation as data, out and back: neutral to providers, or as the APIs of OpenAI, Anthropic and Gemini have it.
+"""Exports and imports conversations as JSON data, in a neutral format or that of OpenAI, Anthropic or Gemini.
 
-What a form cannot say gets lost on the way: what a model thought goes only into the form of the provider that made it,
-and Anthropic and Gemini know no two messages of one speaker in a row.
+What a format cannot express is lost: reasoning is exported only to the format of the provider that created it, and
+Anthropic and Gemini allow no two consecutive messages of one role.
 """
 
 from __future__ import annotations
@@ -29,47 +29,49 @@ _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _MESSAGES = TypeAdapter(list[Message])
 _URL_SAFE = str.maketrans("+/", "-_")
 _IMPORTED = ""
-"""Names no model: what was thought elsewhere is never sent back to one."""
+"""Stamp of imported reasoning; it matches no request, so that the reasoning is never sent to a model."""
 
 _Names = Mapping[str, str]
 
 
 def exported(messages: Sequence[Message], form: Form, tools: Iterable[ToolDefinition] = ()) -> Any:
-    """Messages as JSON data in a form.
+    """Return messages as JSON data in a format.
 
     Args:
-        messages: a whole conversation.
-        form: `messages` is ours; it holds everything.
-        tools: those whose names on the wire may be no plain derivation of their own.
+        messages: a complete conversation.
+        form: the format; `messages` is the neutral one, which is lossless.
+        tools: definitions of the tools whose name in the API is not derived from their name.
     """
     names = wire_names(tools)
     match form:
         case "messages":
             return [message.model_dump(mode="json", exclude_defaults=True) for message in messages]
         case "openai":
-            makers = ((m, m.reasoning.provider if m.reasoning else "") for m in messages)
-            return [message_to_chat(message, names, provider=maker) for message, maker in makers]
+            providers = (message.reasoning.provider if message.reasoning else "" for message in messages)
+            return [
+                message_to_chat(m, names, provider=provider) for m, provider in zip(messages, providers, strict=True)
+            ]
         case "anthropic":
             return _with_system(messages, "system", "messages", to_turns(messages, names, lambda *_: True))
         case "gemini":
-            rest = [message for message in messages if message.role != "system"]
-            contents = [_as_json(content) for content in to_contents(rest, names, Capabilities())]
+            others = [message for message in messages if message.role != "system"]
+            contents = [_as_json(content) for content in to_contents(others, names, Capabilities())]
             return _with_system(messages, "system_instruction", "contents", contents)
 
 
 def imported(
     data: Any, form: Form, tools: Iterable[ToolDefinition] = (), *, what: str = "this conversation"
 ) -> list[Message]:
-    """Messages out of JSON data in a form.
+    """Return the messages in JSON data of a format.
 
     Args:
-        data: the list of messages, or the object that holds it, as the provider's API has it.
-        form: which form it is.
-        tools: those whose names on the wire are turned back into their own.
-        what: how errors call the data, such as the name of its file.
+        data: the list of messages, or the object that contains it, as in the provider's API.
+        form: the format of the data.
+        tools: definitions of the tools, to restore their names.
+        what: description of the data in errors, such as a file name.
 
     Raises:
-        RequestError: it is not that form, or no conversation that a model would take.
+        RequestError: the data is not in that format, or not a conversation that a model accepts.
     """
     names = tool_names(tools)
     try:
@@ -79,20 +81,20 @@ def imported(
         place = ".".join(str(part) for part in detail["loc"])
         raise RequestError(f"{what}: {place}: {detail['msg']}") from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RequestError(f"{what} has not the form {form!r}: {error}") from None
-    if found := next(transcript_errors(messages), None):
-        raise RequestError(f"{what}: {found}")
+        raise RequestError(f"{what} is not in the format {form!r}: {error}") from None
+    if problem := next(transcript_errors(messages), None):
+        raise RequestError(f"{what}: {problem}")
     return messages
 
 
-def _with_system(messages: Sequence[Message], key: str, rest: str, turns: list[Any]) -> dict[str, Any]:
+def _with_system(messages: Sequence[Message], key: str, turns_key: str, turns: list[Any]) -> dict[str, Any]:
     text = "\n\n".join(message.content for message in messages if message.role == "system")
-    told: Any = {"parts": [{"text": text}]} if key == "system_instruction" else text
-    return {**({key: told} if text else {}), rest: turns}
+    system: Any = {"parts": [{"text": text}]} if key == "system_instruction" else text
+    return {**({key: system} if text else {}), turns_key: turns}
 
 
 def _as_json(content: dict[str, Any]) -> dict[str, Any]:
-    """Signatures are bytes for the SDK and base64 in JSON."""
+    """Return the content with signatures in base64; the SDK requires bytes."""
     parts = [
         {key: b64encode(value).decode() if isinstance(value, bytes) else value for key, value in part.items()}
         for part in content["parts"]
@@ -100,17 +102,17 @@ def _as_json(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "parts": parts}
 
 
-# --- reading
+# --- import
 
 
-def _neutral(data: Any, names: _Names) -> Iterator[Message]:  # noqa: ARG001 - one signature for all
+def _neutral(data: Any, names: _Names) -> Iterator[Message]:  # noqa: ARG001 - all readers have one signature
     yield from _MESSAGES.validate_python(_items(data, "messages"))
 
 
 def _openai(data: Any, names: _Names) -> Iterator[Message]:
     for number, chat in enumerate(_items(data, "messages"), 1):
         if not isinstance(chat, Mapping) or chat.get("role") not in _ROLES:
-            raise ValueError(f"message {number} has no role of {', '.join(_ROLES)}")
+            raise ValueError(f"message {number} has an invalid role; allowed: {', '.join(_ROLES)}")
         yield chat_to_message(chat, names)
 
 
@@ -123,28 +125,28 @@ def _anthropic(data: Any, names: _Names) -> Iterator[Message]:
         if turn["role"] == "assistant":
             yield content_to_message(blocks, names, stamp=_IMPORTED)
         else:
-            yield from _of_user(blocks)
+            yield from _anthropic_user(blocks)
 
 
-def _of_user(blocks: Sequence[Mapping[str, Any]]) -> Iterator[Message]:
-    """A turn of the user's: answers to calls, and what was said, each run of texts in one message."""
+def _anthropic_user(blocks: Sequence[Mapping[str, Any]]) -> Iterator[Message]:
+    """Yield the messages of a user turn: tool results, and one message for adjacent texts."""
     texts: list[str] = []
     for block in blocks:
         if block["type"] == "tool_result":
-            yield from _said(texts)
-            content, failed = block.get("content"), block.get("is_error")
+            yield from _user_text(texts)
+            content = block.get("content")
             yield Message(
                 role="tool",
                 tool_call_id=str(block["tool_use_id"]),
                 content=fix_surrogates(content_text(content)),
-                status="error" if failed else None,
+                status="error" if block.get("is_error") else None,
             )
         else:
             texts.append(str(block["text"]))
-    yield from _said(texts)
+    yield from _user_text(texts)
 
 
-def _said(texts: list[str]) -> Iterator[Message]:
+def _user_text(texts: list[str]) -> Iterator[Message]:
     if texts:
         yield Message(role="user", content=fix_surrogates("\n\n".join(texts)))
         texts.clear()
@@ -159,21 +161,21 @@ def _gemini(data: Any, names: _Names) -> Iterator[Message]:
     for number, content in enumerate(_items(data, "contents")):
         parts = content["parts"]
         if content.get("role") == "model":
-            message = _of_model(parts, names, number)
+            message = _gemini_model(parts, names, number)
             open_calls = [(call.id, call.tool) for call in message.tool_calls]
             yield message
         else:
-            yield from _of_gemini_user(parts, names, open_calls)
+            yield from _gemini_user(parts, names, open_calls)
 
 
-def _of_model(parts: Sequence[Mapping[str, Any]], names: _Names, number: int) -> Message:
-    """A turn of the model's; calls without an id, as older models make them, get one."""
+def _gemini_model(parts: Sequence[Mapping[str, Any]], names: _Names, number: int) -> Message:
+    """Return the message of a model turn; calls without an id, as older models create them, get one."""
     assembler = ResponseAssembler({})
-    for place, part in enumerate(parts):
+    for position, part in enumerate(parts):
         call = _key(part, "function_call")
         signature = str(_key(part, "thought_signature") or "").translate(_URL_SAFE)
         if call is not None:
-            call_id = call.get("id") or f"call_{number}_{place}"
+            call_id = call.get("id") or f"call_{number}_{position}"
             call = SimpleNamespace(id=call_id, name=call["name"], args=call.get("args"))
         assembler.add_part(
             SimpleNamespace(
@@ -186,41 +188,42 @@ def _of_model(parts: Sequence[Mapping[str, Any]], names: _Names, number: int) ->
     return assembler.message(names)
 
 
-def _of_gemini_user(
+def _gemini_user(
     parts: Sequence[Mapping[str, Any]], names: _Names, open_calls: list[tuple[str, str]]
 ) -> Iterator[Message]:
     texts: list[str] = []
     for part in parts:
-        answer = _key(part, "function_response")
-        if answer is None:
+        result = _key(part, "function_response")
+        if result is None:
             texts.append(str(part["text"]))
             continue
-        yield from _said(texts)
-        tool = names.get(answer.get("name", ""), answer.get("name", ""))
-        asked = next((i for i, n in open_calls if answer.get("id") in (i, None, "") and n == tool), answer.get("id"))
-        open_calls[:] = [(call_id, name) for call_id, name in open_calls if call_id != asked]
-        content = answer.get("response") or {}
+        yield from _user_text(texts)
+        tool = names.get(result.get("name", ""), result.get("name", ""))
+        matching = (i for i, n in open_calls if result.get("id") in (i, None, "") and n == tool)
+        call_id = next(matching, result.get("id"))
+        open_calls[:] = [(other_id, name) for other_id, name in open_calls if other_id != call_id]
+        content = result.get("response") or {}
         output = content.get("output") if content.keys() == {"output"} else None
         text = output if isinstance(output, str) else json.dumps(content, ensure_ascii=False)
         yield Message(
             role="tool",
-            tool_call_id=asked,
+            tool_call_id=call_id,
             content=fix_surrogates(text),
             status="error" if "error" in content else None,
         )
-    yield from _said(texts)
+    yield from _user_text(texts)
 
 
 def _items(data: Any, key: str) -> list[Any]:
-    """The list itself, or the one in an object."""
+    """Return the list itself, or the one in an object."""
     items = data.get(key) if isinstance(data, Mapping) else data
     if not isinstance(items, list):
-        raise ValueError(f"a list of messages is expected, or an object with {key!r}")
+        raise ValueError(f"expected a list of messages or an object with {key!r}")
     return items
 
 
 def _key(data: Mapping[str, Any], name: str) -> Any:
-    """A value of Gemini's, whose keys are written in two ways: `function_call` and `functionCall`."""
+    """Return a value of Gemini's JSON, whose keys have two spellings: `function_call` and `functionCall`."""
     first, *others = name.split("_")
     camel = first + "".join(other.capitalize() for other in others)
     return data[name] if name in data else data.get(camel)

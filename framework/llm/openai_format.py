@@ -1,7 +1,7 @@
-"""Our messages in the form of the chat-completions wire, and back. Pure: no I/O, no SDK.
+"""Converts messages to and from the format of OpenAI's chat completions. Pure: no I/O, no SDK.
 
-`names` maps tool names: on the way out tool -> wire (see `wire_names`), on the way in wire -> tool (see `tool_names`).
-A name that it does not know is kept.
+`names` maps tool names: for requests from tool to API (see `wire_names`), for responses from API to tool (see
+`tool_names`). Unknown names are kept.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from framework.types.strict_json import read_object
 from framework.types.text import fix_surrogates
 
 MAX_NAME_CHARS, MAX_ID_CHARS = 256, 10_000
-"""Of a tool's name and of a call's id, which some servers use to carry data of their own. What is longer is cut."""
+"""Limits of a tool's name and of a call's id, in which some servers embed data. Longer ones are cut."""
 MAX_TOKEN_COUNT = 1_000_000_000
-"""More in one call are no count."""
+"""A larger number in one call is not a token count."""
 REASONING_FIELDS = ("reasoning_content", "reasoning")
-"""Where servers beyond OpenAI's put what the model thought."""
+"""Fields in which servers other than OpenAI's return the model's reasoning."""
 _ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "tool", "function": "tool"}
 
 
 def unique_calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
-    """The calls of one answer, each once: repeats have the same id, tool and arguments."""
-    kept: list[ToolCall] = []
+    """Return the calls of one reply without duplicates, which have the same id, tool and arguments."""
+    unique: list[ToolCall] = []
     for call in calls:
-        same_id = (other for other in kept if call.id and other.id == call.id)
+        same_id = (other for other in unique if call.id and other.id == call.id)
         if not any(_content(other) == _content(call) for other in same_id):
-            kept.append(call)
-    return tuple(kept)
+            unique.append(call)
+    return tuple(unique)
 
 
 def _content(call: ToolCall) -> str:
@@ -40,17 +40,17 @@ def _content(call: ToolCall) -> str:
 
 
 def wire_names(definitions: Iterable[ToolDefinition]) -> dict[str, str]:
-    """Tool name -> name on the wire."""
+    """Return a mapping from tool name to name in the API."""
     return {definition.name: definition.wire_name for definition in definitions}
 
 
 def tool_names(definitions: Iterable[ToolDefinition]) -> dict[str, str]:
-    """Name on the wire -> tool name."""
+    """Return a mapping from name in the API to tool name."""
     return {definition.wire_name: definition.name for definition in definitions}
 
 
 def tool_to_chat(definition: ToolDefinition) -> dict[str, Any]:
-    """A tool as a provider is offered it."""
+    """Return a tool in the format of the API."""
     function = {
         "name": definition.wire_name,
         "description": definition.description,
@@ -60,7 +60,7 @@ def tool_to_chat(definition: ToolDefinition) -> dict[str, Any]:
 
 
 def chat_to_tool(chat: Mapping[str, Any]) -> ToolDefinition:
-    """A tool in the wire's form as a definition; raises KeyError where there is no function name."""
+    """Return a tool of the API as a definition; raise KeyError if it has no function name."""
     function = chat["function"]
     parameters = function.get("parameters") or {"type": "object", "properties": {}}
     return ToolDefinition(
@@ -69,19 +69,19 @@ def chat_to_tool(chat: Mapping[str, Any]) -> ToolDefinition:
 
 
 def tool_choice_to_chat(choice: str, names: Mapping[str, str]) -> str | dict[str, Any]:
-    """`auto`, `none` and `required` as they are, a tool's name as the order to call it."""
+    """Return `auto`, `none` and `required` unchanged, and a tool's name as the choice of that function."""
     if choice in ("auto", "none", "required"):
         return choice
     return {"type": "function", "function": {"name": to_wire_name(choice, names)}}
 
 
 def to_wire_name(tool: str, names: Mapping[str, str]) -> str:
-    """A name that every provider takes, even for a tool that the model made up: the history would be refused for it."""
+    """Return a name that every provider accepts, also for a tool that the model invented and the history contains."""
     return names.get(tool) or re.sub(r"[^a-zA-Z0-9_-]", "_", wire_name(tool))[:WIRE_NAME_LENGTH] or "unknown"
 
 
 def settings_to_chat(settings: ModelSettings) -> dict[str, Any]:
-    """The settings that are set, without `tool_choice`, which makes sense only beside tools."""
+    """Return the settings that are set, except `tool_choice`, which requires tools."""
     chat = {
         "temperature": settings.temperature,
         "top_p": settings.top_p,
@@ -94,7 +94,7 @@ def settings_to_chat(settings: ModelSettings) -> dict[str, Any]:
 
 
 def message_to_chat(message: Message, names: Mapping[str, str], *, provider: str = "") -> dict[str, Any]:
-    """A message for the wire. Reasoning goes back only to the provider that made it, and only beside tool calls."""
+    """Return a message for the API. Reasoning is sent only with tool calls, to the provider that created it."""
     chat: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.role == "tool":
         chat["tool_call_id"] = message.tool_call_id or ""
@@ -106,7 +106,7 @@ def message_to_chat(message: Message, names: Mapping[str, str], *, provider: str
 
 
 def chat_to_message(chat: Mapping[str, Any], names: Mapping[str, str] | None = None, *, provider: str = "") -> Message:
-    """A message of the wire as ours. Of content in parts, the text parts are taken; a missing call id stays empty."""
+    """Return a message of the API as a `Message`, with the text parts of its content. A missing call id stays empty."""
     calls = chat.get("tool_calls")
     call_id = chat.get("tool_call_id")
     return Message.model_validate(
@@ -123,41 +123,41 @@ def chat_to_message(chat: Mapping[str, Any], names: Mapping[str, str] | None = N
 
 
 def chat_to_call(chat: Mapping[str, Any], names: Mapping[str, str]) -> ToolCall:
-    """A tool call of the wire as ours; what cannot be read as arguments makes it an invalid one."""
-    call_id = _short(chat.get("id"), MAX_ID_CHARS)
+    """Return a tool call of the API; arguments that cannot be parsed make it invalid."""
+    call_id = _truncated(chat.get("id"), MAX_ID_CHARS)
     if chat.get("type") == "custom":
-        tool = _short(_mapping(chat.get("custom")).get("name"), MAX_NAME_CHARS)
-        problem = "a custom tool call carries text: call the function with its arguments by name"
+        tool = _truncated(_mapping(chat.get("custom")).get("name"), MAX_NAME_CHARS)
+        problem = "a custom tool call contains text: call the function with named arguments"
         return ToolCall(id=call_id, tool=names.get(tool, tool), invalid=problem)
     function = _mapping(chat.get("function"))
-    tool = _short(function.get("name"), MAX_NAME_CHARS)
+    tool = _truncated(function.get("name"), MAX_NAME_CHARS)
     return parse_call(call_id, names.get(tool, tool), function.get("arguments"))
 
 
 def revalidate_call(call: ToolCall) -> ToolCall:
-    """A call from any client, read as strictly as from the wire: what cannot be kept makes it an invalid one."""
-    name, call_id = _short(call.tool, MAX_NAME_CHARS), _short(call.id, MAX_ID_CHARS)
+    """Return a call from any client, validated as strictly as one from an API; invalid arguments make it invalid."""
+    name, call_id = _truncated(call.tool, MAX_NAME_CHARS), _truncated(call.id, MAX_ID_CHARS)
     if call.invalid:
         return call.model_copy(update={"id": call_id, "tool": name, "arguments": {}})
     return parse_call(call_id, name, call.arguments)
 
 
 def parse_call(call_id: str, tool: str, arguments: object) -> ToolCall:
-    """A call with its arguments read strictly: one JSON object, its keys unique, its numbers finite. Never raises.
+    """Return a call with its arguments parsed strictly: one JSON object, unique keys, finite numbers. Never raises.
 
-    Some servers send an object instead of its text, and nothing at all for a call without arguments: both are taken.
+    Some servers send an object instead of JSON text, and nothing for a call without arguments; both are accepted.
     """
     try:
         text = arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
         return ToolCall(id=call_id, tool=tool, arguments=read_object(text) if text.strip() else {})
     except (ValueError, TypeError) as error:
         return ToolCall(id=call_id, tool=tool, invalid=f"the arguments are not one JSON object: {error}")
-    except RecursionError:  # of an object that a server sent instead of its text
-        return ToolCall(id=call_id, tool=tool, invalid="the arguments nest too deep")
+    except RecursionError:  # from an object that a server sent instead of JSON text
+        return ToolCall(id=call_id, tool=tool, invalid="the arguments are nested too deeply")
 
 
 def usage_to_chat(usage: Usage) -> dict[str, Any]:
-    """Token counts for the wire."""
+    """Return the token counts in the format of the API."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -170,7 +170,7 @@ def usage_to_chat(usage: Usage) -> dict[str, Any]:
 
 
 def chat_to_usage(chat: Mapping[str, Any]) -> Usage:
-    """Token counts of the wire; what is missing or no count is 0, a missing total the sum."""
+    """Return token counts of the API; missing or invalid counts are 0, and a missing total is the sum."""
     details = _mapping(chat.get("prompt_tokens_details"))
     prompt, completion = token_count(chat.get("prompt_tokens")), token_count(chat.get("completion_tokens"))
     return Usage(
@@ -183,7 +183,7 @@ def chat_to_usage(chat: Mapping[str, Any]) -> Usage:
 
 
 def content_text(content: object) -> str:
-    """The text of a message's content, be it a string, a list of parts, or nothing."""
+    """Return the text of a message's content: a string, a list of parts, or nothing."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
@@ -214,16 +214,16 @@ def _chat_to_reasoning(chat: Mapping[str, Any], provider: str) -> Reasoning | No
     return None
 
 
-def _short(text: object, most: int) -> str:
-    return fix_surrogates(str(text or "")[:most])
+def _truncated(text: object, max_chars: int) -> str:
+    return fix_surrogates(str(text or "")[:max_chars])
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, (dict, Mapping)) else {}  # dict first: asking an abstract class takes long
+    return value if isinstance(value, (dict, Mapping)) else {}  # dict first: a check against an abstract class is slow
 
 
 def token_count(value: object) -> int:
-    """A count of tokens, also where a server writes it as a text or as `12.0`; 0 where it is none."""
+    """Return a token count, also if a server sends a string or `12.0`; 0 if it is not a valid count."""
     try:
         number = float(value) if isinstance(value, (int, float, str)) else 0.0
     except (ValueError, OverflowError):

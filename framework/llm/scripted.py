@@ -1,4 +1,4 @@
-"""A model that says what a script tells it to: for tests of agents."""
+"""A model that replies from a script, for tests of agents."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Turn = str | tuple[ToolCall, ...] | Message | BaseModel | BaseException
 Script = Callable[[ModelRequest], Turn]
 
 
-def calls(*wanted: tuple[str, dict[str, Any]], prefix: str = "c") -> tuple[ToolCall, ...]:
-    """A turn in which the model asks for tools: `calls(("read_file", {"path": "a.txt"}))`; ids are `c1`, `c2`, …"""
+def calls(*tools: tuple[str, dict[str, Any]], prefix: str = "c") -> tuple[ToolCall, ...]:
+    """Return a turn that calls tools: `calls(("read_file", {"path": "a.txt"}))`. The ids are `c1`, `c2`, …"""
     return tuple(
         ToolCall(id=f"{prefix}{number}", tool=tool, arguments=arguments)
-        for number, (tool, arguments) in enumerate(wanted, 1)
+        for number, (tool, arguments) in enumerate(tools, 1)
     )
 
 
 class ScriptedModel:
-    """A model that answers by script, turn by turn; `requests` keeps what it was asked.
+    """A model that replies from a script, one turn per request; `requests` records the requests it received.
 
-    A turn is a text, calls, a whole message, a typed answer, or an exception to raise; or the script is one function of
-    the request.
+    A turn is a text, tool calls, a message, a typed answer, or an exception to raise. Instead of turns, `script` can be
+    a function that returns the turn for a request.
     """
 
     def __init__(self, *turns: Turn, script: Script | None = None, tokens: int = 10) -> None:
@@ -38,11 +38,11 @@ class ScriptedModel:
 
     @property
     def info(self) -> ModelInfo:
-        """It answers typed requests by itself."""
+        """Provider, model and capabilities."""
         return self._info
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        """The next turn; raises AssertionError when the script has ended."""
+        """Yield the next turn; raise AssertionError when the script has ended."""
         self.requests.append(request)
         turn = self._script(request) if self._script else self._next()
         if isinstance(turn, BaseException):
@@ -56,11 +56,11 @@ class ScriptedModel:
         yield Delta(reply=ModelReply(message, "tool_calls" if message.tool_calls else "stop", usage, "scripted"))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no connection."""
 
     def _next(self) -> Turn:
         if not self._turns:
-            raise AssertionError(f"the script has ended, but the model was asked again (request {len(self.requests)})")
+            raise AssertionError(f"the script has ended, but the model received request {len(self.requests)}")
         return self._turns.pop(0)
 
 

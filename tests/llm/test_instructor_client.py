@@ -140,7 +140,7 @@ def test_only_text_ends_as_an_error_that_says_so() -> None:
     error, _ = ask_server([says("I would rather talk.")] * 3)
 
     assert isinstance(error, ModelError)
-    assert error.message == "the model did not call PlanDraft, it answered in text"
+    assert error.message == "the model answered in text instead of calling PlanDraft"
 
 
 @pytest.mark.parametrize("cut", [says("half a", finish="length"), calls(("PlanDraft", GOOD), finish="length")])

@@ -128,22 +128,22 @@ def test_gemini_calls_without_ids_are_paired_by_name_and_order() -> None:
 
 CALL = {"role": "assistant", "tool_calls": [{"id": "c1", "tool": "echo", "arguments": {}}]}
 BROKEN: list[tuple[Form, Any, str]] = [
-    ("messages", "hello", "a list of messages is expected"),
+    ("messages", "hello", "expected a list of messages"),
     ("messages", [{"role": "robot", "content": "x"}], "0.role"),
     ("messages", [{"role": "user", "text": "x"}], "0.text"),
     ("messages", [CALL], "call 'c1' of echo has no answer up to message 1"),
     ("messages", [CALL, {"role": "user", "content": "x"}], "call 'c1' of echo has no answer up to message 1"),
     ("messages", [{"role": "tool", "tool_call_id": "c9", "content": ""}], "message 1 answers call 'c9'"),
     ("messages", [{"role": "user", "content": "x" * 10_000_000}], f"the maximum is {MAX_MESSAGE_CHARS}"),
-    ("openai", {"messages": None}, "a list of messages is expected"),
-    ("openai", [{"role": "robot", "content": "x"}], "message 1 has no role"),
-    ("openai", ["x"], "message 1 has no role"),
+    ("openai", {"messages": None}, "expected a list of messages"),
+    ("openai", [{"role": "robot", "content": "x"}], "message 1 has an invalid role"),
+    ("openai", ["x"], "message 1 has an invalid role"),
     ("anthropic", {"messages": [{"role": "user"}]}, "content"),
     ("anthropic", [{"role": "user", "content": [{"type": "image"}]}], "text"),
     ("anthropic", [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}], "answers call 't'"),
     ("gemini", [{"role": "user", "parts": [{"inlineData": {}}]}], "text"),
     ("gemini", [{"role": "model", "parts": [{"text": "x", "thoughtSignature": "%%%"}]}], "base64"),
-    ("gemini", ["x"], "form 'gemini'"),
+    ("gemini", ["x"], "format 'gemini'"),
 ]
 
 

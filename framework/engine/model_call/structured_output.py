@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from framework.engine.context.run_context import RunContext
-from framework.llm.client import ModelInfo, ModelRequest
-from framework.llm.instructor_client import Ask, request_typed_output
+from framework.llm.client import ModelInfo, ModelRequest, SendRequest
+from framework.llm.instructor_client import request_typed_output
 from framework.llm.json_protocol.client import request_valid_reply
 from framework.llm.json_protocol.reply import strip_fence
 from framework.tools.schema.arguments import ArgumentsError, SchemaArguments, bounded_model
@@ -121,7 +121,7 @@ def _model_of(schema: dict[str, Any]) -> type[BaseModel]:
 # --- typed replies
 
 
-async def typed_reply(info: ModelInfo, call: Ask, request: ModelRequest, output: type[T]) -> T:
+async def typed_reply(info: ModelInfo, call: SendRequest, request: ModelRequest, output: type[T]) -> T:
     """Call a model for an instance of `output`: natively if the model supports it, else through Instructor.
 
     Args:

@@ -19,8 +19,7 @@ from framework.engine.context.model_clients import ModelCaller, ModelClients
 from framework.engine.model_call.retry import complete_with_retries
 from framework.engine.model_call.structured_output import typed_reply
 from framework.engine.routing.rules import Route, RoutingCall, default_route
-from framework.llm.client import ModelInfo, ModelRequest
-from framework.llm.instructor_client import Ask
+from framework.llm.client import ModelInfo, ModelRequest, SendRequest
 from framework.telemetry.content import Content
 from framework.telemetry.metrics import RunMetrics
 from framework.telemetry.spans import Spans
@@ -104,7 +103,7 @@ async def route_by_model(
     return replace(route, usage=state.usage, warnings=tuple(context.warnings))
 
 
-async def choose_agent(message: str, agents: Mapping[str, Agent], info: ModelInfo, call: Ask) -> RouteChoice:
+async def choose_agent(message: str, agents: Mapping[str, Agent], info: ModelInfo, call: SendRequest) -> RouteChoice:
     """Let a model choose among agents.
 
     Args:

@@ -1,4 +1,4 @@
-"""The text protocol as the model reads it: its rules, the tools, and the conversation so far."""
+"""The JSON protocol as text for the model: its rules, the tools, and the conversation so far."""
 
 from __future__ import annotations
 
@@ -45,28 +45,28 @@ _TYPED = """\
 Your answer is exactly one JSON object and nothing else, no text before or after it. It must fit this JSON Schema:
 """
 MAX_QUOTED_CHARS = 2000
-"""How much of an answer that cannot be used is shown to the model again."""
+"""Limit of an invalid reply that is quoted to the model."""
 
 
 def protocol_rules(tools: Sequence[ToolDefinition], *, must_act: bool = False) -> str:
-    """What the model is told of the protocol and its tools."""
+    """Return the instructions about the protocol and the tools."""
     if not tools:
         return _FINAL
-    listed = "\n".join(("# Tools", *(_told(tool) for tool in tools)))
-    return "\n\n".join((_ACTION, *([_MUST_ACT] if must_act else []), listed, _EXAMPLES))
+    tool_list = "\n".join(("# Tools", *(_tool_text(tool) for tool in tools)))
+    return "\n\n".join((_ACTION, *([_MUST_ACT] if must_act else []), tool_list, _EXAMPLES))
 
 
 def typed_rules(output: type[BaseModel]) -> str:
-    """What the model is told where its answer must have a type."""
+    """Return the instructions for a typed answer."""
     return _TYPED + _compact(output.model_json_schema())
 
 
-def to_text_messages(messages: Iterable[Message], told: str) -> tuple[Message, ...]:
-    """A conversation for a model that knows only text: one system message that ends with `told`, user and assistant.
+def to_text_messages(messages: Iterable[Message], instructions: str) -> tuple[Message, ...]:
+    """Return a conversation as text messages: one system message that ends with `instructions`, user and assistant.
 
-    Calls become actions, each followed by its result; what was said becomes final answers. Messages of the user's side
-    that follow one another become one, and instructions in mid-conversation a part of it: many models' templates allow
-    nothing else. A result is JSON text, so nothing in it can pass for another message.
+    Tool calls become actions, each followed by its result, and texts become final answers. Adjacent messages to the
+    model are merged, including later system messages: many chat templates allow nothing else. A result is JSON text, so
+    that nothing in it can be mistaken for another message.
     """
     system: list[str] = []
     turns: list[Message] = []
@@ -77,13 +77,13 @@ def to_text_messages(messages: Iterable[Message], told: str) -> tuple[Message, .
             turns.append(message if message.role == "assistant" else Message(role="user", content=message.content))
         else:
             turns[-1] = Message(role="user", content=f"{turns[-1].content}\n\n{message.content}")
-    return Message(role="system", content="\n\n".join((*system, told))), *turns
+    return Message(role="system", content="\n\n".join((*system, instructions))), *turns
 
 
 def rejection(answer: str, reason: str) -> Message:
-    """The re-ask: what was wrong with an answer, and where."""
-    told = _compact({"type": "rejected", "reason": reason, "your_answer": shorten(answer, MAX_QUOTED_CHARS)})
-    return Message(role="user", content=f"{told}\nNothing was done. Answer again, with exactly one JSON object.")
+    """Return the message that rejects an invalid reply, with the reason."""
+    rejected = _compact({"type": "rejected", "reason": reason, "your_answer": shorten(answer, MAX_QUOTED_CHARS)})
+    return Message(role="user", content=f"{rejected}\nNothing was done. Answer again, with exactly one JSON object.")
 
 
 def _turns(messages: Iterable[Message]) -> Iterator[Message]:
@@ -94,20 +94,20 @@ def _turns(messages: Iterable[Message]) -> Iterator[Message]:
         elif message.role == "tool":
             call = calls.get(message.tool_call_id or "")
             if call is not None:
-                yield _said({"type": "action", "tool": call.tool, "args": call.arguments})
+                yield _assistant({"type": "action", "tool": call.tool, "args": call.arguments})
             result = {"type": "result", "tool": call.tool if call else "unknown", "result": message.content}
             yield Message(role="user", content=_compact(result))
         elif message.role == "assistant":
-            yield _said({"type": "final", "answer": message.content})
+            yield _assistant({"type": "final", "answer": message.content})
         else:
             yield message
 
 
-def _told(tool: ToolDefinition) -> str:
+def _tool_text(tool: ToolDefinition) -> str:
     return f"- {tool.name}: {tool.description}\n  args: {_compact(tool.parameters)}"
 
 
-def _said(answer: dict[str, Any]) -> Message:
+def _assistant(answer: dict[str, Any]) -> Message:
     return Message(role="assistant", content=_compact(answer))
 
 

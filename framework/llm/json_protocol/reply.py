@@ -1,8 +1,8 @@
-"""What a model says in the text protocol, read strictly: one action, one final answer, or the reason why neither.
+"""Parses a reply in the JSON protocol strictly: one action, one final answer, or the reason why it is neither.
 
-Only two things are taken off before: one `<think>…</think>` at the beginning, and one fence, ```` ```json ```` or
-```` ``` ````, around all of the rest. Nothing is guessed, completed or picked out of prose: an action is carried out,
-so it must be what the model said.
+Only two things are removed first: one leading `<think>…</think>`, and one fence, ```` ```json ```` or ```` ``` ````,
+around the whole rest. Nothing is guessed, completed or extracted from prose: an action is executed, so it must be
+exactly what the model wrote.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from framework.types.strict_json import read_json
 
 MAX_TEXT_CHARS = 1_000_000
 _CONTEXT_CHARS = 30
-"""How much of the answer is quoted on each side of a mistake."""
+"""Characters quoted on each side of a mistake."""
 _FENCE, _FENCE_HEADS = "```", ("```", "```json")
 _KEYS: Mapping[str, Mapping[str, tuple[type, str]]] = {
     "action": {"tool": (str, "text"), "args": (dict, "an object")},
     "final": {"answer": (str, "text")},
 }
-"""What each form has besides its `type`."""
+"""Keys of each kind of reply in addition to `type`, with their types."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolAction:
-    """Call this tool."""
+    """A request to call a tool."""
 
     tool: str
     args: dict[str, Any]
@@ -37,41 +37,41 @@ class ToolAction:
 
 @dataclass(frozen=True, slots=True)
 class FinalAnswer:
-    """Answer the user."""
+    """The answer to the user."""
 
     answer: str
 
 
 def answer_schema(tools: Sequence[str], *, must_act: bool) -> dict[str, Any]:
-    """Return the JSON Schema of an answer.
+    """Return the JSON Schema of a reply.
 
     Args:
         tools: names of the tools that may be called.
         must_act: a tool must be called now.
     """
     values: dict[str, dict[str, Any]] = {"tool": {"enum": list(tools)}, "args": {"type": "object"}}
-    forms = []
+    alternatives = []
     for kind, keys in _KEYS.items():
         if tools if kind == "action" else not (tools and must_act):
             properties = {"type": {"const": kind}, **{key: values.get(key, {"type": "string"}) for key in keys}}
-            forms.append(
+            alternatives.append(
                 {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
             )
-    return {"oneOf": forms} if len(forms) > 1 else forms[0]
+    return {"oneOf": alternatives} if len(alternatives) > 1 else alternatives[0]
 
 
 def parse_answer(text: str) -> ToolAction | FinalAnswer | Unusable:
-    """Read an answer; any text at all gives one of the three."""
+    """Return the action, the final answer or the error in any text."""
     value = parse_object(text)
     if isinstance(value, Unusable):
         return value
-    if reason := _misshapen(value):
+    if reason := _shape_error(value):
         return Unusable(reason)
     return FinalAnswer(value["answer"]) if value["type"] == "final" else ToolAction(value["tool"], value["args"])
 
 
 def parse_object(text: str) -> dict[str, Any] | Unusable:
-    """Read an answer that must be one JSON object, whatever its keys."""
+    """Return the JSON object in a reply, whatever its keys, or the error."""
     if len(text) > MAX_TEXT_CHARS:
         return Unusable(f"it is longer than {MAX_TEXT_CHARS} characters")
     _, body = split_reasoning(text)
@@ -86,42 +86,42 @@ def parse_object(text: str) -> dict[str, Any] | Unusable:
     try:
         value = read_json(body)
     except json.JSONDecodeError as error:
-        return _at(error, body)
+        return _syntax_error(error, body)
     except ValueError as error:
         surrogate = isinstance(error, UnicodeError)
-        return Unusable("it has half a surrogate pair, which is not text" if surrogate else str(error))
+        return Unusable("it contains a lone surrogate, which is not valid text" if surrogate else str(error))
     assert isinstance(value, dict)  # it began with {
     return value
 
 
 def strip_fence(text: str) -> str:
-    """The text inside a Markdown code fence that surrounds all of it; any other text as it is."""
+    """Return the text inside a Markdown code fence that surrounds all of it, and any other text unchanged."""
     head, line_break, body = text.partition("\n")
     if not line_break or not body.endswith(_FENCE) or head.rstrip(" \t\r").lower() not in _FENCE_HEADS:
         return text
     return body.removesuffix(_FENCE).strip()
 
 
-def _at(error: json.JSONDecodeError, body: str) -> Unusable:
+def _syntax_error(error: json.JSONDecodeError, body: str) -> Unusable:
     near = body[max(0, error.pos - _CONTEXT_CHARS) : error.pos + _CONTEXT_CHARS]
-    place = f"line {error.lineno}, column {error.colno}"
+    position = f"line {error.lineno}, column {error.colno}"
     if error.msg == "Extra data":
-        return Unusable(f"something follows the object at {place}: write one object and nothing else", near)
-    return Unusable(f"it is not JSON: {error.msg} at {place}", near)
+        return Unusable(f"extra text after the object at {position}: write one object and nothing else", near)
+    return Unusable(f"it is not JSON: {error.msg} at {position}", near)
 
 
-def _misshapen(value: Mapping[str, Any]) -> str:
-    """Why an object is neither an action nor a final answer; empty if it is one."""
+def _shape_error(value: Mapping[str, Any]) -> str:
+    """Return why an object is neither an action nor a final answer, or an empty string."""
     kind = value.get("type")
     if not isinstance(kind, str) or kind not in _KEYS:
         return 'its "type" must be "action" or "final"'
-    wanted = _KEYS[kind]
-    form = ", ".join(f'"{key}"' for key in ("type", *wanted))
-    for key, (of_type, told) in wanted.items():
+    expected = _KEYS[kind]
+    keys = ", ".join(f'"{key}"' for key in ("type", *expected))
+    for key, (value_type, type_name) in expected.items():
         if key not in value:
-            return f'"{key}" is missing: a "{kind}" has {form}'
-        if not isinstance(value[key], of_type):
-            return f'"{key}" must be {told}'
-    if more := sorted(value.keys() - wanted.keys() - {"type"}):
-        return f'a "{kind}" has {form} and nothing else, not "{more[0][:_CONTEXT_CHARS]}"'
+            return f'"{key}" is missing: a "{kind}" has {keys}'
+        if not isinstance(value[key], value_type):
+            return f'"{key}" must be {type_name}'
+    if unknown := sorted(value.keys() - expected.keys() - {"type"}):
+        return f'a "{kind}" has {keys} and nothing else, not "{unknown[0][:_CONTEXT_CHARS]}"'
     return '"tool" is empty' if kind == "action" and not value["tool"].strip() else ""

@@ -1,4 +1,4 @@
-"""Arguments for a tool out of a clause: by each parameter's name and JSON Schema type."""
+"""Fills a tool's arguments from a clause, by each parameter's name and JSON Schema type."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _TEXTS = frozenset({"text", "message", "content", "body", "input", "prompt", "qu
 _QUERIES = frozenset({"query", "pattern", "keyword", "keywords", "term", "search", "q", "regex", "phrase"})
 _QUANTITIES = frozenset({"max", "limit", "count", "num", "number", "size", "top", "n", "k"})
 _NEAR = 40
-"""Characters: how far around a word is looked, so that long texts take no longer than they must."""
+"""Characters searched around a word, so that the time for long texts stays linear."""
 _MODES = frozenset({"operation", "mode", "kind", "view"})
 _UNITS = {"行": "line", "条": "result", "个": "result"}
 _LINE = words("line")
 _COUNTED = words("results, hits, matches, entries, lines, items, rows, records")
 
-_POINTING = re.compile(
+_REFERENCE = re.compile(
     r"\b(?:it|them|(?:that|this|the)\s+(?:(?:first|second|third)\s+)?(?:file|result|match|hit|one))\b"
     r"|\b(?:first|second|third)\s+one\b|它|[该这那](?:个)?文件|第[一二三]个|结果",
     re.IGNORECASE,
@@ -54,28 +54,29 @@ _FILLER_AFTER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FilledCall:
-    """A tool's arguments; how many literals of the clause went into them and how many were left; options it names."""
+    """A tool's arguments, the number of the clause's literals used and unused, and of the options it names."""
 
     arguments: dict[str, Any]
     used: int
-    left: int
+    unused: int
     options: int
 
 
 def fill_arguments(tool: ToolDefinition, clause: Clause, earlier: Sequence[str]) -> list[FilledCall]:
-    """Every way the clause calls the tool: none when a required parameter stays open, several for several expressions.
+    """Return the calls of the tool in a clause: one per expression, none if a required argument is missing.
 
-    `earlier` are results of tools, the latest first: what "read it" points at.
+    `earlier` are results of tools, the latest first, for references such as "read it".
     """
     properties: dict[str, Any] = tool.parameters.get("properties", {})
     required = [name for name in tool.parameters.get("required", ()) if name in properties]
-    sums = [name for name in required if _parts(name) & _EXPRESSIONS]
-    filled = (_fill_once(tool, clause, earlier, sum_) for sum_ in (expressions(clause, earlier) if sums else [""]))
-    return [one for one in filled if one is not None]
+    needs_expression = any(_parts(name) & _EXPRESSIONS for name in required)
+    texts = expressions(clause, earlier) if needs_expression else [""]
+    calls = (_fill_once(tool, clause, earlier, expression) for expression in texts)
+    return [call for call in calls if call is not None]
 
 
 def expand_modes(tool: ToolDefinition, arguments: dict[str, Any]) -> list[dict[str, Any]]:
-    """The call in the tool's first three modes, where it has modes and the arguments name none; else as it is."""
+    """Return the call in each of the tool's first three modes, if it has modes and the arguments name none."""
     for name, schema in tool.parameters.get("properties", {}).items():
         if name in _MODES - arguments.keys() and isinstance(schema, dict) and schema.get("enum"):
             return [{**arguments, name: option} for option in schema["enum"][:3]]
@@ -87,7 +88,7 @@ def _fill_once(tool: ToolDefinition, clause: Clause, earlier: Sequence[str], exp
     required = [name for name in tool.parameters.get("required", ()) if name in properties]
     filler = _Filler(tool, clause, earlier, expression)
     arguments: dict[str, Any] = {}
-    # A choice comes last: a pattern that was found makes `grep` the fitting one.
+    # A choice comes last: if a pattern is found, `grep` is the right one.
     for name in sorted(properties, key=lambda name: (name not in required, "enum" in filler.schema(properties[name]))):
         value = filler.named(name, filler.schema(properties[name]), name in required)
         if value is not None:
@@ -97,25 +98,25 @@ def _fill_once(tool: ToolDefinition, clause: Clause, earlier: Sequence[str], exp
             arguments[name] = filler.from_rest(name)
         if name not in arguments or arguments[name] == "":
             return None
-    left = 0 if filler.took_all else max(0, clause.literals - len(filler.used))
+    unused = 0 if filler.used_all else max(0, clause.literals - len(filler.used))
     arguments = {name: arguments[name] for name in properties if name in arguments}
-    return FilledCall(arguments, len(filler.used), left, filler.options)
+    return FilledCall(arguments, len(filler.used), unused, filler.options)
 
 
 class _Filler:
-    """Hands the parts of one clause out to one call; each part once."""
+    """Assigns the parts of one clause to the arguments of one call, each part once."""
 
     def __init__(self, tool: ToolDefinition, clause: Clause, earlier: Sequence[str], expression: str) -> None:
         self.tool, self.clause, self.earlier, self.expression = tool, clause, earlier, expression
         self.names = words(tool.name)
         self.rest = clause.plain
         self.used: set[str] = set()
-        self.took_all = False
+        self.used_all = False
         self.searches = False
         self.options = 0
 
     def schema(self, spec: Any) -> dict[str, Any]:
-        """The part of a schema that decides: references resolved, the first alternative that is not null."""
+        """Return the schema with references resolved, as its first alternative that is not null."""
         for _ in range(5):
             if not isinstance(spec, dict):
                 break
@@ -133,7 +134,7 @@ class _Filler:
         return dict(spec)
 
     def named(self, name: str, schema: dict[str, Any], required: bool) -> Any:
-        """A value that the clause names for this parameter; None for none."""
+        """Return the value that the clause names for this parameter, or None."""
         if "const" in schema:
             return schema["const"] if required else None
         if schema.get("enum"):
@@ -150,21 +151,21 @@ class _Filler:
         return None
 
     def from_rest(self, name: str) -> str:
-        """What the clause says besides, for a required text nothing was named for; empty for nothing."""
+        """Return the rest of the clause, for a required text without a named value; empty if there is none."""
         parts = _parts(name)
         if parts & (_PATHS | _URLS | _EXPRESSIONS):
             return ""
         if parts & _TEXTS:
-            self.took_all = True
+            self.used_all = True
             whole = self.tool.name.startswith("agent.")
             text = self.clause.text if whole else self._after_verb(self.clause.text, _unpadded)
             return text.strip(" :：")
         if parts & {"id", "number", "no", "code", "key"}:
-            found = re.search(r"(?<![\w])[#A-Za-z_-]{0,40}[0-9][\w-]*", self.rest, re.ASCII)
-            if found is None:
+            number = re.search(r"(?<![\w])[#A-Za-z_-]{0,40}[0-9][\w-]*", self.rest, re.ASCII)
+            if number is None:
                 return ""
-            self.rest = self.rest.replace(found[0], " ", 1)
-            return found[0].lstrip("#")
+            self.rest = self.rest.replace(number[0], " ", 1)
+            return number[0].lstrip("#")
         text, self.rest = self._after_verb(self.rest, _bare), ""
         own = word_pattern(words(name)).match(text)
         return (_bare(text[own.end() :]) if own else "") or text
@@ -174,12 +175,12 @@ class _Filler:
             self.used.update(self.clause.lists, [self.expression])
             return self.expression if required else None
         if parts & _URLS:
-            return self._take(self.clause.urls)
+            return self._next_unused(self.clause.urls)
         if parts & _PATHS:
             return self._path(parts, required)
         if not required and not parts & (_TEXTS | _QUERIES):
             return None
-        quoted = self._take(self.clause.quoted)
+        quoted = self._next_unused(self.clause.quoted)
         self.searches = self.searches or (quoted is not None and bool(parts & _QUERIES))
         return quoted
 
@@ -187,45 +188,45 @@ class _Filler:
         paths = self.clause.paths
         if parts & _DIRECTORIES and not parts & {"file", "path"}:
             paths = tuple(path for path in paths if not is_file_name(path))
-        path = self._take(paths)
+        path = self._next_unused(paths)
         if path is not None:
             return path
         if required:
-            return self._take(self.clause.quoted) or self._pointed_at() or self._bare_name(capital=True)
+            return self._next_unused(self.clause.quoted) or self._referenced_path() or self._bare_name(capital=True)
         return self._bare_name(capital=False) if "dir" in self.names else None
 
-    def _pointed_at(self) -> str | None:
-        pointing = _POINTING.search(self.rest)
-        if pointing is None:
+    def _referenced_path(self) -> str | None:
+        reference = _REFERENCE.search(self.rest)
+        if reference is None:
             return None
-        word = pointing[0].lower()
-        place = 1 if re.search("second|二", word) else 2 if re.search("third|三", word) else 0
+        word = reference[0].lower()
+        position = 1 if re.search("second|二", word) else 2 if re.search("third|三", word) else 0
         for result in self.earlier:
-            found = re.findall(r"(?<![\w/.-])[A-Za-z0-9_./-]*\.[A-Za-z]\w{0,7}\b", result, re.ASCII)
-            paths = list(dict.fromkeys(path for path in found if is_file_name(path)))
+            names = re.findall(r"(?<![\w/.-])[A-Za-z0-9_./-]*\.[A-Za-z]\w{0,7}\b", result, re.ASCII)
+            paths = list(dict.fromkeys(path for path in names if is_file_name(path)))
             if paths:
-                return paths[place] if place < len(paths) else None
+                return paths[position] if position < len(paths) else None
         return None
 
     def _bare_name(self, capital: bool) -> str | None:
         own = self.names | {"file", "dir", "list", "read", "search"}
         names = [name for name in re.findall(r"[A-Za-z][\w-]*", self.rest, re.ASCII) if words(name) - own]
         names = [name for name in names if name[0].isupper()] if capital else names
-        return self._take(names) if len(names) == 1 else None
+        return self._next_unused(names) if len(names) == 1 else None
 
-    def _take(self, literals: Sequence[str]) -> str | None:
+    def _next_unused(self, literals: Sequence[str]) -> str | None:
         literal = next((literal for literal in literals if literal not in self.used), None)
         if literal is not None:
             self.used.add(literal)
         return literal
 
     def _option(self, options: Sequence[Any]) -> Any:
-        said = (self.clause.words - ACTION_WORDS) | ({"search"} if self.searches else frozenset())
+        clause_words = (self.clause.words - ACTION_WORDS) | ({"search"} if self.searches else frozenset())
         plain = re.findall(r"[a-z0-9_-]+", self.clause.plain.lower())
         texts = [option for option in options if isinstance(option, str)]
         literal = [option for option in texts if option.lower() in plain]
-        meant = [option for option in texts if words(option) and words(option) <= said]
-        chosen = next(iter(literal or meant), None)
+        implied = [option for option in texts if words(option) and words(option) <= clause_words]
+        chosen = next(iter(literal or implied), None)
         if literal:
             self.rest = re.sub(re.escape(literal[0]), " ", self.rest, count=1, flags=re.IGNORECASE)
         self.options += chosen is not None
@@ -256,7 +257,7 @@ class _Filler:
             quoted = [quote for quote in self.clause.quoted if quote not in self.used]
             self.used.update(quoted)
             return quoted or None
-        numbers = self._take(self.clause.lists)
+        numbers = self._next_unused(self.clause.lists)
         if numbers is None or items not in ("integer", "number", None):
             return None
         whole = [NUMBER.fullmatch(number) is not None and "." not in number for number in numbers.split(",")]
@@ -265,7 +266,7 @@ class _Filler:
         return None if items == "integer" else [float(number) for number in NUMBER.findall(numbers)] or None
 
     def _after_verb(self, text: str, cleaned: Callable[[str], str]) -> str:
-        """What stands after the word the tool is named by; what stands before it, when that is the end."""
+        """Return the text after the word the tool is named after, or the text before it if nothing follows."""
         verb = word_pattern(self.names).search(text)
         if verb is None:
             return cleaned(text)
@@ -277,7 +278,7 @@ def _parts(name: str) -> frozenset[str]:
 
 
 def _is_named(name: str, text: str, number: re.Match[str]) -> bool:
-    """Whether the word before a number, or for a quantity the one after it, is the parameter's."""
+    """Return whether the word before a number, or for a quantity the one after it, names the parameter."""
     own, parts = words(name), _parts(name)
     before = re.search(r"(\S+)[\s:=]*$", text[max(0, number.start() - _NEAR) : number.start()])
     if before and words(before[1]) & (own - _LINE if parts & _QUANTITIES else own):
@@ -295,10 +296,10 @@ def _unpadded(text: str) -> str:
 
 
 def _bare(text: str) -> str:
-    """The text without filler words at its ends."""
-    before = None
-    while before != text:
-        before = text
+    """Return the text without filler words at its ends."""
+    previous = None
+    while previous != text:
+        previous = text
         text = _FILLER_BEFORE.sub("", text.strip()).strip()
         text = text[:-_NEAR] + _FILLER_AFTER.sub("", text[-_NEAR:])
     return text if CJK.search(text) or re.search(r"\w", text) else ""

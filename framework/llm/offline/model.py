@@ -1,7 +1,8 @@
-"""The stand-in behind `model: offline`: rules instead of a model, for trying agents and testing them without a key.
+"""The offline model behind `model: offline`: a rule-based stand-in, to try and test agents without an API key.
 
-A request is split into clauses; each clause becomes the calls of the tool that fits it best, one clause a turn. Nothing
-is remembered: the results in the transcript tell how far the request is, and the answer is made of them.
+A request is split into clauses; each clause becomes calls of the tool that matches it best, one clause per turn. The
+model has no state: the results in the transcript show how far the request has progressed, and the answer is composed
+of them.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ from framework.types.errors import ModelError
 from framework.types.messages import Message, ToolCall, ToolDefinition, Usage
 
 _MAX_INPUT_CHARS = 20_000
-"""Of a request and of a result: rules over words do not need more, and some of them take longer than the text grows."""
+"""Limit of a request and of a result. The rules need no more, and the time of some grows faster than the text."""
 _THRESHOLD = 2.0
-_LITERAL_USED, _LITERAL_LEFT, _OPTION_NAMED, _AGENT_ASKED = 1.5, -1.0, 2.0, 6.0
+_LITERAL_USED, _LITERAL_UNUSED, _OPTION_NAMED, _AGENT_ADDRESSED = 1.5, -1.0, 2.0, 6.0
 _ACTION_UNKNOWN, _EFFECT_UNKNOWN = -1.0, -2.0
 _RESULT_LENGTH = 600
 _LABEL_LENGTH = 60
 _LISTED_TOOLS = 6
 
-_ASKS_AN_AGENT = re.compile(r"\b(?:ask|tell|let|have|agent|delegate)\b|让|问|交给|请|智能体", re.IGNORECASE)
+_ADDRESSES_AGENT = re.compile(r"\b(?:ask|tell|let|have|agent|delegate)\b|让|问|交给|请|智能体", re.IGNORECASE)
 _FAILED = re.compile(r"(Error\b|Denied\b|Cancelled\b|错误(?=[:：]))[:：]?\s*")
 _ENDS = {"Denied": ("was denied", "被拒绝"), "Cancelled": ("was cancelled", "被取消")}
-"""How a call ended, by the first word of its result; any other failed."""
-_NOTHING = re.compile(
+"""How a call ended, by the first word of its result; with any other word it failed."""
+_NO_RESULTS = re.compile(
     r"(?:no|0|nothing)\b(?:\s+\w+)?\s+(?:match\w*|found|files?|results?|hits|lines?|entries)\b", re.IGNORECASE
 )
 _LISTED_AGENT = re.compile(r"^- ([a-z][a-z0-9_-]*): (.*)$", re.MULTILINE)
@@ -52,14 +53,15 @@ _LISTED_AGENT = re.compile(r"^- ([a-z][a-z0-9_-]*): (.*)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What the transcript says: the request, the calls answered since, and results from before, the latest first."""
+    """The state of a request: its text, the calls answered since, and earlier results, the latest first."""
 
     text: str
     answered: tuple[tuple[ToolCall | None, str], ...]
-    asked: int
+    requested: int
+    """Number of calls requested so far."""
     earlier: tuple[str, ...]
     listed: str
-    """A list at the end of the last instruction: what is to be summed up where no tools are offered."""
+    """A list at the end of the last instruction, to summarize if no tools are offered."""
 
     @classmethod
     def read(cls, messages: Sequence[Message]) -> _Turn:
@@ -71,21 +73,21 @@ class _Turn:
         text = messages[start].content.strip()[:_MAX_INPUT_CHARS] if start is not None else ""
         instruction = after[-1].content if after and after[-1].role in ("system", "user") else ""
         listed = re.search(r"^\s*(?:[-*]|[0-9]+[.)])\s.*\Z", instruction, re.MULTILINE | re.DOTALL)
-        asked = sum(len(message.tool_calls) for message in after)
-        return cls(text, answered, asked, earlier, listed[0].strip() if listed else "")
+        requested = sum(len(message.tool_calls) for message in after)
+        return cls(text, answered, requested, earlier, listed[0].strip() if listed else "")
 
     def results_before(self, position: int) -> list[str]:
-        """The results a clause can point at when `position` calls were answered before it, the latest first."""
+        """Return the results a clause can refer to after `position` answered calls, the latest first."""
         return [content for _, content in reversed(self.answered[:position])] + list(self.earlier)
 
 
 class OfflineModel:
-    """A model that follows rules: the same request always gets the same reply."""
+    """A model that follows rules: the same request always returns the same reply."""
 
     info = ModelInfo(provider="offline", model="", typed=True, stand_in=True)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        """Answer, call the tools that fit, or plan; raises ModelError for other typed answers than plans and routes."""
+        """Answer, call matching tools, or plan; raise ModelError for typed answers other than plans and routes."""
         turn, tools = _Turn.read(request.messages), _usable(request)
         calls: tuple[ToolCall, ...] = ()
         if request.output is not None:
@@ -101,7 +103,7 @@ class OfflineModel:
         yield Delta(reply=ModelReply(message, "tool_calls" if calls else "stop", usage, model="offline"))
 
     async def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is no connection."""
 
 
 def _usable(request: ModelRequest) -> tuple[ToolDefinition, ...]:
@@ -128,50 +130,50 @@ def _json(value: Any) -> str:
 
 
 def _next_calls(turn: _Turn, tools: Sequence[ToolDefinition]) -> list[ToolCall]:
-    """The calls of the first clause that has no results yet."""
+    """Return the calls of the first clause that has no results yet."""
     position = 0
     for text in split_clauses(turn.text):
         picked = _pick(parse_clause(text), tools, turn.results_before(position))
-        open_ = picked[max(0, len(turn.answered) - position) :]
-        if open_:
+        pending = picked[max(0, len(turn.answered) - position) :]
+        if pending:
             return [
-                ToolCall(id=f"call_{turn.asked + number}", tool=tool, arguments=arguments)
-                for number, (tool, arguments) in enumerate(open_, start=1)
+                ToolCall(id=f"call_{turn.requested + number}", tool=tool, arguments=arguments)
+                for number, (tool, arguments) in enumerate(pending, start=1)
             ]
         position += len(picked)
     return []
 
 
 def _pick(clause: Clause, tools: Sequence[ToolDefinition], earlier: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
-    """The calls of the tool that fits the clause best, the earlier one of two; none where none fits well enough."""
-    known = [tool_vocabulary(tool) for tool in tools]
-    shared = Counter(word for vocabulary in known for word, weight in vocabulary.items() if weight >= IN_NAME)
+    """Return the calls of the tool that matches the clause best (the first of a tie), or none below the threshold."""
+    vocabularies = [tool_vocabulary(tool) for tool in tools]
+    shared = Counter(word for vocabulary in vocabularies for word, weight in vocabulary.items() if weight >= IN_NAME)
     best, calls = (_THRESHOLD, -1), list[tuple[str, dict[str, Any]]]()
-    for tool, vocabulary in zip(tools, known, strict=True):
+    for tool, vocabulary in zip(tools, vocabularies, strict=True):
         if filled := fill_arguments(tool, clause, earlier):
             score = _score(tool, clause, vocabulary, shared, filled[0])
             if score > best:
-                best, calls = score, [(tool.name, one.arguments) for one in filled]
+                best, calls = score, [(tool.name, call.arguments) for call in filled]
     return calls
 
 
 def _score(
     tool: ToolDefinition, clause: Clause, vocabulary: Mapping[str, float], shared: Mapping[str, int], filled: FilledCall
 ) -> tuple[float, int]:
-    """How well a tool fits, and how many words of its name are said."""
-    said = clause.words | clause.hints
-    hits = sorted(said & vocabulary.keys())
-    named = words(tool.name) & said
-    # A thing that many tools are named after (files) says little; an action (search) says much, however many share it.
+    """Return how well a tool matches, and how many words of its name the clause contains."""
+    clause_words = clause.words | clause.hints
+    hits = sorted(clause_words & vocabulary.keys())
+    named = words(tool.name) & clause_words
+    # A noun in the names of many tools (file) is weak evidence; a verb (search) is strong, however many share it.
     score = sum(vocabulary[word] / (1 if word in ACTION_WORDS else shared.get(word, 1)) for word in hits)
     if tool.name.startswith("agent."):
-        asked = words(tool.name) <= clause.words and _ASKS_AN_AGENT.search(clause.text)
-        return score + (_AGENT_ASKED if asked else 0.0), len(named)
+        addressed = words(tool.name) <= clause.words and _ADDRESSES_AGENT.search(clause.text)
+        return score + (_AGENT_ADDRESSED if addressed else 0.0), len(named)
     if not any(vocabulary[word] > ELSEWHERE for word in hits):
         return 0.0, 0
     unknown = (clause.words & ACTION_WORDS) - vocabulary.keys()
     score += sum(_EFFECT_UNKNOWN if word in EFFECT_WORDS else _ACTION_UNKNOWN for word in sorted(unknown))
-    score += _LITERAL_USED * filled.used + _LITERAL_LEFT * filled.left
+    score += _LITERAL_USED * filled.used + _LITERAL_UNUSED * filled.unused
     return score + (_OPTION_NAMED * filled.options if named else 0.0), len(named)
 
 
@@ -179,13 +181,15 @@ def _answer(turn: _Turn, tools: Sequence[ToolDefinition]) -> str:
     chinese = is_chinese(turn.text)
     if not turn.answered:
         return turn.listed if turn.listed and not tools else _introduction(tools, chinese)
-    stated = [_state(call, content, chinese, alone=len(turn.answered) == 1) for call, content in turn.answered]
-    stated += [f"{text}：没有适合的工具" if chinese else f"{text}: no tool fits" for text in _undone(turn, tools)]
-    return stated[0] if len(stated) == 1 else "\n".join(f"- {one}" for one in stated)
+    statements = [_state(call, content, chinese, alone=len(turn.answered) == 1) for call, content in turn.answered]
+    statements += [
+        f"{text}：没有适合的工具" if chinese else f"{text}: no tool fits" for text in _unmatched(turn, tools)
+    ]
+    return statements[0] if len(statements) == 1 else "\n".join(f"- {statement}" for statement in statements)
 
 
-def _undone(turn: _Turn, tools: Sequence[ToolDefinition]) -> Iterator[str]:
-    """Yield the clauses that ask for an action none of the tools can do."""
+def _unmatched(turn: _Turn, tools: Sequence[ToolDefinition]) -> Iterator[str]:
+    """Yield the clauses that request an action but match no tool."""
     position = 0
     for text in split_clauses(turn.text) if tools else ():
         clause = parse_clause(text)
@@ -196,13 +200,13 @@ def _undone(turn: _Turn, tools: Sequence[ToolDefinition]) -> Iterator[str]:
 
 
 def _state(call: ToolCall | None, content: str, chinese: bool, *, alone: bool) -> str:
-    """One result in words."""
+    """Return one result as a sentence."""
     name = call.tool if call else ("工具" if chinese else "the tool")
     label = _label(call) if call else name
     if failed := _FAILED.match(content):
-        why = _shorten(content[failed.end() :].strip())
-        english_how, chinese_how = _ENDS.get(failed[1], ("failed", "失败"))
-        return f"{label} {chinese_how}：{why}" if chinese else f"{label} {english_how}: {why}"
+        reason = _shorten(content[failed.end() :].strip())
+        english, chinese_text = _ENDS.get(failed[1], ("failed", "失败"))
+        return f"{label} {chinese_text}：{reason}" if chinese else f"{label} {english}: {reason}"
     if _is_empty(content):
         return f"没有找到结果（{label}）。" if chinese else f"Nothing was found ({label})."
     result = _shorten(_readable(content))
@@ -222,7 +226,7 @@ def _label(call: ToolCall) -> str:
 
 
 def _is_empty(content: str) -> bool:
-    if content.strip() in ("", "[]", "{}", "null", "None", '""') or _NOTHING.match(content.strip()):
+    if content.strip() in ("", "[]", "{}", "null", "None", '""') or _NO_RESULTS.match(content.strip()):
         return True
     data = _parsed(content)
     lists = [value for value in data.values() if isinstance(value, list)] if isinstance(data, dict) else []
@@ -279,29 +283,32 @@ def _introduction(tools: Sequence[ToolDefinition], chinese: bool) -> str:
 
 
 def _typed(output: type[Any], text: str, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> str:
-    wanted = output.model_json_schema().get("properties", {}).keys()
-    if {"goal", "steps"} <= wanted:
+    fields = output.model_json_schema().get("properties", {}).keys()
+    if {"goal", "steps"} <= fields:
         return draft_plan(text, messages, tools, _pick).model_dump_json()
-    if {"agent", "executor"} <= wanted:
+    if {"agent", "executor"} <= fields:
         return _choose_agent(text, messages)
     raise ModelError(f"the offline model answers only plans and routes: {output.__name__} needs a real model")
 
 
 def _choose_agent(text: str, messages: Sequence[Message]) -> str:
-    """The choice as JSON; its confidence is 0 where no word is shared."""
+    """Return the choice of an agent as JSON, by the words its description shares with the message.
+
+    The confidence is 0 if no word is shared.
+    """
     listed = [
-        found for message in messages if message.role == "system" for found in _LISTED_AGENT.findall(message.content)
+        entry for message in messages if message.role == "system" for entry in _LISTED_AGENT.findall(message.content)
     ]
-    said = words(text)
-    shared = {name: sorted(said & (words(described) | words(name))) for name, described in listed}
+    message_words = words(text)
+    shared = {name: sorted(message_words & (words(about) | words(name))) for name, about in listed}
     agent = max(shared, key=lambda name: len(shared[name]), default="")
     hits = shared.get(agent, [])
-    alone = len(shared) == 1
+    is_only_agent = len(shared) == 1
     return json.dumps(
         {
             "agent": agent,
             "executor": "plan" if len(split_clauses(text)) > 1 else "react",
             "reason": f"it is about {', '.join(hits)}" if hits else "nothing else is known of it",
-            "confidence": 1.0 if alone else round(len(hits) / (len(hits) + 1), 2),
+            "confidence": 1.0 if is_only_agent else round(len(hits) / (len(hits) + 1), 2),
         }
     )

@@ -1,4 +1,4 @@
-"""Words of two languages: the clauses of a request, and for each what it says and what stands in it literally."""
+"""Splits a request in English or Chinese into clauses, and each clause into words and literals."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ LEXICON = {
     "refund": "refund, 退款",
     "translate": "translate, translation, 翻译",
 }
-"""One word for many: the word everything is compared by, and how it is said in English and Chinese."""
+"""Canonical words for comparison, each with its synonyms in English and Chinese."""
 EFFECT_WORDS = frozenset({"write", "delete", "send"})
 ACTION_WORDS = EFFECT_WORDS | {"search", "read", "calculate", "list", "analyze", "echo", "fetch"}
 IN_NAME, _FIRST_IN_DESCRIPTION, ELSEWHERE = 3.0, 2.0, 1.0
-"""What a word of a tool weighs, by where it stands."""
+"""Weight of a word of a tool, by where it appears."""
 _DESCRIPTION_LENGTH = 200
 OPERATIONS = ("mean", "median", "sum", "min", "max", "count")
 _FUNCTIONS = frozenset({*OPERATIONS, "round", "abs", "sqrt"})
@@ -97,11 +97,11 @@ _SUFFIXES = {
     "ruby": "rb", "c": "c", "c++": "cpp", "c#": "cs", "php": "php", "swift": "swift", "kotlin": "kt", "shell": "sh",
     "markdown": "md", "yaml": "yaml", "json": "json", "csv": "csv", "sql": "sql", "html": "html", "css": "css",
 }  # fmt: skip
-"""Suffix of the files of a language or format, by its name in lower case."""
-_FOUND_NUMBERS = re.compile(r"\b(?:numbers?|values?|figures?)\b|数字|数值", re.IGNORECASE)
-_FOUND_AT = re.compile(r"^[^\s:]{1,300}:[0-9]{1,9}: ?|^[^\s:]{1,300}$", re.MULTILINE)
-"""The place before a line that a search found, or a path alone."""
-_MOST_NUMBERS = 100
+"""File name suffix of a language or format, by its name in lower case."""
+_NUMBERS_IN_RESULT = re.compile(r"\b(?:numbers?|values?|figures?)\b|数字|数值", re.IGNORECASE)
+_RESULT_POSITION = re.compile(r"^[^\s:]{1,300}:[0-9]{1,9}: ?|^[^\s:]{1,300}$", re.MULTILINE)
+"""The path and line number before a search result, or a path alone."""
+_MAX_NUMBERS = 100
 _QUESTION = re.compile(r"what(?:'s|\s+is|\s+are)|how\s+much|多少|等于|=")
 
 _ARITHMETIC = re.compile(
@@ -119,39 +119,39 @@ _DATE = re.compile(r"\b[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}\b")
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One thing that is asked for, taken apart."""
+    """One clause of a request, parsed."""
 
     text: str
     plain: str
     """The text without its literals."""
     words: frozenset[str]
-    """What it says, in the lexicon's words."""
+    """Its words, as canonical words of the lexicon."""
     hints: frozenset[str]
-    """Words its literals stand for: a path of a log file for `log` and `file`."""
+    """Words implied by its literals: the path of a log file implies `log` and `file`."""
     quoted: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     urls: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
-    """Lists of numbers, as `1,2,3`."""
+    """Lists of numbers, such as `1,2,3`."""
 
     @property
     def literals(self) -> int:
-        """How many there are; a quoted path is one."""
+        """The number of distinct literals; a quoted path counts once."""
         return len({*self.quoted, *self.paths, *self.urls, *self.lists})
 
 
 def is_chinese(text: str) -> bool:
-    """Whether the text has Chinese characters."""
+    """Return whether the text contains Chinese characters."""
     return CJK.search(text) is not None
 
 
 def is_file_name(path: str) -> bool:
-    """Whether a path ends in a name with an extension."""
+    """Return whether a path ends in a name with an extension."""
     return _FILE_NAME.fullmatch(path) is not None
 
 
 def words(text: str) -> frozenset[str]:
-    """The lexicon's words in a text, the stems of its other words, and the pairs of neighbours in its Chinese."""
+    """Return the canonical words of a text, the stems of its other words, and its pairs of Chinese characters."""
     lower = re.sub(r"[_\-.]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)).lower()
     found = {_WORD_OF.get(_stem(word), _stem(word)) for word in re.findall(r"[a-z]+", lower) if word not in _STOP}
     found.update(word for phrase, word in _PHRASES if phrase in lower)
@@ -161,7 +161,7 @@ def words(text: str) -> frozenset[str]:
 
 
 def tool_vocabulary(tool: ToolDefinition) -> dict[str, float]:
-    """What a tool's name, description and parameters say, with weights."""
+    """Return the words of a tool's name, description and parameters, with weights."""
     properties: dict[str, Any] = tool.parameters.get("properties", {})
     options = (str(o) for spec in properties.values() if isinstance(spec, dict) for o in spec.get("enum") or ())
     first = re.match(r"\W*([A-Za-z]+|[\u4e00-\u9fff]{2})", tool.description)
@@ -172,11 +172,11 @@ def tool_vocabulary(tool: ToolDefinition) -> dict[str, float]:
         (_FIRST_IN_DESCRIPTION, words(first[1] if first else "")),
         (IN_NAME, words(tool.name)),
     )
-    return {word: weight for weight, said in sources for word in said}
+    return {word: weight for weight, source in sources for word in source}
 
 
 def word_pattern(names: frozenset[str]) -> re.Pattern[str]:
-    """A pattern for every way to say one of the words."""
+    """Return a pattern that matches every form of the words."""
     forms: set[str] = set()
     for name in names:
         for form in LEXICON.get(name, name).split(", "):
@@ -186,7 +186,7 @@ def word_pattern(names: frozenset[str]) -> re.Pattern[str]:
 
 
 def split_clauses(text: str) -> list[str]:
-    """Split a request where one thing follows another, never inside quotes."""
+    """Split a request into clauses, never inside quotes."""
     masked = _QUOTED.sub(lambda match: "\0" * len(match[0]), text)
     parts, start = [], 0
     for boundary in _BOUNDARY.finditer(masked):
@@ -197,7 +197,7 @@ def split_clauses(text: str) -> list[str]:
 
 
 def parse_clause(text: str) -> Clause:
-    """Find the literals of a clause and the words around them."""
+    """Parse a clause into its literals and the words around them."""
     quoted = tuple(next(group for group in match.groups() if group) for match in _QUOTED.finditer(text))
     plain = _QUOTED.sub(" ", text)
     urls, plain = tuple(_URL.findall(plain)), _URL.sub(" ", plain)
@@ -222,35 +222,35 @@ def parse_clause(text: str) -> Clause:
     hints = set(words(" ".join(paths).replace("/", " "))) | ({"search", "file"} if suffix else set())
     if any(is_file_name(path) for path in paths):
         hints.add("file")
-    said = words(plain)
-    if lists or (re.search(r"[0-9]", plain) and (said <= _FUNCTIONS or _QUESTION.search(plain.lower()))):
+    plain_words = words(plain)
+    if lists or (re.search(r"[0-9]", plain) and (plain_words <= _FUNCTIONS or _QUESTION.search(plain.lower()))):
         hints.add("calculate")
-    return Clause(text, plain, said, frozenset(hints) - said, quoted, tuple(paths), urls, lists)
+    return Clause(text, plain, plain_words, frozenset(hints) - plain_words, quoted, tuple(paths), urls, lists)
 
 
 def expressions(clause: Clause, earlier: Sequence[str] = ()) -> list[str]:
-    """Return the expressions a clause asks for: those written out, or its operations over its lists.
+    """Return the expressions in a clause: those written out, or its operations applied to its lists.
 
     Args:
-        clause: what is asked for.
-        earlier: results of tools, the latest first; "the numbers" without a list are those in the latest.
+        clause: the clause.
+        earlier: results of tools, the latest first; "the numbers" without a list refers to those in the latest.
     """
-    if written := [found for text in (*clause.quoted, clause.text) for found in _written(text)]:
-        return list(dict.fromkeys(written))
+    if explicit := [run for text in (*clause.quoted, clause.text) for run in _explicit_expressions(text)]:
+        return list(dict.fromkeys(explicit))
     named = {word: word_pattern(frozenset({word})).search(clause.plain) for word in OPERATIONS}
     operations = sorted((match.start(), word) for word, match in named.items() if match)
     lists = list(clause.lists)
     if not lists and len(loose := NUMBER.findall(clause.plain)) > 1:
         lists = [",".join(loose)]
-    if not lists and earlier and _FOUND_NUMBERS.search(clause.plain):
-        found = NUMBER.findall(_FOUND_AT.sub("", earlier[0]))
-        lists = [",".join(found[:_MOST_NUMBERS])] if found else []
+    if not lists and earlier and _NUMBERS_IN_RESULT.search(clause.plain):
+        found = NUMBER.findall(_RESULT_POSITION.sub("", earlier[0]))
+        lists = [",".join(found[:_MAX_NUMBERS])] if found else []
     if 1 < len(operations) == len(lists):
         return [f"{word}([{numbers}])" for (_, word), numbers in zip(operations, lists, strict=True)]
     return [f"{word}([{numbers}])" for numbers in lists for _, word in operations]
 
 
-def _written(text: str) -> list[str]:
+def _explicit_expressions(text: str) -> list[str]:
     text = _DATE.sub(" ", text)
     for pattern, operator in _SPOKEN_OPERATORS:
         text = pattern.sub(operator, text)

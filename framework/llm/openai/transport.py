@@ -1,7 +1,7 @@
-"""How the openai SDK's requests go out: by aiohttp, without what httpx does for requests of other kinds.
+"""Sends the openai SDK's requests through aiohttp, without the parts of httpx that model calls do not need.
 
-The SDK's own transport looks through its whole pool for each request; merging addresses and headers, cookies,
-redirects and authentication cost as much again, and a call to a model needs none of it: docs/design/013-transport.md.
+The SDK's own transport scans its whole connection pool for each request. Merging URLs and headers, cookies, redirects
+and authentication cost as much again, and a model call needs none of it; see docs/design/013-transport.md.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import httpx2
 from framework.llm.http_client import ACCEPT_ENCODING, MAX_COMPRESSED_BYTES, MAX_CONNECTIONS, limit_size
 
 _KEEP_ALIVE = 5.0
-"""Seconds; as in the SDK's own transport."""
+"""Seconds, as in the SDK's own transport."""
 LARGE_BODY = 1 << 20
-"""Bytes; from there on aiohttp wants a file, which it sends in pieces."""
-_FAILURES: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
+"""Bytes; aiohttp sends larger bodies in chunks, from a file object."""
+_EQUIVALENTS: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
     (aiohttp.ConnectionTimeoutError, httpx2.ConnectTimeout),
     (TimeoutError, httpx2.ReadTimeout),
     (aiohttp.ClientConnectorError, httpx2.ConnectError),
@@ -32,14 +32,14 @@ _FAILURES: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
     (aiohttp.ClientError, httpx2.RemoteProtocolError),
     (OSError, httpx2.ReadError),
 )
-"""What aiohttp raises, and what it is to httpx; the first that fits."""
+"""Errors of aiohttp and the matching errors of httpx; the first match applies."""
 
 
 def create_direct_client(base_url: str | None, timeout: float) -> httpx2.AsyncClient | None:
-    """The HTTP client for a server; None: the SDK's own, which knows proxies, and passwords in addresses.
+    """Return an HTTP client, or None if the server needs the SDK's own, for a proxy or a password in the URL.
 
     Args:
-        base_url: of the server; None: wherever the SDK goes by itself.
+        base_url: the server; None for the SDK's default.
         timeout: seconds without a byte.
     """
     server = urlsplit(base_url or os.environ.get("OPENAI_BASE_URL", "")).netloc
@@ -49,34 +49,34 @@ def create_direct_client(base_url: str | None, timeout: float) -> httpx2.AsyncCl
 
 
 class DirectHTTPClient(httpx2.AsyncClient):
-    """Sends headers and bytes as they are. Whatever is more than that, such as a redirect, is left to httpx."""
+    """Sends headers and bytes unchanged; everything else, such as a redirect, is delegated to httpx."""
 
     def __init__(self, timeout: float) -> None:
         self._direct = _Transport(timeout)
         super().__init__(transport=self._direct, timeout=timeout, follow_redirects=True)
-        self._known = httpx2.URL()
-        self._known_text = ""
+        self._last_url = httpx2.URL()
+        self._last_url_text = ""
 
     def build_request(self, method: str, url: httpx2.URL | str, **options: Any) -> httpx2.Request:
-        """Make a request; nothing of the client's own is merged into a plain one."""
+        """Return a request; a plain one is not merged with the client's defaults."""
         content, headers = options.get("content"), options.get("headers")
         if not (isinstance(url, str) and isinstance(content, bytes) and isinstance(headers, list)):
             return super().build_request(method, url, **options)
-        if url != self._known_text:  # nearly always the same: taking it apart is a tenth of a request
-            self._known, self._known_text = httpx2.URL(url), url
+        if url != self._last_url_text:  # nearly always unchanged; parsing it takes a tenth of a request
+            self._last_url, self._last_url_text = httpx2.URL(url), url
         request = httpx2.Request(
             method,
-            self._known if not options.get("params") else self._known.copy_merge_params(options["params"]),
+            self._last_url if not options.get("params") else self._last_url.copy_merge_params(options["params"]),
             headers=[*headers, ("accept-encoding", ACCEPT_ENCODING)],
-            stream=httpx2.ByteStream(content),  # as `content`, headers would be added that aiohttp adds anyway
+            stream=httpx2.ByteStream(content),  # with `content`, httpx would add headers that aiohttp adds too
             extensions=options.get("extensions"),
         )
         request.read()
         return request
 
     async def send(self, request: httpx2.Request, *, stream: bool = False, **options: Any) -> httpx2.Response:
-        """Send a request; raises httpx2.TransportError."""
-        response = await self._direct.handle_async_request(request, whole=not stream)
+        """Send a request; raise httpx2.TransportError if it fails."""
+        response = await self._direct.handle_async_request(request, buffered=not stream)
         if response.is_redirect and response.has_redirect_location:
             await response.aclose()
             return await super().send(request, stream=stream, **options)
@@ -84,17 +84,17 @@ class DirectHTTPClient(httpx2.AsyncClient):
 
 
 class _Transport(httpx2.AsyncBaseTransport):
-    """aiohttp's connections, kept for the next request."""
+    """A transport on pooled aiohttp connections."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout, sock_read=timeout)
         self._trust = httpx2.create_ssl_context()
         self._session: aiohttp.ClientSession | None = None
 
-    async def handle_async_request(self, request: httpx2.Request, *, whole: bool = False) -> httpx2.Response:
+    async def handle_async_request(self, request: httpx2.Request, *, buffered: bool = False) -> httpx2.Response:
         body = await request.aread()
         try:
-            answer = await self._connect().request(
+            response = await self._connect().request(
                 request.method,
                 str(request.url),
                 headers=[(name.decode(), value.decode()) for name, value in request.headers.raw],
@@ -102,10 +102,10 @@ class _Transport(httpx2.AsyncBaseTransport):
                 allow_redirects=False,
                 server_hostname=request.extensions.get("sni_hostname"),
             )
-            stream = _Whole(await _read(answer, request)) if whole else _pieces(answer, request)
+            stream = _BufferedBody(await _read(response, request)) if buffered else _limited_body(response, request)
         except (aiohttp.ClientError, OSError) as error:
-            raise _failure(error, request) from error
-        return httpx2.Response(answer.status, headers=answer.raw_headers, stream=stream, request=request)
+            raise _httpx_error(error, request) from error
+        return httpx2.Response(response.status, headers=response.raw_headers, stream=stream, request=request)
 
     async def aclose(self) -> None:
         if self._session is not None:
@@ -123,34 +123,34 @@ class _Transport(httpx2.AsyncBaseTransport):
         return self._session
 
 
-async def _read(answer: aiohttp.ClientResponse, request: httpx2.Request) -> bytes:
-    """All of an answer; most say beforehand that they are small."""
-    if (answer.content_length or MAX_COMPRESSED_BYTES + 1) <= MAX_COMPRESSED_BYTES:
-        return await answer.read()
-    pieces = _pieces(answer, request)
+async def _read(response: aiohttp.ClientResponse, request: httpx2.Request) -> bytes:
+    """Return the complete body; most responses declare a small size."""
+    if (response.content_length or MAX_COMPRESSED_BYTES + 1) <= MAX_COMPRESSED_BYTES:
+        return await response.read()
+    body = _limited_body(response, request)
     try:
-        return b"".join([piece async for piece in pieces])
+        return b"".join([chunk async for chunk in body])
     finally:
-        await pieces.aclose()
+        await body.aclose()
 
 
-def _pieces(answer: aiohttp.ClientResponse, request: httpx2.Request) -> httpx2.AsyncByteStream:
-    return limit_size(_Answer(answer, request), answer.headers, request)
+def _limited_body(response: aiohttp.ClientResponse, request: httpx2.Request) -> httpx2.AsyncByteStream:
+    return limit_size(_StreamedBody(response, request), response.headers, request)
 
 
 async def read_content(response: httpx2.Response) -> bytes:
-    """The bytes of an answer, decoded; raises httpx2.HTTPError.
+    """Return the decoded body of a response; raise httpx2.HTTPError if it fails.
 
-    One that came whole and plain is not taken through httpx's decoders: that takes longer than reading its JSON.
+    A buffered body without encoding skips httpx's decoders, which take longer than parsing its JSON.
     """
     stream = response.stream
-    if isinstance(stream, _Whole) and "content-encoding" not in response.headers:
+    if isinstance(stream, _BufferedBody) and "content-encoding" not in response.headers:
         return stream.content
     return await response.aread()
 
 
-class _Whole(httpx2.AsyncByteStream):
-    """The bytes of an answer that is there already."""
+class _BufferedBody(httpx2.AsyncByteStream):
+    """A body that has been read completely."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -159,23 +159,23 @@ class _Whole(httpx2.AsyncByteStream):
         yield self.content
 
 
-class _Answer(httpx2.AsyncByteStream):
-    """The bytes of an answer as they come; closed in the middle, its connection is closed with it."""
+class _StreamedBody(httpx2.AsyncByteStream):
+    """A body that is read as it arrives; closing it early closes the connection."""
 
-    def __init__(self, answer: aiohttp.ClientResponse, request: httpx2.Request) -> None:
-        self._answer, self._request = answer, request
+    def __init__(self, response: aiohttp.ClientResponse, request: httpx2.Request) -> None:
+        self._response, self._request = response, request
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            async for piece in self._answer.content.iter_any():
-                yield piece
+            async for chunk in self._response.content.iter_any():
+                yield chunk
         except (aiohttp.ClientError, OSError) as error:
-            raise _failure(error, self._request) from error
+            raise _httpx_error(error, self._request) from error
 
     async def aclose(self) -> None:
-        self._answer.close()
+        self._response.close()
 
 
-def _failure(error: Exception, request: httpx2.Request) -> httpx2.TransportError:
-    meaning = next(meaning for kind, meaning in _FAILURES if isinstance(error, kind))
-    return meaning(str(error), request=request)
+def _httpx_error(error: Exception, request: httpx2.Request) -> httpx2.TransportError:
+    equivalent = next(equivalent for kind, equivalent in _EQUIVALENTS if isinstance(error, kind))
+    return equivalent(str(error), request=request)

@@ -339,7 +339,7 @@ def test_a_conversation_goes_out_and_comes_in_in_every_form(tmp_path: Path, form
 BROKEN = {
     "missing": (None, "x.json cannot be read: No such file or directory"),
     "no JSON": ("[{", "x.json is not JSON"),
-    "no messages": ('{"a": 1}', "x.json has not the form 'messages': a list of messages is expected"),
+    "no messages": ('{"a": 1}', "x.json is not in the format 'messages': expected a list of messages"),
     "a call without an answer": (
         '[{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [{"id": "1", "tool": "echo"}]}]',
         "x.json: call '1' of echo has no answer up to message 2",

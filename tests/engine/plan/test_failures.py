@@ -189,7 +189,7 @@ def calls_forever() -> Turn:
 @pytest.mark.parametrize(
     ("answers", "told"),
     [
-        ([says("Sure! First I would look around.")] * 3, "did not call PlanDraft, it answered in text"),
+        ([says("Sure! First I would look around.")] * 3, "answered in text instead of calling PlanDraft"),
         ([calls(("PlanDraft", {"goal": "half"}))] * 3, "does not fit PlanDraft: steps: Field required"),
         ([calls(("PlanDraft", '{"goal": "g", "steps": [{"id": "a", "descr'))] * 3, "does not fit PlanDraft"),
         ([says('{"goal": "g", "steps"', finish="length")], "cut by max_tokens"),

@@ -75,31 +75,31 @@ def test_one_object_is_read(text: str, read: ToolAction | FinalAnswer) -> None:
         ("```json\n```", "it is empty"),
         ("I will look it up.", "does not begin with {"),
         (f"Sure! {ACTION}", "does not begin with {"),
-        (f"{ACTION} Done.", "something follows the object at line 1, column 53"),
-        (f"{ACTION}\n{FINAL}", "something follows the object at line 2, column 1"),
+        (f"{ACTION} Done.", "extra text after the object at line 1, column 53"),
+        (f"{ACTION}\n{FINAL}", "extra text after the object at line 2, column 1"),
         (f"[{ACTION}]", "does not begin with {"),
-        (f"```json\n{ACTION}\n```\n```json\n{ACTION}\n```", "something follows the object at line 2"),
+        (f"```json\n{ACTION}\n```\n```json\n{ACTION}\n```", "extra text after the object at line 2"),
         (f"Here:\n```json\n{ACTION}\n```", "does not begin with {"),
         (f"~~~\n{ACTION}\n~~~", "does not begin with {"),
         (f"<think>{ACTION}", "<think> is not closed"),
         (f"<think>a</think><think>b</think>{ACTION}", "more than one <think>"),
         (f"<think>{ACTION}</think>", "it is empty"),
-        (f"<think>a</think>{ACTION}</think>{FINAL}", "something follows"),
-        (f"{FINAL}<think>no</think>", "something follows"),
+        (f"<think>a</think>{ACTION}</think>{FINAL}", "extra text after the object"),
+        (f"{FINAL}<think>no</think>", "extra text after the object"),
         (ACTION[:-1], "delimiter at line 1, column 51"),
         (ACTION[:-3], "it is not JSON: Unterminated string"),
         ('{"type":"action","tool":"a","args":{"n":NaN}}', "NaN is not a JSON number"),
         ('{"type":"action","tool":"a","args":{"n":-Infinity}}', "-Infinity is not a JSON number"),
         ('{"type":"action","tool":"a","args":{"n":1e999}}', "too large"),
         ('{"type":"action","tool":"a","args":{"n":' + "9" * 5000 + "}}", "digits"),
-        ('{"type":"final","answer":"\\ud800"}', "half a surrogate pair"),
-        ('{"type":"final","answer":"\ud800"}', "half a surrogate pair"),
+        ('{"type":"final","answer":"\\ud800"}', "a lone surrogate"),
+        ('{"type":"final","answer":"\ud800"}', "a lone surrogate"),
         ('{"type":"final","answer":"a\nb"}', "Invalid control character"),
         ('{"type":"final","answer":"a","answer":"b"}', "duplicate key 'answer'"),
         ('{"type":"action","tool":"a","args":{"p":1,"p":2}}', "duplicate key 'p'"),
         ("{'type':'final','answer':'a'}", "it is not JSON"),
         ('{"type":"final","answer":"a",}', "it is not JSON"),
-        ('{"type":"final","answer":"a"} // done', "something follows"),
+        ('{"type":"final","answer":"a"} // done', "extra text after the object"),
         ("{}", '"type" must be "action" or "final"'),
         ('{"tool":"echo","args":{}}', '"type" must be'),
         ('{"type":"tool_call","tool":"a","args":{}}', '"type" must be'),
@@ -279,7 +279,7 @@ def test_what_was_thought_aloud_is_reasoning() -> None:
 @pytest.mark.parametrize(
     ("choice", "text", "reason"),
     [
-        ("none", ACTION, "there is no tool to call now"),
+        ("none", ACTION, "no tool can be called now"),
         ("required", FINAL, "a tool must be called now"),
         ("docs.echo", FINAL, "a tool must be called now"),
     ],
@@ -296,7 +296,7 @@ def test_tool_choice_holds(choice: str, text: str, reason: str) -> None:
 def test_asi05_a_call_in_the_providers_own_form_is_not_made() -> None:
     both = Message(role="assistant", content=FINAL, tool_calls=scripted_calls(("echo", {"text": "x"})))
     reply = reply_of(ask(TextModel(both), USER, tools=(ECHO,)))
-    assert reply.unusable == Unusable("it calls a function in a form of its own")
+    assert reply.unusable == Unusable("it calls a function in another format")
     assert reply.message.tool_calls == ()
 
 
