@@ -1,7 +1,7 @@
-"""TO WRITE.
+"""The part of a conversation that a model sees: a window of messages, and a summary of those before it.
 
 In reading order; each module imports only from those below it:
 
-    compaction  The beginning of a long conversation as a summary: pure functions over messages.
-    window      Which part of a conversation the model gets to see: pure functions over messages.
+    compaction  Replaces the beginning of a long conversation with a summary.
+    window      Selects the last messages that are sent to the model.
 """

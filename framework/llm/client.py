@@ -2,7 +2,7 @@
 
 `ModelClient.stream` yields `Delta`s; the last one contains the complete `ModelReply`. A stream without one was cut
 off, and no part of it is executed. Every chunk of a reply is a `Delta`, an empty one if it contains nothing to
-show, such as a fragment of a tool call: the first delta tells the engine that the reply has begun.
+show, such as a fragment of a tool call: the first delta marks the beginning of the reply.
 
 A client sends each request once. Retries, deadlines and fallbacks belong to the engine.
 """
@@ -93,7 +93,7 @@ class Unusable:
     """Why a reply in the JSON protocol is invalid."""
 
     reason: str
-    """What is wrong."""
+    """The mistake."""
     near: str = ""
     """The reply's text around the mistake."""
 

@@ -1,4 +1,4 @@
-"""The import path of the conversation formats in earlier versions; they are now in `framework.llm.message_formats`."""
+"""The import path of `framework.llm.message_formats` in earlier versions."""
 
 from framework.llm.message_formats import exported as exported
 from framework.llm.message_formats import imported as imported

@@ -1,4 +1,4 @@
-"""Estimates the number of tokens of a text without calling a provider.
+"""Estimates the number of tokens of texts, messages and tool definitions without calling a provider.
 
 Text in alphabets averages about four characters per token; Chinese, Japanese and Korean text about four characters per
 three tokens. Measured against real tokenizers, the estimate is within a third for prose and code.

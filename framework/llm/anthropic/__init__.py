@@ -1,7 +1,7 @@
-"""TO WRITE.
+"""Client for Claude, through Anthropic's SDK.
 
 In reading order; each module imports only from those below it:
 
-    client       Claude, through Anthropic's own SDK. Whatever goes wrong there leaves here as one ModelError.
-    format       Our messages in the form of Anthropic's Messages API, and back. Pure: no I/O, no SDK.
+    client  Sends a request and assembles the response.
+    format  Converts messages to and from the format of the Messages API.
 """

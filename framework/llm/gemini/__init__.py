@@ -1,8 +1,8 @@
-"""TO WRITE.
+"""Client for Gemini, through Google's SDK.
 
 In reading order; each module imports only from those below it:
 
-    client  Gemini, through Google's own SDK. Whatever goes wrong there leaves here as one ModelError.
-    format  Our messages in the form of Gemini's `generateContent`, and back. Pure: no I/O, no SDK.
-    schema  JSON Schema in the part of it that Gemini takes for a function's parameters. Pure.
+    client  Sends a request and assembles the response.
+    format  Converts messages to and from the format of `generateContent`.
+    schema  Reduces a JSON Schema to the subset that Gemini accepts.
 """

@@ -1,8 +1,8 @@
-"""TO WRITE.
+"""The JSON protocol: tools and typed answers for models without function calls.
 
 In reading order; each module imports only from those below it:
 
-    client  Tools and typed answers for models that know only text: a client around any other client.
-    prompt  The text protocol as the model reads it: its rules, the tools, and the conversation so far.
-    reply   What a model says in the text protocol, read strictly: one action, one final answer, or the reason why ...
+    client  A client that wraps another one, and the retry of an invalid reply.
+    prompt  The protocol as text for the model: its rules, the tools, and the conversation so far.
+    reply   Parses a reply: one action, one final answer, or the reason why it is neither.
 """

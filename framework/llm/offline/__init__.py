@@ -1,9 +1,9 @@
-"""TO WRITE.
+"""The offline model: a rule-based stand-in, to try and test agents without an API key.
 
 In reading order; each module imports only from those below it:
 
-    model      The stand-in behind `model: offline`: rules instead of a model, for trying agents and testing them ...
-    plan       Plans of the offline stand-in: steps out of clauses, and another way where a step failed and the ...
-    arguments  Arguments for a tool out of a clause: by each parameter's name and JSON Schema type.
-    words      Words of two languages: the clauses of a request, and for each what it says and what stands in it ...
+    model      Matches clauses to tools, and composes the answer from their results.
+    plan       Plans: one or more steps per clause, and corrected steps after an error.
+    arguments  Fills a tool's arguments from a clause, by parameter name and JSON Schema type.
+    words      Splits a request in English or Chinese into clauses, words and literals.
 """

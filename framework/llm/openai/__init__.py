@@ -1,8 +1,8 @@
-"""TO WRITE.
+"""Client for every server with OpenAI's chat completions API.
 
 In reading order; each module imports only from those below it:
 
-    client      Every server that speaks OpenAI's chat completions. Whatever goes wrong there leaves here as one ...
-    connection  The openai SDK, given requests that are bytes already.
-    transport   How the openai SDK's requests go out: by aiohttp, without what httpx does for requests of other kinds.
+    client      Builds a request and turns the response into a reply.
+    connection  Sends requests that are already encoded through the openai SDK.
+    transport   Sends the SDK's requests through aiohttp.
 """
