@@ -52,7 +52,7 @@ def conversations(draw: st.DrawFn) -> list[Message]:
 
 @cases(100)
 @given(messages=conversations(), window=st.integers(1, 40))
-def test_a_window_begins_with_the_user_and_splits_no_call_from_its_answer(messages: list[Message], window: int) -> None:
+def test_a_window_begins_with_the_user_and_keeps_calls_with_their_results(messages: list[Message], window: int) -> None:
     seen = last_messages(messages, window)
     assert len(seen) <= window
     assert not [*transcript_errors(seen)]
@@ -62,7 +62,7 @@ def test_a_window_begins_with_the_user_and_splits_no_call_from_its_answer(messag
         assert seen == messages
 
 
-def test_a_turn_longer_than_the_window_is_not_forgotten() -> None:
+def test_a_turn_longer_than_the_window_keeps_its_request() -> None:
     call = ToolCall(id="c", tool="echo")
     rounds = [Message(role="assistant", tool_calls=(call,)), Message(role="tool", tool_call_id="c", content="a")] * 30
     seen = last_messages([Message(role="user", content="go"), *rounds], 6)
@@ -71,7 +71,7 @@ def test_a_turn_longer_than_the_window_is_not_forgotten() -> None:
 
 @cases(60)
 @given(rounds=st.lists(st.tuples(conversations(), SAID | st.just("")), min_size=1, max_size=4), keep=st.integers(0, 30))
-def test_facts_failures_denials_and_decisions_survive_whatever_the_model_writes(
+def test_facts_failures_denials_and_decisions_survive_any_summary(
     rounds: list[tuple[list[Message], str]], keep: int
 ) -> None:
     """However often it is summed up, and even if the model writes nothing at all."""
@@ -95,14 +95,14 @@ def test_facts_failures_denials_and_decisions_survive_whatever_the_model_writes(
         assert event in told or event in {*events_of(history)}
 
 
-def test_what_one_summary_said_and_the_next_leaves_out_is_taken_over() -> None:
+def test_facts_of_a_previous_summary_are_kept() -> None:
     first = extend_summary(None, [Message(role="user", content="refund order 1234")], "They want a refund for 1234.")
     assert first.facts == ()
     second = extend_summary(first, [Message(role="user", content="hurry")], "They are in a hurry.")
     assert (second.facts, second.upto) == (("1234",), 2)
 
 
-def test_what_is_pasted_is_not_taken_for_words() -> None:
+def test_pasted_text_is_not_searched_for_facts() -> None:
     log = "\n".join(f"2026-01-05 12:00:{n:02} error {n}" for n in range(60)) * 10
     found = [*facts_of([Message(role="user", content=f"why order 1234? {log}")])]
     assert "1234" in found
@@ -155,7 +155,7 @@ def script(request: ModelRequest) -> Turn:
 MESSAGES = ("pay 80 for order 1234", "word " * 100, "word " * 100, "word " * 100, "and now?")
 
 
-def test_past_the_threshold_a_summary_takes_the_place_of_the_beginning(tmp_path: Path) -> None:
+def test_above_the_threshold_a_summary_replaces_the_beginning(tmp_path: Path) -> None:
     model, conversation, told = talk(tmp_path, script, *MESSAGES)
     last = [message.content for message in model.requests[-1].messages]
     assert "THE SUMMARY" in last[1]
@@ -170,7 +170,7 @@ def test_past_the_threshold_a_summary_takes_the_place_of_the_beginning(tmp_path:
     assert ["compressed"] in codes
 
 
-def test_the_summary_is_a_call_of_the_run_and_is_paid_from_its_budget(tmp_path: Path) -> None:
+def test_the_summary_is_a_model_call_charged_to_the_run(tmp_path: Path) -> None:
     model, _, told = talk(tmp_path, script, *MESSAGES)
     finished = [run[-1] for run in told]
     used = [event.tokens_used for event in finished if isinstance(event, events.RunFinished)]
@@ -179,7 +179,7 @@ def test_the_summary_is_a_call_of_the_run_and_is_paid_from_its_budget(tmp_path: 
     assert sum(used) == 10 * len(model.requests), "10 tokens a call, summaries included"
 
 
-def test_a_summary_is_kept_from_run_to_run(tmp_path: Path) -> None:
+def test_a_summary_is_stored_across_runs(tmp_path: Path) -> None:
     model, _, _ = talk(tmp_path, script, *MESSAGES, "one", "two")
     ones = [request for request in model.requests if request.messages[-1].content in ("one", "two")]
     assert all("THE SUMMARY" in request.messages[1].content for request in ones)
@@ -187,7 +187,7 @@ def test_a_summary_is_kept_from_run_to_run(tmp_path: Path) -> None:
     assert all("THE SUMMARY" in request.messages[1].content for request in again), "the summary is summed up, too"
 
 
-def test_without_a_summary_the_run_goes_on_with_a_warning(tmp_path: Path) -> None:
+def test_a_failed_summary_is_a_warning_and_the_run_continues(tmp_path: Path) -> None:
     def broken(request: ModelRequest) -> Turn:
         return ModelError("no") if is_compression(request) else script(request)
 
@@ -199,13 +199,13 @@ def test_without_a_summary_the_run_goes_on_with_a_warning(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("keys", [{"conversation": "{compress_at_tokens: null}"}, {"runtime_policy": "{max_steps: 1}"}])
-def test_no_summary_is_made_where_none_may_be(tmp_path: Path, keys: dict[str, str]) -> None:
+def test_no_summary_is_written_when_compaction_is_not_possible(tmp_path: Path, keys: dict[str, str]) -> None:
     said = ("word " * 100, "word " * 100, "word " * 100, "and now?")
     model, _, _ = talk(tmp_path, script, *said, **keys)
     assert not any(map(is_compression, model.requests))
 
 
-def test_a_plan_sums_up_before_it_plans(tmp_path: Path) -> None:
+def test_a_plan_is_compacted_before_planning(tmp_path: Path) -> None:
     from framework.types.plan import PlanDraft, StepDraft
 
     def planned(request: ModelRequest) -> Turn:
@@ -220,7 +220,7 @@ def test_a_plan_sums_up_before_it_plans(tmp_path: Path) -> None:
     assert "THE SUMMARY" in plan_requests[-1].messages[1].content
 
 
-def test_offline_sums_up_by_listing_the_requests(tmp_path: Path) -> None:
+def test_the_offline_model_summarizes_by_listing_the_requests(tmp_path: Path) -> None:
     keys = {"model": "offline", "conversation": "{compress_at_tokens: 60}"}
     for locale in ("en", "zh"):
         write(tmp_path, {"agentsd.yaml": f"locale: {locale}\n"})
@@ -233,7 +233,7 @@ def test_offline_sums_up_by_listing_the_requests(tmp_path: Path) -> None:
         assert finished.output == "end"
 
 
-def test_a_conversation_longer_than_the_window_warns_and_says_what_to_do(tmp_path: Path) -> None:
+def test_a_conversation_longer_than_the_window_warns_with_advice(tmp_path: Path) -> None:
     def plain(request: ModelRequest) -> Turn:
         return f"seen {len(request.messages)}"
 

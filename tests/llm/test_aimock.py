@@ -106,7 +106,7 @@ def test_a_text_and_its_usage(ask: Ask, form: Format, stream: bool) -> None:
 
 @each_format
 @each_way
-def test_what_it_thought(ask: Ask, form: Format, stream: bool) -> None:
+def test_reasoning_is_returned(ask: Ask, form: Format, stream: bool) -> None:
     message = reply(ask(form, user("think"), stream=stream)).message
 
     assert message.content == "42"
@@ -151,7 +151,7 @@ def test_a_text_cut_by_max_tokens(ask: Ask, form: Format, stream: bool) -> None:
         ("hangup", "was lost before the answer was complete", None),
     ],
 )
-def test_what_goes_wrong_is_one_error(
+def test_each_failure_is_one_error(
     ask: Ask, form: Format, text: str, says_what: str, wait: float | None, stream: bool
 ) -> None:
     with pytest.raises(ModelError, match=says_what) as caught:

@@ -90,13 +90,13 @@ USER = Message(role="user", content="hi")
         ("ollama/llama3.3", {"tools": None}),
     ],
 )
-def test_what_is_known_of_a_model(name: str, known: dict[str, Any]) -> None:
+def test_known_capabilities_of_models(name: str, known: dict[str, Any]) -> None:
     found = known_capabilities(name)
 
     assert {key: getattr(found, key) for key in known} == known
 
 
-def test_what_one_says_wins_and_what_it_leaves_open_stays() -> None:
+def test_known_values_override_and_unknown_ones_are_filled() -> None:
     one = Capabilities(tools=False, context_window=1000)
     other = Capabilities(tools=True, context_window=2000, json_object=True)
 
@@ -138,7 +138,7 @@ def test_a_million_tokens_cost_their_price(
     assert cost(input=price_in, output=price_out) == pytest.approx(whole / 1_000_000)
 
 
-def test_without_a_price_nothing_is_counted() -> None:
+def test_without_a_price_there_is_no_cost() -> None:
     usage = Usage(prompt_tokens=5, completion_tokens=5, total_tokens=10)
 
     assert with_cost(usage, Capabilities()) == usage
@@ -177,7 +177,7 @@ THINKING_KEYS = {"reasoning_effort", "enable_thinking", "thinking"}
         ("deepseek", "deepseek-chat", "minimal", {"thinking": {"type": "disabled"}}),
     ],
 )
-def test_how_long_to_think_is_said_in_the_models_own_parameter(
+def test_reasoning_effort_is_sent_in_the_models_own_parameter(
     provider: str, model: str, effort: str | None, expected: dict[str, Any]
 ) -> None:
     body, _ = sent(provider, model, reasoning=effort)
@@ -207,7 +207,7 @@ def load(root: Path, text: str) -> Settings:
     return Settings.load(root)
 
 
-def test_an_alias_says_what_its_model_can_do(tmp_path: Path) -> None:
+def test_an_alias_declares_capabilities(tmp_path: Path) -> None:
     text = (
         "models:\n  local:\n    model: openai/llama\n"
         "    capabilities: {tools: false, context_window: 32000, thinking: none, prices: {input: 0.5, output: 1}}\n"
@@ -230,7 +230,7 @@ def test_an_alias_says_what_its_model_can_do(tmp_path: Path) -> None:
         ("{prices: {input: -1, output: 1}}", "greater than or equal to 0"),
     ],
 )
-def test_a_wrong_capability_is_an_error_at_its_place(tmp_path: Path, capabilities: str, message: str) -> None:
+def test_an_invalid_capability_is_an_error_at_its_position(tmp_path: Path, capabilities: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, f"models: {{local: {{model: openai/x, capabilities: {capabilities}}}}}\n")
 
@@ -258,7 +258,7 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
         ("openai/gpt-5-mini", None, None, None),
     ],
 )
-def test_an_answer_is_held_to_json_as_strictly_as_the_model_can(
+def test_json_is_enforced_as_strictly_as_the_model_supports(
     name: str, effort: str | None, schema: dict[str, Any] | None, form: dict[str, Any] | None
 ) -> None:
     body, _ = sent(*name.split("/"), json=schema, reasoning=effort)
@@ -266,7 +266,7 @@ def test_an_answer_is_held_to_json_as_strictly_as_the_model_can(
     assert body.get("response_format") == form
 
 
-def test_a_setting_that_a_provider_has_not_is_refused_not_dropped(tmp_path: Path) -> None:
+def test_an_unsupported_setting_is_rejected_instead_of_ignored(tmp_path: Path) -> None:
     alias = "{model: anthropic/claude-x, api_key: k, base_url: 'http://127.0.0.1:9'}"
     files = {
         "agents.d/direct.yaml": agent("direct", model="anthropic/claude-x", model_settings="{seed: 3}"),

@@ -109,7 +109,7 @@ async def streamed(runtime: Runtime, message: str, **options: Any) -> tuple[RunR
     return result, "".join(shown.values())
 
 
-def test_runs_of_ten_steps_end_well_on_a_provider_that_fails_in_three_of_ten_calls(tmp_path: Path) -> None:
+def test_runs_of_ten_steps_complete_on_a_provider_that_fails_three_of_ten_calls(tmp_path: Path) -> None:
     counted, provider = Counted(), Provider(seed=4711)
 
     async def main() -> list[tuple[RunResult, str | None]]:
@@ -171,7 +171,7 @@ async def llmock_server(*options: str) -> AsyncIterator[str]:
 
 
 @pytest.mark.skipif(llmock() is None, reason="no llmock: `make test` fetches it where it finds the package index")
-def test_conversations_of_ten_steps_end_well_on_llmock_and_it_finds_no_fault_with_the_client(tmp_path: Path) -> None:
+def test_conversations_of_ten_steps_complete_on_llmock_without_protocol_errors(tmp_path: Path) -> None:
     counted = Counted()
     # Few 429: each of them asks for a second's patience, and is granted it.
     faults = ["--error-rate-429", "0.03", "--error-rate-500", "0.06", "--error-rate-503", "0.06"]

@@ -74,7 +74,7 @@ def test_a_text_answer_arrives_with_its_usage(form: Format, stream: bool) -> Non
 
 
 @each_format
-def test_a_whole_answer_is_one_delta_and_a_streamed_one_comes_in_pieces(form: Format) -> None:
+def test_an_unstreamed_reply_is_one_delta_and_a_streamed_one_several(form: Format) -> None:
     answer = says(form, "hello big world", thought="let me see")
     whole, _ = ask(form, [answer], request())
     pieces, _ = ask(form, [answer], request(stream=True))
@@ -110,7 +110,7 @@ def test_tool_calls_arrive_under_their_own_names(form: Format, stream: bool) -> 
 
 
 @each_format
-def test_an_id_that_the_conversation_has_already_is_replaced(form: Format) -> None:
+def test_a_call_id_already_in_the_conversation_is_replaced(form: Format) -> None:
     earlier = Message(role="assistant", tool_calls=(ToolCall(id="call_1", tool="docs.search"),))
     messages = (USER, earlier, Message(role="tool", content="x", tool_call_id="call_1"))
 
@@ -123,7 +123,7 @@ def test_an_id_that_the_conversation_has_already_is_replaced(form: Format) -> No
 
 @each_format
 @each_way
-def test_a_tool_turn_gives_back_calls_results_and_thinking_unchanged(form: Format, stream: bool) -> None:
+def test_a_tool_turn_sends_calls_results_and_thinking_back_unchanged(form: Format, stream: bool) -> None:
     first = reply(form, says(form, "wait", calls=CALLS, thought="let me see"), stream=stream).message
     results = tuple(Message(role="tool", content=f"found {call.id}", tool_call_id=call.id) for call in first.tool_calls)
 
@@ -140,7 +140,7 @@ def test_a_tool_turn_gives_back_calls_results_and_thinking_unchanged(form: Forma
 
 
 @each_format
-def test_thinking_of_another_provider_is_not_given_back(form: Format) -> None:
+def test_thinking_of_another_provider_is_not_sent(form: Format) -> None:
     first = reply(form, says(form, calls=CALLS, thought="secret thoughts")).message
     assert first.reasoning
     first = first.model_copy(update={"reasoning": first.reasoning.model_copy(update={"provider": "another"})})
@@ -161,7 +161,7 @@ def test_a_text_cut_by_max_tokens_says_so(form: Format, stream: bool) -> None:
 
 @pytest.mark.hostile(34)
 @each_format
-def test_what_comes_out_of_a_stream_cut_anywhere_is_the_whole_answer_or_an_error(form: Format) -> None:
+def test_a_stream_cut_at_any_position_is_the_complete_reply_or_an_error(form: Format) -> None:
     answer = says(form, "wait", calls=CALLS, thought="let me see")
     expected = reply(form, answer, stream=True).message
 
@@ -201,7 +201,7 @@ def test_what_comes_out_of_a_stream_cut_anywhere_is_the_whole_answer_or_an_error
         ("calls cut", "cut by max_tokens", False),
     ],
 )
-def test_each_hazard_is_one_error_that_says_what_to_do(
+def test_each_hazard_is_one_error_with_advice(
     form: Format, hazard: str, says_what: str, retryable: bool, stream: bool
 ) -> None:
     answers = {
@@ -243,7 +243,7 @@ def test_each_hazard_is_one_error_that_says_what_to_do(
         ("final", "too long", False),
     ],
 )
-def test_what_breaks_in_mid_stream_is_one_error(form: Format, hazard: str, says_what: str, retryable: bool) -> None:
+def test_a_failure_during_a_stream_is_one_error(form: Format, hazard: str, says_what: str, retryable: bool) -> None:
     event = "event: content_block_delta\ndata: " if form.name == "anthropic" else ""
     answers = {
         "clean end": begun(form),
@@ -261,7 +261,7 @@ def test_what_breaks_in_mid_stream_is_one_error(form: Format, hazard: str, says_
 
 
 @each_format
-def test_what_was_streamed_before_the_cut_was_delivered_but_no_reply(form: Format) -> None:
+def test_deltas_before_a_cut_are_delivered_without_a_reply(form: Format) -> None:
     told: list[Delta] = []
 
     async def run() -> None:
@@ -281,7 +281,7 @@ def test_what_was_streamed_before_the_cut_was_delivered_but_no_reply(form: Forma
 
 @each_format
 @each_way
-def test_a_server_that_falls_silent_is_one_error(form: Format, stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalled_server_is_one_error(form: Format, stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"framework.llm.{form.name}.client.SDK_TIMEOUT", 0.05)
 
     error = failure(form, begun(form, ending="stall"), stream=stream)
@@ -292,7 +292,7 @@ def test_a_server_that_falls_silent_is_one_error(form: Format, stream: bool, mon
 
 @each_format
 @each_way
-def test_a_server_that_is_not_there_is_named_without_its_credentials(form: Format, stream: bool) -> None:
+def test_an_unreachable_server_is_named_without_its_credentials(form: Format, stream: bool) -> None:
     async def run() -> None:
         async with wire_server([]) as server:
             port = server.url.rsplit(":", 1)[1]
@@ -312,9 +312,7 @@ def test_a_server_that_is_not_there_is_named_without_its_credentials(form: Forma
 
 @each_format
 @each_way
-def test_a_certificate_that_nobody_vouches_for_is_one_error_that_says_what_to_do(
-    form: Format, stream: bool, tmp_path: Path
-) -> None:
+def test_an_untrusted_certificate_is_one_error_with_advice(form: Format, stream: bool, tmp_path: Path) -> None:
     async def run() -> None:
         async with site({}, tls=served_with(make_certificate(tmp_path))) as served:
             model = form.model(f"https://{served.host}/v1")
@@ -359,7 +357,7 @@ def test_leaving_a_stream_closes_the_connection(form: Format, leave: str) -> Non
 
 
 @each_format
-def test_a_closed_model_can_be_asked_again(form: Format) -> None:
+def test_a_closed_client_can_send_another_request(form: Format) -> None:
     async def run() -> list[str]:
         async with wire_server([says(form, "one"), says(form, "two")]) as server:
             model = form.model(server.url)
@@ -373,7 +371,7 @@ def test_a_closed_model_can_be_asked_again(form: Format) -> None:
 
 
 @each_format
-def test_what_an_answer_costs_stands_in_its_usage(form: Format) -> None:
+def test_usage_contains_the_cost(form: Format) -> None:
     prices = Capabilities(prices=Prices(input=2, output=10, cached=0.5))
     told, _ = ask(form, [says(form, "x", usage=(1_000_000, 100_000, 400_000))], request(), capabilities=prices)
 
@@ -382,7 +380,7 @@ def test_what_an_answer_costs_stands_in_its_usage(form: Format) -> None:
 
 
 @each_format
-def test_a_model_that_only_streams_is_streamed_and_still_one_delta(form: Format) -> None:
+def test_a_stream_only_model_is_streamed_and_still_returns_one_delta(form: Format) -> None:
     only = Capabilities(stream_only=True)
     told, server = ask(form, [says(form, "one two")], request(), capabilities=only)
 
@@ -393,7 +391,7 @@ def test_a_model_that_only_streams_is_streamed_and_still_one_delta(form: Format)
 
 @each_format
 @pytest.mark.parametrize("wanted", ["required", "docs.search"])
-def test_a_model_that_cannot_be_made_to_call_is_asked_to_choose(form: Format, wanted: str) -> None:
+def test_a_model_without_forced_calls_gets_tool_choice_auto(form: Format, wanted: str) -> None:
     def chosen(**can: Any) -> str:
         settings = ModelSettings(tool_choice=wanted)
         several = request(settings=settings, tools=(SEARCH, SEARCH.model_copy(update={"name": "docs.read"})))
@@ -408,7 +406,7 @@ def test_a_model_that_cannot_be_made_to_call_is_asked_to_choose(form: Format, wa
 
 
 @each_format
-def test_the_sdk_is_not_loaded_before_the_first_question(form: Format) -> None:
+def test_the_sdk_is_not_loaded_before_the_first_request(form: Format) -> None:
     program = (
         "import sys; from framework.llm.providers import create_client;"
         f"create_client('{form.name}/m', api_key='k', environ={{}});"
@@ -420,7 +418,7 @@ def test_the_sdk_is_not_loaded_before_the_first_question(form: Format) -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_an_answer_ends_in_a_word_of_its_own_only_without_calls() -> None:
+def test_an_unknown_finish_reason_is_accepted_only_without_calls() -> None:
     assert reply(OPENAI, OPENAI.answer(Said("x", end="eos"))).finish_reason == "stop"
     assert (
         "unexpected finish_reason: eos" in failure(OPENAI, says(OPENAI, calls=CALLS, end="eos"), stream=False).message

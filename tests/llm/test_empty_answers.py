@@ -77,7 +77,7 @@ def test_without_a_fallback_the_run_fails_with_a_model_error(tmp_path: Path, emp
     assert result.error.retryable
 
 
-def test_a_listener_is_warned_that_the_empty_answer_is_void(tmp_path: Path) -> None:
+def test_a_stream_warns_that_the_empty_answer_is_void(tmp_path: Path) -> None:
     async def main() -> list[Warned]:
         model = ScriptedModel("\n", "done")
         opened = Runtime.open(project(tmp_path), models={"scripted": model}, watch=False)
@@ -100,7 +100,7 @@ def test_a_sub_agent_a_plan_step_and_a_plan_summary_never_end_empty(tmp_path: Pa
     assert (result.status, result.output) == ("completed", "summed up")
 
 
-def test_a_compaction_that_comes_back_empty_is_retried(tmp_path: Path) -> None:
+def test_an_empty_summary_is_retried(tmp_path: Path) -> None:
     conversation = "{compress_at_tokens: 200}"
 
     async def main() -> list[str]:
@@ -178,7 +178,7 @@ def test_only_visible_text_or_a_call_is_an_answer(text: str, thought: str | None
     require_content(ModelReply(message.model_copy(update={"content": content + "x"}), "stop", Usage()), INFO)
 
 
-def test_an_answer_cut_before_its_first_word_is_not_retried_but_says_what_to_raise() -> None:
+def test_an_answer_cut_before_its_first_word_is_not_retried_and_names_the_setting() -> None:
     with pytest.raises(ModelError, match="raise model_settings") as caught:
         require_content(ModelReply(THOUGHTS, "length", Usage()), INFO)
     assert not caught.value.retryable

@@ -116,7 +116,7 @@ def odd_answers(draw: st.DrawFn) -> tuple[Format, bool, Answer]:
 @pytest.mark.hostile(34)
 @cases(60)
 @given(odd_answers())
-def test_whatever_stands_in_an_answer_it_is_a_reply_that_can_be_stored_or_one_error(
+def test_any_response_is_a_reply_that_can_be_stored_or_one_error(
     odd: tuple[Format, bool, Answer],
 ) -> None:
     form, stream, told = odd
@@ -134,13 +134,13 @@ def test_whatever_stands_in_an_answer_it_is_a_reply_that_can_be_stored_or_one_er
 @each_format
 @each_way
 @pytest.mark.parametrize("status", [200, 400])
-def test_an_answer_that_nests_without_end_is_one_error(form: Format, stream: bool, status: int) -> None:
+def test_a_deeply_nested_response_is_one_error(form: Format, stream: bool, status: int) -> None:
     answered = Answer(events=(DEEP,), ending="clean") if stream and status == 200 else raw(status, DEEP.encode())
     assert error_of(form, answered, stream=stream).retryable is (status == 200 or form.name == "gemini")
 
 
 @each_format
-def test_a_tool_of_whatever_schema_can_be_offered(form: Format) -> None:
+def test_a_tool_with_any_schema_can_be_offered(form: Format) -> None:
     """Schemas come from servers of other people; a number in one may be larger than any machine's."""
     odd = {"type": "object", "properties": {"q": {"type": "integer", "maximum": 10**30, "description": "h\ud800"}}}
 
@@ -160,7 +160,7 @@ def test_a_tool_of_whatever_schema_can_be_offered(form: Format) -> None:
 
 @each_format
 @pytest.mark.parametrize(("sent", "counted"), [("12", 12), (12.0, 12), (-12, 0), (10**30, 0), ("many", 0), (1e300, 0)])
-def test_tokens_count_however_they_are_written(form: Format, sent: object, counted: int) -> None:
+def test_token_counts_are_accepted_in_every_notation(form: Format, sent: object, counted: int) -> None:
     whole = json.loads(says(form, "x").body)
     usage = whole.get("usage") or whole["usageMetadata"]
     for name, places in {"in": ("prompt_tokens", "input_tokens", "promptTokenCount"), "out": ()}.items():
@@ -179,7 +179,7 @@ def test_tokens_count_however_they_are_written(form: Format, sent: object, count
 
 
 @each_format
-def test_a_server_that_does_not_stream_though_it_was_asked_to_is_understood(form: Format) -> None:
+def test_an_unstreamed_response_to_a_stream_request_is_accepted(form: Format) -> None:
     whole = says(form, "hello", calls=(("docs__search", {"q": "ü"}),), usage=(12, 7, 4))
     reply = served(form, raw(200, whole.body), stream=True)
     assert isinstance(reply, ModelReply)
@@ -188,13 +188,13 @@ def test_a_server_that_does_not_stream_though_it_was_asked_to_is_understood(form
 
 
 @pytest.mark.parametrize("form", FORMATS[:2], ids=lambda form: form.name)
-def test_an_error_of_status_200_is_told_where_a_stream_was_asked_for(form: Format) -> None:
+def test_an_error_of_status_200_is_reported_for_a_stream_request(form: Format) -> None:
     error = error_of(form, raw(200, form.failed(400, "no credits").body), stream=True)
     assert "the provider reported an error: no credits" in error.message
 
 
 @pytest.mark.parametrize("form", FORMATS[:2], ids=lambda form: form.name)
-def test_a_stream_that_says_it_is_json_is_read_as_a_stream(form: Format) -> None:
+def test_a_stream_with_a_json_content_type_is_read_as_a_stream(form: Format) -> None:
     events = says(form, "hello").streamed
     lines = [event if event.startswith("event:") else f"data: {event}" for event in events]
     reply = served(form, raw(200, "".join(f"{line}\n\n" for line in lines).encode()), stream=True)
@@ -212,7 +212,7 @@ ENDS = {
 @pytest.mark.hostile(34)
 @each_format
 @pytest.mark.parametrize("order", [("cut", "stop"), ("stop", "cut")])
-def test_of_two_endings_the_one_that_says_the_call_was_cut_counts(form: Format, order: tuple[str, str]) -> None:
+def test_of_two_finish_reasons_the_one_that_reports_a_cut_counts(form: Format, order: tuple[str, str]) -> None:
     """A call of a cut answer may look whole; it must not run because a second ending says that all is well."""
 
     def told(end: str) -> list[str]:
@@ -228,7 +228,7 @@ def test_of_two_endings_the_one_that_says_the_call_was_cut_counts(form: Format, 
 
 @pytest.mark.parametrize("form", FORMATS[:2], ids=lambda form: form.name)
 @each_way
-def test_an_answer_that_announces_a_call_and_holds_none_is_one_error(form: Format, stream: bool) -> None:
+def test_an_announced_call_that_is_missing_is_one_error(form: Format, stream: bool) -> None:
     word = ENDS[form.name]["calls"]
     error = error_of(form, says(form, "", end=word), stream=stream)
     assert "the finish reason announces a tool call, but the answer contains none" in error.message
@@ -239,7 +239,7 @@ def test_an_answer_that_announces_a_call_and_holds_none_is_one_error(form: Forma
 
 
 @each_format
-def test_an_answer_without_end_is_no_answer(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_above_the_length_limit_is_an_error(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("framework.llm.reply_check.MAX_ANSWER_CHARS", 100)
     assert isinstance(served(form, says(form, "x" * 100), stream=False), ModelReply)
     error = error_of(form, says(form, "x" * 101))
@@ -249,7 +249,7 @@ def test_an_answer_without_end_is_no_answer(form: Format, monkeypatch: pytest.Mo
 
 @each_format
 @pytest.mark.parametrize(("stream", "capped"), [(False, "answer"), (True, "answer"), (True, "event")])
-def test_an_answer_that_goes_on_for_ever_is_given_up(
+def test_an_endless_response_is_aborted(
     form: Format, stream: bool, capped: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"framework.llm.http_client.MAX_{capped.upper()}_BYTES", 2_000_000)
@@ -267,7 +267,7 @@ def test_an_answer_that_goes_on_for_ever_is_given_up(
 
 
 @each_format
-def test_an_answer_that_would_unfold_without_end_is_given_up(form: Format) -> None:
+def test_a_compression_bomb_is_aborted(form: Format) -> None:
     error = error_of(form, raw(200, gzip.compress(random.Random(1).randbytes(1_100_000)), content_encoding="gzip"))
     assert error.message.endswith(": the compressed answer exceeds 1 MB, more than any model writes")
 
@@ -301,7 +301,7 @@ def test_an_answer_that_would_unfold_without_end_is_given_up(form: Format) -> No
         (529, r"the provider failed \(529\): boom$", True, True),
     ],
 )
-def test_each_status_is_one_error_that_says_what_to_do(
+def test_each_status_is_one_error_with_advice(
     form: Format, status: int, says_what: str, retryable: bool, unavailable: bool
 ) -> None:
     error = error_of(form, form.failed(status, "boom"))
@@ -309,7 +309,7 @@ def test_each_status_is_one_error_that_says_what_to_do(
     assert (error.retryable, error.unavailable) == (retryable, unavailable)
 
 
-def test_a_model_that_the_server_says_it_has_not_is_no_question_of_the_address() -> None:
+def test_an_unknown_model_does_not_suggest_a_wrong_base_url() -> None:
     error = error_of(OPENAI, OPENAI.failed(404, "there is no `x`", "model_not_found"))
     assert re.search(r"no such model at http://127.0.0.1:\d+/v1: there is no `x`$", error.message)
 
@@ -324,7 +324,7 @@ def test_a_model_that_the_server_says_it_has_not_is_no_question_of_the_address()
         (400, "Your credit balance is too low to access the API.", "the account's quota is used up: Your credit"),
     ],
 )
-def test_a_key_or_an_account_that_will_not_do_is_told_whatever_the_status(
+def test_a_rejected_key_or_account_is_recognized_under_any_status(
     form: Format, status: int, words: str, says_what: str
 ) -> None:
     error = error_of(form, form.failed(status, words))
@@ -334,7 +334,7 @@ def test_a_key_or_an_account_that_will_not_do_is_told_whatever_the_status(
 
 @each_way
 @pytest.mark.parametrize("code", ["content_filter", "data_inspection_failed", "content_policy_violation"])
-def test_content_that_a_provider_refuses_is_typed_in_its_own_code(code: str, stream: bool) -> None:
+def test_refused_content_has_its_own_error_code(code: str, stream: bool) -> None:
     refused = OPENAI.failed(400, "Output data may contain inappropriate content.", code)
     late = begun(OPENAI, json.dumps({"error": {"message": "not this", "code": code}}))
     for told in (refused, *([late] if stream else [])):
@@ -352,7 +352,7 @@ def test_content_that_a_provider_refuses_is_typed_in_its_own_code(code: str, str
         "the request exceeds the available context size, try increasing it",
     ],
 )
-def test_a_conversation_that_is_too_long_for_the_model_says_what_to_do(words: str) -> None:
+def test_a_conversation_above_the_context_window_is_an_error_with_advice(words: str) -> None:
     error = error_of(OPENAI, OPENAI.failed(400, words))
     assert "context window (400): start a new conversation, or lower conversation.window" in error.message
     assert not error.retryable
@@ -370,7 +370,9 @@ def test_a_conversation_that_is_too_long_for_the_model_says_what_to_do(words: st
         ('{"error": [], "message": 7}', ""),
     ],
 )
-def test_a_providers_words_are_found_in_every_form_and_shown_as_plain_text(form: Format, body: str, told: str) -> None:
+def test_a_providers_message_is_found_in_every_structure_and_shown_as_plain_text(
+    form: Format, body: str, told: str
+) -> None:
     error = error_of(form, raw(400, body.encode()))
     after = error.message.partition("(400)")[2].removeprefix(": ")
     if form.name == "gemini" and not body.startswith('{"error": {"message": "'):
@@ -379,7 +381,7 @@ def test_a_providers_words_are_found_in_every_form_and_shown_as_plain_text(form:
         assert after == told
 
 
-def test_a_short_key_is_masked_only_where_it_stands_alone() -> None:
+def test_a_short_key_is_masked_only_as_a_separate_word() -> None:
     async def run(key: str) -> str:
         async with wire_server([OPENAI.failed(400, f"no key {key}: {key}nown")]) as server:
             told = await asyncio.to_thread(ask, OPENAI, server.url, stream=False, api_key=key)
@@ -407,7 +409,7 @@ def quoting(form: Format) -> Iterator[Answer]:
 
 
 @each_format
-def test_a_key_that_the_server_repeats_is_in_nothing_that_is_told_logged_or_kept(
+def test_a_key_in_a_servers_error_is_never_reported_logged_or_stored(
     form: Format, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -444,14 +446,14 @@ def test_a_key_that_the_server_repeats_is_in_nothing_that_is_told_logged_or_kept
     "date", ["Wed, 21 Oct 99999999999999999999 07:28:30 GMT", "Wed, 21 Oct 2026 07:28:30 +99999999999999999999"]
 )
 @each_format
-def test_a_date_beyond_all_calendars_asks_for_no_wait(form: Format, date: str) -> None:
+def test_a_date_out_of_range_requests_no_wait(form: Format, date: str) -> None:
     error = error_of(form, form.failed(429, "slow down", retry_after=date))
     assert (error.retryable, error.retry_after) == (True, None)
 
 
 @each_format
 @each_way
-def test_a_server_that_redirects_for_ever_is_one_error(form: Format, stream: bool) -> None:
+def test_endless_redirects_are_one_error(form: Format, stream: bool) -> None:
     async def run() -> ModelReply | ModelError:
         moved = redirect("/again", "307 Temporary Redirect").replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
         pages = {"/again": moved}
@@ -479,7 +481,7 @@ def test_a_server_that_redirects_for_ever_is_one_error(form: Format, stream: boo
         ("http://bob:p@h", "http://bob:p@h"),
     ],
 )
-def test_an_address_is_taken_as_people_write_it(given: str, used: str) -> None:
+def test_a_base_url_is_normalized(given: str, used: str) -> None:
     assert normalize_base_url(given) == used
 
 
@@ -502,7 +504,7 @@ def test_an_address_is_taken_as_people_write_it(given: str, used: str) -> None:
     ],
 )
 @each_format
-def test_an_address_that_is_none_is_refused_without_being_repeated(form: Format, address: str, wrong: str) -> None:
+def test_an_invalid_base_url_is_rejected_without_being_quoted(form: Format, address: str, wrong: str) -> None:
     with pytest.raises(ConfigError, match=f"base_url of {form.name}/m: .*such as http://127.0.0.1:8080/v1") as caught:
         create_client(f"{form.name}/m", base_url=address, api_key=KEY, environ={})
 
@@ -510,7 +512,7 @@ def test_an_address_that_is_none_is_refused_without_being_repeated(form: Format,
     assert "key=k" not in str(caught.value)
 
 
-def test_a_forgotten_v1_is_named() -> None:
+def test_a_missing_v1_is_mentioned() -> None:
     async def run(path: str) -> str:
         missing = answer('{"error": {"message": "File Not Found"}}', status="404 Not Found")
         async with site({"/chat/completions": missing, "/v1/chat/completions": missing}) as server:
@@ -534,7 +536,7 @@ def test_a_forgotten_v1_is_named() -> None:
     ],
     ids=lambda environment: next(iter(environment)),
 )
-def test_an_environment_in_which_no_connection_can_be_made_is_one_error(
+def test_an_environment_without_a_usable_client_is_one_error(
     form: Format, stream: bool, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment.items():
@@ -548,7 +550,7 @@ def test_an_environment_in_which_no_connection_can_be_made_is_one_error(
 
 
 @each_format
-def test_a_server_without_tls_asked_by_https_says_so(form: Format) -> None:
+def test_https_to_a_server_without_tls_is_explained(form: Format) -> None:
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(64)
         writer.write(answer("", status="400 Bad Request"))

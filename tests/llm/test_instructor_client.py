@@ -73,7 +73,7 @@ def ask_with(ask: Callable[[ModelRequest], Awaitable[ModelReply]], output: type[
     return asyncio.run(run())
 
 
-def test_a_plan_comes_back_as_its_own_type() -> None:
+def test_a_typed_plan_is_returned() -> None:
     answer, told = ask_server([plan(GOOD)])
 
     assert answer == DRAFT
@@ -81,7 +81,7 @@ def test_a_plan_comes_back_as_its_own_type() -> None:
     assert len(told.server.requests) == 1
 
 
-def test_a_re_ask_tells_the_model_what_was_wrong_and_every_ask_is_counted() -> None:
+def test_a_retry_explains_the_mistake_and_every_request_is_counted() -> None:
     answer, told = ask_server([plan(BAD), plan(GOOD)])
 
     *_, wrong, correction = told.server.requests[1]["messages"]
@@ -92,21 +92,21 @@ def test_a_re_ask_tells_the_model_what_was_wrong_and_every_ask_is_counted() -> N
     assert told.usage == Usage(prompt_tokens=20, completion_tokens=10, total_tokens=30)
 
 
-def test_a_re_ask_tells_why_arguments_were_not_json() -> None:
+def test_a_retry_explains_why_arguments_are_not_json() -> None:
     answer, told = ask_server([plan('{"goal": "a", "goal": "b"}'), plan(GOOD)])
 
     assert answer == DRAFT
     assert "duplicate key 'goal'" in told.server.requests[1]["messages"][-1]["content"]
 
 
-def test_a_model_that_answers_in_text_is_asked_again() -> None:
+def test_an_answer_in_text_is_retried() -> None:
     answer, told = ask_server([says("Sure! First boil water."), plan(GOOD)])
 
     assert answer == DRAFT
     assert told.server.requests[1]["messages"][-1]["role"] == "user"
 
 
-def test_the_conversation_and_the_settings_are_asked_as_they_are() -> None:
+def test_conversation_and_settings_are_sent_unchanged() -> None:
     earlier = Message(role="assistant", tool_calls=(ToolCall(id="c", tool="docs.search", arguments={"q": "tea"}),))
     conversation = (USER, earlier, Message(role="tool", content="{{ found }}", tool_call_id="c"))
     other_tool = ToolDefinition(name="docs.search", description="Search.", parameters={"type": "object"})
@@ -124,7 +124,7 @@ def test_the_conversation_and_the_settings_are_asked_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("retries", [0, 1, 2])
-def test_re_asks_end_with_what_was_wrong_and_without_the_models_words(retries: int) -> None:
+def test_the_final_error_names_the_mistake_without_quoting_the_model(retries: int) -> None:
     secret = {**BAD, "goal": "hunter2"}
     error, told = ask_server([plan(secret)] * 5, retries=retries)
 
@@ -136,7 +136,7 @@ def test_re_asks_end_with_what_was_wrong_and_without_the_models_words(retries: i
     assert not error.retryable
 
 
-def test_only_text_ends_as_an_error_that_says_so() -> None:
+def test_answers_in_text_only_end_as_an_error() -> None:
     error, _ = ask_server([says("I would rather talk.")] * 3)
 
     assert isinstance(error, ModelError)
@@ -144,7 +144,7 @@ def test_only_text_ends_as_an_error_that_says_so() -> None:
 
 
 @pytest.mark.parametrize("cut", [says("half a", finish="length"), calls(("PlanDraft", GOOD), finish="length")])
-def test_an_answer_cut_by_max_tokens_is_not_asked_again(cut: Answer) -> None:
+def test_an_answer_cut_by_max_tokens_is_not_retried(cut: Answer) -> None:
     error, told = ask_server([cut, plan(GOOD)])
 
     assert isinstance(error, ModelError)
@@ -153,7 +153,7 @@ def test_an_answer_cut_by_max_tokens_is_not_asked_again(cut: Answer) -> None:
     assert len(told.requests) == 1
 
 
-def test_a_broken_connection_is_the_gateways_to_retry() -> None:
+def test_a_broken_connection_is_not_retried_by_instructor() -> None:
     error, told = ask_server([cut_stream(), plan(GOOD)])
 
     assert isinstance(error, ModelError)
@@ -173,7 +173,7 @@ def test_a_broken_connection_is_the_gateways_to_retry() -> None:
     ],
     ids=lambda raised: type(raised).__name__,
 )
-def test_whatever_the_gateway_raises_passes_unchanged_and_is_not_asked_again(raised: BaseException) -> None:
+def test_errors_of_the_request_function_are_unchanged_and_not_retried(raised: BaseException) -> None:
     asked = []
 
     async def ask(request: ModelRequest) -> ModelReply:
@@ -187,7 +187,7 @@ def test_whatever_the_gateway_raises_passes_unchanged_and_is_not_asked_again(rai
     assert len(asked) == 1
 
 
-def test_a_limit_reached_by_a_re_ask_passes_unchanged() -> None:
+def test_a_limit_reached_by_a_retry_is_raised_unchanged() -> None:
     limit = LimitExceeded("max_steps", used=2, allowed=1)
     replies = [ModelReply(_calling("PlanDraft", BAD), "tool_calls", Usage())]
 
@@ -202,7 +202,7 @@ def test_a_limit_reached_by_a_re_ask_passes_unchanged() -> None:
     assert caught.value is limit
 
 
-def test_a_validation_error_of_the_gateways_own_is_not_taken_for_the_models() -> None:
+def test_a_validation_error_of_the_request_function_is_not_retried() -> None:
     asked = []
 
     async def ask(request: ModelRequest) -> ModelReply:
@@ -251,7 +251,7 @@ def test_a_type_with_aliases_is_read_by_them() -> None:
     assert (choice.agent, choice.confidence) == ("billing", 1.0)
 
 
-def test_a_mistake_in_the_types_own_check_comes_out_as_it_is() -> None:
+def test_an_error_in_the_types_validator_is_raised_unchanged() -> None:
     with pytest.raises(RuntimeError, match="no check for 3 letters"):
         ask_with(_answering("Broken", {"word": "abc"}), Broken)
 
@@ -265,16 +265,14 @@ def instructor_logger() -> Iterator[logging.Logger]:
     logger.setLevel(level)
 
 
-def test_nothing_of_the_models_answer_is_logged(
-    instructor_logger: logging.Logger, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_models_answer_is_not_logged(instructor_logger: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ModelError):
         ask_with(_answering("Choice", {"chosenAgent": "hunter2", "confidence": "hunter2"}), Choice)
 
     assert not [record for record in caplog.records if record.name.startswith("instructor")]
 
 
-def test_a_level_set_by_the_program_stays(instructor_logger: logging.Logger) -> None:
+def test_a_log_level_set_by_the_program_is_kept(instructor_logger: logging.Logger) -> None:
     instructor_logger.setLevel(logging.WARNING)
 
     ask_with(_answering("Choice", {"chosenAgent": "a", "confidence": 1}), Choice)

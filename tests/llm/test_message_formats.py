@@ -44,14 +44,14 @@ def conversations(draw: st.DrawFn) -> list[Message]:
 @pytest.mark.parametrize("form", FORMS)
 @cases(60)
 @given(messages=conversations())
-def test_there_and_back_is_the_same_conversation(form: Form, messages: list[Message]) -> None:
+def test_export_and_import_preserve_the_conversation(form: Form, messages: list[Message]) -> None:
     data = json.loads(json.dumps(exported(messages, form, DEFINITIONS)))
     assert imported(data, form, DEFINITIONS) == messages
 
 
 @cases(60)
 @given(messages=conversations(), decided=st.sampled_from([None, "approve", "reject: too much"]))
-def test_our_own_form_holds_everything(messages: list[Message], decided: str | None) -> None:
+def test_the_neutral_format_is_lossless(messages: list[Message], decided: str | None) -> None:
     thought = Reasoning(text="hm", provider="anthropic", data={"stamp": "s", "outline": ["text"]})
     full = [
         message.model_copy(update={"status": "denied", "decision": decided})
@@ -65,7 +65,7 @@ def test_our_own_form_holds_everything(messages: list[Message], decided: str | N
 @pytest.mark.parametrize("form", FORMS)
 @cases(40)
 @given(messages=conversations(), data=st.data())
-def test_speakers_in_a_row_lose_no_word_and_no_pair(form: Form, messages: list[Message], data: st.DataObject) -> None:
+def test_merged_messages_lose_no_text_and_no_call(form: Form, messages: list[Message], data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         said = Message(role=data.draw(st.sampled_from(["user", "assistant"])), content=data.draw(TEXTS))
         ends = [0, *(n + 1 for n, m in enumerate(messages) if m.role == "assistant" and not m.tool_calls)]
@@ -90,7 +90,7 @@ THOUGHTS = {
 
 @pytest.mark.parametrize("maker", THOUGHTS)
 @pytest.mark.parametrize("form", ["openai", "anthropic", "gemini"])
-def test_thoughts_go_only_into_the_form_of_the_provider_that_made_them(form: Form, maker: str) -> None:
+def test_reasoning_is_exported_only_to_its_providers_format(form: Form, maker: str) -> None:
     call = ToolCall(id="c1", tool="echo", arguments={"text": "a"})
     turn = Message(role="assistant", tool_calls=(call,), reasoning=THOUGHTS[maker])
     messages = [Message(role="user", content="go"), turn, Message(role="tool", tool_call_id="c1", content="a")]
@@ -101,7 +101,7 @@ def test_thoughts_go_only_into_the_form_of_the_provider_that_made_them(form: For
         assert json.dumps(exported(back, form)) == text
 
 
-def test_an_export_for_gemini_is_what_its_sdk_takes() -> None:
+def test_an_export_for_gemini_is_accepted_by_its_sdk() -> None:
     call = ToolCall(id="c1", tool="orders.lookup", arguments={"order": "1"})
     messages = [
         Message(role="system", content="be kind"),
@@ -148,7 +148,7 @@ BROKEN: list[tuple[Form, Any, str]] = [
 
 
 @pytest.mark.parametrize(("form", "data", "message"), BROKEN)
-def test_what_is_no_conversation_is_refused_with_the_place(form: Form, data: Any, message: str) -> None:
+def test_invalid_data_is_rejected_with_its_position(form: Form, data: Any, message: str) -> None:
     with pytest.raises(RequestError) as refused:
         imported(data, form)
     assert message in str(refused.value)

@@ -55,7 +55,7 @@ messages = st.one_of(
 
 @cases(100)
 @given(messages)
-def test_a_message_survives_the_way_to_the_wire_and_back(message: Message) -> None:
+def test_a_message_survives_conversion_to_the_api_and_back(message: Message) -> None:
     sent = json.loads(json.dumps(message_to_chat(message, wire_names(OFFERED))))
 
     assert chat_to_message(sent, tool_names(OFFERED)) == message
@@ -63,7 +63,7 @@ def test_a_message_survives_the_way_to_the_wire_and_back(message: Message) -> No
 
 @cases(100)
 @given(st.text())
-def test_reading_arguments_never_raises_and_says_what_is_wrong(given_text: str) -> None:
+def test_parsing_arguments_never_raises_and_reports_the_mistake(given_text: str) -> None:
     call = parse_call("c", "f", given_text)
 
     assert call.arguments == {} or call.invalid is None
@@ -72,13 +72,13 @@ def test_reading_arguments_never_raises_and_says_what_is_wrong(given_text: str) 
 
 @cases(100)
 @given(st.dictionaries(text, json_values, max_size=4))
-def test_every_json_object_is_read_as_it_is(arguments: dict[str, Any]) -> None:
+def test_every_json_object_is_parsed_unchanged(arguments: dict[str, Any]) -> None:
     assert parse_call("c", "f", json.dumps(arguments)) == ToolCall(id="c", tool="f", arguments=arguments)
 
 
 @cases(100)
 @given(st.dictionaries(text, json_values, min_size=1, max_size=4), st.data())
-def test_no_cut_of_an_object_is_taken_for_a_whole_one(arguments: dict[str, Any], data: st.DataObject) -> None:
+def test_a_truncated_object_is_never_accepted(arguments: dict[str, Any], data: st.DataObject) -> None:
     whole = json.dumps(arguments)
     cut = whole[: data.draw(st.integers(min_value=1, max_value=len(whole) - 1))]
 
@@ -117,23 +117,23 @@ def test_arguments_that_are_not_one_strict_object_make_an_invalid_call(arguments
 
 
 @pytest.mark.parametrize("arguments", [None, "", "  ", "{}", {}])
-def test_a_call_without_arguments_may_leave_them_out(arguments: object) -> None:
+def test_a_call_may_omit_empty_arguments(arguments: object) -> None:
     assert parse_call("c", "f", arguments) == ToolCall(id="c", tool="f")
 
 
-def test_arguments_that_come_as_an_object_are_read_like_text() -> None:
+def test_arguments_sent_as_an_object_are_parsed_like_text() -> None:
     assert parse_call("c", "f", {"a": [1, "ü"]}).arguments == {"a": [1, "ü"]}
     assert parse_call("c", "f", {"a": float("nan")}).invalid is not None
 
 
-def test_an_offered_tool_gets_its_wire_name_and_its_own_name_back() -> None:
+def test_tool_names_are_converted_to_the_api_and_back() -> None:
     wire = tool_to_chat(LONG)["function"]["name"]
 
     assert len(wire) == 64
     assert chat_to_call({"function": {"name": wire, "arguments": "{}"}}, tool_names(OFFERED)).tool == LONG.name
 
 
-def test_an_unknown_tool_name_is_kept_as_it_came_and_sent_back_in_a_form_that_is_taken() -> None:
+def test_an_unknown_tool_name_is_kept_and_sent_back_with_allowed_characters() -> None:
     call = chat_to_call({"id": "c", "function": {"name": "röd tool()", "arguments": "{}"}}, tool_names(OFFERED))
     sent = message_to_chat(Message(role="assistant", tool_calls=(call,)), wire_names(OFFERED))
 
@@ -149,11 +149,11 @@ def test_a_custom_tool_call_cannot_run() -> None:
 
 
 @pytest.mark.parametrize("chat", [{}, {"function": None}, {"function": "f"}, {"type": "custom", "custom": 3}])
-def test_a_malformed_call_is_a_call_of_nothing(chat: dict[str, Any]) -> None:
+def test_a_malformed_call_has_an_empty_tool_name(chat: dict[str, Any]) -> None:
     assert chat_to_call(chat, {}).tool == ""
 
 
-def test_a_tool_definition_survives_the_way_to_the_wire_and_back() -> None:
+def test_a_tool_definition_survives_conversion_to_the_api_and_back() -> None:
     named = SEARCH.model_copy(update={"name": "read_file"})
 
     assert chat_to_tool(tool_to_chat(named)) == named
@@ -172,14 +172,14 @@ def test_only_settings_that_are_set_are_sent() -> None:
     }
 
 
-def test_a_tool_choice_by_name_orders_that_tool() -> None:
+def test_a_tool_choice_by_name_forces_that_tool() -> None:
     names = wire_names(OFFERED)
 
     assert tool_choice_to_chat("required", names) == "required"
     assert tool_choice_to_chat("docs.search", names) == {"type": "function", "function": {"name": "docs__search"}}
 
 
-def test_reasoning_goes_back_only_to_its_provider_and_only_beside_tool_calls() -> None:
+def test_reasoning_is_sent_only_to_its_provider_and_only_with_tool_calls() -> None:
     call = ToolCall(id="c", tool="read_file")
     thought = Reasoning(text="hm", provider="deepseek", data={"field": "reasoning_content"})
     acting = Message(role="assistant", tool_calls=(call,), reasoning=thought)
@@ -207,14 +207,14 @@ def test_reasoning_data_of_a_stored_message_cannot_add_other_fields() -> None:
     assert sent["role"] == "assistant"
 
 
-def test_content_in_parts_gives_its_text() -> None:
+def test_content_in_parts_is_joined() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}, "loose", {"text": "b"}]
 
     assert content_text(parts) == "ab"
     assert chat_to_message({"role": "developer", "content": parts}) == Message(role="system", content="ab")
 
 
-def test_half_surrogates_are_joined_or_replaced() -> None:
+def test_lone_surrogates_are_joined_or_replaced() -> None:
     assert fix_surrogates("\ud83d" + "\ude00") == "😀"
     assert fix_surrogates("a\ud800b") == "a\ufffdb"
     assert chat_to_message({"role": "assistant", "content": "\udfff"}).content == "\ufffd"
@@ -235,5 +235,5 @@ def test_usage_is_counted_with_its_cached_part() -> None:
         ({"prompt_tokens": 2, "completion_tokens": 3}, Usage(prompt_tokens=2, completion_tokens=3, total_tokens=5)),
     ],
 )
-def test_counts_that_are_missing_or_absurd_are_zero(chat: dict[str, Any], usage: Usage) -> None:
+def test_missing_and_invalid_counts_are_zero(chat: dict[str, Any], usage: Usage) -> None:
     assert chat_to_usage(chat) == usage

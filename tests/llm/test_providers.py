@@ -21,12 +21,12 @@ KEYED = [provider for provider in PROVIDERS if provider.key_variables]
 CLIENTS = {"openai": OpenAIModel, "anthropic": AnthropicModel, "gemini": GeminiModel}
 
 
-def test_offline_needs_nothing() -> None:
+def test_offline_needs_no_configuration() -> None:
     assert isinstance(create_client("offline", environ={}), OfflineModel)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
-def test_every_provider_connects_with_any_of_its_own_variables(provider: Provider) -> None:
+def test_every_provider_accepts_each_of_its_key_variables(provider: Provider) -> None:
     for variable in provider.key_variables or ("",):
         model = create_client(f"{provider.name}/some/model", environ={variable: "k"})
 
@@ -60,14 +60,14 @@ def test_a_missing_key_is_one_line_that_names_the_variable(provider: Provider, k
         ("openai/", "model 'openai/' is incomplete: write PROVIDER/MODEL, such as openai/gpt-5.4-mini, or offline"),
     ],
 )
-def test_a_name_that_cannot_be_used_is_one_line_that_says_why(name: str, message: str) -> None:
+def test_an_invalid_model_name_is_one_line_with_the_reason(name: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         create_client(name, environ={"OPENAI_API_KEY": "k"})
 
     assert str(caught.value) == message
 
 
-def test_a_key_that_no_header_can_carry_is_refused_without_being_repeated() -> None:
+def test_a_key_with_invalid_characters_is_rejected_without_being_quoted() -> None:
     with pytest.raises(ConfigError, match="copy OPENAI_API_KEY again") as caught:
         create_client("openai/m", environ={"OPENAI_API_KEY": "sk-geheim\nx"})
 
@@ -86,17 +86,17 @@ def sent_key(environ: dict[str, str], api_key: str | None = None) -> str:
     return asyncio.run(run())
 
 
-def test_a_server_of_ones_own_may_do_without_a_key() -> None:
+def test_a_custom_base_url_requires_no_key() -> None:
     assert sent_key({}) == "Bearer none"
 
 
-def test_the_key_given_wins_over_the_environments_and_loses_its_line_end() -> None:
+def test_an_explicit_key_overrides_the_environment_and_is_stripped() -> None:
     assert sent_key({"OPENAI_API_KEY": "env\n"}) == "Bearer env"
     assert sent_key({"OPENAI_API_KEY": "env"}, api_key="given") == "Bearer given"
 
 
 @pytest.mark.parametrize("name", ["anthropic", "gemini"])
-def test_a_missing_sdk_is_one_line_that_says_what_to_install(name: str) -> None:
+def test_a_missing_sdk_is_one_line_with_the_package_to_install(name: str) -> None:
     program = (
         "import importlib.util, sys; real = importlib.util.find_spec;"
         "importlib.util.find_spec = lambda name: None if name in ('anthropic', 'google.genai') else real(name);"
@@ -111,7 +111,7 @@ def test_a_missing_sdk_is_one_line_that_says_what_to_install(name: str) -> None:
     assert done.stdout.strip() == f"{name}/m needs the SDK of {name}: pip install 'agentsd[{name}]'"
 
 
-def test_what_is_said_of_a_model_wins_over_what_is_known_of_it() -> None:
+def test_configured_capabilities_override_known_ones() -> None:
     said = Capabilities(tools=False, prices=Prices(input=1, output=2))
 
     known = create_client("anthropic/claude-haiku-4-5", api_key="k", environ={}).info.capabilities

@@ -25,7 +25,7 @@ CONVERSATIONS = st.lists(
 
 @cases(100)
 @given(steps=CONVERSATIONS)
-def test_however_a_conversation_changes_its_bytes_are_those_of_writing_it_anew(
+def test_cached_bytes_equal_a_fresh_encoding_after_any_edits(
     steps: list[tuple[str, int, str]],
 ) -> None:
     written, messages = EncodedMessages(), list[Message]()
@@ -42,7 +42,7 @@ def test_however_a_conversation_changes_its_bytes_are_those_of_writing_it_anew(
         assert json.loads(b"".join(written.chunks(messages, write))) == [write(message) for message in messages]
 
 
-def test_what_is_the_same_is_not_written_again() -> None:
+def test_unchanged_messages_are_not_encoded_again() -> None:
     seen: list[str] = []
 
     def noting(message: Message) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def test_what_is_the_same_is_not_written_again() -> None:
     assert seen == ["0", "1", "2", "3"]
 
 
-def test_tools_are_made_once_for_as_long_as_their_list_is_in_use() -> None:
+def test_a_tool_list_is_processed_once_while_it_is_in_use() -> None:
     made: list[int] = []
 
     def make(tools: tuple[ToolDefinition, ...]) -> int:
@@ -76,7 +76,7 @@ def test_tools_are_made_once_for_as_long_as_their_list_is_in_use() -> None:
     assert made.count(2) == 2, "what was not used for long is made anew"
 
 
-def test_fields_whose_json_is_ready_stand_beside_the_others() -> None:
+def test_encoded_fields_are_combined_with_other_fields() -> None:
     assert json.loads(json_object({"model": "m", "n": 1}, messages=[b"[1", b"]"], tools=[b"[]"])) == {
         "model": "m",
         "n": 1,

@@ -95,7 +95,7 @@ TOOLS = {"skill_policy": "{allow: [look]}", "output_schema": SCHEMA}
 
 @each_way
 @pytest.mark.parametrize("keys", [NO_TOOLS, TOOLS], ids=["no tools", "tools"])
-def test_openai_is_held_to_the_schema_and_asked_once(tmp_path: Path, keys: dict[str, str], stream: bool) -> None:
+def test_openai_enforces_the_schema_in_one_request(tmp_path: Path, keys: dict[str, str], stream: bool) -> None:
     result, server, _ = asked(tmp_path, openai, says(OPENAI, TEXT), stream=stream, **keys)
     assert (result.data, result.output, len(server.requests)) == (TRIP, TEXT, 1)
     form = server.requests[0]["response_format"]
@@ -112,7 +112,7 @@ def test_a_caller_s_type_is_sent_as_well_and_tool_turns_come_first(tmp_path: Pat
 
 
 @each_way
-def test_gemini_is_held_to_the_schema_where_it_has_no_tools(tmp_path: Path, stream: bool) -> None:
+def test_gemini_enforces_the_schema_without_tools(tmp_path: Path, stream: bool) -> None:
     result, server, _ = asked(tmp_path, gemini, says(GEMINI, TEXT), stream=stream, **NO_TOOLS)
     assert (result.data, len(server.requests)) == (TRIP, 1)
     config = server.requests[0]["generationConfig"]
@@ -120,7 +120,7 @@ def test_gemini_is_held_to_the_schema_where_it_has_no_tools(tmp_path: Path, stre
     assert config["responseJsonSchema"]["required"] == ["city", "days"]
 
 
-def test_gemini_with_tools_and_local_servers_with_tools_are_told_instead(tmp_path: Path) -> None:
+def test_gemini_and_local_servers_with_tools_get_the_schema_in_the_prompt(tmp_path: Path) -> None:
     for client, form in ((gemini, GEMINI), (local, OPENAI)):
         result, server, _ = asked(tmp_path, client, says(form, TEXT), **TOOLS)
         assert (result.data, len(server.requests)) == (TRIP, 1)
@@ -131,13 +131,13 @@ def test_gemini_with_tools_and_local_servers_with_tools_are_told_instead(tmp_pat
         assert '\\"required\\":[\\"city\\",\\"days\\"]' in system(body)
 
 
-def test_a_local_server_that_says_so_is_held_to_the_schema(tmp_path: Path) -> None:
+def test_a_local_server_with_the_capability_enforces_the_schema(tmp_path: Path) -> None:
     _, server, _ = asked(tmp_path, local, says(OPENAI, TEXT), **NO_TOOLS)
     assert server.requests[0]["response_format"]["type"] == "json_schema"
 
 
 @each_way
-def test_claude_answers_by_a_tool_that_it_must_call(tmp_path: Path, stream: bool) -> None:
+def test_claude_answers_with_a_forced_tool_call(tmp_path: Path, stream: bool) -> None:
     answer = says(ANTHROPIC, calls=((ANSWER, TRIP),))
     result, server, seen = asked(tmp_path, claude, answer, stream=stream, **NO_TOOLS)
     assert (result.status, result.data, len(server.requests)) == ("completed", TRIP, 1)
@@ -167,7 +167,7 @@ def test_claude_chooses_between_its_tools_and_the_answer(tmp_path: Path, stream:
 @pytest.mark.parametrize(
     ("client", "form"), [(openai, OPENAI), (claude, ANTHROPIC), (gemini, GEMINI), (unknown, OPENAI)]
 )
-def test_an_answer_in_text_is_still_asked_for_once_more(tmp_path: Path, client: Any, form: Format) -> None:
+def test_an_answer_in_text_is_retried_once(tmp_path: Path, client: Any, form: Format) -> None:
     answers = (says(form, "Three days in Oslo."), says(form, calls=(("Answer", TRIP),)))
     result, server, _ = asked(tmp_path, client, *answers, **NO_TOOLS)
     assert (result.data, result.output, len(server.requests)) == (TRIP, "Three days in Oslo.", 2)
@@ -192,12 +192,12 @@ def test_response_format_json_is_any_object(tmp_path: Path, client: Any) -> None
     assert JUST_JSON in system(server.requests[0]), "OpenAI refuses JSON mode where no message names JSON"
 
 
-def test_an_unknown_value_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+def test_an_unknown_value_is_rejected_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ParseError, match="response_format"):
         parse_agent("a.yaml", agent("a", model_settings="{response_format: xml}").encode())
 
 
-def test_models_before_json_schema_are_told_it(tmp_path: Path) -> None:
+def test_models_without_json_schema_get_it_in_the_prompt(tmp_path: Path) -> None:
     assert known_capabilities("openai/gpt-3.5-turbo").json_schema is False
     _, server, _ = asked(tmp_path, older, says(OPENAI, TEXT), **NO_TOOLS)
     assert server.requests[0]["response_format"] == {"type": "json_object"}

@@ -47,7 +47,7 @@ def thinking_turn(*content: dict[str, Any], model: str = "claude-haiku-4-5") -> 
 TOOL_USE = {"type": "tool_use", "id": "call_1", "name": "a__b", "input": {"q": 1}}
 
 
-def test_a_conversation_in_its_form() -> None:
+def test_a_conversation_in_the_api_format() -> None:
     late = Message(role="system", content="Only the answer.")
     told = body(SYSTEM, USER, Message(role="assistant", content="wait", tool_calls=(CALL,)), RESULT, late)
 
@@ -80,7 +80,7 @@ def marked(told: dict[str, Any]) -> list[str]:
     return [block.get("text") or block["content"] for block in blocks]
 
 
-def test_a_conversation_is_cached_up_to_where_the_next_request_goes_on() -> None:
+def test_a_conversation_is_cached_up_to_the_part_the_next_request_repeats() -> None:
     late = Message(role="system", content="late")
     asked = Message(role="assistant", tool_calls=(CALL,))
 
@@ -95,7 +95,7 @@ def test_a_conversation_is_cached_up_to_where_the_next_request_goes_on() -> None
     assert marked(body(SYSTEM, USER, asked, nothing, late)) == [], "the API refuses a mark on what is empty"
 
 
-def test_results_of_one_turn_are_one_message_and_empty_texts_are_none() -> None:
+def test_results_of_one_turn_are_one_message_without_empty_texts() -> None:
     other = ToolCall(id="call:2", tool="c")
     results = (RESULT, Message(role="tool", content="", tool_call_id="call:2"))
     empty = Message(role="assistant", content=" ")
@@ -168,7 +168,7 @@ def test_how_long_a_model_thinks_and_writes(model: str, settings: dict[str, Any]
     assert {key: told[key] for key in ("max_tokens", "thinking", "output_config") if key in told} == expected
 
 
-def test_thinking_goes_back_at_its_place_among_the_other_blocks() -> None:
+def test_thinking_is_sent_back_at_its_position_among_the_other_blocks() -> None:
     redacted = {"type": "redacted_thinking", "data": "xyz"}
     text = {"type": "text", "text": "wait"}
     content = (redacted, text, THOUGHT, TOOL_USE)
@@ -179,7 +179,7 @@ def test_thinking_goes_back_at_its_place_among_the_other_blocks() -> None:
 
 
 @pytest.mark.parametrize("changed", ["system", "tools", "model", "turn", "provider"])
-def test_thinking_stays_where_it_was_made_for_something_else(changed: str) -> None:
+def test_thinking_with_another_prefix_is_not_sent_back(changed: str) -> None:
     turn = thinking_turn(THOUGHT, TOOL_USE)
     assert turn.reasoning is not None
     other = Reasoning(text="hm", provider="gemini", data=turn.reasoning.data)
@@ -195,7 +195,7 @@ def test_thinking_stays_where_it_was_made_for_something_else(changed: str) -> No
     assert body(SYSTEM, USER, turn, RESULT)["messages"][1]["content"] == [THOUGHT, TOOL_USE]
 
 
-def test_a_tool_turn_that_began_without_thinking_goes_on_without() -> None:
+def test_a_tool_turn_that_began_without_thinking_continues_without() -> None:
     bare = Message(role="assistant", tool_calls=(CALL,))
 
     assert "thinking" not in body(SYSTEM, USER, bare, RESULT, reasoning="high")
@@ -217,7 +217,7 @@ def ask(answer: Answer, *, model: str = "m", **settings: Any) -> tuple[dict[str,
     return asyncio.run(run())
 
 
-def test_sampling_options_go_to_the_last_version_of_the_api_that_knows_them() -> None:
+def test_sampling_options_use_the_last_api_version_that_accepts_them() -> None:
     headers, told, _ = ask(says(ANTHROPIC, "x"), temperature=0.2, stop=("END",))
     assert (told["temperature"], told["stop_sequences"]) == (0.2, ["END"])
     assert headers["anthropic-version"] == "2023-06-01"
@@ -248,7 +248,7 @@ def test_cached_and_written_tokens_are_part_of_the_input() -> None:
     asyncio.run(run())
 
 
-def test_the_sdk_makes_no_spans_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sdk_creates_no_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))

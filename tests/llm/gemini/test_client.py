@@ -52,7 +52,7 @@ def ask(answer: Answer, base: str = "", **settings: Any) -> WireServer:
     return asyncio.run(run())
 
 
-def test_a_conversation_in_its_form() -> None:
+def test_a_conversation_in_the_api_format() -> None:
     late = Message(role="system", content="Only the answer.")
     asked = Message(role="assistant", content="wait", tool_calls=(CALL,))
 
@@ -108,7 +108,7 @@ def test_how_long_a_model_thinks(model: str, expected: dict[str, Any] | None) ->
     assert "thinking_config" not in arguments(model=model)["config"]
 
 
-def test_calls_of_another_model_are_marked_as_such_where_signatures_are_asked_for() -> None:
+def test_calls_of_another_model_get_the_foreign_signature_if_required() -> None:
     asked = Message(role="assistant", tool_calls=(CALL, CALL.model_copy(update={"id": "call_2"})))
 
     def signatures(model: str) -> list[Any]:
@@ -131,7 +131,7 @@ def test_the_version_of_the_api_is_part_of_base_url(base: str, path: str) -> Non
     assert ask(says(GEMINI, "x"), base).paths == [path]
 
 
-def test_what_the_sdk_sends_is_what_was_said() -> None:
+def test_the_sdk_sends_the_request_unchanged() -> None:
     body = ask(says(GEMINI, "x"), tool_choice="required", reasoning="low").requests[0]
 
     sent = json.dumps(body).replace("_", "").lower()  # the SDK writes some keys in the one way and some in the other
@@ -149,14 +149,14 @@ def test_a_blocked_prompt_is_refused() -> None:
 
 
 @pytest.mark.parametrize("end", ["MALFORMED_FUNCTION_CALL", "OTHER", "MISSING_THOUGHT_SIGNATURE"])
-def test_an_answer_that_the_provider_could_not_make_is_an_error(end: str) -> None:
+def test_a_failed_generation_is_an_error(end: str) -> None:
     with pytest.raises(ModelError, match=f"unexpected finish_reason: {end}") as caught:
         ask(says(GEMINI, "x", end=end))
 
     assert caught.value.retryable
 
 
-def test_an_answer_that_would_go_on_is_not_asked_for_again() -> None:
+def test_the_sdk_sends_no_continuation_request() -> None:
     cut = json.loads(says(GEMINI, "half an", end="CONTINUATION").body)
     cut["candidates"][0]["continuationToken"] = "dG9rZW4="
 
@@ -165,7 +165,7 @@ def test_an_answer_that_would_go_on_is_not_asked_for_again() -> None:
     assert len(server.requests) == 1
 
 
-def test_the_wait_that_an_errors_details_ask_for() -> None:
+def test_the_retry_delay_in_an_errors_details_is_used() -> None:
     details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "12.5s"}]
     error = {"error": {"code": 429, "message": "quota", "status": "RESOURCE_EXHAUSTED", "details": details}}
 
@@ -206,11 +206,11 @@ def test_the_wait_that_an_errors_details_ask_for() -> None:
         ),
     ],
 )
-def test_a_schema_keeps_what_gemini_takes(schema: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_a_schema_keeps_what_gemini_accepts(schema: dict[str, Any], expected: dict[str, Any]) -> None:
     assert gemini_parameters({"properties": {"x": schema}}) == {"type": "object", "properties": {"x": expected}}
 
 
-def test_older_definitions_move() -> None:
+def test_definitions_of_older_drafts_are_renamed() -> None:
     made = gemini_parameters({"properties": {"x": {"$ref": "#/definitions/X"}}, "definitions": {"X": {"const": 1}}})
 
     assert made == {"type": "object", "properties": {"x": {"$ref": "#/$defs/X"}}, "$defs": {"X": {"enum": [1]}}}
@@ -249,7 +249,7 @@ VALUES = st.recursive(
 
 @given(SCHEMAS, VALUES)
 @cases(200)
-def test_what_the_tool_takes_the_schema_for_gemini_takes_too(schema: Any, value: Any) -> None:
+def test_the_gemini_schema_accepts_all_valid_arguments(schema: Any, value: Any) -> None:
     definitions = {"leaf": {"type": "integer", "multipleOf": 5}}
     whole = {"type": "object", "properties": {"value": schema}, "$defs": definitions}
 

@@ -63,7 +63,7 @@ Names = st.text(min_size=1).filter(str.strip)
         ),
     ],
 )
-def test_one_object_is_read(text: str, read: ToolAction | FinalAnswer) -> None:
+def test_a_reply_of_one_object_is_parsed(text: str, read: ToolAction | FinalAnswer) -> None:
     assert parse_answer(text) == read
 
 
@@ -122,7 +122,7 @@ def test_one_object_is_read(text: str, read: ToolAction | FinalAnswer) -> None:
         ('{"type":"final","answer":"' + "x" * MAX_TEXT_CHARS + '"}', "longer than 1000000 characters"),
     ],
 )
-def test_llm05_everything_else_is_refused_with_the_reason(text: str, reason: str) -> None:
+def test_llm05_any_other_reply_is_rejected_with_the_reason(text: str, reason: str) -> None:
     read = parse_answer(text)
     assert isinstance(read, Unusable)
     assert reason in read.reason
@@ -136,7 +136,7 @@ Pieces = st.sampled_from(PIECES + KEYS)
 @pytest.mark.hostile(33)
 @cases(400)
 @given(text=st.text() | st.lists(Pieces | st.text(max_size=2), max_size=12).map("".join))
-def test_llm05_any_text_is_one_action_one_answer_or_refused_with_a_reason(text: str) -> None:
+def test_llm05_any_text_is_one_action_one_answer_or_rejected_with_a_reason(text: str) -> None:
     read = parse_answer(text)
     if isinstance(read, Unusable):
         assert read.reason
@@ -150,7 +150,7 @@ def test_llm05_any_text_is_one_action_one_answer_or_refused_with_a_reason(text: 
 
 @cases(200)
 @given(tool=Names, args=Args, answer=st.text(), indent=st.sampled_from([None, 2]), escape=st.booleans())
-def test_what_is_valid_comes_out_as_it_was(
+def test_valid_replies_are_parsed_unchanged(
     tool: str, args: dict[str, Any], answer: str, indent: int | None, escape: bool
 ) -> None:
     def written(value: dict[str, Any]) -> str:
@@ -166,7 +166,7 @@ def test_what_is_valid_comes_out_as_it_was(
 @pytest.mark.hostile(34)
 @cases(200)
 @given(args=Args, cut=st.integers(min_value=1))
-def test_llm05_an_answer_cut_anywhere_is_refused(args: dict[str, Any], cut: int) -> None:
+def test_llm05_a_reply_cut_at_any_position_is_rejected(args: dict[str, Any], cut: int) -> None:
     whole = json.dumps({"type": "action", "tool": "write_file", "args": args})
     assert isinstance(parse_answer(whole[: cut % len(whole)]), Unusable)
 
@@ -197,7 +197,7 @@ def reply_of(deltas: Sequence[Delta]) -> ModelReply:
 USER = Message(role="user", content="go")
 
 
-def test_the_rules_and_the_tools_stand_in_the_system_message_and_nothing_is_sent_natively() -> None:
+def test_rules_and_tools_are_in_the_system_message_and_no_tools_are_sent() -> None:
     model = TextModel(FINAL)
     ask(model, Message(role="system", content="Be kind."), USER, tools=(ECHO,), settings=ModelSettings(seed=3))
 
@@ -209,7 +209,7 @@ def test_the_rules_and_the_tools_stand_in_the_system_message_and_nothing_is_sent
     assert (request.tools, request.output, request.settings) == ((), None, ModelSettings(seed=3))
 
 
-def test_the_shipped_examples_follow_the_protocol_themselves() -> None:
+def test_the_examples_in_the_prompt_follow_the_protocol() -> None:
     model = TextModel(FINAL)
     ask(model, USER, tools=(ECHO,))
     told = model.requests[0].messages[0].content
@@ -244,7 +244,7 @@ def test_calls_and_results_of_the_conversation_become_text() -> None:
 
 @cases(100)
 @given(text=st.text())
-def test_llm01_nothing_in_a_result_passes_for_a_message(text: str) -> None:
+def test_llm01_a_result_cannot_imitate_a_message(text: str) -> None:
     call = ToolCall(id="c", tool="docs.echo")
     model = TextModel(FINAL)
     history = (Message(role="assistant", tool_calls=(call,)), Message(role="tool", tool_call_id="c", content=text))
@@ -261,7 +261,7 @@ def test_an_action_is_a_call_like_any_other() -> None:
     assert (reply.finish_reason, reply.message.content, reply.unusable) == ("tool_calls", "", None)
 
 
-def test_only_a_whole_final_answer_is_shown() -> None:
+def test_only_a_complete_final_answer_is_shown() -> None:
     deltas = ask(TextModel('{"type":"final","answer":"one two\\n"}'), USER, stream=True)
     assert [delta.text for delta in deltas if delta.text] == ["one two\n"]
     assert deltas[0] == Delta(), "a sign that the answer has begun"
@@ -269,7 +269,7 @@ def test_only_a_whole_final_answer_is_shown() -> None:
         assert not any(delta.text for delta in ask(TextModel(hidden), USER, stream=True, tools=(ECHO,)))
 
 
-def test_what_was_thought_aloud_is_reasoning() -> None:
+def test_a_think_block_becomes_reasoning() -> None:
     reply = reply_of(ask(TextModel(f"<think>hm, {ACTION}</think>{FINAL}"), USER))
     assert reply.message.content == "done"
     assert reply.message.reasoning is not None
@@ -284,7 +284,7 @@ def test_what_was_thought_aloud_is_reasoning() -> None:
         ("docs.echo", FINAL, "a tool must be called now"),
     ],
 )
-def test_tool_choice_holds(choice: str, text: str, reason: str) -> None:
+def test_tool_choice_applies(choice: str, text: str, reason: str) -> None:
     model = TextModel(text)
     reply = reply_of(ask(model, USER, tools=(ECHO,), settings=ModelSettings(tool_choice=choice)))
     assert reply.unusable is not None
@@ -293,14 +293,14 @@ def test_tool_choice_holds(choice: str, text: str, reason: str) -> None:
     assert model.requests[0].settings.tool_choice is None
 
 
-def test_asi05_a_call_in_the_providers_own_form_is_not_made() -> None:
+def test_asi05_a_call_in_the_providers_format_is_not_executed() -> None:
     both = Message(role="assistant", content=FINAL, tool_calls=scripted_calls(("echo", {"text": "x"})))
     reply = reply_of(ask(TextModel(both), USER, tools=(ECHO,)))
     assert reply.unusable == Unusable("it calls a function in another format")
     assert reply.message.tool_calls == ()
 
 
-def test_auto_speaks_text_only_where_there_are_no_function_calls() -> None:
+def test_auto_uses_the_protocol_only_for_models_without_function_calls() -> None:
     text, native = TextModel(), ScriptedModel()
     assert isinstance(with_protocol(text, "auto"), JsonProtocol)
     assert isinstance(with_protocol(text, "json"), JsonProtocol)
@@ -328,7 +328,7 @@ def asked(*texts: str, **options: Any) -> tuple[ModelReply | ModelError, TextMod
     return asyncio.run(run()), model
 
 
-def test_a_bad_answer_is_asked_again_once_with_what_was_wrong() -> None:
+def test_an_invalid_reply_is_retried_once_with_the_reason() -> None:
     bad = f"Sure! {ACTION}"
     reply, model = asked(bad, FINAL)
     assert isinstance(reply, ModelReply)
@@ -341,7 +341,7 @@ def test_a_bad_answer_is_asked_again_once_with_what_was_wrong() -> None:
     assert 'near \'Sure! {"type"' in rejected["reason"]
 
 
-def test_a_second_bad_answer_is_a_clean_failure_without_the_models_words() -> None:
+def test_a_second_invalid_reply_fails_without_quoting_the_model() -> None:
     error, model = asked("hunter2", "hunter2 again", FINAL)
     assert isinstance(error, ModelError)
     assert error.message.startswith("the answer still does not follow the protocol: it does not begin with {")
@@ -350,13 +350,13 @@ def test_a_second_bad_answer_is_a_clean_failure_without_the_models_words() -> No
     assert len(model.requests) == 2
 
 
-def test_llm10_of_an_endless_bad_answer_only_the_beginning_is_sent_back() -> None:
+def test_llm10_only_the_beginning_of_a_long_invalid_reply_is_sent_back() -> None:
     _, model = asked("x" * 900_000, FINAL)
     assert len(model.requests[1].messages[-1].content) < MAX_QUOTED_CHARS + 500
 
 
 @pytest.mark.parametrize("output", [None, PlanDraft])
-def test_llm05_an_answer_that_was_cut_off_is_never_carried_out_nor_asked_again(output: Any) -> None:
+def test_llm05_a_reply_that_was_cut_off_is_neither_executed_nor_retried(output: Any) -> None:
     requests = []
 
     class Cut(TextModel):
@@ -373,7 +373,7 @@ def test_llm05_an_answer_that_was_cut_off_is_never_carried_out_nor_asked_again(o
     assert len(requests) == 1
 
 
-def test_whatever_the_gateway_raises_comes_out_unchanged() -> None:
+def test_errors_of_the_request_function_are_raised_unchanged() -> None:
     limit = LimitExceeded("max_steps", used=2, allowed=1)
     replies: list[ModelReply] = [ModelReply(Message(role="assistant"), "stop", Usage(), unusable=Unusable("no"))]
 
@@ -396,7 +396,7 @@ def test_whatever_the_gateway_raises_comes_out_unchanged() -> None:
         (json.dumps({**PLAN, "steps": [{"id": "a b", "description": "x"}]}), "steps.0.id: "),
     ],
 )
-def test_a_typed_answer_is_checked_and_asked_again(first: str, reason: str) -> None:
+def test_a_typed_answer_is_validated_and_retried(first: str, reason: str) -> None:
     reply, model = asked(first, f"```json\n{json.dumps(PLAN)}\n```", output=PlanDraft)
     assert isinstance(reply, ModelReply)
     assert PlanDraft.model_validate_json(reply.message.content) == PlanDraft.model_validate(PLAN)
@@ -418,7 +418,7 @@ def project(root: Path, server: WireServer, **keys: str) -> Path:
 
 
 @pytest.mark.parametrize("protocol", ["auto", "native"])
-def test_what_agentsd_yaml_says_of_a_model_decides_what_auto_is(tmp_path: Path, protocol: str) -> None:
+def test_capabilities_in_agentsd_yaml_decide_what_auto_means(tmp_path: Path, protocol: str) -> None:
     async def main() -> None:
         async with wire_server([says(FINAL)]) as server:
             root = project(tmp_path, server, protocol=protocol)
@@ -441,7 +441,7 @@ def test_what_agentsd_yaml_says_of_a_model_decides_what_auto_is(tmp_path: Path, 
     ],
 )
 @pytest.mark.parametrize("known", [True, False])
-def test_a_server_that_knows_json_schema_is_held_to_the_protocol(
+def test_a_server_with_json_schema_enforces_the_protocol(
     tmp_path: Path, keys: dict[str, str], kinds: list[str], known: bool
 ) -> None:
     async def main() -> dict[str, Any]:
@@ -468,7 +468,7 @@ def test_a_server_that_knows_json_schema_is_held_to_the_protocol(
 
 @cases(100)
 @given(tools=st.lists(st.sampled_from(["echo", "docs.echo"]), unique=True), must_act=st.booleans(), value=st.data())
-def test_the_schema_allows_what_the_reader_takes_and_nothing_else(
+def test_the_schema_allows_exactly_what_the_parser_accepts(
     tools: list[str], must_act: bool, value: st.DataObject
 ) -> None:
     import jsonschema_rs
@@ -498,7 +498,7 @@ def run_on(root: Path, answers: list[Answer], check: Callable[[RunResult, WireSe
     asyncio.run(main())
 
 
-def test_a_run_on_a_model_that_speaks_only_text(tmp_path: Path) -> None:
+def test_a_run_on_a_model_without_function_calls(tmp_path: Path) -> None:
     answer = ' "quoted"\n\t😀 </think> {"type":"action"} '
 
     def check(result: RunResult, server: WireServer) -> None:
@@ -514,7 +514,7 @@ def test_a_run_on_a_model_that_speaks_only_text(tmp_path: Path) -> None:
     run_on(tmp_path, [says(ACTION), says(json.dumps({"type": "final", "answer": answer}))], check)
 
 
-def test_a_bad_answer_costs_a_step_and_tokens_like_any_other_and_is_not_kept(tmp_path: Path) -> None:
+def test_an_invalid_reply_costs_a_step_and_tokens_and_is_not_stored(tmp_path: Path) -> None:
     def check(result: RunResult, server: WireServer) -> None:
         assert result.output == "done"
         assert (result.steps, result.usage.total_tokens) == (3, 45)
@@ -525,7 +525,7 @@ def test_a_bad_answer_costs_a_step_and_tokens_like_any_other_and_is_not_kept(tmp
     run_on(tmp_path, [says(f"Sure! {ACTION}"), says(ACTION), says(FINAL)], check)
 
 
-def test_the_repair_round_is_bound_by_the_budget(tmp_path: Path) -> None:
+def test_the_retry_of_an_invalid_reply_is_limited_by_the_budget(tmp_path: Path) -> None:
     def check(result: RunResult, server: WireServer) -> None:
         assert (result.status, result.finish_reason) == ("stopped", "max_steps")
         assert len(server.requests) == 1
@@ -533,7 +533,7 @@ def test_the_repair_round_is_bound_by_the_budget(tmp_path: Path) -> None:
     run_on(tmp_path, [says("Sure!"), says(FINAL)], check, runtime_policy="{max_steps: 1}")
 
 
-def test_two_bad_answers_end_the_run_with_a_typed_error(tmp_path: Path) -> None:
+def test_two_invalid_replies_end_the_run_with_a_typed_error(tmp_path: Path) -> None:
     def check(result: RunResult, server: WireServer) -> None:
         assert (result.status, result.finish_reason) == ("failed", "model_error")
         assert result.error is not None
@@ -545,7 +545,7 @@ def test_two_bad_answers_end_the_run_with_a_typed_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [says(ACTION, finish="length"), says(ACTION[:-8], finish="length")])
-def test_llm05_a_cut_answer_does_nothing(tmp_path: Path, cut: Answer) -> None:
+def test_llm05_a_reply_that_was_cut_off_has_no_effect(tmp_path: Path, cut: Answer) -> None:
     def check(result: RunResult, server: WireServer) -> None:
         assert (result.status, result.finish_reason) == ("failed", "model_error")
         assert result.tool_calls == ()
@@ -555,7 +555,7 @@ def test_llm05_a_cut_answer_does_nothing(tmp_path: Path, cut: Answer) -> None:
 
 
 @pytest.mark.hostile(33)
-def test_asi05_function_calls_nobody_offered_are_not_made(tmp_path: Path) -> None:
+def test_asi05_function_calls_that_were_not_offered_are_not_executed(tmp_path: Path) -> None:
     def check(result: RunResult, server: WireServer) -> None:
         assert result.output == "done"
         assert result.tool_calls == ()
@@ -563,7 +563,7 @@ def test_asi05_function_calls_nobody_offered_are_not_made(tmp_path: Path) -> Non
     run_on(tmp_path, [calls(("echo", {"text": "x"})), says(FINAL)], check)
 
 
-def test_wrong_arguments_and_unknown_tools_are_observations_as_ever(tmp_path: Path) -> None:
+def test_invalid_arguments_and_unknown_tools_become_observations(tmp_path: Path) -> None:
     wrong = '{"type":"action","tool":"echo","args":{"txt":"x"}}'
     unknown = '{"type":"action","tool":"ecco","args":{}}'
 
@@ -576,7 +576,7 @@ def test_wrong_arguments_and_unknown_tools_are_observations_as_ever(tmp_path: Pa
     run_on(tmp_path, [says(wrong), says(unknown), says(FINAL)], check)
 
 
-def test_a_plan_in_text(tmp_path: Path) -> None:
+def test_a_plan_in_the_protocol(tmp_path: Path) -> None:
     def check(result: RunResult, server: WireServer) -> None:
         assert result.status == "completed", result.error
         assert result.output == "hi was said"
@@ -588,7 +588,7 @@ def test_a_plan_in_text(tmp_path: Path) -> None:
     run_on(tmp_path, answers, check, executor="plan")
 
 
-def test_an_answer_with_a_schema_in_text(tmp_path: Path) -> None:
+def test_a_structured_answer_in_the_protocol(tmp_path: Path) -> None:
     def check(result: RunResult, server: WireServer) -> None:
         assert result.status == "completed", result.error
         assert result.data == {"n": 5}
@@ -599,7 +599,7 @@ def test_an_answer_with_a_schema_in_text(tmp_path: Path) -> None:
     run_on(tmp_path, answers, check, output_schema=schema)
 
 
-def test_a_listener_sees_the_answer_and_never_the_protocol(tmp_path: Path) -> None:
+def test_a_stream_shows_the_answer_and_never_the_protocol(tmp_path: Path) -> None:
     async def main() -> None:
         answers = [says(f"Hm. {ACTION}"), says(ACTION), says('{"type":"final","answer":"one two three"}')]
         async with wire_server(answers) as server:

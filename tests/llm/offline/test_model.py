@@ -215,11 +215,11 @@ def test_a_sentence_calls_exactly(sentence: str, expected: list[Call]) -> None:
         ("I have two invoices to pay", ("agent.billing", {"message": "I have two invoices to pay"})),
     ],
 )
-def test_tools_it_has_never_heard_of_are_found_and_filled(sentence: str, expected: Call) -> None:
+def test_unknown_tools_are_matched_and_filled(sentence: str, expected: Call) -> None:
     assert first_calls(sentence, (*BUILT_IN, *UNKNOWN)) == [expected]
 
 
-def test_one_clause_is_one_turn_and_the_answer_tells_all_results() -> None:
+def test_one_clause_is_one_turn_and_the_answer_contains_all_results() -> None:
     results = {"search_files": "calculator.py", "calculator": "3"}
     turns, answer = drive("搜索包含 'calculator' 的文件，然后计算 [1,2,3,4,5] 的平均值", results)
     assert turns == [[("search_files", {"query": "calculator"})], [calculation("mean([1,2,3,4,5])")]]
@@ -242,14 +242,14 @@ def test_the_numbers_that_a_search_found_are_averaged_without_line_numbers_and_n
     assert "14.166666666666666" in answer
 
 
-def test_a_part_of_a_request_that_no_tool_fits_is_named_in_the_answer() -> None:
+def test_a_clause_without_a_matching_tool_is_named_in_the_answer() -> None:
     _, answer = drive("search for 'timeout' then send it to ann@example.com", {"search_files": "a.txt:1: timeout"})
     assert answer.endswith("- send it to ann@example.com: no tool fits")
     _, answer = drive("搜索包含 'timeout' 的文件，然后删除它们", {"search_files": "a.txt:1: timeout"})
     assert answer.endswith("- 删除它们：没有适合的工具")
 
 
-def test_an_english_chain_reads_what_the_search_has_found() -> None:
+def test_an_english_chain_reads_the_file_that_the_search_found() -> None:
     results = {"search_files": "data/notes.txt:3: retries\ndata/old.txt", "read_file": "retries: 3", "calculator": "2"}
     turns, answer = drive(
         "Find files containing 'retries', then read the first one and compute the mean of [1,3]", results
@@ -263,7 +263,7 @@ def test_an_english_chain_reads_what_the_search_has_found() -> None:
     assert "mean([1,3]) = 2" in answer
 
 
-def test_it_points_at_a_result_of_the_turn_before() -> None:
+def test_it_refers_to_a_result_of_the_previous_turn() -> None:
     search = ToolCall(id="call_1", tool="search_files", arguments={"query": "a"})
     history = [
         user("search for 'a'"),
@@ -305,7 +305,7 @@ def test_one_result_is_the_answer(request_text: str, results: dict[str, str], an
     assert drive(request_text, results)[1] == answer
 
 
-def test_several_results_say_what_each_is() -> None:
+def test_several_results_are_labelled() -> None:
     values = {"mean([10,20,30])": "20", "max([10,20,30])": "30", "min([10,20,30])": "Error: no"}
 
     def answers(call: ToolCall) -> str:
@@ -321,19 +321,19 @@ def test_a_long_result_is_shortened() -> None:
     assert answer.endswith("…")
 
 
-def test_results_are_told_when_the_tools_are_taken_away() -> None:
+def test_results_are_reported_when_no_tools_are_offered_any_longer() -> None:
     asked = reply_to([user("echo a then echo b")]).message
     messages = [user("echo a then echo b"), asked, Message(role="tool", tool_call_id="call_1", content="a")]
     assert reply_to(messages, tools=()).message.content == "a"
 
 
-def test_a_list_in_the_last_instruction_is_summed_up_where_no_tools_are_offered() -> None:
+def test_a_list_in_the_last_instruction_is_the_answer_without_tools() -> None:
     messages = [user("echo a"), Message(role="system", content="Sum up:\n\n- s1: done\n  a\n")]
     assert reply_to(messages, tools=()).message.content == "- s1: done\n  a"
 
 
 @pytest.mark.parametrize(("text", "own_words"), [("tell me a joke", "offline stand-in"), ("讲个笑话", "离线替身模型")])
-def test_without_a_fitting_tool_it_says_what_it_is_and_can(text: str, own_words: str) -> None:
+def test_without_a_matching_tool_it_explains_itself(text: str, own_words: str) -> None:
     with_tools, without = reply_to([user(text)]), reply_to([user(text)], tools=())
     for reply in (with_tools, without):
         assert reply.finish_reason == "stop"
@@ -378,18 +378,18 @@ def test_a_plan_has_the_clauses_as_steps() -> None:
     assert draft.steps[3].description == "写一份报告"
 
 
-def test_a_plan_looks_at_a_log_from_several_sides() -> None:
+def test_a_plan_analyzes_a_log_in_several_modes() -> None:
     steps = plan("analyse data/logs/app.log").steps
     assert [s.parameters["operation"] for s in steps] == ["summary", "levels", "errors"]
     assert {(s.tool, s.depends_on) for s in steps} == {("log_transform", ())}
 
 
-def test_a_plan_for_what_no_tool_does_is_one_free_step() -> None:
+def test_a_plan_without_matching_tools_is_one_goal_step() -> None:
     (step,) = plan("write a poem, then another").steps
     assert (step.tool, step.description) == (None, "write a poem, then another")
 
 
-def test_other_typed_answers_are_refused() -> None:
+def test_other_typed_answers_are_rejected() -> None:
     class Verdict(BaseModel):
         good: bool
 
@@ -397,7 +397,7 @@ def test_other_typed_answers_are_refused() -> None:
         reply_to([user("echo hello")], output=Verdict)
 
 
-def test_streamed_pieces_make_the_answer_and_calls_stream_no_text() -> None:
+def test_deltas_add_up_to_the_answer_and_calls_stream_no_text() -> None:
     tools = tuple(tool.definition for tool in BUILT_IN)
     for text in ("tell me\n a joke", "讲个笑话"):
         *pieces, last = deltas(ModelRequest((user(text),), tools=tools, stream=True))
@@ -459,7 +459,7 @@ TEXTS = st.one_of(st.text(max_size=80), st.lists(WORDS, max_size=12).map(" ".joi
     st.lists(TEXTS, max_size=3),
 )
 @cases(150)
-def test_any_text_is_answered_or_calls_offered_tools_with_fitting_arguments(
+def test_any_text_is_answered_or_calls_offered_tools_with_valid_arguments(
     text: str, tools: list[Tool], results: list[str]
 ) -> None:
     messages = [user(text), *(Message(role="tool", tool_call_id=str(at), content=r) for at, r in enumerate(results))]
@@ -477,7 +477,7 @@ def test_any_text_is_answered_or_calls_offered_tools_with_fitting_arguments(
 
 @given(TEXTS)
 @cases(100)
-def test_every_request_comes_to_an_end(text: str) -> None:
+def test_every_request_terminates(text: str) -> None:
     turns, answer = drive(text, lambda call: json.dumps(call.arguments))
     assert answer
     assert len(turns) <= len(text) + 1

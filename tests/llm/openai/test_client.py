@@ -96,7 +96,7 @@ def test_a_text_answer_arrives_with_its_usage(stream: bool) -> None:
     )
 
 
-def test_a_whole_answer_is_one_delta_and_does_not_stream_on_the_wire() -> None:
+def test_an_unstreamed_reply_is_one_delta_and_one_response() -> None:
     told, server = ask([says("hello world")], request())
 
     assert len(told) == 1
@@ -104,7 +104,7 @@ def test_a_whole_answer_is_one_delta_and_does_not_stream_on_the_wire() -> None:
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
 
 
-def test_streamed_text_and_reasoning_arrive_in_pieces_before_the_reply() -> None:
+def test_streamed_text_and_reasoning_arrive_in_chunks_before_the_reply() -> None:
     told, server = ask([says("hello big world", extra={"reasoning_content": "let me see"})], request(stream=True))
 
     assert [delta.text for delta in told if delta.text] == ["hello", " big", " world"]
@@ -115,7 +115,7 @@ def test_streamed_text_and_reasoning_arrive_in_pieces_before_the_reply() -> None
 
 @BOTH_WAYS
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_reasoning_is_kept_beside_the_answer(stream: bool, field: str) -> None:
+def test_reasoning_is_stored_with_the_answer(stream: bool, field: str) -> None:
     answer = reply(says("done", extra={field: "let me see"}), stream=stream)
 
     assert answer.message.reasoning == Reasoning(text="let me see", provider="openai", data={"field": field})
@@ -176,7 +176,7 @@ G: tuple[str, dict[str, Any]] = ("g", {})
         pytest.param([function("f", {"a": 1}, index=0)], [F], id="arguments as an object"),
     ],
 )
-def test_pieces_of_tool_calls_are_put_together(pieces: list[dict[str, Any]], expected: list[Any]) -> None:
+def test_fragments_of_tool_calls_are_assembled(pieces: list[dict[str, Any]], expected: list[Any]) -> None:
     answer = reply(events(*pieces, END), stream=True)
 
     assert [(call.tool, call.arguments) for call in answer.message.tool_calls] == expected
@@ -196,7 +196,7 @@ def test_a_custom_tool_call_is_marked_invalid(stream: bool) -> None:
 
 
 @BOTH_WAYS
-def test_a_call_id_that_the_conversation_has_already_is_replaced(stream: bool) -> None:
+def test_a_used_call_id_is_replaced(stream: bool) -> None:
     earlier = Message(role="assistant", tool_calls=(ToolCall(id="call_1", tool="docs.search"),))
     result = Message(role="tool", content="x", tool_call_id="call_1")
 
@@ -215,7 +215,7 @@ def test_text_cut_by_max_tokens_says_so(stream: bool) -> None:
 
 
 @BOTH_WAYS
-def test_half_surrogates_do_not_get_past_the_wire(stream: bool) -> None:
+def test_lone_surrogates_are_replaced_in_responses(stream: bool) -> None:
     halves = (piece(content="\ud83d"), piece("stop", content="\ude00"))
     whole = completion(choices=[{"index": 0, "finish_reason": "stop", "message": {"content": "\ud83d\ude00"}}])
 
@@ -257,7 +257,7 @@ def test_without_tools_no_tool_choice_is_sent() -> None:
     assert not {"tools", "tool_choice"} & server.requests[0].keys()
 
 
-def test_reasoning_is_replayed_to_the_provider_it_came_from_only() -> None:
+def test_reasoning_is_sent_back_only_to_its_provider() -> None:
     thought = Reasoning(text="hm", provider="deepseek", data={"field": "reasoning_content"})
     earlier = Message(role="assistant", tool_calls=(ToolCall(id="c", tool="docs.search"),), reasoning=thought)
     asked = request(messages=(USER, earlier, Message(role="tool", content="x", tool_call_id="c")))
@@ -268,7 +268,7 @@ def test_reasoning_is_replayed_to_the_provider_it_came_from_only() -> None:
     assert "reasoning_content" not in sent["qwen"]
 
 
-def test_openai_itself_is_told_max_completion_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openai_receives_max_completion_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> dict[str, Any]:
         async with wire_server([says("ok")]) as server:
             monkeypatch.setenv("OPENAI_BASE_URL", server.url)
@@ -335,9 +335,7 @@ def test_a_server_without_a_key_is_not_sent_the_environments_key(monkeypatch: py
         (says("", extra={"refusal": "I will not"}), "refused: I will not", False),
     ],
 )
-def test_each_hazard_is_one_error_that_says_what_to_do(
-    answer: Answer, says_what: str, retryable: bool, stream: bool
-) -> None:
+def test_each_hazard_is_one_error_with_advice(answer: Answer, says_what: str, retryable: bool, stream: bool) -> None:
     error = failure(answer, stream=stream)
 
     assert error.retryable is retryable
@@ -367,7 +365,7 @@ def test_each_hazard_is_one_error_that_says_what_to_do(
         (says("", extra={"refusal": "I will not"}), False, False, None),
     ],
 )
-def test_an_error_says_whether_time_or_another_model_would_help(
+def test_an_error_reports_whether_a_retry_or_a_fallback_may_succeed(
     answer: Answer, retryable: bool, unavailable: bool, retry_after: float | None, stream: bool
 ) -> None:
     error = failure(answer, stream=stream)
@@ -379,14 +377,14 @@ def test_an_error_says_whether_time_or_another_model_would_help(
 @pytest.mark.parametrize(
     "answer", [says("x", finish="content_filter"), calls(("f", {}), finish="length"), says("", extra={"refusal": "no"})]
 )
-def test_an_answer_that_cannot_be_used_says_what_it_has_cost(answer: Answer, stream: bool) -> None:
+def test_an_invalid_answer_carries_its_usage(answer: Answer, stream: bool) -> None:
     error = failure(answer, stream=stream)
 
     assert error.usage is not None
     assert error.usage.total_tokens == 15
 
 
-def test_pieces_of_a_tool_call_are_signs_of_life_without_text() -> None:
+def test_fragments_of_a_tool_call_are_deltas_without_text() -> None:
     told, _ = ask([calls(("docs__search", {"query": "a b"}))], request(stream=True))
 
     assert told[0] == Delta()
@@ -412,7 +410,7 @@ def test_pieces_of_a_tool_call_are_signs_of_life_without_text() -> None:
         ({"retry-after": "later"}, None),
     ],
 )
-def test_when_to_ask_again_is_read_in_every_form(headers: dict[str, str], seconds: float | None) -> None:
+def test_retry_after_is_parsed_in_every_format(headers: dict[str, str], seconds: float | None) -> None:
     assert parse_retry_after(headers, datetime(2026, 10, 21, 7, 28, tzinfo=UTC)) == seconds
 
 
@@ -435,7 +433,7 @@ def test_when_to_ask_again_is_read_in_every_form(headers: dict[str, str], second
         (error_event(message="flagged", code="content_filter"), "refused: flagged", False),
     ],
 )
-def test_what_breaks_in_mid_stream_is_one_error(answer: Answer, says_what: str, retryable: bool) -> None:
+def test_a_failure_during_a_stream_is_one_error(answer: Answer, says_what: str, retryable: bool) -> None:
     error = failure(answer, stream=True)
 
     assert error.retryable is retryable
@@ -443,7 +441,7 @@ def test_what_breaks_in_mid_stream_is_one_error(answer: Answer, says_what: str, 
 
 
 @BOTH_WAYS
-def test_a_server_that_falls_silent_is_one_error(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalled_server_is_one_error(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("framework.llm.openai.client.SDK_TIMEOUT", 0.05)
 
     error = failure(stalled(), stream=stream)
@@ -452,20 +450,20 @@ def test_a_server_that_falls_silent_is_one_error(stream: bool, monkeypatch: pyte
     assert error.retryable
 
 
-def test_an_error_told_with_status_200_is_an_error() -> None:
+def test_an_error_body_with_status_200_is_an_error() -> None:
     error = failure(completion(choices=None, error={"message": "no credits", "code": 402}), stream=False)
 
     assert "the provider reported an error: no credits" in error.message
     assert not error.retryable
 
 
-def test_an_answer_without_finish_reason_is_not_taken_for_whole() -> None:
+def test_a_response_without_finish_reason_is_incomplete() -> None:
     choice = {"index": 0, "finish_reason": None, "message": {"role": "assistant", "content": "half"}}
 
     assert failure(completion(choices=[choice]), stream=False).retryable
 
 
-def test_what_was_streamed_before_the_cut_was_delivered_but_no_reply() -> None:
+def test_deltas_before_a_cut_are_delivered_without_a_reply() -> None:
     async def run() -> list[Delta]:
         async with wire_server([cut_stream()]) as server:
             model = OpenAIModel("openai", "m", api_key=KEY, base_url=server.url)
@@ -480,7 +478,7 @@ def test_what_was_streamed_before_the_cut_was_delivered_but_no_reply() -> None:
 
 
 @BOTH_WAYS
-def test_a_server_that_is_not_there_is_named_without_its_credentials(stream: bool) -> None:
+def test_an_unreachable_server_is_named_without_its_credentials(stream: bool) -> None:
     async def run() -> list[Delta]:
         async with wire_server([]) as server:
             port = server.url.rsplit(":", 1)[1]
@@ -537,7 +535,7 @@ def test_leaving_a_stream_early_closes_it() -> None:
     assert asyncio.run(run())
 
 
-def test_a_closed_model_can_be_asked_again() -> None:
+def test_a_closed_client_can_send_another_request() -> None:
     async def run() -> list[str]:
         async with wire_server([says("one"), says("two")]) as server:
             model = OpenAIModel("openai", "m", api_key=KEY, base_url=server.url)
@@ -557,7 +555,7 @@ def test_the_model_named_in_the_answer_is_the_one_that_answered() -> None:
     assert reply(says("x")).model == HEAD["model"]
 
 
-def test_the_sdk_is_not_loaded_before_the_first_question() -> None:
+def test_the_sdk_is_not_loaded_before_the_first_request() -> None:
     program = (
         "import sys; from framework.llm.openai.client import OpenAIModel; import framework.llm.instructor_client;"
         "OpenAIModel('openai', 'm', api_key='k');"
@@ -569,7 +567,7 @@ def test_the_sdk_is_not_loaded_before_the_first_question() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_one_of_several_tools_is_ordered_by_name_and_the_only_one_as_required() -> None:
+def test_a_forced_tool_is_named_and_the_only_tool_is_required() -> None:
     other = SEARCH.model_copy(update={"name": "docs.read"})
     wanted = ModelSettings(tool_choice="docs.search")
     choices = [

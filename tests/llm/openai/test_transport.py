@@ -79,7 +79,7 @@ def ask(prepare: Prepare, answers: Answers, patch: pytest.MonkeyPatch, **asked: 
 
 
 @BOTH_WAYS
-def test_whatever_the_connection_the_server_gets_the_same_and_the_caller_too(
+def test_every_connection_sends_the_same_request_and_returns_the_same_reply(
     stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told, bodies, headers = [], [], []
@@ -103,7 +103,7 @@ def test_whatever_the_connection_the_server_gets_the_same_and_the_caller_too(
 
 
 @each_connection
-def test_what_the_environment_says_of_an_account_at_openai_goes_to_no_other_server(
+def test_openai_account_variables_are_not_sent_to_other_servers(
     prepare: Prepare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_ORG_ID", "org-1")
@@ -126,7 +126,7 @@ HAZARDS: list[tuple[Answer, str, bool]] = [
 @each_connection
 @BOTH_WAYS
 @pytest.mark.parametrize(("hazard", "says_what", "retryable"), HAZARDS)
-def test_a_refusal_is_one_error(
+def test_a_rejected_request_is_one_error(
     prepare: Prepare, stream: bool, hazard: Answer, says_what: str, retryable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ModelError) as caught:
@@ -148,7 +148,7 @@ def test_a_refusal_is_one_error(
         (no_finish(), True, "the stream ended before the answer was complete"),
     ],
 )
-def test_what_is_no_whole_answer_is_one_error(
+def test_an_incomplete_response_is_one_error(
     prepare: Prepare, hazard: Answer, stream: bool, says_what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ModelError, match=says_what) as caught:
@@ -192,7 +192,7 @@ def test_a_connection_is_kept_for_the_next_request() -> None:
     assert len(ports) == 1
 
 
-def test_an_answer_that_was_not_read_to_its_end_costs_its_connection_only() -> None:
+def test_an_unfinished_response_closes_only_its_connection() -> None:
     async def run() -> str:
         async with wire_server([stalled(), says("well")]) as server:
             model = OpenAIModel("openai", "m", api_key=KEY, base_url=server.url)
@@ -206,7 +206,7 @@ def test_an_answer_that_was_not_read_to_its_end_costs_its_connection_only() -> N
     assert asyncio.run(run()) == "well"
 
 
-def test_a_large_request_and_a_packed_answer() -> None:
+def test_a_large_request_and_a_compressed_response() -> None:
     packed = gzip.compress(says("unpacked").completion.to_json().encode())  # type: ignore[union-attr]  # it has one
     told = raw(200, packed, content_encoding="gzip")
 
@@ -224,7 +224,7 @@ def test_a_large_request_and_a_packed_answer() -> None:
 
 
 @BOTH_WAYS
-def test_a_server_that_has_moved_is_followed_with_everything(stream: bool) -> None:
+def test_a_redirect_is_followed_with_the_complete_request(stream: bool) -> None:
     async def run() -> tuple[Usage, WireServer]:
         async with wire_server([says("here")]) as server:
             place = f"location: {server.url}/chat/completions"
@@ -265,7 +265,7 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> 
         ("https://example.org/v1", {"no_proxy": "example.org"}, True),
     ],
 )
-def test_proxies_and_passwords_are_left_to_the_sdk(
+def test_proxies_and_passwords_use_the_sdks_client(
     base_url: str | None, environment: dict[str, str], own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
@@ -275,7 +275,7 @@ def test_proxies_and_passwords_are_left_to_the_sdk(
     assert isinstance(create_direct_client(base_url, 1.0), DirectHTTPClient) is own
 
 
-def test_what_is_not_plain_bytes_is_a_request_of_httpx() -> None:
+def test_requests_without_plain_bytes_are_delegated_to_httpx() -> None:
     client = DirectHTTPClient(1.0)
     client.headers["x-mark"] = "1"
 
@@ -295,7 +295,7 @@ def test_what_is_not_plain_bytes_is_a_request_of_httpx() -> None:
     ("url", "kind"),
     [("http://127.0.0.1:1/v1", httpx2.ConnectError), ("gopher://127.0.0.1/v1", httpx2.UnsupportedProtocol)],
 )
-def test_what_aiohttp_raises_is_what_httpx_would_have(url: str, kind: type[Exception]) -> None:
+def test_aiohttp_errors_become_httpx_errors(url: str, kind: type[Exception]) -> None:
     async def run() -> None:
         async with DirectHTTPClient(1.0) as client:
             await client.send(client.build_request("POST", url, content=b"{}", headers=[]))

@@ -46,7 +46,7 @@ def test_a_react_run_on_a_model_server(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_the_wire_is_streamed_when_somebody_listens(tmp_path: Path) -> None:
+def test_the_response_is_streamed_for_a_stream(tmp_path: Path) -> None:
     async def main() -> None:
         async with wire_server([calls(("echo", {"text": "x"})), says("one two three")]) as server:
             root = project(tmp_path, server.url)
@@ -60,7 +60,7 @@ def test_the_wire_is_streamed_when_somebody_listens(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_an_agents_examples_stand_between_its_instructions_and_the_conversation_in_every_protocol(
+def test_an_agents_examples_are_between_instructions_and_conversation_in_every_protocol(
     tmp_path: Path,
 ) -> None:
     async def main(protocol: str, answer: str) -> list[dict[str, str]]:
@@ -78,7 +78,7 @@ def test_an_agents_examples_stand_between_its_instructions_and_the_conversation_
     assert json.loads(text[2]["content"]) == {"type": "final", "answer": "pong"}
 
 
-def test_a_plan_comes_through_instructor_and_its_re_asks_are_counted(tmp_path: Path) -> None:
+def test_a_plan_through_instructor_counts_its_retries(tmp_path: Path) -> None:
     plan = {
         "goal": "calculate",
         "steps": [
@@ -118,7 +118,7 @@ def test_a_provider_that_fails_ends_the_run_with_a_typed_error_and_no_key(tmp_pa
     asyncio.run(main())
 
 
-def test_a_model_that_refuses_stops_the_run_and_is_not_asked_again(tmp_path: Path) -> None:
+def test_a_refusal_stops_the_run_and_is_not_retried(tmp_path: Path) -> None:
     async def main() -> None:
         for refusal in (says("", extra={"refusal": "I will not"}), says("x", finish="content_filter")):
             async with wire_server([refusal]) as server:
@@ -131,7 +131,7 @@ def test_a_model_that_refuses_stops_the_run_and_is_not_asked_again(tmp_path: Pat
     asyncio.run(main())
 
 
-def test_an_answer_of_a_type_comes_through_instructor_as_tool_arguments(tmp_path: Path) -> None:
+def test_a_typed_answer_through_instructor_is_sent_as_tool_arguments(tmp_path: Path) -> None:
     schema = "{type: object, properties: {city: {type: string}, people: {type: integer}}, required: [city, people]}"
     whole = {"city": "Rome", "people": 3}
 
@@ -153,7 +153,7 @@ def test_an_answer_of_a_type_comes_through_instructor_as_tool_arguments(tmp_path
 
 
 @each_format
-def test_a_run_in_every_format_tells_what_it_cost(tmp_path: Path, form: Format) -> None:
+def test_a_run_in_every_format_reports_its_cost(tmp_path: Path, form: Format) -> None:
     async def main() -> None:
         asked = said(form, calls=(("calculator", {"expression": "6 * 7"}),), thought="let me see")
         async with wire_server([asked, said(form, "It is 42.")]) as server:
@@ -194,7 +194,7 @@ def test_a_typed_plan_in_every_format(tmp_path: Path, form: Format) -> None:
 
 @each_format
 @pytest.mark.parametrize("listening", [False, True], ids=["whole", "streamed"])
-def test_a_budget_is_used_up_although_the_server_counts_nothing(tmp_path: Path, form: Format, listening: bool) -> None:
+def test_a_budget_advances_if_the_server_reports_no_tokens(tmp_path: Path, form: Format, listening: bool) -> None:
     """Some servers tell no usage, above all in streams: without an estimate a run on them would never end."""
     told = said(form, calls=(("echo", {"text": "x" * 4000}),))
     counts = ("usage", "usageMetadata")
@@ -243,7 +243,7 @@ def test_a_run_stops_when_its_money_is_spent(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_model_that_is_neither_an_alias_nor_of_a_provider_is_one_line_that_names_the_aliases(tmp_path: Path) -> None:
+def test_an_unknown_model_name_is_one_line_that_names_the_aliases(tmp_path: Path) -> None:
     async def main() -> None:
         async with Runtime.open(project(tmp_path, "http://127.0.0.1:1/v1", model="offline"), watch=False) as runtime:
             models = runtime.settings.model_copy(update={"model": "locla"})
