@@ -1,4 +1,4 @@
-"""Long conversations: what the model gets to see of them, and that nothing that matters gets lost on the way."""
+"""Long conversations: the part that is sent to the model, and the facts that every summary keeps."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_turn_longer_than_the_window_keeps_its_request() -> None:
 def test_facts_failures_denials_and_decisions_survive_any_summary(
     rounds: list[tuple[list[Message], str]], keep: int
 ) -> None:
-    """However often it is summed up, and even if the model writes nothing at all."""
+    """After any number of summaries, even if the model writes none."""
     summary: Summary | None = None
     history: list[Message] = []
     for messages, text in rounds:
@@ -87,12 +87,12 @@ def test_facts_failures_denials_and_decisions_survive_any_summary(
     assert summary is not None
     whole = [message for messages, _ in rounds for message in messages]
     assert [*whole[summary.upto :]] == history
-    told = Prompts({}).render("earlier.j2", "en", {"summary": summary.model_dump()})
-    told += "\n".join(message.content for message in history)
+    prompt = Prompts({}).render("earlier.j2", "en", {"summary": summary.model_dump()})
+    prompt += "\n".join(message.content for message in history)
     for fact in facts_of(whole):
-        assert fact in told
+        assert fact in prompt
     for event in events_of(whole):
-        assert event in told or event in {*events_of(history)}
+        assert event in prompt or event in {*events_of(history)}
 
 
 def test_facts_of_a_previous_summary_are_kept() -> None:
@@ -123,28 +123,28 @@ def is_compression(request: ModelRequest) -> bool:
 
 
 def talk(root: Path, script: Any, *messages: str, **keys: str) -> tuple[ScriptedModel, Any, list[list[events.Event]]]:
-    """One conversation; returns the model, the conversation as it is stored, and the events of each run."""
+    """Run one conversation; return the model, the stored conversation and the events of each run."""
     policy = '{deny: [{tool: pay, when: {amount: "> 50"}}], allow: ["*"]}'
     given = {"conversation": "{compress_at_tokens: 300}", "skill_policy": policy, **keys}
     write(root, {"agents.d/a.yaml": agent("a", **given)})
     model = ScriptedModel(script=script)
 
     async def main() -> tuple[ScriptedModel, Any, list[list[events.Event]]]:
-        told = []
+        streams = []
         async with Runtime.open(root, tools=[pay], models={"scripted": model}, watch=False) as runtime:
             assert runtime.catalog.problems == (), runtime.catalog.problems
             for message in messages:
                 async with runtime.stream(message, conversation="c") as stream:
-                    told.append([event async for event in stream])
+                    streams.append([event async for event in stream])
                 result = await stream.result()
                 assert result.status == "completed", result
-            return model, await runtime.store.conversation("c"), told
+            return model, await runtime.store.conversation("c"), streams
 
     return asyncio.run(main())
 
 
 def script(request: ModelRequest) -> Turn:
-    """Sum up, pay what the first message wants paid, or answer."""
+    """Write a summary, call the payment tool, or answer."""
     if is_compression(request):
         return "THE SUMMARY"
     if request.messages[-1].content.startswith("pay "):
@@ -156,7 +156,7 @@ MESSAGES = ("pay 80 for order 1234", "word " * 100, "word " * 100, "word " * 100
 
 
 def test_above_the_threshold_a_summary_replaces_the_beginning(tmp_path: Path) -> None:
-    model, conversation, told = talk(tmp_path, script, *MESSAGES)
+    model, conversation, streams = talk(tmp_path, script, *MESSAGES)
     last = [message.content for message in model.requests[-1].messages]
     assert "THE SUMMARY" in last[1]
     assert 'pay {"amount": 80}: denied' in last[1]
@@ -165,14 +165,14 @@ def test_above_the_threshold_a_summary_replaces_the_beginning(tmp_path: Path) ->
     assert last[-1] == "and now?"
     assert [m.content for m in conversation.messages if m.role == "user"] == list(MESSAGES), "all stay in the store"
     assert conversation.summary.upto == len(conversation.messages) - 2 - len(last[2:-1]), "all before this turn"
-    codes = [[e.code for e in run if isinstance(e, events.Warned)] for run in told]
+    codes = [[e.code for e in run if isinstance(e, events.Warned)] for run in streams]
     assert codes[0] == []
     assert ["compressed"] in codes
 
 
 def test_the_summary_is_a_model_call_charged_to_the_run(tmp_path: Path) -> None:
-    model, _, told = talk(tmp_path, script, *MESSAGES)
-    finished = [run[-1] for run in told]
+    model, _, streams = talk(tmp_path, script, *MESSAGES)
+    finished = [run[-1] for run in streams]
     used = [event.tokens_used for event in finished if isinstance(event, events.RunFinished)]
     asked = sum(map(is_compression, model.requests))
     assert asked >= 1
@@ -184,15 +184,15 @@ def test_a_summary_is_stored_across_runs(tmp_path: Path) -> None:
     ones = [request for request in model.requests if request.messages[-1].content in ("one", "two")]
     assert all("THE SUMMARY" in request.messages[1].content for request in ones)
     again = [request for request in model.requests if is_compression(request)][1:]
-    assert all("THE SUMMARY" in request.messages[1].content for request in again), "the summary is summed up, too"
+    assert all("THE SUMMARY" in request.messages[1].content for request in again), "the summary is summarized too"
 
 
 def test_a_failed_summary_is_a_warning_and_the_run_continues(tmp_path: Path) -> None:
     def broken(request: ModelRequest) -> Turn:
         return ModelError("no") if is_compression(request) else script(request)
 
-    _, conversation, told = talk(tmp_path, broken, *MESSAGES)
-    warned = [event for run in told for event in run if isinstance(event, events.Warned)]
+    _, conversation, streams = talk(tmp_path, broken, *MESSAGES)
+    warned = [event for run in streams for event in run if isinstance(event, events.Warned)]
     assert {event.code for event in warned} == {"compression"}
     assert "the conversation could not be summarized: no" in warned[0].message
     assert conversation.summary is None
@@ -225,10 +225,10 @@ def test_the_offline_model_summarizes_by_listing_the_requests(tmp_path: Path) ->
     for locale in ("en", "zh"):
         write(tmp_path, {"agentsd.yaml": f"locale: {locale}\n"})
         said = ("echo 'the first'", "echo 'the second'", "echo 'the third one'", "echo 'the fourth one'", "echo 'end'")
-        _, conversation, told = talk(tmp_path, script, *said, **keys)
+        _, conversation, streams = talk(tmp_path, script, *said, **keys)
         assert conversation.summary is not None
         assert "the first" in conversation.summary.text
-        finished = told[-1][-1]
+        finished = streams[-1][-1]
         assert isinstance(finished, events.RunFinished)
         assert finished.output == "end"
 
@@ -237,8 +237,8 @@ def test_a_conversation_longer_than_the_window_warns_with_advice(tmp_path: Path)
     def plain(request: ModelRequest) -> Turn:
         return f"seen {len(request.messages)}"
 
-    _, _, told = talk(tmp_path, plain, *("hi",) * 4, conversation="{window: 4}")
-    warned = [[e.message for e in run if isinstance(e, events.Warned)] for run in told]
+    _, _, streams = talk(tmp_path, plain, *("hi",) * 4, conversation="{window: 4}")
+    warned = [[e.message for e in run if isinstance(e, events.Warned)] for run in streams]
     assert warned[:3] == [[], [], []]
     assert warned[3] == [
         "the model sees only the last 4 of 6 messages; "

@@ -1,4 +1,4 @@
-"""The three clients on a server of other people's making: whether both sides mean the same by the formats."""
+"""The three clients on a third-party server: both sides interpret the formats in the same way."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ Ask = Callable[..., list[Delta]]
 
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
-    """Asks one server, which all tests here share, from outside its event loop."""
+    """Sends requests to one server, shared by all tests here, from outside its event loop."""
 
     async def asked(url: str, form: Format, *messages: Message, stream: bool) -> list[Delta]:
         model = form.model(url + PATHS[form.name])

@@ -1,4 +1,4 @@
-"""What is known of models, what it costs, and what is made of it in requests."""
+"""Known capabilities and prices of models, and their effect on requests."""
 
 from __future__ import annotations
 
@@ -213,10 +213,10 @@ def test_an_alias_declares_capabilities(tmp_path: Path) -> None:
         "    capabilities: {tools: false, context_window: 32000, thinking: none, prices: {input: 0.5, output: 1}}\n"
     )
 
-    told = load(tmp_path, text).models["local"].capabilities
+    declared = load(tmp_path, text).models["local"].capabilities
 
     prices = Prices(input=0.5, output=1)
-    assert told == Capabilities(tools=False, context_window=32_000, thinking="none", prices=prices)
+    assert declared == Capabilities(tools=False, context_window=32_000, thinking="none", prices=prices)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
         ("openai/gpt-5-mini", None, {}, {"type": "json_object"}),
         ("deepseek/deepseek-chat", None, SCHEMA, {"type": "json_object"}),
         ("qwen/qwen-max", None, SCHEMA, {"type": "json_object"}),
-        ("qwen/qwen-max", "high", SCHEMA, None),  # it does not think and keep to JSON at once
+        ("qwen/qwen-max", "high", SCHEMA, None),  # it does not support thinking and JSON together
         ("ollama/nobody-knows", None, SCHEMA, None),
         ("openai/gpt-5-mini", None, None, None),
     ],

@@ -1,4 +1,4 @@
-"""Whole runs against servers that often fail, in every way: they end well, and no half-received call is ever made."""
+"""Complete runs on servers that often fail, in every way: they succeed, and no incomplete call is executed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ RUNS = min(200, 20 * FACTOR)
 STEPS = 10
 FAULTS = 0.3
 POISON = -1
-"""The argument of calls that never come whole: nobody may ever see it."""
+"""The argument of calls that are always incomplete; it must never reach a tool."""
 UNPROVEN = "truncated_stream_accepted"
-"""What llmock says where the next attempt is so quick, or for another model, that it takes it for another call."""
+"""Findings of llmock that are not errors: it mistakes a quick retry, or one with another model, for a new call."""
 RULES = "backoff: 1ms, max_backoff: 5ms, cooldown: 5ms"
 
 
@@ -74,7 +74,7 @@ def faulty(chance: random.Random, *, stream: bool) -> Answer:
 
 
 class Provider:
-    """Answers a run's ten turns by what the conversation says, or fails."""
+    """Answers a run's ten turns, depending on the conversation, or fails."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -97,7 +97,7 @@ def project(root: Path, url: str, rules: str = RULES, **keys: str) -> Path:
 
 
 async def streamed(runtime: Runtime, message: str, **options: Any) -> tuple[RunResult, str]:
-    """A run's result, and its answer as somebody reads it who listens: void messages are thrown away."""
+    """Return a run's result, and its answer as a stream shows it, without void messages."""
     shown: dict[str, str] = {}
     async with runtime.stream(message, **options) as stream:
         async for event in stream:
@@ -137,7 +137,7 @@ def test_runs_of_ten_steps_complete_on_a_provider_that_fails_three_of_ten_calls(
     assert {number * STEPS + turn for number in completed for turn in range(STEPS - 1)} <= counted.made.keys()
 
 
-# --- a provider that nobody here wrote
+# --- a third-party provider
 
 
 def llmock() -> str | None:
@@ -173,13 +173,13 @@ async def llmock_server(*options: str) -> AsyncIterator[str]:
 @pytest.mark.skipif(llmock() is None, reason="no llmock: `make test` fetches it where it finds the package index")
 def test_conversations_of_ten_steps_complete_on_llmock_without_protocol_errors(tmp_path: Path) -> None:
     counted = Counted()
-    # Few 429: each of them asks for a second's patience, and is granted it.
+    # Few 429s: each requests a wait of one second, which is observed.
     faults = ["--error-rate-429", "0.03", "--error-rate-500", "0.06", "--error-rate-503", "0.06"]
     faults += [f"--stream-fault={kind}=0.05" for kind in ("truncate", "malformed", "disconnect")]
 
     async def main() -> tuple[list[RunResult], set[str]]:
         async with llmock_server(*faults) as url:
-            # No fallback: that would be asked at once, and llmock takes it for the model that asked for patience.
+            # No fallback: it would be called immediately, and llmock mistakes it for the model that requested a wait.
             root = project(tmp_path, f"{url}/v1", f"{RULES}, max_retries: 20", skill_policy="{allow: [count]}")
             async with Runtime.open(root, tools=[counted.tool()], watch=False) as runtime:
                 results = [

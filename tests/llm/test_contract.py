@@ -1,4 +1,4 @@
-"""What every client does, whatever its provider's format: the same tests for all, on a server that misbehaves."""
+"""The contract of every client, with the same tests for all formats, on a server that misbehaves."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def ask(form: Format, answers: Answers, asked: ModelRequest, **options: Any) -> 
 
 
 def reply(form: Format, answer: Answer, *, stream: bool = False, **changes: Any) -> ModelReply:
-    told, _ = ask(form, [answer], request(stream=stream, **changes))
-    last = told[-1].reply
+    received, _ = ask(form, [answer], request(stream=stream, **changes))
+    last = received[-1].reply
     assert last is not None
     return last
 
@@ -262,21 +262,21 @@ def test_a_failure_during_a_stream_is_one_error(form: Format, hazard: str, says_
 
 @each_format
 def test_deltas_before_a_cut_are_delivered_without_a_reply(form: Format) -> None:
-    told: list[Delta] = []
+    received: list[Delta] = []
 
     async def run() -> None:
         async with wire_server([begun(form, ending="cut")]) as server:
             model = form.model(server.url)
             try:
                 async for delta in model.stream(request(stream=True)):
-                    told.append(delta)
+                    received.append(delta)
             finally:
                 await model.close()
 
     with pytest.raises(ModelError):
         asyncio.run(run())
-    assert [delta.text for delta in told if delta.text] == ["par", " tial"]
-    assert not any(delta.reply for delta in told)
+    assert [delta.text for delta in received if delta.text] == ["par", " tial"]
+    assert not any(delta.reply for delta in received)
 
 
 @each_format
@@ -373,19 +373,19 @@ def test_a_closed_client_can_send_another_request(form: Format) -> None:
 @each_format
 def test_usage_contains_the_cost(form: Format) -> None:
     prices = Capabilities(prices=Prices(input=2, output=10, cached=0.5))
-    told, _ = ask(form, [says(form, "x", usage=(1_000_000, 100_000, 400_000))], request(), capabilities=prices)
+    received, _ = ask(form, [says(form, "x", usage=(1_000_000, 100_000, 400_000))], request(), capabilities=prices)
 
-    assert told[-1].reply is not None
-    assert told[-1].reply.usage.cost_usd == pytest.approx(0.6 * 2 + 0.4 * 0.5 + 0.1 * 10)
+    assert received[-1].reply is not None
+    assert received[-1].reply.usage.cost_usd == pytest.approx(0.6 * 2 + 0.4 * 0.5 + 0.1 * 10)
 
 
 @each_format
 def test_a_stream_only_model_is_streamed_and_still_returns_one_delta(form: Format) -> None:
     only = Capabilities(stream_only=True)
-    told, server = ask(form, [says(form, "one two")], request(), capabilities=only)
+    received, server = ask(form, [says(form, "one two")], request(), capabilities=only)
 
-    assert [delta.reply.message.content for delta in told if delta.reply] == ["one two"]
-    assert len(told) == 1
+    assert [delta.reply.message.content for delta in received if delta.reply] == ["one two"]
+    assert len(received) == 1
     assert server.requests[0].get("stream") or server.paths[0].endswith(":streamGenerateContent")
 
 

@@ -1,4 +1,4 @@
-"""An answer with neither text nor tool calls is retried, then a fallback is asked, then the run fails."""
+"""A reply without text and tool calls is retried, then the fallback is called, then the run fails."""
 
 from __future__ import annotations
 

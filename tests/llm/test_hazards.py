@@ -1,4 +1,4 @@
-"""Answers of any form at all: what a client makes of one can be stored, or it is one line that says what to do."""
+"""Malformed responses: each becomes a reply that can be stored, or an error of one line with advice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Place = tuple[str | int, ...]
 
 
 def ask(form: Format, url: str, *, stream: bool, **options: Any) -> ModelReply | ModelError:
-    """What comes of one question: a reply, or an error that stands for itself."""
+    """Send one request; return the reply or the error."""
 
     async def run() -> ModelReply | None:
         model = form.model(url, **options)
@@ -63,16 +63,16 @@ def ask(form: Format, url: str, *, stream: bool, **options: Any) -> ModelReply |
     return error
 
 
-def served(form: Format, told: Answer, *, stream: bool) -> ModelReply | ModelError:
+def served(form: Format, answer: Answer, *, stream: bool) -> ModelReply | ModelError:
     async def run() -> ModelReply | ModelError:
-        async with wire_server([told]) as server:
+        async with wire_server([answer]) as server:
             return await asyncio.to_thread(ask, form, server.url, stream=stream)
 
     return asyncio.run(run())
 
 
-def error_of(form: Format, told: Answer, *, stream: bool = False) -> ModelError:
-    error = served(form, told, stream=stream)
+def error_of(form: Format, answer: Answer, *, stream: bool = False) -> ModelError:
+    error = served(form, answer, stream=stream)
     assert isinstance(error, ModelError), error
     return error
 
@@ -119,8 +119,8 @@ def odd_answers(draw: st.DrawFn) -> tuple[Format, bool, Answer]:
 def test_any_response_is_a_reply_that_can_be_stored_or_one_error(
     odd: tuple[Format, bool, Answer],
 ) -> None:
-    form, stream, told = odd
-    reply = served(form, told, stream=stream)
+    form, stream, answer = odd
+    reply = served(form, answer, stream=stream)
     if isinstance(reply, ModelError):
         return
     assert Message.model_validate_json(reply.message.model_dump_json()) == reply.message
@@ -169,7 +169,7 @@ def test_token_counts_are_accepted_in_every_notation(form: Format, sent: object,
     usage.pop("totalTokenCount", None)
     reply = served(form, raw(200, json.dumps(whole).encode()), stream=False)
     if form.name == "gemini" and isinstance(reply, ModelError):
-        assert "not JSON" in reply.message, "its SDK takes no such number"
+        assert "not JSON" in reply.message, "its SDK accepts no such number"
         return
     assert isinstance(reply, ModelReply)
     assert (reply.usage.prompt_tokens, reply.usage.total_tokens) == (counted, counted + 5)
@@ -213,13 +213,13 @@ ENDS = {
 @each_format
 @pytest.mark.parametrize("order", [("cut", "stop"), ("stop", "cut")])
 def test_of_two_finish_reasons_the_one_that_reports_a_cut_counts(form: Format, order: tuple[str, str]) -> None:
-    """A call of a cut answer may look whole; it must not run because a second ending says that all is well."""
+    """A call in a cut answer may look complete; a second finish reason must not make it run."""
 
-    def told(end: str) -> list[str]:
+    def events_of(end: str) -> list[str]:
         return list(says(form, calls=(("docs__search", {"q": "x"}),), end=ENDS[form.name][end]).streamed)
 
-    first, second = told(order[0]), told(order[1])
-    last = -2 if form.name != "gemini" else -1  # the ending, and what stands behind it
+    first, second = events_of(order[0]), events_of(order[1])
+    last = -2 if form.name != "gemini" else -1  # the finish reason and the chunk after it
     events = (*first, second[last])
     error = error_of(form, Answer(streamed=events), stream=True)
     assert "a tool call was cut by max_tokens" in error.message
@@ -256,9 +256,9 @@ def test_an_endless_response_is_aborted(
 
     async def run() -> ModelReply | ModelError:
         async with wire_server([endless(stream=stream)]) as server:
-            told = await asyncio.to_thread(ask, form, server.url, stream=stream)
+            outcome = await asyncio.to_thread(ask, form, server.url, stream=stream)
             await asyncio.wait_for(server.disconnected.wait(), 20)
-            return told
+            return outcome
 
     error = asyncio.run(run())
     assert isinstance(error, ModelError), error
@@ -337,8 +337,8 @@ def test_a_rejected_key_or_account_is_recognized_under_any_status(
 def test_refused_content_has_its_own_error_code(code: str, stream: bool) -> None:
     refused = OPENAI.failed(400, "Output data may contain inappropriate content.", code)
     late = begun(OPENAI, json.dumps({"error": {"message": "not this", "code": code}}))
-    for told in (refused, *([late] if stream else [])):
-        error = error_of(OPENAI, told, stream=stream)
+    for response in (refused, *([late] if stream else [])):
+        error = error_of(OPENAI, response, stream=stream)
         assert isinstance(error, ModelRefused)
         assert (error.retryable, error.unavailable) == (False, False)
 
@@ -360,7 +360,7 @@ def test_a_conversation_above_the_context_window_is_an_error_with_advice(words: 
 
 @each_format
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "expected"),
     [
         ('[{"error": {"message": "in a list"}}]', "in a list"),
         ('{"detail": [{"loc": ["body"], "msg": "field required"}]}', "field required"),
@@ -371,22 +371,22 @@ def test_a_conversation_above_the_context_window_is_an_error_with_advice(words: 
     ],
 )
 def test_a_providers_message_is_found_in_every_structure_and_shown_as_plain_text(
-    form: Format, body: str, told: str
+    form: Format, body: str, expected: str
 ) -> None:
     error = error_of(form, raw(400, body.encode()))
     after = error.message.partition("(400)")[2].removeprefix(": ")
     if form.name == "gemini" and not body.startswith('{"error": {"message": "'):
-        assert after in (told, ""), "its SDK keeps only some of them"
+        assert after in (expected, ""), "its SDK keeps only some of them"
     else:
-        assert after == told
+        assert after == expected
 
 
 def test_a_short_key_is_masked_only_as_a_separate_word() -> None:
     async def run(key: str) -> str:
         async with wire_server([OPENAI.failed(400, f"no key {key}: {key}nown")]) as server:
-            told = await asyncio.to_thread(ask, OPENAI, server.url, stream=False, api_key=key)
-        assert isinstance(told, ModelError)
-        return told.message
+            error = await asyncio.to_thread(ask, OPENAI, server.url, stream=False, api_key=key)
+        assert isinstance(error, ModelError)
+        return error.message
 
     assert asyncio.run(run("unk")).endswith("(400): no key ***: unknown")
     assert asyncio.run(run("0123456789")).endswith("(400): no key ***: ***nown")
@@ -415,8 +415,8 @@ def test_a_key_in_a_servers_error_is_never_reported_logged_or_stored(
     caplog.set_level(logging.INFO)
 
     async def run() -> str:
-        told = list(quoting(form))
-        async with wire_server(told) as server:
+        answers = list(quoting(form))
+        async with wire_server(answers) as server:
             alias = f"{{model: {form.name}/m, base_url: '{server.url}', api_key: {SECRET}}}"
             files = {
                 "agents.d/one.yaml": agent("one", model="local", telemetry="{content: full}"),
@@ -425,7 +425,7 @@ def test_a_key_in_a_servers_error_is_never_reported_logged_or_stored(
             }
             async with Runtime.open(write(tmp_path, files), watch=False, store="sqlite:///state.db") as runtime:
                 heard = []
-                for _ in told:
+                for _ in answers:
                     async with runtime.stream("go") as stream:
                         heard += [event.model_dump_json() async for event in stream]
                     result = await stream.result()
@@ -516,10 +516,10 @@ def test_a_missing_v1_is_mentioned() -> None:
     async def run(path: str) -> str:
         missing = answer('{"error": {"message": "File Not Found"}}', status="404 Not Found")
         async with site({"/chat/completions": missing, "/v1/chat/completions": missing}) as server:
-            told = await asyncio.to_thread(ask, OPENAI, f"{server.url}{path}", stream=False)
+            error = await asyncio.to_thread(ask, OPENAI, f"{server.url}{path}", stream=False)
             assert [request.target for request in server.requests] == [f"{path}/chat/completions"]
-        assert isinstance(told, ModelError)
-        return told.message
+        assert isinstance(error, ModelError)
+        return error.message
 
     assert "base_url is wrong (most end with /v1): File Not Found" in asyncio.run(run(""))
     assert "base_url is wrong: File Not Found" in asyncio.run(run("/v1"))

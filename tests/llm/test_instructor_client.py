@@ -26,8 +26,8 @@ DRAFT = PlanDraft(goal="tea", steps=(StepDraft(id="boil", description="Boil wate
 T = TypeVar("T", bound=BaseModel)
 
 
-class Told:
-    """What passed through the gateway."""
+class Exchange:
+    """The requests that were sent, and their usage."""
 
     def __init__(self, server: WireServer) -> None:
         self.server = server
@@ -41,25 +41,25 @@ def plan(given: object) -> Answer:
 
 def ask_server(
     answers: list[Answer], request: ModelRequest | None = None, **options: Any
-) -> tuple[PlanDraft | ModelError, Told]:
-    async def run() -> tuple[PlanDraft | ModelError, Told]:
+) -> tuple[PlanDraft | ModelError, Exchange]:
+    async def run() -> tuple[PlanDraft | ModelError, Exchange]:
         async with wire_server(answers) as server:
-            told = Told(server)
+            exchange = Exchange(server)
             model = OpenAIModel("openai", "m", api_key="k", base_url=server.url)
 
             async def ask(asked: ModelRequest) -> ModelReply:
-                told.requests.append(asked)
+                exchange.requests.append(asked)
                 replies = [delta.reply async for delta in model.stream(asked)]
                 assert replies[-1] is not None
-                told.usage += replies[-1].usage
+                exchange.usage += replies[-1].usage
                 return replies[-1]
 
             try:
                 return await request_typed_output(
                     ask, request or ModelRequest(messages=(USER,)), PlanDraft, **options
-                ), told
+                ), exchange
             except ModelError as error:
-                return error, told
+                return error, exchange
             finally:
                 await model.close()
 
@@ -74,36 +74,36 @@ def ask_with(ask: Callable[[ModelRequest], Awaitable[ModelReply]], output: type[
 
 
 def test_a_typed_plan_is_returned() -> None:
-    answer, told = ask_server([plan(GOOD)])
+    answer, exchange = ask_server([plan(GOOD)])
 
     assert answer == DRAFT
     assert type(answer) is PlanDraft
-    assert len(told.server.requests) == 1
+    assert len(exchange.server.requests) == 1
 
 
 def test_a_retry_explains_the_mistake_and_every_request_is_counted() -> None:
-    answer, told = ask_server([plan(BAD), plan(GOOD)])
+    answer, exchange = ask_server([plan(BAD), plan(GOOD)])
 
-    *_, wrong, correction = told.server.requests[1]["messages"]
+    *_, wrong, correction = exchange.server.requests[1]["messages"]
     assert answer == DRAFT
     assert json.loads(wrong["tool_calls"][0]["function"]["arguments"]) == BAD
     assert correction["role"] == "tool"
     assert "String should match pattern" in correction["content"]
-    assert told.usage == Usage(prompt_tokens=20, completion_tokens=10, total_tokens=30)
+    assert exchange.usage == Usage(prompt_tokens=20, completion_tokens=10, total_tokens=30)
 
 
 def test_a_retry_explains_why_arguments_are_not_json() -> None:
-    answer, told = ask_server([plan('{"goal": "a", "goal": "b"}'), plan(GOOD)])
+    answer, exchange = ask_server([plan('{"goal": "a", "goal": "b"}'), plan(GOOD)])
 
     assert answer == DRAFT
-    assert "duplicate key 'goal'" in told.server.requests[1]["messages"][-1]["content"]
+    assert "duplicate key 'goal'" in exchange.server.requests[1]["messages"][-1]["content"]
 
 
 def test_an_answer_in_text_is_retried() -> None:
-    answer, told = ask_server([says("Sure! First boil water."), plan(GOOD)])
+    answer, exchange = ask_server([says("Sure! First boil water."), plan(GOOD)])
 
     assert answer == DRAFT
-    assert told.server.requests[1]["messages"][-1]["role"] == "user"
+    assert exchange.server.requests[1]["messages"][-1]["role"] == "user"
 
 
 def test_conversation_and_settings_are_sent_unchanged() -> None:
@@ -112,24 +112,26 @@ def test_conversation_and_settings_are_sent_unchanged() -> None:
     other_tool = ToolDefinition(name="docs.search", description="Search.", parameters={"type": "object"})
     settings = ModelSettings(temperature=0.3, max_tokens=77, tool_choice="none")
 
-    _, told = ask_server(
+    _, exchange = ask_server(
         [plan(BAD), plan(GOOD)],
         ModelRequest(messages=conversation, tools=(other_tool,), settings=settings, stream=True),
     )
 
-    assert [asked.messages[:3] for asked in told.requests] == [conversation, conversation]
-    assert all(asked.settings == settings.model_copy(update={"tool_choice": "PlanDraft"}) for asked in told.requests)
-    assert all([tool.name for tool in asked.tools] == ["PlanDraft"] for asked in told.requests)
-    assert not any(asked.stream for asked in told.requests)
+    assert [asked.messages[:3] for asked in exchange.requests] == [conversation, conversation]
+    assert all(
+        asked.settings == settings.model_copy(update={"tool_choice": "PlanDraft"}) for asked in exchange.requests
+    )
+    assert all([tool.name for tool in asked.tools] == ["PlanDraft"] for asked in exchange.requests)
+    assert not any(asked.stream for asked in exchange.requests)
 
 
 @pytest.mark.parametrize("retries", [0, 1, 2])
 def test_the_final_error_names_the_mistake_without_quoting_the_model(retries: int) -> None:
     secret = {**BAD, "goal": "hunter2"}
-    error, told = ask_server([plan(secret)] * 5, retries=retries)
+    error, exchange = ask_server([plan(secret)] * 5, retries=retries)
 
     assert isinstance(error, ModelError)
-    assert len(told.requests) == retries + 1
+    assert len(exchange.requests) == retries + 1
     assert error.message.startswith("the answer still does not fit PlanDraft: ")
     assert "steps.0.id: String should match pattern" in error.message
     assert "hunter2" not in error.message
@@ -145,20 +147,20 @@ def test_answers_in_text_only_end_as_an_error() -> None:
 
 @pytest.mark.parametrize("cut", [says("half a", finish="length"), calls(("PlanDraft", GOOD), finish="length")])
 def test_an_answer_cut_by_max_tokens_is_not_retried(cut: Answer) -> None:
-    error, told = ask_server([cut, plan(GOOD)])
+    error, exchange = ask_server([cut, plan(GOOD)])
 
     assert isinstance(error, ModelError)
     assert "cut by max_tokens: raise model_settings.max_tokens" in error.message
     assert not error.retryable
-    assert len(told.requests) == 1
+    assert len(exchange.requests) == 1
 
 
 def test_a_broken_connection_is_not_retried_by_instructor() -> None:
-    error, told = ask_server([cut_stream(), plan(GOOD)])
+    error, exchange = ask_server([cut_stream(), plan(GOOD)])
 
     assert isinstance(error, ModelError)
     assert error.retryable
-    assert len(told.requests) == 1
+    assert len(exchange.requests) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Conversations as data: out into every form and back, with nothing lost that the form can say."""
+"""Conversations as data: export to every format and import, without loss of what the format can express."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ARGUMENTS = st.dictionaries(TEXTS, VALUES | st.lists(VALUES, max_size=3), max_si
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[Message]:
-    """Turns of a user, each answered after some rounds of calls; speakers take turns, as all providers want it."""
+    """Generate user turns, each answered after some rounds of calls; roles alternate, as all providers require."""
     messages: list[Message] = []
     for _ in range(draw(st.integers(0, 4))):
         messages.append(Message(role="user", content=draw(TEXTS)))

@@ -115,7 +115,7 @@ def test_configured_capabilities_override_known_ones() -> None:
     said = Capabilities(tools=False, prices=Prices(input=1, output=2))
 
     known = create_client("anthropic/claude-haiku-4-5", api_key="k", environ={}).info.capabilities
-    told = create_client("anthropic/claude-haiku-4-5", api_key="k", capabilities=said, environ={}).info.capabilities
+    merged = create_client("anthropic/claude-haiku-4-5", api_key="k", capabilities=said, environ={}).info.capabilities
 
     assert (known.tools, known.context_window) == (True, 200_000)
-    assert (told.tools, told.context_window, told.prices) == (False, 200_000, said.prices)
+    assert (merged.tools, merged.context_window, merged.prices) == (False, 200_000, said.prices)

@@ -1,4 +1,4 @@
-"""Prepared bytes are what writing everything anew would give, however a conversation goes on."""
+"""Cached bytes equal a fresh encoding of the request, whatever changes in a conversation."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_tool_list_is_processed_once_while_it_is_in_use() -> None:
     for n in range(MAX_TOOLSETS):
         toolsets.get((ToolDefinition(name=f"x{n}", description="d", parameters={}),))
     toolsets.get(lists[2])
-    assert made.count(2) == 2, "what was not used for long is made anew"
+    assert made.count(2) == 2, "the least recently used list was dropped"
 
 
 def test_encoded_fields_are_combined_with_other_fields() -> None:

@@ -1,4 +1,4 @@
-"""A typed answer costs one call where the server can hold the model to its schema, and the model is always told it."""
+"""A typed answer costs one call if the server enforces a schema; the prompt always contains the schema."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_openai_enforces_the_schema_in_one_request(tmp_path: Path, keys: dict[st
     assert (result.data, result.output, len(server.requests)) == (TRIP, TEXT, 1)
     form = server.requests[0]["response_format"]
     assert (form["type"], form["json_schema"]["schema"]["required"]) == ("json_schema", ["city", "days"])
-    assert JUST_JSON not in system(server.requests[0]), "the provider tells it already"
+    assert JUST_JSON not in system(server.requests[0]), "the provider enforces it already"
 
 
 def test_a_caller_s_type_is_sent_as_well_and_tool_turns_come_first(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_claude_chooses_between_its_tools_and_the_answer(tmp_path: Path, stream:
     last = says(ANTHROPIC, thought="it is fine", calls=((ANSWER, TRIP),))
     result, server, _ = asked(tmp_path, claude, both, last, stream=stream, **TOOLS)
     assert (result.data, len(server.requests)) == (TRIP, 2)
-    assert [made.tool for made in result.tool_calls] == ["look"], "an answer beside a call came too early"
+    assert [made.tool for made in result.tool_calls] == ["look"], "an answer next to a call came too early"
     assert [body["tool_choice"]["type"] for body in server.requests] == ["auto", "auto"]
     assert [[one["name"] for one in body["tools"]] for body in server.requests] == [["look", ANSWER]] * 2
     assert ANSWER not in json.dumps(server.requests[1]["messages"])

@@ -1,4 +1,4 @@
-"""A model server that nobody here wrote: aimock, an npm package; it speaks all three formats, from one file."""
+"""A third-party model server: aimock, an npm package that supports all three formats with one configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three formats that models speak, side by side: the same answer in each, made of the SDKs' own types."""
+"""The three API formats: the same answer in each, built from the SDKs' own types."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How one provider says it."""
+    """One provider's format."""
 
     name: str
     sdk: str
     """The module that is loaded with the first question."""
     model: Callable[..., Model]
-    """Of a server's address, with `/v1`."""
+    """Creates a client for a server's URL with `/v1`."""
     answer: Callable[[Said], Answer]
     failed: Callable[..., Answer]
     """An error by status and message."""
     error_event: Callable[[str, bool], str]
-    """An event that tells an error by its message, which trying again may mend or not."""
+    """Creates an error event with a message, retryable or not."""
     returned: Callable[[dict[str, Any]], object]
-    """What of its thinking the provider gets back in a request's body."""
+    """Returns the thinking in a request's body."""
 
 
 def words(text: str) -> list[str]:
@@ -122,9 +122,9 @@ def _anthropic_events(message: claude.Message) -> Iterator[str]:
     yield _event("ping")
     for place, block in enumerate(message.content):
         yield from (_event(kind, index=place, **rest) for kind, rest in _anthropic_block(block))
-    told = claude.raw_message_delta_event.Delta.construct(stop_reason=message.stop_reason)
+    change = claude.raw_message_delta_event.Delta.construct(stop_reason=message.stop_reason)
     counted = claude.MessageDeltaUsage(output_tokens=usage.output_tokens)
-    yield _event("message_delta", delta=told.to_dict(warnings=False), usage=counted.to_dict())
+    yield _event("message_delta", delta=change.to_dict(warnings=False), usage=counted.to_dict())
     yield _event("message_stop")
 
 

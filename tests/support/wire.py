@@ -29,14 +29,14 @@ class Answer:
 
     completion: ChatCompletion | None = None
     events: tuple[str, ...] = ()
-    """Events sent whether or not a stream was asked for: what follows `data:`, or all of it from `event:` on."""
+    """Events sent whether or not a stream was requested: the text after `data:`, or from `event:` on."""
     streamed: tuple[str, ...] = ()
-    """Events sent instead of the body where a stream was asked for."""
+    """Events sent instead of the body if a stream was requested."""
     ending: Ending = "done"
     """After the events: `[DONE]`, a clean end without it, a cut connection, or silence, comments or more of the last
     line until the client goes."""
     chunked: bool = False
-    """Sent whole, but without telling its length beforehand."""
+    """Sent complete, but without a Content-Length."""
     indexed: bool = True
     """Streamed tool calls carry their index."""
     status: int = 200
@@ -50,7 +50,7 @@ Answers = Sequence[Answer] | Callable[[dict[str, Any]], Answer]
 
 @dataclass(slots=True)
 class WireServer:
-    """What the test sees of the server."""
+    """The server's state, for the test."""
 
     answers: Answers
     url: str = ""
@@ -114,7 +114,7 @@ def says(
 
 
 def calls(*asked: tuple[str, Any], finish: str = "tool_calls", indexed: bool = True, text: str | None = None) -> Answer:
-    """Tool calls: pairs of wire name and arguments; arguments given as text are sent as they are."""
+    """Tool calls: pairs of wire name and arguments; arguments given as text are sent unchanged."""
     made = [
         {
             "id": f"call_{place}",
@@ -129,7 +129,7 @@ def calls(*asked: tuple[str, Any], finish: str = "tool_calls", indexed: bool = T
 
 
 def completion(**changes: Any) -> Answer:
-    """A completion whose outermost fields are anything at all, checked by nobody."""
+    """Return a completion with arbitrary top-level fields, without validation."""
     whole = whole_completion({"content": "hello"}, "stop", (10, 5, 0)).to_dict()
     return raw(200, json.dumps({**whole, **changes}).encode())
 
@@ -188,7 +188,7 @@ def bad_event() -> Answer:
 
 
 def error_event(**error: Any) -> Answer:
-    """An error told by an event, after the stream has begun with status 200."""
+    """Return an error event in a stream that has begun with status 200."""
     return events(piece(content="ok"), {"error": error or {"message": "overloaded", "code": "server_error"}})
 
 
@@ -203,7 +203,7 @@ def kept_alive() -> Answer:
 
 
 def whole_completion(message: dict[str, Any], finish: str, usage: tuple[int, int, int]) -> ChatCompletion:
-    """A completion of one message, checked by nobody."""
+    """Return a completion of one message, without validation."""
     prompt, written, cached = usage
     counted = {
         "prompt_tokens": prompt,
@@ -219,7 +219,7 @@ def whole_completion(message: dict[str, Any], finish: str, usage: tuple[int, int
 
 
 def endless(*, stream: bool, **headers: str) -> Answer:
-    """One line that goes on until the client leaves, of an event or of a whole answer."""
+    """Return one endless line, of an event or of an unstreamed response."""
     kind = "text/event-stream" if stream else "application/json"
     return replace(raw(200, b'data: {"' if stream else b'{"', kind, **headers), ending="endless")
 

@@ -1,4 +1,4 @@
-"""What is Anthropic's alone: caching, thinking, versions of the API."""
+"""Features of the Anthropic client only: caching, thinking and API versions."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ TOOL_USE = {"type": "tool_use", "id": "call_1", "name": "a__b", "input": {"q": 1
 
 def test_a_conversation_in_the_api_format() -> None:
     late = Message(role="system", content="Only the answer.")
-    told = body(SYSTEM, USER, Message(role="assistant", content="wait", tool_calls=(CALL,)), RESULT, late)
+    sent = body(SYSTEM, USER, Message(role="assistant", content="wait", tool_calls=(CALL,)), RESULT, late)
 
-    assert told == {
+    assert sent == {
         "model": "claude-haiku-4-5",
         "max_tokens": 4096,
         "system": [{"type": "text", "text": "Be kind.", "cache_control": CACHED}],
@@ -74,9 +74,9 @@ def test_a_conversation_in_the_api_format() -> None:
     }
 
 
-def marked(told: dict[str, Any]) -> list[str]:
-    """What of a conversation is marked to be cached, by its text."""
-    blocks = [block for turn in told["messages"] for block in turn["content"] if "cache_control" in block]
+def marked(sent: dict[str, Any]) -> list[str]:
+    """Return the texts of the blocks that are marked for caching."""
+    blocks = [block for turn in sent["messages"] for block in turn["content"] if "cache_control" in block]
     return [block.get("text") or block["content"] for block in blocks]
 
 
@@ -99,13 +99,13 @@ def test_results_of_one_turn_are_one_message_without_empty_texts() -> None:
     other = ToolCall(id="call:2", tool="c")
     results = (RESULT, Message(role="tool", content="", tool_call_id="call:2"))
     empty = Message(role="assistant", content=" ")
-    told = body(USER, empty, Message(role="assistant", tool_calls=(CALL, other)), *results, Message(role="user"))
+    sent = body(USER, empty, Message(role="assistant", tool_calls=(CALL, other)), *results, Message(role="user"))
 
-    assert [turn["role"] for turn in told["messages"]] == ["user", "assistant", "user"]
-    assert [block["type"] for block in told["messages"][1]["content"]] == ["tool_use", "tool_use"]
-    assert [block.get("tool_use_id") for block in told["messages"][2]["content"]] == ["call_1", "call_2", None]
-    assert told["messages"][2]["content"][2]["text"].strip()
-    assert "system" not in told
+    assert [turn["role"] for turn in sent["messages"]] == ["user", "assistant", "user"]
+    assert [block["type"] for block in sent["messages"][1]["content"]] == ["tool_use", "tool_use"]
+    assert [block.get("tool_use_id") for block in sent["messages"][2]["content"]] == ["call_1", "call_2", None]
+    assert sent["messages"][2]["content"][2]["text"].strip()
+    assert "system" not in sent
 
 
 @pytest.mark.parametrize(
@@ -163,9 +163,9 @@ def test_the_tool_choice(choice: str | None, sent: dict[str, str]) -> None:
     ],
 )
 def test_how_long_a_model_thinks_and_writes(model: str, settings: dict[str, Any], expected: dict[str, Any]) -> None:
-    told = body(model=model, **settings)
+    sent = body(model=model, **settings)
 
-    assert {key: told[key] for key in ("max_tokens", "thinking", "output_config") if key in told} == expected
+    assert {key: sent[key] for key in ("max_tokens", "thinking", "output_config") if key in sent} == expected
 
 
 def test_thinking_is_sent_back_at_its_position_among_the_other_blocks() -> None:
@@ -173,9 +173,9 @@ def test_thinking_is_sent_back_at_its_position_among_the_other_blocks() -> None:
     text = {"type": "text", "text": "wait"}
     content = (redacted, text, THOUGHT, TOOL_USE)
 
-    told = body(SYSTEM, USER, thinking_turn(*content), RESULT)
+    sent = body(SYSTEM, USER, thinking_turn(*content), RESULT)
 
-    assert told["messages"][1]["content"] == [*content]
+    assert sent["messages"][1]["content"] == [*content]
 
 
 @pytest.mark.parametrize("changed", ["system", "tools", "model", "turn", "provider"])
@@ -183,7 +183,7 @@ def test_thinking_with_another_prefix_is_not_sent_back(changed: str) -> None:
     turn = thinking_turn(THOUGHT, TOOL_USE)
     assert turn.reasoning is not None
     other = Reasoning(text="hm", provider="gemini", data=turn.reasoning.data)
-    told = {
+    sent = {
         "system": lambda: body(Message(role="system", content="Be rude."), USER, turn, RESULT),
         "tools": lambda: body(SYSTEM, USER, turn, RESULT, tools=TOOLS[:1]),
         "model": lambda: body(SYSTEM, USER, turn, RESULT, model="claude-sonnet-4-5"),
@@ -191,7 +191,7 @@ def test_thinking_with_another_prefix_is_not_sent_back(changed: str) -> None:
         "provider": lambda: body(SYSTEM, USER, turn.model_copy(update={"reasoning": other}), RESULT),
     }[changed]()
 
-    assert told["messages"][1]["content"] == [TOOL_USE]
+    assert sent["messages"][1]["content"] == [TOOL_USE]
     assert body(SYSTEM, USER, turn, RESULT)["messages"][1]["content"] == [THOUGHT, TOOL_USE]
 
 
@@ -218,16 +218,16 @@ def ask(answer: Answer, *, model: str = "m", **settings: Any) -> tuple[dict[str,
 
 
 def test_sampling_options_use_the_last_api_version_that_accepts_them() -> None:
-    headers, told, _ = ask(says(ANTHROPIC, "x"), temperature=0.2, stop=("END",))
-    assert (told["temperature"], told["stop_sequences"]) == (0.2, ["END"])
+    headers, sent, _ = ask(says(ANTHROPIC, "x"), temperature=0.2, stop=("END",))
+    assert (sent["temperature"], sent["stop_sequences"]) == (0.2, ["END"])
     assert headers["anthropic-version"] == "2023-06-01"
 
-    headers, told, _ = ask(says(ANTHROPIC, "x"))
-    assert "temperature" not in told
+    headers, sent, _ = ask(says(ANTHROPIC, "x"))
+    assert "temperature" not in sent
     assert headers["anthropic-version"] > "2023-06-01"
 
-    _, told, _ = ask(says(ANTHROPIC, "x"), temperature=0.2, reasoning="high")
-    assert "temperature" not in told, "models that think refuse it"
+    _, sent, _ = ask(says(ANTHROPIC, "x"), temperature=0.2, reasoning="high")
+    assert "temperature" not in sent, "models that think refuse it"
 
 
 def test_cached_and_written_tokens_are_part_of_the_input() -> None:

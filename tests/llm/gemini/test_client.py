@@ -1,4 +1,4 @@
-"""What is Gemini's alone: its schemas, signatures, paths and ways to ask for patience."""
+"""Features of the Gemini client only: schemas, signatures, base URLs and retry delays."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def test_a_conversation_in_the_api_format() -> None:
     late = Message(role="system", content="Only the answer.")
     asked = Message(role="assistant", content="wait", tool_calls=(CALL,))
 
-    told = arguments(SYSTEM, USER, asked, RESULT, late, temperature=0.2, max_tokens=9, stop=("END",), seed=1)
+    sent = arguments(SYSTEM, USER, asked, RESULT, late, temperature=0.2, max_tokens=9, stop=("END",), seed=1)
 
     call = {"id": "call_1", "name": "a__b", "args": {"q": "1"}}
     result = {"id": "call_1", "name": "a__b", "response": {"output": "found"}}
-    assert told["contents"] == [
+    assert sent["contents"] == [
         {"role": "user", "parts": [{"text": "hi"}]},
         {"role": "model", "parts": [{"text": "wait"}, {"function_call": call}]},
         {"role": "user", "parts": [{"function_response": result}, {"text": "Only the answer."}]},
@@ -69,7 +69,7 @@ def test_a_conversation_in_the_api_format() -> None:
         {"name": "a__b", "description": "x", "parameters_json_schema": PARAMETERS},
         {"name": "c", "description": "y"},
     ]
-    assert told["config"] == {
+    assert sent["config"] == {
         "system_instruction": "Be kind.",
         "temperature": 0.2,
         "max_output_tokens": 9,

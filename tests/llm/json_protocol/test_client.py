@@ -1,4 +1,4 @@
-"""The text protocol: models without function calls act by one JSON object at a time, and by nothing else."""
+"""The JSON protocol: models without function calls act with one JSON object per reply."""
 
 from __future__ import annotations
 
@@ -212,10 +212,10 @@ def test_rules_and_tools_are_in_the_system_message_and_no_tools_are_sent() -> No
 def test_the_examples_in_the_prompt_follow_the_protocol() -> None:
     model = TextModel(FINAL)
     ask(model, USER, tools=(ECHO,))
-    told = model.requests[0].messages[0].content
-    said = [line.removeprefix("You: ") for line in told.splitlines() if line.startswith("You: ")]
-    assert len(said) == 6
-    assert not any(isinstance(parse_answer(line), Unusable) for line in said)
+    prompt = model.requests[0].messages[0].content
+    answers = [line.removeprefix("You: ") for line in prompt.splitlines() if line.startswith("You: ")]
+    assert len(answers) == 6
+    assert not any(isinstance(parse_answer(line), Unusable) for line in answers)
 
 
 def test_calls_and_results_of_the_conversation_become_text() -> None:
@@ -310,7 +310,7 @@ def test_auto_uses_the_protocol_only_for_models_without_function_calls() -> None
     assert with_protocol(text, "auto").info.capabilities.tools
 
 
-# --- asking again
+# --- retries
 
 
 def asked(*texts: str, **options: Any) -> tuple[ModelReply | ModelError, TextModel]:
@@ -333,8 +333,8 @@ def test_an_invalid_reply_is_retried_once_with_the_reason() -> None:
     reply, model = asked(bad, FINAL)
     assert isinstance(reply, ModelReply)
     assert reply.message.content == "done"
-    told = model.requests[1].messages[-1].content
-    rejected = json.loads(told.removeprefix("go\n\n").splitlines()[0])
+    correction = model.requests[1].messages[-1].content
+    rejected = json.loads(correction.removeprefix("go\n\n").splitlines()[0])
     assert rejected["type"] == "rejected"
     assert rejected["your_answer"] == bad
     assert "does not begin with {" in rejected["reason"]
@@ -569,9 +569,9 @@ def test_invalid_arguments_and_unknown_tools_become_observations(tmp_path: Path)
 
     def check(result: RunResult, server: WireServer) -> None:
         assert result.output == "done"
-        told = [json.loads(request["messages"][-1]["content"])["result"] for request in server.requests[1:]]
-        assert "- txt: there is no such argument" in told[0]
-        assert "did you mean echo?" in told[1]
+        results = [json.loads(request["messages"][-1]["content"])["result"] for request in server.requests[1:]]
+        assert "- txt: there is no such argument" in results[0]
+        assert "did you mean echo?" in results[1]
 
     run_on(tmp_path, [says(wrong), says(unknown), says(FINAL)], check)
 

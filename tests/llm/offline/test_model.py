@@ -1,4 +1,4 @@
-"""The contract of `model: offline`: which sentence calls what, and what is answered from which results."""
+"""The contract of `model: offline`: the calls for each sentence, and the answers for each result."""
 
 from __future__ import annotations
 

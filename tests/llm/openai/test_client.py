@@ -65,8 +65,8 @@ def ask(answers: Answers, asked: ModelRequest, provider: str = "openai") -> tupl
 
 
 def reply(answer: Answer, *, stream: bool = False, **changes: Any) -> ModelReply:
-    told, _ = ask([answer], request(stream=stream, **changes))
-    last = told[-1].reply
+    received, _ = ask([answer], request(stream=stream, **changes))
+    last = received[-1].reply
     assert last is not None
     return last
 
@@ -97,19 +97,19 @@ def test_a_text_answer_arrives_with_its_usage(stream: bool) -> None:
 
 
 def test_an_unstreamed_reply_is_one_delta_and_one_response() -> None:
-    told, server = ask([says("hello world")], request())
+    received, server = ask([says("hello world")], request())
 
-    assert len(told) == 1
+    assert len(received) == 1
     assert "stream" not in server.requests[0]
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
 
 
 def test_streamed_text_and_reasoning_arrive_in_chunks_before_the_reply() -> None:
-    told, server = ask([says("hello big world", extra={"reasoning_content": "let me see"})], request(stream=True))
+    received, server = ask([says("hello big world", extra={"reasoning_content": "let me see"})], request(stream=True))
 
-    assert [delta.text for delta in told if delta.text] == ["hello", " big", " world"]
-    assert [delta.reasoning for delta in told if delta.reasoning] == ["let", " me", " see"]
-    assert [delta.reply is not None for delta in told] == [False] * 6 + [True]
+    assert [delta.text for delta in received if delta.text] == ["hello", " big", " world"]
+    assert [delta.reasoning for delta in received if delta.reasoning] == ["let", " me", " see"]
+    assert [delta.reply is not None for delta in received] == [False] * 6 + [True]
     assert server.requests[0]["stream_options"] == {"include_usage": True}
 
 
@@ -385,11 +385,11 @@ def test_an_invalid_answer_carries_its_usage(answer: Answer, stream: bool) -> No
 
 
 def test_fragments_of_a_tool_call_are_deltas_without_text() -> None:
-    told, _ = ask([calls(("docs__search", {"query": "a b"}))], request(stream=True))
+    received, _ = ask([calls(("docs__search", {"query": "a b"}))], request(stream=True))
 
-    assert told[0] == Delta()
-    assert told[-1].reply is not None
-    assert not any(delta.text for delta in told)
+    assert received[0] == Delta()
+    assert received[-1].reply is not None
+    assert not any(delta.text for delta in received)
 
 
 @pytest.mark.parametrize(
@@ -468,11 +468,11 @@ def test_deltas_before_a_cut_are_delivered_without_a_reply() -> None:
         async with wire_server([cut_stream()]) as server:
             model = OpenAIModel("openai", "m", api_key=KEY, base_url=server.url)
             stream = model.stream(request(stream=True))
-            told = [await anext(stream), await anext(stream)]
+            received = [await anext(stream), await anext(stream)]
             with pytest.raises(ModelError):
                 await anext(stream)
             await model.close()
-        return told
+        return received
 
     assert asyncio.run(run()) == [Delta(text="par"), Delta(text="tial")]
 
@@ -539,8 +539,8 @@ def test_a_closed_client_can_send_another_request() -> None:
     async def run() -> list[str]:
         async with wire_server([says("one"), says("two")]) as server:
             model = OpenAIModel("openai", "m", api_key=KEY, base_url=server.url)
-            told = [await deltas(model, request()), await deltas(model, request())]
-        return [delta.reply.message.content for answer in told for delta in answer if delta.reply]
+            received = [await deltas(model, request()), await deltas(model, request())]
+        return [delta.reply.message.content for answer in received for delta in answer if delta.reply]
 
     assert asyncio.run(run()) == ["one", "two"]
 

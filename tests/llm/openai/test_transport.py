@@ -1,4 +1,4 @@
-"""How the openai SDK is asked: three ways to a server, alike in all that matters, and which of them is taken."""
+"""The three connections of the openai SDK send the same requests and return the same replies."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def by_the_sdk(patch: pytest.MonkeyPatch, url: str) -> str:
 
 
 def typed(patch: pytest.MonkeyPatch, url: str) -> str:
-    """An SDK whose `post` takes no bytes."""
+    """Simulate an SDK whose `post` does not accept bytes."""
     now = openai.AsyncOpenAI.post
 
     def post(self: openai.AsyncOpenAI, path: str, *, cast_to: Any, body: Any = None, **more: Any) -> Any:
@@ -82,22 +82,20 @@ def ask(prepare: Prepare, answers: Answers, patch: pytest.MonkeyPatch, **asked: 
 def test_every_connection_sends_the_same_request_and_returns_the_same_reply(
     stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, bodies, headers = [], [], []
+    replies, bodies, headers = [], [], []
     for prepare in (direct, by_the_sdk, typed):
         with monkeypatch.context() as patch:
             heard, server = ask(prepare, [calls(("docs__search", {"q": "é"}), text="so")], patch, stream=stream)
-        told.append([(delta.text, delta.reply.message if delta.reply else None) for delta in heard])
+        replies.append([(delta.text, delta.reply.message if delta.reply else None) for delta in heard])
         bodies.append(server.requests)
         changing = {"Content-Length", "Host", "Authorization", "Connection", "Accept-Encoding"}
         headers.append({name.title(): text for name, text in server.headers[0].items() if name.title() not in changing})
 
-    assert told[0] == told[1] == told[2]
+    assert replies[0] == replies[1] == replies[2]
     assert bodies[0] == bodies[1] == bodies[2]
     assert headers[0] == headers[1] == headers[2]
-    assert not [
-        name for name in headers[0] if "stainless" in name.lower()
-    ]  # what machine this is, is nobody's business
-    last = told[0][-1][1]
+    assert not [name for name in headers[0] if "stainless" in name.lower()]  # no description of this machine is sent
+    last = replies[0][-1][1]
     assert last is not None
     assert last.tool_calls[0].arguments == {"q": "é"}
 
@@ -208,10 +206,10 @@ def test_an_unfinished_response_closes_only_its_connection() -> None:
 
 def test_a_large_request_and_a_compressed_response() -> None:
     packed = gzip.compress(says("unpacked").completion.to_json().encode())  # type: ignore[union-attr]  # it has one
-    told = raw(200, packed, content_encoding="gzip")
+    answer = raw(200, packed, content_encoding="gzip")
 
     async def run() -> tuple[list[Delta], WireServer]:
-        async with wire_server([told]) as server:
+        async with wire_server([answer]) as server:
             model = OpenAIModel("openai", "m", api_key=KEY, base_url=server.url)
             message = Message(role="user", content="x" * (LARGE_BODY + 1))
             return await deltas(model, request(messages=(message,))), server
@@ -231,9 +229,9 @@ def test_a_redirect_is_followed_with_the_complete_request(stream: bool) -> None:
             moved = answer("", place, "connection: close", status="307 Temporary Redirect")
             async with site({"/old/v1/chat/completions": moved}) as old:
                 model = OpenAIModel("openai", "m", api_key=KEY, base_url=f"{old.url}/old/v1")
-                told = await deltas(model, request(stream=stream))
-                assert told[-1].reply is not None
-                return told[-1].reply.usage, server
+                received = await deltas(model, request(stream=stream))
+                assert received[-1].reply is not None
+                return received[-1].reply.usage, server
 
     usage, server = asyncio.run(run())
 

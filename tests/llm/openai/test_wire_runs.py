@@ -1,4 +1,4 @@
-"""Whole runs over real HTTP: agent files on a model server, with function calls, streaming and a typed plan."""
+"""Complete runs over real HTTP: agent files on a model server, with function calls, streaming and a typed plan."""
 
 from __future__ import annotations
 
@@ -195,11 +195,11 @@ def test_a_typed_plan_in_every_format(tmp_path: Path, form: Format) -> None:
 @each_format
 @pytest.mark.parametrize("listening", [False, True], ids=["whole", "streamed"])
 def test_a_budget_advances_if_the_server_reports_no_tokens(tmp_path: Path, form: Format, listening: bool) -> None:
-    """Some servers tell no usage, above all in streams: without an estimate a run on them would never end."""
-    told = said(form, calls=(("echo", {"text": "x" * 4000}),))
+    """Some servers report no usage, mostly in streams: without an estimate a run on them would never end."""
+    answer = said(form, calls=(("echo", {"text": "x" * 4000}),))
     counts = ("usage", "usageMetadata")
-    body = {key: value for key, value in json.loads(told.body).items() if key not in counts}
-    pieces = tuple(_without(piece, counts) for piece in told.streamed)
+    body = {key: value for key, value in json.loads(answer.body).items() if key not in counts}
+    pieces = tuple(_without(piece, counts) for piece in answer.streamed)
     prices = ", capabilities: {prices: {input: 1000, output: 1000}}"
 
     async def main() -> None:
@@ -222,7 +222,7 @@ def test_a_budget_advances_if_the_server_reports_no_tokens(tmp_path: Path, form:
 
 
 def _without(piece: str, names: tuple[str, ...]) -> str:
-    """An event without its counts, wherever they stand."""
+    """Return an event without its token counts, at any position."""
     before, mark, data = piece.rpartition("\ndata: ")
     event = {key: value for key, value in json.loads(data).items() if key not in names}
     if isinstance(event.get("message"), dict):
