@@ -95,8 +95,8 @@ class Capabilities(Frozen):
 
     def over(self, other: Capabilities) -> Capabilities:
         """Return these capabilities, with unknown values taken from `other`."""
-        known = {name: value for name in Capabilities.model_fields if (value := getattr(self, name)) is not None}
-        return other.model_copy(update=known)
+        values = {name: value for name in Capabilities.model_fields if (value := getattr(self, name)) is not None}
+        return other.model_copy(update=values)
 
 
 def with_cost(usage: Usage, capabilities: Capabilities) -> Usage:

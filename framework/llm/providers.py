@@ -92,8 +92,8 @@ def _provider(prefix: str, name: str) -> Provider:
     for provider in PROVIDERS:
         if provider.name == prefix:
             return provider
-    known = sorted(provider.name for provider in PROVIDERS)
-    raise ConfigError(f"model {name!r}: unknown provider {prefix!r}{did_you_mean(prefix, known)}")
+    names = sorted(provider.name for provider in PROVIDERS)
+    raise ConfigError(f"model {name!r}: unknown provider {prefix!r}{did_you_mean(prefix, names)}")
 
 
 def _key(provider: Provider, name: str, api_key: str | None, environ: Mapping[str, str], *, needed: bool) -> str:

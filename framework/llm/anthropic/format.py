@@ -113,17 +113,16 @@ def content_to_message(content: Iterable[Mapping[str, Any]], names: Mapping[str,
 
 def parse_usage(usage: Mapping[str, Any]) -> Usage:
     """Return the token counts; this API counts cached input separately."""
-    read, kept = (
-        token_count(usage.get("cache_read_input_tokens")),
-        token_count(usage.get("cache_creation_input_tokens")),
-    )
-    prompt, written = token_count(usage.get("input_tokens")) + read + kept, token_count(usage.get("output_tokens"))
+    cached = token_count(usage.get("cache_read_input_tokens"))
+    cache_write = token_count(usage.get("cache_creation_input_tokens"))
+    prompt = token_count(usage.get("input_tokens")) + cached + cache_write
+    completion = token_count(usage.get("output_tokens"))
     return Usage(
         prompt_tokens=prompt,
-        completion_tokens=written,
-        total_tokens=prompt + written,
-        cached_tokens=read,
-        cache_write_tokens=kept,
+        completion_tokens=completion,
+        total_tokens=prompt + completion,
+        cached_tokens=cached,
+        cache_write_tokens=cache_write,
     )
 
 

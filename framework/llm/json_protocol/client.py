@@ -24,7 +24,7 @@ from framework.llm.client import (
     Unusable,
 )
 from framework.llm.json_protocol.prompt import protocol_rules, rejection, to_text_messages, typed_rules
-from framework.llm.json_protocol.reply import FinalAnswer, ToolAction, answer_schema, parse_answer, parse_object
+from framework.llm.json_protocol.reply import FinalAnswer, ToolAction, parse_answer, parse_object, reply_schema
 from framework.llm.reply_check import require_content, split_reasoning
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition
@@ -110,7 +110,7 @@ class JsonProtocol:
         info = self._client.info
         if not info.capabilities.json_schema or info.server_address is None:
             return {}
-        return answer_schema([tool.name for tool in _offered(request)], must_act=_must_act(request))
+        return reply_schema([tool.name for tool in _offered(request)], must_act=_must_act(request))
 
 
 def _offered(request: ModelRequest) -> tuple[ToolDefinition, ...]:

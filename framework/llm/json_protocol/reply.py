@@ -42,7 +42,7 @@ class FinalAnswer:
     answer: str
 
 
-def answer_schema(tools: Sequence[str], *, must_act: bool) -> dict[str, Any]:
+def reply_schema(tools: Sequence[str], *, must_act: bool) -> dict[str, Any]:
     """Return the JSON Schema of a reply.
 
     Args:

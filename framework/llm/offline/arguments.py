@@ -234,18 +234,18 @@ class _Filler:
 
     def _number(self, name: str, whole: bool, required: bool) -> int | float | None:
         numbers = [n for n in NUMBER.finditer(self.rest) if not whole or "." not in n[0]]
-        found = next(
+        match = next(
             (n for n in numbers if _is_named(name, self.rest, n)), numbers[0] if required and numbers else None
         )
-        if found is None:
+        if match is None:
             return None
         before = re.search(
             r"[A-Za-z_]*[\s:=]*$" if _parts(name) & _QUANTITIES else r"$",
-            self.rest[max(0, found.start() - _NEAR) : found.start()],
+            self.rest[max(0, match.start() - _NEAR) : match.start()],
         )
-        start = found.start() - (len(before[0]) if before and words(before[0]) & words(name) else 0)
-        self.rest = self.rest[:start] + " " + self.rest[found.end() :]
-        return int(found[0]) if whole or "." not in found[0] else float(found[0])
+        start = match.start() - (len(before[0]) if before and words(before[0]) & words(name) else 0)
+        self.rest = self.rest[:start] + " " + self.rest[match.end() :]
+        return int(match[0]) if whole or "." not in match[0] else float(match[0])
 
     def _switch(self, name: str, required: bool) -> bool | None:
         if required:

@@ -153,11 +153,11 @@ def is_file_name(path: str) -> bool:
 def words(text: str) -> frozenset[str]:
     """Return the canonical words of a text, the stems of its other words, and its pairs of Chinese characters."""
     lower = re.sub(r"[_\-.]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)).lower()
-    found = {_WORD_OF.get(_stem(word), _stem(word)) for word in re.findall(r"[a-z]+", lower) if word not in _STOP}
-    found.update(word for phrase, word in _PHRASES if phrase in lower)
+    matches = {_WORD_OF.get(_stem(word), _stem(word)) for word in re.findall(r"[a-z]+", lower) if word not in _STOP}
+    matches.update(word for phrase, word in _PHRASES if phrase in lower)
     for run in re.findall(r"[\u3400-\u4dbf\u4e00-\u9fff]{2,}", lower):
-        found.update(run[at : at + 2] for at in range(len(run) - 1))
-    return frozenset(word for word in found if len(word) > 1 and word not in _STOP)
+        matches.update(run[at : at + 2] for at in range(len(run) - 1))
+    return frozenset(word for word in matches if len(word) > 1 and word not in _STOP)
 
 
 def tool_vocabulary(tool: ToolDefinition) -> dict[str, float]:
@@ -243,8 +243,8 @@ def expressions(clause: Clause, earlier: Sequence[str] = ()) -> list[str]:
     if not lists and len(loose := NUMBER.findall(clause.plain)) > 1:
         lists = [",".join(loose)]
     if not lists and earlier and _NUMBERS_IN_RESULT.search(clause.plain):
-        found = NUMBER.findall(_RESULT_POSITION.sub("", earlier[0]))
-        lists = [",".join(found[:_MAX_NUMBERS])] if found else []
+        numbers = NUMBER.findall(_RESULT_POSITION.sub("", earlier[0]))
+        lists = [",".join(numbers[:_MAX_NUMBERS])] if numbers else []
     if 1 < len(operations) == len(lists):
         return [f"{word}([{numbers}])" for (_, word), numbers in zip(operations, lists, strict=True)]
     return [f"{word}([{numbers}])" for numbers in lists for _, word in operations]

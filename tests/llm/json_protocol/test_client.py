@@ -17,7 +17,7 @@ from framework.llm.capabilities import Capabilities
 from framework.llm.client import Delta, ModelInfo, ModelReply, ModelRequest, Unusable
 from framework.llm.json_protocol.client import JsonProtocol, request_valid_reply, with_protocol
 from framework.llm.json_protocol.prompt import MAX_QUOTED_CHARS
-from framework.llm.json_protocol.reply import MAX_TEXT_CHARS, FinalAnswer, ToolAction, answer_schema, parse_answer
+from framework.llm.json_protocol.reply import MAX_TEXT_CHARS, FinalAnswer, ToolAction, parse_answer, reply_schema
 from framework.llm.scripted import ScriptedModel
 from framework.testing import calls as scripted_calls
 from framework.types.errors import LimitExceeded, ModelError
@@ -473,7 +473,7 @@ def test_the_schema_allows_exactly_what_the_parser_accepts(
 ) -> None:
     import jsonschema_rs
 
-    schema = jsonschema_rs.validator_for(answer_schema(tools, must_act=must_act))
+    schema = jsonschema_rs.validator_for(reply_schema(tools, must_act=must_act))
     kind = value.draw(st.sampled_from(["action", "final", "other"]))
     keys = {"type": st.just(kind), "tool": st.sampled_from(["echo", "docs.echo", "x"]), "args": st.just({"a": 1})}
     fields = value.draw(st.sets(st.sampled_from([*keys, "answer"]), min_size=1))
