@@ -229,7 +229,7 @@ def test_an_approval_does_not_count_for_a_tool_that_says_something_else_than_whe
             assert (result.status == "paused") is asked_again
             if asked_again:
                 (again,) = result.pending
-                assert "not what it was" in again.reason
+                assert "has changed since approval" in again.reason
                 assert again.id != paused.pending[0].id
                 still = await runtime.resume(paused.run_id, {})
                 assert [asked.id for asked in still.pending] == [again.id], "the first approval was for another tool"

@@ -381,7 +381,7 @@ def test_an_approved_step_that_was_under_way_is_asked_about_if_its_tool_is_anoth
             again = await runtime.resume(result.run_id, {})
             assert did == []
             assert [asked.tool for asked in again.pending] == ["work"]
-            assert "not what it was" in again.pending[0].reason
+            assert "has changed since approval" in again.pending[0].reason
             return await runtime.resume(result.run_id, {again.pending[0].id: Approve()})
 
     assert asyncio.run(main()).status == "completed"
