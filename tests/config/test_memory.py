@@ -1,4 +1,4 @@
-"""A process that serves does not grow with the edits it has seen."""
+"""The memory of a server does not grow with the number of edits."""
 
 from __future__ import annotations
 

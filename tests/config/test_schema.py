@@ -1,4 +1,4 @@
-"""The schemas that editors get agree with the loader, know the project's names, and are written without a fuss."""
+"""Editor schemas agree with the loader and contain the names of the project."""
 
 from __future__ import annotations
 

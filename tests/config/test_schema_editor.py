@@ -1,4 +1,4 @@
-"""A real editor's language server, given the schemas of a real project: it completes, explains and marks mistakes."""
+"""A real language server completes, describes and marks keys with a project's schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`agentsd.yaml` and the environment over it; whatever is wrong is named with its place, and never with a secret."""
+"""`agentsd.yaml` and the environment: precedence, errors with positions, and masked secrets."""
 
 from __future__ import annotations
 

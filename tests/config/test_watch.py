@@ -1,4 +1,4 @@
-"""The real watcher: however a file is changed, what it says goes live, and nothing stops the watch."""
+"""The real watcher publishes every kind of edit and survives every failure."""
 
 from __future__ import annotations
 

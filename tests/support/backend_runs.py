@@ -89,14 +89,14 @@ async def runs(content: str) -> dict[str, Any]:
         async with Runtime.open(root, tools=[work, erase], models=models, watch=False) as runtime:
             for name in AGENTS:
                 result = await runtime.run(f"go to {WORD}", agent=name, conversation=f"{name}-{content}")
-                done[name] = _told(result)
+                done[name] = _summary(result)
                 if result.status == "paused":
                     answers = {asked.id: Approve() for asked in result.pending}
-                    done["resumed"] = _told(await runtime.resume(result.run_id, answers))
+                    done["resumed"] = _summary(await runtime.resume(result.run_id, answers))
     return done
 
 
-def _told(result: RunResult) -> dict[str, Any]:
+def _summary(result: RunResult) -> dict[str, Any]:
     return {
         "trace_id": result.trace_id,
         "run_id": result.run_id,
@@ -106,7 +106,7 @@ def _told(result: RunResult) -> dict[str, Any]:
 
 
 def main(endpoint: str, content: str, service: str, *headers: str) -> None:
-    """Run, send, and tell."""
+    """Run the agents, export their traces and print the results."""
     with export_traces(endpoint, dict(header.split("=", 1) for header in headers), service):
         done = asyncio.run(runs(content))
     sys.stdout.write(json.dumps(done))

@@ -154,7 +154,7 @@ class Mlflow:
 def phoenix(venv: Path, data: Path) -> Iterator[Backend]:
     """Serve Phoenix on ports of its own."""
     port = free_port()
-    told = {
+    environment = {
         "PHOENIX_HOST": "127.0.0.1",
         "PHOENIX_PORT": str(port),
         "PHOENIX_GRPC_PORT": str(free_port()),
@@ -162,7 +162,7 @@ def phoenix(venv: Path, data: Path) -> Iterator[Backend]:
         "PHOENIX_TELEMETRY_ENABLED": "false",
         "PHOENIX_ALLOW_EXTERNAL_RESOURCES": "false",
     }
-    with serving([str(venv / "bin/phoenix"), "serve"], told, data, f"http://127.0.0.1:{port}/healthz"):
+    with serving([str(venv / "bin/phoenix"), "serve"], environment, data, f"http://127.0.0.1:{port}/healthz"):
         yield Phoenix(f"http://127.0.0.1:{port}")
 
 
@@ -170,10 +170,14 @@ def phoenix(venv: Path, data: Path) -> Iterator[Backend]:
 def mlflow(venv: Path, data: Path) -> Iterator[Backend]:
     """Serve MLflow on a port of its own; without its jobs it needs a quarter of the memory."""
     port = free_port()
-    told = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    environment = {
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "DO_NOT_TRACK": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    }
     where = ["--backend-store-uri", f"sqlite:///{data}/m.db", "--default-artifact-root", str(data / "art")]
     command = [str(venv / "bin/mlflow"), "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1", *where]
-    with serving(command, told, data, f"http://127.0.0.1:{port}/health"):
+    with serving(command, environment, data, f"http://127.0.0.1:{port}/health"):
         yield Mlflow(f"http://127.0.0.1:{port}")
 
 
@@ -231,5 +235,5 @@ def send(backend: Backend, project: str, content: str, headers: list[str]) -> di
     """Make the runs of `tests/support/backend_runs.py` in a process of their own; what they came to."""
     words = [sys.executable, "-m", "tests.support.backend_runs", backend.url, content, project, *headers]
     done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    output: dict[str, Any] = json.loads(done.stdout)
+    return output

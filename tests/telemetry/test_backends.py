@@ -1,4 +1,4 @@
-"""What Phoenix and MLflow make of our traces, by their own word: `make test-backends` installs and runs them."""
+"""Phoenix and MLflow display the traces correctly; `make test-backends` installs and runs them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @dataclass(frozen=True)
 class Sent:
-    """A backend, and the runs it was told of, once without content and once with."""
+    """A backend, and the runs sent to it, once without content and once with."""
 
     which: str
     backend: Backend
@@ -109,7 +109,7 @@ TREES = {
                 chat.attempt 1 CHAIN !
                 chat.attempt 2 CHAIN""",
 }
-"""Names, kinds and errors, the same whether content is told or not."""
+"""Names, kinds and errors, the same with and without content."""
 MODEL_CALLS = {"react": 2, "planner": 3, "careful": 1, "resumed": 1, "failing": 0, "flaky": 1}
 
 
@@ -154,11 +154,11 @@ def test_the_parts_of_a_paused_run_are_one_session(sent: Sent) -> None:
 
 def test_the_backend_has_content_only_if_enabled(sent: Sent) -> None:
     for run, tree in TREES.items():
-        silent, told = (
+        without_content, with_content = (
             "".join(span.text for span in sent.spans(mode, run, tree.count("\n") + 1)) for mode in ("none", "full")
         )
-        assert WORD not in silent, run
-        assert WORD in told, run
+        assert WORD not in without_content, run
+        assert WORD in with_content, run
 
 
 def drawn(spans: list[Seen], llm: str) -> str:

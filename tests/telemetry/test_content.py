@@ -1,4 +1,4 @@
-"""A canary wherever people, models, tools and servers say something: traces tell it only where that is wanted."""
+"""Canaries in all content of users, models, tools and servers appear in traces only if enabled."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def guard(context, call):
 MCP = f"""
 version: 1
 mcp_servers:
-  raw: {{command: ["{sys.executable}", "{SUPPORT / "mcp_raw.py"}", "{{told}}"]}}
+  raw: {{command: ["{sys.executable}", "{SUPPORT / "mcp_raw.py"}", "{{config_file}}"]}}
 """
 
 
@@ -153,8 +153,8 @@ FIXTURES = {
 
 def play(tmp_path: Path, fixture: Fixture, content: str | None, **settings: str) -> MemoryStore:
     """Run it, and answer what it asks."""
-    told = write(tmp_path, {"config.json": "{}\n"}) / "config.json"
-    files = {name: text.replace("{told}", str(told)) for name, text in fixture.files.items()}
+    config_file = write(tmp_path, {"config.json": "{}\n"}) / "config.json"
+    files = {name: text.replace("{config_file}", str(config_file)) for name, text in fixture.files.items()}
     if content is not None:
         files["agentsd.yaml"] = f"telemetry: {{content: {content}}}\nmodel_calls: {{max_retries: 0}}\n"
     store = MemoryStore(keep_spans=True)
@@ -317,10 +317,10 @@ def test_the_calls_that_fit_are_recorded() -> None:
     said = [Message(role="system", content="be good"), Message(role="user", content="go"), turn]
     for recorded, name in ((content.reply(turn, "tool_calls"), "output"), (content.request(said, ()), "input")):
         text = str(recorded[f"gen_ai.{name}.messages"])
-        told = json.loads(text)[-1]
+        message = json.loads(text)[-1]
         assert len(text) <= ATTRIBUTE_CHARS
         assert recorded["agentsd.content.truncated"] is True
-        assert [part.get("id", part["type"]) for part in told["parts"][:3]] == ["text", "c0", "c1"]
+        assert [part.get("id", part["type"]) for part in message["parts"][:3]] == ["text", "c0", "c1"]
     assert (
         json.loads(str(content.reply(turn, "tool_calls")["gen_ai.output.messages"]))[0]["finish_reason"] == "tool_calls"
     )
@@ -353,11 +353,11 @@ def test_content_that_fits_is_recorded_completely() -> None:
 def test_an_answer_has_its_finish_reason() -> None:
     """Phoenix drops answers without one."""
     recorded = Content("full").reply(Message(role="assistant", content="hi"), "stop")
-    (told,) = json.loads(str(recorded["gen_ai.output.messages"]))
-    assert (told["finish_reason"], told["parts"]) == ("stop", [{"type": "text", "content": "hi"}])
+    (message,) = json.loads(str(recorded["gen_ai.output.messages"]))
+    assert (message["finish_reason"], message["parts"]) == ("stop", [{"type": "text", "content": "hi"}])
 
 
 def test_a_secret_is_not_cut_in_two() -> None:
     text = "x" * (PART_CHARS - 4) + " sk-abcdefghijklmnop"
-    told = str(Content("redacted").input(text)["input.value"])
-    assert (len(told), "sk-" in told) == (PART_CHARS, False)
+    shown = str(Content("redacted").input(text)["input.value"])
+    assert (len(shown), "sk-" in shown) == (PART_CHARS, False)

@@ -1,4 +1,4 @@
-"""What the OpenTelemetry GenAI conventions ask of spans of model calls, seen on a real server's wire."""
+"""Spans of model calls follow the OpenTelemetry GenAI conventions, checked against a real server's requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trace context that comes in: runs below a caller's span, and behind the server's routes."""
+"""Incoming trace context: runs below a caller's span and behind the server's routes."""
 
 from __future__ import annotations
 

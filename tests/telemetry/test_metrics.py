@@ -1,4 +1,4 @@
-"""The numbers of runs, as a real MeterProvider collects them."""
+"""Metrics of runs, collected by a real MeterProvider."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ def test_each_decision_is_counted_once(
 
     assert asyncio.run(main()) == [1, 1, 1]
     assert points(reader)["agentsd.confirm.duration"] == [({"decision": "approve"}, 3)]
-    told = [span.name for span in spans.get_finished_spans() for event in span.events if "resolved" in event.name]
-    assert told == ["plan.approval", "execute_tool agent.three", "execute_tool work"]
+    resolved = [span.name for span in spans.get_finished_spans() for event in span.events if "resolved" in event.name]
+    assert resolved == ["plan.approval", "execute_tool agent.three", "execute_tool work"]
 
 
 def test_cost_is_counted_by_model(reader: InMemoryMetricReader) -> None:

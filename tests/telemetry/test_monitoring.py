@@ -1,4 +1,4 @@
-"""The Grafana dashboard and the Prometheus alert rules name metrics and labels that agentsd really emits."""
+"""The Grafana dashboard and the Prometheus rules use only metrics and labels that are emitted."""
 
 from __future__ import annotations
 
@@ -108,11 +108,11 @@ def test_every_metric_and_label_is_one_that_is_emitted(emitted: dict[str, set[st
 
 def test_every_label_in_a_legend_or_summary_is_kept_by_its_expression() -> None:
     dashboard = json.loads((FOLDER / "dashboard.json").read_text("utf-8"))
-    told = [(t["expr"], t["legendFormat"]) for panel in dashboard["panels"] for t in panel["targets"]]
+    texts = [(t["expr"], t["legendFormat"]) for panel in dashboard["panels"] for t in panel["targets"]]
     rules = yaml.safe_load((FOLDER / "alerts.yaml").read_text("utf-8"))
     for rule in (rule for group in rules["groups"] for rule in group["rules"]):
-        told += [(rule["expr"], text) for text in rule["annotations"].values()]
-    for expression, text in told:
+        texts += [(rule["expr"], text) for text in rule["annotations"].values()]
+    for expression, text in texts:
         kept = {label.strip() for grouped in re.findall(r"by \(([^)]*)\)", expression) for label in grouped.split(",")}
         wanted = set(re.findall(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}", text))
         assert wanted <= kept, (expression, text)

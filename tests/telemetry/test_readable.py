@@ -1,4 +1,4 @@
-"""Traces that say what happened: no noise of starts, names that differ, inputs and outputs, and what waits."""
+"""Traces are readable: no noise at start, distinct names, inputs, outputs and pending decisions."""
 
 from __future__ import annotations
 

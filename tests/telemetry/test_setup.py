@@ -1,4 +1,4 @@
-"""Sending traces: over a real OTLP exporter to a collector of our own, by programs in processes of their own."""
+"""Trace export with a real OTLP exporter to a local collector, from separate processes."""
 
 from __future__ import annotations
 
@@ -92,19 +92,19 @@ def test_opentelemetry_variables_set_the_endpoint(project: Path) -> None:
 def test_content_is_exported_only_if_enabled(project: Path) -> None:
     with sink() as kept:
         command(project, "--otlp", kept.url)
-        silent = b"".join(span.SerializeToString() for span in kept.spans)
+        default = b"".join(span.SerializeToString() for span in kept.spans)
         kept.spans.clear()
         command(project, "--otlp", kept.url, AGENTSD_TELEMETRY__CONTENT="full")
-        told = b"".join(span.SerializeToString() for span in kept.spans)
-    assert b"12 * 7" not in silent
-    assert b"What is 12 * 7?" in told
+        full = b"".join(span.SerializeToString() for span in kept.spans)
+    assert b"12 * 7" not in default
+    assert b"What is 12 * 7?" in full
 
 
 def test_an_unreachable_backend_does_not_fail_the_run(project: Path) -> None:
     done = command(project, "--otlp", "http://127.0.0.1:9")
     assert (done.returncode, done.stdout.strip()) == (0, "84")
-    (told,) = (line for line in done.stderr.splitlines() if "WARNING" in line)
-    assert told.endswith("traces were not exported: nothing is listening at http://127.0.0.1:9")
+    (warning,) = (line for line in done.stderr.splitlines() if "WARNING" in line)
+    assert warning.endswith("traces were not exported: nothing is listening at http://127.0.0.1:9")
     assert "ERROR" not in done.stderr
 
 

@@ -1,4 +1,4 @@
-"""However a run ends, every span that was begun is ended, and nobody else gets to stand in one of them."""
+"""Every span ends, however the run ends, and contains no spans of other runs."""
 
 from __future__ import annotations
 
@@ -154,8 +154,8 @@ def test_a_timeout_marks_the_span_that_timed_out(tmp_path: Path, counted: Counti
             await runs_out_of_time(own)
 
     asyncio.run(main())
-    told = {name: error for name, error in counted.errors.items() if error}
-    assert told == {
+    errors = {name: error for name, error in counted.errors.items() if error}
+    assert errors == {
         "execute_tool forever": "cancelled",
         "agent.step 1": "cancelled",
         "invoke_agent one": "timeout",

@@ -1,4 +1,4 @@
-"""Golden span trees beyond the plain ones: tool servers, denials, decisions, reloads, links; and one session a run."""
+"""Golden span trees of tool servers, denials, decisions, reloads and links."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def named(spans: InMemorySpanExporter, name: str) -> list[dict[str, Any]]:
 
 
 def test_a_call_of_an_mcp_server_and_of_a_skill(tmp_path: Path, spans: InMemorySpanExporter) -> None:
-    told = write(tmp_path, {"config.json": "{}\n"}) / "config.json"
+    config_file = write(tmp_path, {"config.json": "{}\n"}) / "config.json"
 
     async def main() -> None:
         pages = {"/skills/echo/invoke": answer('{"success": true, "output": "hi"}', "content-type: application/json")}
@@ -68,7 +68,7 @@ def test_a_call_of_an_mcp_server_and_of_a_skill(tmp_path: Path, spans: InMemoryS
             servers = f"""
                 version: 1
                 mcp_servers:
-                  raw: {{command: ["{sys.executable}", "{SUPPORT / "mcp_raw.py"}", "{told}"]}}
+                  raw: {{command: ["{sys.executable}", "{SUPPORT / "mcp_raw.py"}", "{config_file}"]}}
                 skill_hosts:
                   files: {{url: "{served.url}", skills: [{{id: echo, description: Says it.}}]}}
                 """

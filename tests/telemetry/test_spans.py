@@ -1,4 +1,4 @@
-"""Golden span trees, their attributes, and what must not be in them."""
+"""Golden span trees of runs, their attributes, and content that must not appear in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces that a store keeps: the same with and without a TracerProvider, across pauses, crashes and processes."""
+"""Stored traces are equal with and without a TracerProvider, across pauses, crashes and processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies on disk goes live once it was left alone for as long as its changes demand: never half, and never again."""
+"""Edits take effect after the quiet period that they require: never half of them, and never twice."""
 
 from __future__ import annotations
 

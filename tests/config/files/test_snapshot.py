@@ -1,4 +1,4 @@
-"""What is read of a project's folders: every file that counts, in one piece, and only when it may have changed."""
+"""Every relevant file is read consistently, and only if it may have changed."""
 
 from __future__ import annotations
 

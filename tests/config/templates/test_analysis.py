@@ -1,4 +1,4 @@
-"""What templates need is read from their text: nothing that works is refused, and what cannot work is."""
+"""Template analysis rejects templates that cannot work, and accepts all that can."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is told is what the file says: rendered exactly, from plain data only, or refused with its line."""
+"""Prompts are rendered exactly, from plain data only, or rejected with their line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rendering a template takes a bounded time and memory, whatever values a caller gives it."""
+"""Rendering has bounded time and memory for any input values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What templates and the shipped guidance know of the run: its message, its history, its limits, what it may reach."""
+"""Templates and the shipped guidance receive the message, history and limits of the run."""
 
 from __future__ import annotations
 
@@ -106,25 +106,25 @@ def test_guidance_lists_http_limits_only_with_the_http_tool(tmp_path: Path) -> N
     )
     policy = '{allow: ["*"]}'
     root = project(tmp_path, {}, "Hello.", skill_policy=policy, runtime_policy="{risk_level: high}")
-    (told,) = systems(root, ["hi"])
-    assert "http_request may only use GET, POST on api.example.com, 5 s per request." in told
+    (system,) = systems(root, ["hi"])
+    assert "http_request may only use GET, POST on api.example.com, 5 s per request." in system
     project(tmp_path, {}, "Hello.", skill_policy=policy, runtime_policy="{risk_level: high}", model="offline")
     assert "on api.example.com" in agentsd("explain", "one", cwd=root).stdout
-    (told,) = systems(project(tmp_path, {}, "Hello.", skill_policy="{allow: [echo]}"), ["hi"])
-    assert "http" not in told
+    (system,) = systems(project(tmp_path, {}, "Hello.", skill_policy="{allow: [echo]}"), ["hi"])
+    assert "http" not in system
 
 
 def test_guidance_lists_the_time_limit_and_the_result_length(tmp_path: Path) -> None:
     limits = "{timeout: 90s, max_observation_chars: 700}"
-    (told,) = systems(project(tmp_path, {}, "Hello.", runtime_policy=limits), ["hi"])
-    assert "tool calls, 90 s." in told
-    assert "Results over 700 characters are cut; call again for the details you need." in told
-    (told,) = systems(project(tmp_path, {}, "Hello.", skill_policy="{allow: []}"), ["hi"])
-    assert "are cut" not in told, "an agent without tools has no results"
+    (system,) = systems(project(tmp_path, {}, "Hello.", runtime_policy=limits), ["hi"])
+    assert "tool calls, 90 s." in system
+    assert "Results over 700 characters are cut; call again for the details you need." in system
+    (system,) = systems(project(tmp_path, {}, "Hello.", skill_policy="{allow: []}"), ["hi"])
+    assert "are cut" not in system, "an agent without tools has no results"
 
 
 def test_the_language_of_the_guidance_is_that_of_the_run(tmp_path: Path) -> None:
     write(tmp_path, {"agentsd.yaml": "locale: zh\ntools: {http: {domains: [api.example.com]}}\n"})
-    (told,) = systems(project(tmp_path, {}, "Hello.", runtime_policy="{risk_level: high, timeout: 90s}"), ["hi"])
-    assert "http_request 只能用 GET 方法访问 api.example.com" in told
-    assert "90 秒" in told
+    (system,) = systems(project(tmp_path, {}, "Hello.", runtime_policy="{risk_level: high, timeout: 90s}"), ["hi"])
+    assert "http_request 只能用 GET 方法访问 api.example.com" in system
+    assert "90 秒" in system

@@ -1,4 +1,4 @@
-"""Files of this format that once loaded always load, with the same meaning: the folder only ever grows."""
+"""Files that were once valid remain valid with the same meaning; the corpus only grows."""
 
 from __future__ import annotations
 

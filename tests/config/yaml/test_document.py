@@ -1,4 +1,4 @@
-"""YAML text becomes data that knows its places, or an error that says where; nothing in a file can do more."""
+"""YAML becomes data with positions, or an error with its position."""
 
 from __future__ import annotations
 

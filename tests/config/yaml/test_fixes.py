@@ -1,4 +1,4 @@
-"""`agentsd check --fix`: what can only have been meant is written, and not one byte besides."""
+"""`agentsd check --fix` corrects unambiguous typos and changes no other byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every mistake in an agent file is found at once, at its place, with what was meant."""
+"""All errors of an agent file are reported with positions and suggestions."""
 
 from __future__ import annotations
 
