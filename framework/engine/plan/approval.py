@@ -39,7 +39,7 @@ from framework.types.preflight import Preflight
 from framework.types.spec import RISKS
 from framework.types.state import Approve, Confirmation, Decision, Edit, Reject, Respond
 
-_REQUIRED_BY_FILE = "plan.approval requires it"
+_REQUIRED_BY_FILE = "the agent's file requires approval of plans"
 _NO_STEPS_LEFT = "No steps are left in the plan; nothing was done."
 """Answer if a person removed all steps before any was executed."""
 _REPLACEMENT_REQUESTED = "you requested another plan"

@@ -138,7 +138,7 @@ def test_a_plan_that_is_asked_for_anew_must_be_approved_whatever_is_in_it(tmp_pa
     result, requests, asked = decided(root, shop, turns, [Respond(text="do not drill")])
     assert result.status == "paused", "its steps alone would need no approval"
     assert result.pending[0].reason == "you requested another plan"
-    assert asked == [("plan", "plan.approval requires it")]
+    assert asked == [("plan", "the agent's file requires approval of plans")]
     assert "The user saw your last plan and wants another one: do not drill" in requests[1].messages[-1].content
     assert '"drill"' in requests[1].messages[-2].content, "it sees the plan it made"
     assert shop.log == []
@@ -167,7 +167,7 @@ def test_an_edit_that_cannot_be_used_is_asked_about_again_and_costs_no_model_cal
     assert result.status == "completed"
     assert shop.log == ["+b", "-b"], "the edited plan's calls were written by a human: nobody is asked again"
     assert len(requests) == 2
-    assert asked[0][1] == "plan.approval requires it"
+    assert asked[0][1] == "the agent's file requires approval of plans"
     assert asked[1][1] == "your edit is invalid: step b: there is no tool 'wrok'; did you mean work?"
     assert asked[2][1].startswith("your edit is invalid: goal: Input should be a valid string; steps: Field required")
 
