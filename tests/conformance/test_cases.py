@@ -67,9 +67,9 @@ def shown() -> dict[int, list[str]]:
 
 
 @pytest.mark.parametrize("number", CASES, ids=lambda number: f"{number}: {CASES[number]}")
-def test_each_case_is_shown_by_a_test(number: int) -> None:
+def test_each_case_has_a_test(number: int) -> None:
     assert shown().get(number), f"no test carries @pytest.mark.conformance({number})"
 
 
-def test_no_test_carries_a_number_that_is_not_in_the_list() -> None:
+def test_no_test_has_a_number_outside_the_list() -> None:
     assert shown().keys() <= CASES.keys()

@@ -46,7 +46,7 @@ def text_of(runtime: Runtime, name: str) -> str:
 
 
 @pytest.mark.conformance(14)
-def test_touching_chmod_identical_rewrites_and_there_and_back_make_no_generation(tmp_path: Path) -> None:
+def test_touch_chmod_identical_rewrites_and_reverted_edits_make_no_generation(tmp_path: Path) -> None:
     root = write(tmp_path, {ONE: one()})
 
     async def body(runtime: Runtime) -> None:
@@ -64,7 +64,7 @@ def test_touching_chmod_identical_rewrites_and_there_and_back_make_no_generation
 
 
 @pytest.mark.conformance(15)
-def test_an_edit_of_the_same_size_with_its_time_put_back_is_seen(tmp_path: Path) -> None:
+def test_an_edit_with_the_same_size_and_mtime_is_detected(tmp_path: Path) -> None:
     root = write(tmp_path, {ONE: one(instructions="aaaa")})
 
     async def body(runtime: Runtime) -> None:
@@ -79,7 +79,7 @@ def test_an_edit_of_the_same_size_with_its_time_put_back_is_seen(tmp_path: Path)
 
 @pytest.mark.conformance(16)
 @pytest.mark.conformance(17)
-def test_a_broken_file_keeps_its_last_good_agent_while_another_goes_live_and_a_fix_clears_it(tmp_path: Path) -> None:
+def test_a_broken_file_keeps_its_last_good_agent_while_others_update_until_it_is_fixed(tmp_path: Path) -> None:
     root = write(tmp_path, {ONE: one(instructions="old"), TWO: two(instructions="old")})
 
     async def body(runtime: Runtime) -> None:
@@ -115,7 +115,7 @@ def strict() -> Settings:
 
 
 @pytest.mark.conformance(20)
-def test_in_strict_mode_one_bad_file_keeps_everything_as_it_is(tmp_path: Path) -> None:
+def test_in_strict_mode_one_bad_file_blocks_every_change(tmp_path: Path) -> None:
     root = write(tmp_path, {ONE: one(instructions="old"), TWO: two()})
 
     async def body(runtime: Runtime) -> None:
@@ -137,7 +137,7 @@ def test_in_strict_mode_one_bad_file_keeps_everything_as_it_is(tmp_path: Path) -
 
 
 @pytest.mark.conformance(21)
-def test_of_two_files_with_one_name_the_owner_keeps_serving_and_both_are_named(tmp_path: Path) -> None:
+def test_with_two_files_of_one_name_the_owner_stays_active_and_both_are_reported(tmp_path: Path) -> None:
     root = write(tmp_path, {ONE: one(instructions="first")})
 
     async def body(runtime: Runtime) -> None:
@@ -154,7 +154,7 @@ def test_of_two_files_with_one_name_the_owner_keeps_serving_and_both_are_named(t
 
 
 @pytest.mark.conformance(22)
-def test_renaming_a_file_is_a_move_that_conversations_do_not_notice(tmp_path: Path) -> None:
+def test_renaming_a_file_does_not_affect_conversations(tmp_path: Path) -> None:
     root = write(tmp_path, {ONE: one()})
 
     async def body(runtime: Runtime) -> None:
@@ -169,7 +169,7 @@ def test_renaming_a_file_is_a_move_that_conversations_do_not_notice(tmp_path: Pa
 
 
 @pytest.mark.conformance(23)
-def test_another_name_in_a_file_is_one_agent_gone_and_one_come_in_one_generation(tmp_path: Path) -> None:
+def test_a_changed_name_removes_one_agent_and_adds_one_in_one_generation(tmp_path: Path) -> None:
     root = write(tmp_path, {ONE: one()})
 
     async def body(runtime: Runtime) -> None:
@@ -184,7 +184,7 @@ def test_another_name_in_a_file_is_one_agent_gone_and_one_come_in_one_generation
 
 
 @pytest.mark.conformance(24)
-def test_a_removed_agent_ends_its_work_and_takes_no_more_and_a_pending_approval_is_judged_again(tmp_path: Path) -> None:
+def test_a_removed_agent_finishes_its_runs_and_pending_approvals_are_evaluated_again(tmp_path: Path) -> None:
     root = write(tmp_path, {ONE: one(skill_policy='{ask: [echo], allow: ["*"]}'), TWO: two()})
     model = ScriptedModel(calls(("echo", {"text": "x"})), "done")
 
@@ -203,7 +203,7 @@ def test_a_removed_agent_ends_its_work_and_takes_no_more_and_a_pending_approval_
 
 @pytest.mark.conformance(25)
 @pytest.mark.conformance(26)
-def test_a_tool_denied_in_mid_run_is_denied_at_its_next_call_and_a_widened_limit_is_for_new_runs(
+def test_a_denial_applies_to_the_next_call_and_a_raised_limit_to_new_runs(
     tmp_path: Path,
 ) -> None:
     root = write(tmp_path, {ONE: one(runtime_policy="{max_steps: 3}")})
@@ -234,7 +234,7 @@ def test_a_tool_denied_in_mid_run_is_denied_at_its_next_call_and_a_widened_limit
 
 
 @pytest.mark.conformance(36)
-def test_a_plugin_that_drops_a_tool_leaves_the_agents_that_allow_it_on_their_last_good_version(tmp_path: Path) -> None:
+def test_a_plugin_without_a_former_tool_keeps_its_agents_on_their_last_good_version(tmp_path: Path) -> None:
     plugin = (
         'from framework import tool\n\n@tool(risk="low")\ndef {name}() -> str:\n    """Says it."""\n    return "x"\n'
     )
@@ -255,7 +255,7 @@ def test_a_plugin_that_drops_a_tool_leaves_the_agents_that_allow_it_on_their_las
 
 
 @pytest.mark.conformance(43)
-def test_a_rollback_stays_through_looks_at_the_same_files_until_an_edit(tmp_path: Path) -> None:
+def test_a_rollback_stays_active_until_an_edit(tmp_path: Path) -> None:
     root = write(tmp_path, {ONE: one(instructions="v1")})
 
     async def body(runtime: Runtime) -> None:
@@ -276,7 +276,7 @@ def test_a_rollback_stays_through_looks_at_the_same_files_until_an_edit(tmp_path
 
 
 @pytest.mark.conformance(43)
-def test_after_a_rollback_to_what_lies_on_disk_an_edit_goes_live_and_so_does_its_undoing(tmp_path: Path) -> None:
+def test_after_a_rollback_to_the_files_on_disk_an_edit_and_its_undo_take_effect(tmp_path: Path) -> None:
     root = write(tmp_path, {ONE: one(instructions="v1")})
 
     async def body(runtime: Runtime) -> None:
@@ -294,7 +294,7 @@ def test_after_a_rollback_to_what_lies_on_disk_an_edit_goes_live_and_so_does_its
 
 
 @pytest.mark.conformance(45)
-def test_an_unknown_version_names_the_supported_ones_and_an_unknown_field_what_was_meant(tmp_path: Path) -> None:
+def test_an_unknown_version_names_the_supported_ones_and_an_unknown_field_a_suggestion(tmp_path: Path) -> None:
     root = write(tmp_path, {ONE: one(version="2"), TWO: two(executr="plan")})
 
     async def body(runtime: Runtime) -> None:
@@ -305,7 +305,7 @@ def test_an_unknown_version_names_the_supported_ones_and_an_unknown_field_what_w
     live(root, body)
 
 
-def test_the_history_says_when_why_and_what_and_keeps_the_last_twenty(tmp_path: Path) -> None:
+def test_the_history_contains_time_reason_and_changes_of_the_last_twenty(tmp_path: Path) -> None:
     root = write(tmp_path, {ONE: one()})
 
     async def body(runtime: Runtime) -> None:
@@ -320,7 +320,7 @@ def test_the_history_says_when_why_and_what_and_keeps_the_last_twenty(tmp_path: 
     live(root, body)
 
 
-def test_undoing_a_refused_edit_clears_its_problems_without_a_new_generation(tmp_path: Path) -> None:
+def test_undoing_a_rejected_edit_clears_its_problems_without_a_new_generation(tmp_path: Path) -> None:
     root = write(tmp_path, {ONE: one()})
 
     async def body(runtime: Runtime) -> None:
@@ -335,7 +335,7 @@ def test_undoing_a_refused_edit_clears_its_problems_without_a_new_generation(tmp
     live(root, body, settings=strict())
 
 
-def test_a_dashboard_can_see_the_last_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dashboard_can_read_the_last_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = InMemoryMetricReader()
     monkeypatch.setattr(metrics, "get_meter", MeterProvider([reader]).get_meter)
     root = write(tmp_path, {ONE: one(), TWO: two()})

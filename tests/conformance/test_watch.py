@@ -83,7 +83,7 @@ def _move_in(path: Path, text: str) -> None:
 @pytest.mark.hostile(17)
 @pytest.mark.conformance(1)
 @pytest.mark.parametrize("save", [_write, _append, _replace, _vim_renames, _vim, _sed, _move_in])
-def test_a_saved_file_is_one_generation_at_once(tmp_path: Path, save: Callable[[Path, str], None]) -> None:
+def test_a_saved_file_is_one_generation_immediately(tmp_path: Path, save: Callable[[Path, str], None]) -> None:
     if save is _vim and not shutil.which("vim"):
         pytest.skip("there is no vim")
 
@@ -130,7 +130,7 @@ def kubelet_writes(folder: Path, files: dict[str, str], version: str) -> None:
 
 
 @pytest.mark.conformance(2)
-def test_a_config_map_is_one_generation_a_swap_and_each_agent_once(tmp_path: Path) -> None:
+def test_a_config_map_swap_is_one_generation_with_each_agent_once(tmp_path: Path) -> None:
     folder = tmp_path / "agents.d"
     a, b, c = "a.yaml", "b.yaml", "team/c.yaml"
 
@@ -181,7 +181,7 @@ def test_agents_stay_for_the_removal_grace_when_their_folder_is_deleted(tmp_path
 
 
 @pytest.mark.conformance(3)
-def test_a_folder_that_is_deleted_and_made_again_within_the_grace_was_never_gone(tmp_path: Path) -> None:
+def test_a_folder_recreated_within_the_grace_counts_as_never_removed(tmp_path: Path) -> None:
     async def scene() -> None:
         async with watched(write(tmp_path, {A: one("a")}), reconcile=NEVER) as seen:
             inode = (tmp_path / "agents.d").stat().st_ino
@@ -198,7 +198,7 @@ def test_a_folder_that_is_deleted_and_made_again_within_the_grace_was_never_gone
 
 
 @pytest.mark.conformance(4)
-def test_a_folder_that_is_renamed_away_is_not_watched_any_more(tmp_path: Path) -> None:
+def test_a_renamed_folder_is_no_longer_watched(tmp_path: Path) -> None:
     async def scene() -> None:
         write(tmp_path, {A: one("a"), "next/a.yaml": one("a", "Next."), "next/probe.yaml": one("probe")})
         async with watched(tmp_path, reconcile=NEVER) as seen:
@@ -216,7 +216,7 @@ def test_a_folder_that_is_renamed_away_is_not_watched_any_more(tmp_path: Path) -
 
 @pytest.mark.conformance(4)
 @pytest.mark.parametrize("link", ["agents.d", "current"])
-def test_a_link_to_a_folder_may_come_to_lead_to_another(tmp_path: Path, link: str) -> None:
+def test_a_link_to_a_folder_may_be_retargeted(tmp_path: Path, link: str) -> None:
     """The link is the folder of the agents, or that of the project."""
     below = "" if link == "agents.d" else "agents.d/"
 
@@ -251,7 +251,7 @@ def test_a_link_to_a_folder_may_come_to_lead_to_another(tmp_path: Path, link: st
 @pytest.mark.conformance(5)
 @pytest.mark.skipif(sys.platform == "darwin", reason="its file systems take no such names")
 @pytest.mark.parametrize("name", [b"caf\xe9.yaml", b"caf\xe9/b.yaml"])
-def test_a_name_that_is_not_utf_8_is_told_and_the_watch_begun_again(tmp_path: Path, name: bytes) -> None:
+def test_a_name_that_is_not_utf_8_is_reported_and_the_watcher_restarts(tmp_path: Path, name: bytes) -> None:
     def put(path: bytes) -> None:
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - a Path holds no such name as bytes
         with open(path, "w") as file:  # noqa: PTH123 - as above
@@ -275,7 +275,7 @@ def test_a_name_that_is_not_utf_8_is_told_and_the_watch_begun_again(tmp_path: Pa
 
 
 @pytest.mark.conformance(6)
-def test_folders_made_in_a_hurry_and_folders_moved_in_and_out_are_seen_whole(tmp_path: Path) -> None:
+def test_quickly_created_and_moved_folders_are_read_completely(tmp_path: Path) -> None:
     def hurry() -> float:
         """Returns how long it took, in seconds."""
         began = perf_counter()
@@ -313,7 +313,7 @@ class Lags:
 
 
 @pytest.mark.conformance(7)
-def test_three_hundred_rewritten_files_are_one_or_two_generations_and_never_half(tmp_path: Path) -> None:
+def test_three_hundred_rewritten_files_are_one_or_two_complete_generations(tmp_path: Path) -> None:
     def project(version: str) -> dict[str, str]:
         return {f"agents.d/{number}.yaml": one(f"n{number}", version) for number in range(300)}
 
@@ -359,7 +359,7 @@ asyncio.run(main())
 
 @pytest.mark.conformance(8)
 @pytest.mark.skipif(sys.platform != "linux", reason="inotify's queue")
-def test_changes_that_the_operating_system_drops_are_found_nonetheless(tmp_path: Path) -> None:
+def test_changes_without_file_events_are_still_detected(tmp_path: Path) -> None:
     limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     if limit > 200_000:
         pytest.skip("the queue is too long to be filled")
@@ -407,7 +407,7 @@ def test_changes_that_the_operating_system_drops_are_found_nonetheless(tmp_path:
 
 
 @pytest.mark.conformance(9)
-def test_two_writes_within_a_second_are_both_seen_where_there_are_no_events(
+def test_two_writes_within_a_second_are_both_detected_without_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHFILES_FORCE_POLLING", "1")  # compares times by whole seconds
@@ -453,9 +453,7 @@ def is_weaker(generation: Generation) -> bool:
 @pytest.mark.hostile(17)
 @pytest.mark.conformance(10)
 @pytest.mark.parametrize(("gap", "quiet"), [(0.02, 0.1), (0.06, 0.1), (0.15, 0.2), (0.15, 0.1)])
-def test_the_half_of_a_file_that_is_written_slowly_never_weakens_a_policy(
-    tmp_path: Path, gap: float, quiet: float
-) -> None:
+def test_a_partially_written_file_never_weakens_a_policy(tmp_path: Path, gap: float, quiet: float) -> None:
     async def scene() -> None:
         write(tmp_path, {A: "".join(by_pieces("Old."))})
         async with watched(tmp_path, reconcile=NEVER, quiet=f"{quiet}s") as seen:
@@ -475,7 +473,7 @@ def test_the_half_of_a_file_that_is_written_slowly_never_weakens_a_policy(
 
 
 @pytest.mark.conformance(10)
-def test_the_halves_of_that_file_would_weaken_the_policy() -> None:
+def test_parts_of_that_file_would_weaken_the_policy() -> None:
     pieces, weaker = by_pieces("New."), 0
     for count in range(len(pieces)):
         try:
@@ -487,7 +485,7 @@ def test_the_halves_of_that_file_would_weaken_the_policy() -> None:
 
 
 @pytest.mark.conformance(11)
-def test_a_file_that_never_stops_changing_goes_live_now_and_then(tmp_path: Path) -> None:
+def test_a_constantly_changing_file_takes_effect_periodically(tmp_path: Path) -> None:
     async def scene() -> None:
         async with watched(write(tmp_path, {A: one("a"), "agents.d/b.yaml": one("b")}), reconcile=NEVER) as seen:
             stopped = asyncio.Event()
@@ -516,7 +514,7 @@ def test_a_file_that_never_stops_changing_goes_live_now_and_then(tmp_path: Path)
 
 @pytest.mark.conformance(13)
 @pytest.mark.skipif(not shutil.which("git"), reason="there is no git")
-def test_a_branch_that_is_checked_out_never_mixes_an_agent_with_another_version_of_its_template(tmp_path: Path) -> None:
+def test_a_branch_checkout_never_mixes_versions_of_agent_and_template(tmp_path: Path) -> None:
     def project(version: str) -> dict[str, str]:
         agents = {f"agents.d/{n}.yaml": one(f"n{n}", version, instructions=f"{{template: {n}.j2}}") for n in range(150)}
         return agents | {f"prompts/{n}.j2": version for n in range(150)}
@@ -561,7 +559,7 @@ def descriptors() -> set[str]:
 
 
 @pytest.mark.conformance(44)
-def test_closing_idle_or_in_the_middle_of_a_reload_is_quick_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_closing_idle_or_during_a_reload_is_quick_and_leaves_no_tasks(tmp_path: Path) -> None:
     write(tmp_path, {f"agents.d/{number}.yaml": one(f"n{number}") for number in range(20)})
 
     async def open_and_close(number: int) -> float:

@@ -86,7 +86,7 @@ def life(
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_run_that_is_cancelled_while_its_answer_is_looked_at_has_none(tmp_path: Path, durable: bool) -> None:
+def test_a_run_cancelled_while_hooks_check_its_answer_has_no_answer(tmp_path: Path, durable: bool) -> None:
     store = JsonStore() if durable else None
 
     async def body(runtime: Runtime, watch: Watch) -> None:
@@ -126,7 +126,7 @@ class Watched(JsonStore):
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_steps": 1}], ids=["an answer", "what a limit leaves"])
-def test_what_is_on_record_while_the_hooks_look_is_a_run_that_goes_on(tmp_path: Path, limits: dict[str, Any]) -> None:
+def test_a_checkpoint_during_the_hooks_is_of_a_run_in_progress(tmp_path: Path, limits: dict[str, Any]) -> None:
     store = Watched()
     said = Message(
         role="assistant", content='{"n": "darn"}', tool_calls=calls(("echo", {"text": "x"})) if limits else ()
@@ -148,7 +148,7 @@ def test_what_is_on_record_while_the_hooks_look_is_a_run_that_goes_on(tmp_path: 
 
 
 @pytest.mark.parametrize("executor", ["react", "plan"])
-def test_a_run_whose_runtime_closes_while_its_answer_is_looked_at_goes_on_there(tmp_path: Path, executor: str) -> None:
+def test_a_run_suspended_while_hooks_check_its_answer_resumes_at_the_hooks(tmp_path: Path, executor: str) -> None:
     turns: list[Turn] = [RAW] if executor == "react" else [draft(use("a", "echo", text="x")), RAW]
     store, root, running = JsonStore(), project(tmp_path, executor=executor), list[asyncio.Task[RunResult]]()
 
@@ -180,7 +180,7 @@ def test_a_run_whose_runtime_closes_while_its_answer_is_looked_at_goes_on_there(
     assert life(root, second, store=store).requests == [], "the answer was on record"
 
 
-def test_an_answer_that_is_refused_has_no_data_either(tmp_path: Path) -> None:
+def test_a_refused_answer_has_no_data(tmp_path: Path) -> None:
     root = project(tmp_path, output_schema="{type: object, properties: {n: {type: string}}}")
 
     async def body(runtime: Runtime, watch: Watch) -> None:
@@ -191,7 +191,7 @@ def test_an_answer_that_is_refused_has_no_data_either(tmp_path: Path) -> None:
     life(root, body, '{"n": "secret"}')
 
 
-def test_a_run_that_is_cancelled_before_its_answer_could_be_looked_at_has_none(tmp_path: Path) -> None:
+def test_a_run_cancelled_before_hooks_check_its_answer_has_no_answer(tmp_path: Path) -> None:
     """Its answer is there, and asked for once more as data."""
     asked = asyncio.Event()
 
@@ -216,7 +216,7 @@ def test_a_run_that_is_cancelled_before_its_answer_could_be_looked_at_has_none(t
     assert RAW not in result.model_dump_json()
 
 
-def test_what_the_model_thought_of_a_guarded_answer_is_not_told(tmp_path: Path) -> None:
+def test_reasoning_of_a_guarded_answer_is_not_emitted(tmp_path: Path) -> None:
     said = Message(role="assistant", content=RAW, reasoning=Reasoning(text="say darn it"))
 
     async def body(runtime: Runtime, watch: Watch) -> None:
@@ -234,7 +234,7 @@ def test_what_the_model_thought_of_a_guarded_answer_is_not_told(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("listening", [False, True])
-def test_a_guard_that_an_edit_adds_holds_for_the_answer_of_a_run_that_goes_on(tmp_path: Path, listening: bool) -> None:
+def test_a_hook_added_by_an_edit_applies_to_runs_in_progress(tmp_path: Path, listening: bool) -> None:
     root = project(tmp_path, hooks="{}")
     held: list[Runtime] = []
 
@@ -263,7 +263,7 @@ def test_a_guard_that_an_edit_adds_holds_for_the_answer_of_a_run_that_goes_on(tm
     life(root, body, calls(("edit", {})), RAW, tools=[edit])
 
 
-def test_a_guard_that_an_edit_adds_while_the_answer_comes_in_holds_for_the_rest_of_it(tmp_path: Path) -> None:
+def test_a_hook_added_while_the_answer_streams_applies_to_the_rest(tmp_path: Path) -> None:
     root = project(tmp_path, hooks="{}")
     half, go = asyncio.Event(), asyncio.Event()
 
@@ -303,7 +303,7 @@ async def _all(stream: RunStream) -> list[Event]:
     ("said", "told"),
     [("fine", "fine"), ("darn", "****"), ("secret", "stopped by refused; partial output: that stays here")],
 )
-def test_a_sub_run_that_has_ended_is_not_carried_out_again(tmp_path: Path, said: str, told: str) -> None:
+def test_a_sub_run_that_ended_is_not_executed_again(tmp_path: Path, said: str, told: str) -> None:
     """The process ends while a hook looks at what the call of the sub-agent gave."""
     store = JsonStore()
     hooks = "{after_tool: [guard.result]}"

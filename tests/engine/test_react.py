@@ -51,7 +51,7 @@ def test_a_results_messages_are_the_next_calls_history(root: Path) -> None:
     asyncio.run(main())
 
 
-def test_parallel_results_stand_in_the_order_of_the_calls(root: Path) -> None:
+def test_parallel_results_are_in_the_order_of_the_calls(root: Path) -> None:
     async def main() -> None:
         finished: list[str] = []
         second_done = asyncio.Event()
@@ -133,7 +133,7 @@ def test_the_events_of_a_run_are_numbered_and_end_with_one_done(root: Path) -> N
     asyncio.run(main())
 
 
-def test_text_that_leads_to_tool_calls_is_thinking(root: Path) -> None:
+def test_text_before_tool_calls_is_thinking(root: Path) -> None:
     async def main() -> None:
         message = Message(role="assistant", content="let me see", tool_calls=calls(("echo", {"text": "x"})))
         models = {"scripted": ScriptedModel(message, "ok")}
@@ -171,7 +171,7 @@ def test_leaving_the_stream_early_cancels_the_run(root: Path) -> None:
     asyncio.run(main())
 
 
-def test_cancel_from_outside_ends_the_run_in_order(root: Path) -> None:
+def test_cancelling_from_outside_ends_the_run_gracefully(root: Path) -> None:
     async def main() -> None:
         @tool(risk="low")
         async def forever() -> str:
@@ -195,7 +195,7 @@ def test_cancel_from_outside_ends_the_run_in_order(root: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_tool_knows_its_run_and_tells_its_progress(root: Path) -> None:
+def test_a_tool_can_read_its_run_and_report_progress(root: Path) -> None:
     async def main() -> None:
         seen: list[ToolContext] = []
 
@@ -220,7 +220,7 @@ def test_a_tool_knows_its_run_and_tells_its_progress(root: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_sync_tool_runs_beside_the_loop(root: Path) -> None:
+def test_a_sync_tool_does_not_block_the_event_loop(root: Path) -> None:
     async def main() -> None:
         loop_thread = asyncio.get_running_loop()
 

@@ -45,7 +45,7 @@ def project(root: Path, cases: str = CALLS_ECHO) -> Path:
     return write(root, {FILE: one(), CASES: cases})
 
 
-def test_an_edit_whose_case_fails_is_refused_by_name_and_the_old_generation_serves(tmp_path: Path) -> None:
+def test_an_edit_with_a_failing_case_is_rejected_and_the_old_generation_stays_active(tmp_path: Path) -> None:
     async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
         before = runtime.catalog.current
         write(tmp_path, {FILE: one("[calculator]")})
@@ -66,7 +66,7 @@ def test_an_edit_whose_case_fails_is_refused_by_name_and_the_old_generation_serv
     live(project(tmp_path), body)
 
 
-def test_what_was_refused_is_not_tried_again_until_a_file_changes(tmp_path: Path) -> None:
+def test_a_rejected_edit_is_not_retried_until_a_file_changes(tmp_path: Path) -> None:
     ran: list[str] = []
 
     @tool(risk="low", idempotent=True)
@@ -97,7 +97,7 @@ def test_what_was_refused_is_not_tried_again_until_a_file_changes(tmp_path: Path
     [{FILE: one("[calculator, echo]")}, {CASES: CALLS_ECHO.replace("called: [echo], output: hello", "called: []")}],
     ids=["the agent", "the case"],
 )
-def test_mending_either_side_lets_the_edit_go_live(tmp_path: Path, fix: dict[str, str]) -> None:
+def test_fixing_agent_or_case_lets_the_edit_take_effect(tmp_path: Path, fix: dict[str, str]) -> None:
     async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
         write(tmp_path, {FILE: one("[calculator]")})
         await runtime.reload()
@@ -112,7 +112,7 @@ def test_mending_either_side_lets_the_edit_go_live(tmp_path: Path, fix: dict[str
     live(project(tmp_path), body)
 
 
-def test_the_watcher_tells_of_a_refused_edit_and_brings_its_fix(tmp_path: Path) -> None:
+def test_the_watcher_reports_a_rejected_edit_and_publishes_its_fix(tmp_path: Path) -> None:
     async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
         heard = asyncio.Event()
         runtime.catalog.subscribe(lambda event: heard.set())
@@ -126,7 +126,7 @@ def test_the_watcher_tells_of_a_refused_edit_and_brings_its_fix(tmp_path: Path) 
     live(project(tmp_path), body, watch=True)
 
 
-def test_a_file_of_cases_that_cannot_be_read_is_a_closed_gate(tmp_path: Path) -> None:
+def test_an_invalid_case_file_closes_the_gate(tmp_path: Path) -> None:
     async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
         before = runtime.catalog.current
         write(tmp_path, {CASES: CALLS_ECHO.replace("expect", "expct")})
@@ -154,7 +154,7 @@ def test_a_first_start_whose_cases_fail_serves_nothing(tmp_path: Path) -> None:
     assert "case 'it says hello' failed" in refused.value.problems[0].message
 
 
-def test_with_the_gate_off_cases_are_not_even_looked_at(tmp_path: Path) -> None:
+def test_without_the_gate_case_files_are_not_read(tmp_path: Path) -> None:
     async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
         write(tmp_path, {FILE: one("[calculator]")})
         generation = await runtime.reload()
@@ -167,7 +167,7 @@ def test_with_the_gate_off_cases_are_not_even_looked_at(tmp_path: Path) -> None:
     live(project(tmp_path), body, Settings())
 
 
-def test_cases_that_pass_count_as_an_edit_only_where_there_is_a_gate(tmp_path: Path) -> None:
+def test_a_changed_case_counts_as_an_edit_only_with_the_gate(tmp_path: Path) -> None:
     async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
         first = runtime.catalog.current
         write(tmp_path, {CASES: CALLS_ECHO + "# another\n"})
@@ -178,7 +178,7 @@ def test_cases_that_pass_count_as_an_edit_only_where_there_is_a_gate(tmp_path: P
     live(project(tmp_path), body)
 
 
-def test_a_run_in_progress_is_not_disturbed_by_the_gate(tmp_path: Path) -> None:
+def test_the_gate_does_not_affect_a_run_in_progress(tmp_path: Path) -> None:
     entered, leave = asyncio.Event(), asyncio.Event()
 
     @tool(risk="low")
@@ -206,7 +206,7 @@ def test_a_run_in_progress_is_not_disturbed_by_the_gate(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_no_tool_with_effects_is_carried_out_by_the_gate(tmp_path: Path) -> None:
+def test_the_gate_executes_no_tool_with_side_effects(tmp_path: Path) -> None:
     paid: list[str] = []
 
     @tool(risk="medium", idempotent=True)

@@ -122,7 +122,7 @@ def failures(root: Path, text: str, *, tools: tuple[Tool, ...] = ()) -> list[str
         ("{max_steps_used: 4}", "{max_steps_used: 3}", "max_steps_used 3, got 4"),
     ],
 )
-def test_every_expectation_can_hold_and_fail(tmp_path: Path, holds: str, fails: str, why: str) -> None:
+def test_every_expectation_can_pass_and_fail(tmp_path: Path, holds: str, fails: str, why: str) -> None:
     delete = "{call: shop.delete, arguments: {order: '12'}}"
     answers = f"[{{calls: [{LOOKUP}, {delete}]}}, {REFUND}, {{call: echo, arguments: {{text: x}}}}, "
     model = answers + "{say: There are two lines.}]"
@@ -134,13 +134,13 @@ def test_every_expectation_can_hold_and_fail(tmp_path: Path, holds: str, fails: 
     assert why in told
 
 
-def test_several_expectations_fail_each_in_a_line_of_its_own(tmp_path: Path) -> None:
+def test_each_failed_expectation_has_its_own_line(tmp_path: Path) -> None:
     told = failures(shop(tmp_path), case("{called: [echo], output: [a, b], status: paused}", "[{say: none}]"))
     assert len(told) == 4
 
 
 @pytest.mark.parametrize(("wanted", "given"), [("1", "true"), ("true", "1"), ("[1]", "[2]"), ("null", "0")])
-def test_arguments_are_told_apart_as_json_tells_them(tmp_path: Path, wanted: str, given: str) -> None:
+def test_arguments_are_compared_as_json_values(tmp_path: Path, wanted: str, given: str) -> None:
     model = f"[{{call: echo, arguments: {{text: {given}}}}}, {{say: x}}]"
     root = shop(tmp_path)
     assert failures(root, case(f"{{arguments: {{echo: {{text: {given}}}}}}}", model)) == []
@@ -156,7 +156,7 @@ def test_without_a_script_a_case_runs_on_the_offline_model(tmp_path: Path) -> No
     assert failures(root, text) == []
 
 
-def test_only_harmless_tools_are_carried_out(tmp_path: Path) -> None:
+def test_only_safe_tools_are_executed(tmp_path: Path) -> None:
     note = "{call: shop.note, arguments: {text: x}}"
     refund = "{call: shop.refund, arguments: {order: '12', amount: 8}}"
     text = case("{called_exactly: [shop.note, shop.refund]}", f"[{{calls: [{note}, {refund}]}}, {{say: x}}]")
@@ -165,7 +165,7 @@ def test_only_harmless_tools_are_carried_out(tmp_path: Path) -> None:
     assert attempt.failed_calls == 0, "a tool that is carried out fails here"
 
 
-def test_results_stand_in_for_a_tool_one_after_the_other(tmp_path: Path) -> None:
+def test_results_of_a_stub_are_returned_in_order(tmp_path: Path) -> None:
     seen: list[str] = []
 
     @tool(risk="low", idempotent=True)
@@ -183,7 +183,7 @@ def test_results_stand_in_for_a_tool_one_after_the_other(tmp_path: Path) -> None
     assert attempt.failed_calls == 1
 
 
-def test_a_run_that_waits_is_paused_and_goes_on_where_the_case_decides(tmp_path: Path) -> None:
+def test_a_run_pauses_and_resumes_with_the_cases_decisions(tmp_path: Path) -> None:
     root = shop(tmp_path)
     model = f"[{REFUND}, {{say: Done.}}]"
     waits = "{asked: [shop.refund], not_called: [shop.refund], arguments: {shop.refund: {amount: 80}}, status: paused}"
@@ -211,7 +211,7 @@ def test_an_approved_call_that_was_asked_about_in_a_sub_agent_counts_once(tmp_pa
     assert attempt.failures == ()
 
 
-def test_a_scripted_plan_is_proposed_checked_approved_and_worked_off(tmp_path: Path) -> None:
+def test_a_scripted_plan_is_proposed_checked_approved_and_executed(tmp_path: Path) -> None:
     root = shop(tmp_path, executor="plan", plan="{approval: always}")
     look = "{id: look, description: look it up, tool: shop.lookup, parameters: {order: '12'}}"
     steps = f"[{look}, {{id: think, description: think, depends_on: [look]}}]"
@@ -224,7 +224,7 @@ def test_a_scripted_plan_is_proposed_checked_approved_and_worked_off(tmp_path: P
     assert told == "expected plan [think, look], got [shop.lookup, think]"
 
 
-def test_a_plan_that_is_sent_back_for_ever_ends_with_its_script(tmp_path: Path) -> None:
+def test_a_plan_that_is_always_sent_back_ends_with_its_script(tmp_path: Path) -> None:
     root = shop(tmp_path, executor="plan", plan="{approval: always}")
     plan = "{plan: {goal: g, steps: [{id: a, description: a}]}}"
     told = failures(root, case("{}", f"[{plan}, {plan}]", decisions="{plan: {respond: shorter}}"))
@@ -238,7 +238,7 @@ def test_turns_are_one_conversation(tmp_path: Path) -> None:
     assert failures(root, text.replace("name: it", "name: it\n    turns: [what does it cost?, bye]")) == []
 
 
-def test_a_turn_after_one_that_waits_cannot_be_said(tmp_path: Path) -> None:
+def test_no_turn_starts_while_one_waits(tmp_path: Path) -> None:
     text = case("{}", f"[{REFUND}, {{say: x}}]", message="").replace("name: it", "name: it\n    turns: [a, b]")
     [told] = failures(shop(tmp_path), text)
     assert told == "turn 1 is waiting for a decision about shop.refund, so turn 2 cannot start"
@@ -250,7 +250,7 @@ def test_the_limits_are_those_of_the_agent(tmp_path: Path) -> None:
     assert failures(root, case("{status: stopped, finish_reason: max_steps}", model)) == []
 
 
-def test_a_stand_in_waits_for_no_rate(tmp_path: Path) -> None:
+def test_a_stub_has_no_rate_limit(tmp_path: Path) -> None:
     """The rate is for what the tool reaches, and nothing is reached."""
 
     @tool(rate="1/h")
@@ -269,13 +269,13 @@ def test_a_failing_provider_is_a_failed_run(tmp_path: Path) -> None:
     assert failures(root, case("{called: []}", "[{fail: too busy}]")) == ["the run failed: model_error (too busy)"]
 
 
-def test_a_wrong_call_is_answered_and_not_counted_as_made(tmp_path: Path) -> None:
+def test_an_invalid_call_is_answered_and_not_counted_as_called(tmp_path: Path) -> None:
     wrong = "{call: shop.lookup, arguments: {order: 12}}"
     text = case("{called_exactly: [shop.lookup], output: ok}", f"[{wrong}, {LOOKUP}, {{say: ok}}]")
     assert failures(shop(tmp_path), text) == []
 
 
-def test_inputs_reach_the_agent_and_wrong_ones_fail_the_case(tmp_path: Path) -> None:
+def test_inputs_reach_the_agent_and_invalid_ones_fail_the_case(tmp_path: Path) -> None:
     root = shop(tmp_path, inputs="{customer: {type: string, required: true}}")
     assert failures(root, case("{output: x}", "[{say: x}]", inputs="{customer: c1}")) == []
     assert "input 'customer' of agent 'clerk' is missing" in failures(root, case("{}", "[{say: x}]"))[0]
@@ -293,7 +293,7 @@ def test_inputs_reach_the_agent_and_wrong_ones_fail_the_case(tmp_path: Path) -> 
         ("plan", "[{say: hello}]", "answer 1 of the script must be a plan: the agent requests one"),
     ],
 )
-def test_a_script_that_does_not_fit_fails_the_case_whatever_is_expected(
+def test_a_script_that_does_not_match_always_fails_the_case(
     tmp_path: Path, executor: str, model: str, why: str
 ) -> None:
     told = failures(shop(tmp_path, executor=executor), case("{status: failed}", model))
@@ -301,7 +301,7 @@ def test_a_script_that_does_not_fit_fails_the_case_whatever_is_expected(
     assert why in told[0]
 
 
-def test_a_case_changes_nothing_of_the_generation_it_runs_on(tmp_path: Path) -> None:
+def test_a_case_does_not_change_the_generation_it_runs_on(tmp_path: Path) -> None:
     async def main() -> None:
         root = write(shop(tmp_path), {"agents.d/clerk.test.yaml": case("{}", f"[{LOOKUP}, {{say: x}}]")})
         async with Runtime.open(root, watch=False) as runtime:
@@ -320,7 +320,7 @@ def test_a_case_changes_nothing_of_the_generation_it_runs_on(tmp_path: Path) -> 
 # --- rates
 
 
-def test_rates_count_the_attempts_in_which_a_thing_can_be_seen(tmp_path: Path) -> None:
+def test_rates_count_the_attempts_that_exercise_an_ability(tmp_path: Path) -> None:
     root = shop(tmp_path)
     good = case("{called: [shop.lookup], arguments: {shop.lookup: {order: '12'}}}", f"[{LOOKUP}, {{say: x}}]")
     wrong = case("{called: [echo], output: x}", f"[{LOOKUP}, {{say: x}}]", results="{shop.lookup: {fail: broken}}")
@@ -365,7 +365,7 @@ def test_rates_count_the_attempts_in_which_a_thing_can_be_seen(tmp_path: Path) -
         ("turns: @[]", "at least one value is required"),
     ],
 )
-def test_a_mistake_has_its_place_and_what_was_meant(line: str, message: str) -> None:
+def test_a_mistake_is_reported_with_its_place_and_a_suggestion(line: str, message: str) -> None:
     text = f"cases: [{{\n{line.replace('@', '')},\nname: it\n}}]\n"
     with pytest.raises(ParseError) as caught:
         parse("x.test.yaml", text.encode(), CaseFile)
@@ -383,7 +383,7 @@ def test_a_mistake_has_its_place_and_what_was_meant(line: str, message: str) -> 
         ("name: it, message: a, results: {agent.x: y}", "agent.x is a sub-agent and runs as part of the case"),
     ],
 )
-def test_a_case_that_says_too_much_or_too_little_is_refused(keys: str, message: str) -> None:
+def test_a_case_with_conflicting_or_missing_keys_is_refused(keys: str, message: str) -> None:
     with pytest.raises(ParseError) as caught:
         parse("x.test.yaml", f"cases: [{{{keys}}}]".encode(), CaseFile)
     [problem] = caught.value.problems
@@ -391,7 +391,7 @@ def test_a_case_that_says_too_much_or_too_little_is_refused(keys: str, message: 
     assert problem.line == 1
 
 
-def test_names_that_lead_nowhere_are_problems_of_the_suite(tmp_path: Path) -> None:
+def test_unknown_names_are_problems_of_the_suite(tmp_path: Path) -> None:
     root = shop(tmp_path)
     twice = case("{not_called: [shop.delte], asked: [plan]}", results="{shop.look: x}") + case()[7:]
     write(root, {"agents.d/clerk.test.yaml": twice, "agents.d/clark.test.yaml": case()})
@@ -408,7 +408,7 @@ def test_names_that_lead_nowhere_are_problems_of_the_suite(tmp_path: Path) -> No
     assert lonely.failures == ("there is no usable agent 'clark'",)
 
 
-def test_an_agent_that_is_not_there_is_told_of_once_and_a_broken_one_by_its_own_file(tmp_path: Path) -> None:
+def test_a_missing_agent_is_reported_once_and_an_invalid_one_in_its_own_file(tmp_path: Path) -> None:
     root = shop(tmp_path)
     many = case() + case()[7:].replace("name: it", "name: again")
     write(
@@ -422,14 +422,14 @@ def test_an_agent_that_is_not_there_is_told_of_once_and_a_broken_one_by_its_own_
     assert asyncio.run(errors()) == ["agents.d/clark.test.yaml:2:5"]
 
 
-def test_a_file_is_about_the_agent_it_is_named_after(tmp_path: Path) -> None:
+def test_a_case_file_tests_the_agent_in_its_name(tmp_path: Path) -> None:
     assert default_agent("agents.d/sub/clerk.test.yml") == "clerk"
     root = write(shop(tmp_path), {"agents.d/other.test.yaml": case("{}", "[{say: x}]", agent="clerk")})
     _, [attempt] = attempts(root)
     assert attempt.passed
 
 
-def test_a_broken_file_of_cases_leaves_the_others_and_the_agents_alone(tmp_path: Path) -> None:
+def test_an_invalid_case_file_does_not_affect_other_files_and_agents(tmp_path: Path) -> None:
     root = write(shop(tmp_path), {"agents.d/a.test.yaml": "cases: [", "agents.d/clerk.test.yaml": case()})
     suite, tried = attempts(root)
     assert [problem.path for problem in suite.errors] == ["agents.d/a.test.yaml"]

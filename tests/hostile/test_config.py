@@ -57,7 +57,7 @@ def after_edit(root: Path, files: dict[str, str | bytes]) -> tuple[Problem, ...]
         "{{ agent.update({'name': 'evil'}) }}",
     ],
 )
-def test_llm01_a_template_that_reaches_for_more_than_its_data_never_goes_live(tmp_path: Path, source: str) -> None:
+def test_llm01_a_template_that_accesses_more_than_its_data_is_rejected(tmp_path: Path, source: str) -> None:
     problems = after_edit(tmp_path, {"prompts/v.j2": source})
     assert {problem.path for problem in problems} == {"prompts/v.j2", "agents.d/victim.yaml"}
 
@@ -89,7 +89,7 @@ def test_llm07_jinja_in_an_agent_file_is_text(tmp_path: Path, key: str) -> None:
     ],
     ids=lambda source: source[2:40],
 )
-def test_llm10_a_template_that_never_ends_or_gets_too_large_never_goes_live(
+def test_llm10_an_endless_or_too_large_template_is_rejected(
     tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prompts_module, "MAX_RENDER_SECONDS", 0.2)
@@ -99,7 +99,7 @@ def test_llm10_a_template_that_never_ends_or_gets_too_large_never_goes_live(
 
 
 @pytest.mark.hostile(29)
-def test_llm10_a_template_that_is_given_up_says_at_which_line(tmp_path: Path) -> None:
+def test_llm10_an_aborted_template_names_the_line(tmp_path: Path) -> None:
     loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     (here,) = [p for p in after_edit(tmp_path, {"prompts/v.j2": f"one\ntwo\n{loop}"}) if p.path == "prompts/v.j2"]
     assert here.line == 3
@@ -166,7 +166,7 @@ def test_asi04_a_plugin_that_breaks_at_import_keeps_its_last_good_tools(
 @pytest.mark.parametrize(
     "name", ["json", "os", "logging", "asyncio", "pydantic", "framework", "tools", "sitecustomize"]
 )
-def test_asi04_a_plugin_named_like_a_module_takes_nobodys_place_and_no_file_is_imported_by_itself(
+def test_asi04_a_plugin_named_like_a_module_does_not_replace_it_and_no_file_is_imported_automatically(
     tmp_path: Path, name: str
 ) -> None:
     """Files beside the project are never imported, and a plugin is no module of anybody else."""
@@ -182,7 +182,7 @@ def test_asi04_a_plugin_named_like_a_module_takes_nobodys_place_and_no_file_is_i
 @pytest.mark.parametrize(
     "edit", [Path.unlink, lambda path: path.write_text("raise SystemExit\n")], ids=["gone", "broken"]
 )
-def test_asi08_a_plugin_that_is_removed_in_mid_call_ends_the_call_with_the_code_it_began_with(
+def test_asi08_a_call_finishes_on_its_code_after_its_plugin_is_removed(
     tmp_path: Path, edit: Callable[[Path], object]
 ) -> None:
     source = '''

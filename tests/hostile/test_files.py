@@ -50,7 +50,7 @@ SPECIAL = ["hard.txt", "pipe", "/proc/self/environ", "/dev/zero", "/dev/stdin", 
     ],
     ids=lambda path: ascii(path)[:40],
 )
-def test_asi02_no_file_tool_reads_or_writes_what_is_not_a_plain_file_below_the_base(base: Path, path: str) -> None:
+def test_asi02_file_tools_access_only_plain_files_below_the_base(base: Path, path: str) -> None:
     wanted = [
         ("read_file", {"path": path}),
         ("list_dir", {"path": path}),
@@ -74,7 +74,7 @@ RUNS = [
 
 @pytest.mark.hostile(16)
 @pytest.mark.parametrize("path", RUNS)
-def test_asi10_an_agent_cannot_write_what_decides_what_runs(base: Path, path: str) -> None:
+def test_asi10_an_agent_cannot_write_files_that_define_behavior(base: Path, path: str) -> None:
     before = sorted(str(found) for found in base.rglob("*"))
     modes = ("create", "overwrite", "append")
     wanted = [("write_file", {"path": path, "content": "evil", "mode": mode}) for mode in modes]
@@ -85,7 +85,7 @@ def test_asi10_an_agent_cannot_write_what_decides_what_runs(base: Path, path: st
 
 
 @pytest.mark.hostile(15)
-def test_llm10_huge_files_and_folders_and_patterns_made_to_be_slow_are_answered_in_part(base: Path) -> None:
+def test_llm10_huge_files_and_folders_and_slow_patterns_get_partial_answers(base: Path) -> None:
     with (base / "sparse.bin").open("wb") as sparse:
         sparse.truncate(1 << 40)
     (base / "line.txt").write_text("a" * 3_000_000)

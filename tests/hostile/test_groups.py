@@ -68,17 +68,17 @@ def shown() -> dict[int, list[str]]:
 
 
 @pytest.mark.parametrize("number", GROUPS, ids=lambda number: f"{number}: {GROUPS[number]}")
-def test_each_group_is_shown_by_a_test(number: int) -> None:
+def test_each_group_has_a_test(number: int) -> None:
     assert shown().get(number), f"no test carries @pytest.mark.hostile({number})"
 
 
-def test_the_list_is_whole_and_no_test_carries_another_number() -> None:
+def test_the_list_is_complete_and_no_test_has_another_number() -> None:
     assert GROUPS.keys() | ELSEWHERE.keys() == set(range(1, 44))
     assert not GROUPS.keys() & ELSEWHERE.keys()
     assert shown().keys() <= GROUPS.keys() | ELSEWHERE.keys()
 
 
-def test_hostile_cases_are_named_after_the_risk_they_are_about() -> None:
+def test_hostile_cases_are_named_after_their_risk() -> None:
     """By OWASP: `llm01` to `llm10` of the Top 10 for LLMs 2025, `asi01` to `asi10` of that for agents 2026."""
     names = [
         name

@@ -59,7 +59,7 @@ def roles_with(seen: Seen, text: str) -> set[str]:
 @pytest.mark.hostile(28)
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("text", INJECTIONS, ids=lambda text: text[:12])
-def test_llm01_what_a_tool_says_is_its_result_and_nothing_else(tmp_path: Path, text: str, fails: bool) -> None:
+def test_llm01_a_tools_output_is_only_its_result(tmp_path: Path, text: str, fails: bool) -> None:
     bank = Bank(text, fails=fails)
     seen = victim(tmp_path, call("fetch"), GOES_ON, tools=bank.tools)
     assert seen.result.output == GOES_ON
@@ -72,7 +72,7 @@ def test_llm01_what_a_tool_says_is_its_result_and_nothing_else(tmp_path: Path, t
 
 @pytest.mark.hostile(28)
 @pytest.mark.parametrize("text", INJECTIONS, ids=lambda text: text[:12])
-def test_llm01_what_a_user_says_is_a_message_and_a_value_of_a_template(tmp_path: Path, text: str) -> None:
+def test_llm01_user_text_is_only_a_message_or_a_template_value(tmp_path: Path, text: str) -> None:
     files = {
         "agents.d/victim.yaml": agent(
             "victim", instructions="{template: v.j2}", inputs="{who: {type: string, required: true}}"
@@ -94,7 +94,7 @@ def test_llm01_what_a_user_says_is_a_message_and_a_value_of_a_template(tmp_path:
 
 @pytest.mark.hostile(28)
 @pytest.mark.parametrize("text", INJECTIONS, ids=lambda text: text[:12])
-def test_asi07_what_a_sub_agent_or_a_step_of_a_plan_says_is_never_an_instruction(tmp_path: Path, text: str) -> None:
+def test_asi07_output_of_sub_agents_and_plan_steps_is_never_an_instruction(tmp_path: Path, text: str) -> None:
     bank = Bank(text)
     write(tmp_path, {"agents.d/helper.yaml": agent("helper")})
     seen = victim(tmp_path, call("agent.helper", message="look"), text, GOES_ON, sub_agents="[helper]")
@@ -116,7 +116,7 @@ def test_asi07_what_a_sub_agent_or_a_step_of_a_plan_says_is_never_an_instruction
 
 
 @pytest.mark.hostile(35)
-def test_llm10_the_same_call_for_ever_is_warned_of_and_ended(tmp_path: Path) -> None:
+def test_llm10_an_endlessly_repeated_call_is_warned_about_and_stopped(tmp_path: Path) -> None:
     bank = Bank("again")
     seen = victim(tmp_path, *[call("fetch")] * 9, tools=bank.tools)
     assert (seen.result.status, seen.result.finish_reason) == ("stopped", "max_repeated_calls")
@@ -126,7 +126,7 @@ def test_llm10_the_same_call_for_ever_is_warned_of_and_ended(tmp_path: Path) -> 
 
 
 @pytest.mark.hostile(35)
-def test_llm10_a_hundred_calls_at_once_are_made_up_to_the_limit_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_llm10_a_hundred_calls_in_one_turn_are_executed_up_to_the_limit(tmp_path: Path) -> None:
     made: list[int] = []
 
     @tool(risk="low")
@@ -163,7 +163,7 @@ def step(name: str, *after: str, **more: Any) -> dict[str, Any]:
     ],
     ids=lambda value: str(value)[:24],
 )
-def test_asi08_a_plan_that_cannot_or_must_not_be_is_sent_back_and_nothing_of_it_is_done(
+def test_asi08_an_invalid_or_denied_plan_is_rejected_and_no_step_runs(
     tmp_path: Path, steps: list[dict[str, Any]], finding: str
 ) -> None:
     made: list[str] = []
@@ -203,7 +203,7 @@ def test_asi08_a_plan_that_cannot_or_must_not_be_is_sent_back_and_nothing_of_it_
 
 @pytest.mark.hostile(35)
 @pytest.mark.parametrize("depth", [101, 150, 190])
-def test_llm10_parameters_of_a_plan_that_nest_too_deep_for_the_store_are_sent_back(tmp_path: Path, depth: int) -> None:
+def test_llm10_plan_parameters_nested_too_deep_for_the_store_are_rejected(tmp_path: Path, depth: int) -> None:
     made: list[Any] = []
 
     @tool(risk="low")
@@ -222,7 +222,9 @@ def test_llm10_parameters_of_a_plan_that_nest_too_deep_for_the_store_are_sent_ba
 
 @pytest.mark.hostile(35)
 @pytest.mark.parametrize("limit", ["max_total_tokens: 10", "max_steps: 1"])
-def test_llm10_a_budget_that_ends_within_a_plan_ends_the_run_with_what_was_done(tmp_path: Path, limit: str) -> None:
+def test_llm10_a_budget_exhausted_within_a_plan_ends_the_run_with_the_results_so_far(
+    tmp_path: Path, limit: str
+) -> None:
     made: list[int] = []
 
     @tool(risk="low")
@@ -241,7 +243,7 @@ def test_llm10_a_budget_that_ends_within_a_plan_ends_the_run_with_what_was_done(
 
 
 @pytest.mark.hostile(35)
-def test_llm10_a_plan_of_more_calls_than_are_left_is_sent_back_before_any_is_made(tmp_path: Path) -> None:
+def test_llm10_a_plan_with_more_calls_than_allowed_is_rejected_before_any_call(tmp_path: Path) -> None:
     made: list[int] = []
 
     @tool(risk="low")
@@ -262,7 +264,7 @@ def test_llm10_a_plan_of_more_calls_than_are_left_is_sent_back_before_any_is_mad
 
 
 @pytest.mark.hostile(35)
-def test_llm10_a_plan_that_is_bad_for_ever_ends_the_run(tmp_path: Path) -> None:
+def test_llm10_endless_invalid_plans_end_the_run(tmp_path: Path) -> None:
     plan = PlanDraft.model_validate({"goal": "g", "steps": [step("a", tool="nowhere")]})
     seen = victim(tmp_path, *[plan] * 9, executor="plan")
     assert (seen.result.status, seen.result.finish_reason) == ("stopped", "max_corrections")
@@ -270,7 +272,7 @@ def test_llm10_a_plan_that_is_bad_for_ever_ends_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.hostile(35)
-def test_asi08_sub_agents_without_end_share_one_budget(tmp_path: Path) -> None:
+def test_asi08_endless_sub_agents_share_one_budget(tmp_path: Path) -> None:
     files = {
         f"agents.d/a{n}.yaml": agent(
             f"a{n}", sub_agents=f"[a{n + 1}]" if n < 8 else "[]", runtime_policy="{max_steps: null}"

@@ -147,7 +147,7 @@ ATTACKS = st.builds(
 @pytest.mark.hostile(7)
 @cases(60)
 @given(boss=NEAR | RULES, clerk=NEAR | RULES, tools=TOOLS, attack=ATTACKS)
-def test_llm06_through_no_door_is_a_denied_call_made_or_one_that_is_asked_about_without_a_yes(
+def test_llm06_no_path_executes_a_denied_call_or_an_unapproved_one(
     boss: Rules, clerk: Rules, tools: list[Tool], attack: Attack
 ) -> None:
     ledger, by_name = Ledger(), {one.name: one for one in tools}
@@ -183,7 +183,7 @@ def test_llm06_through_no_door_is_a_denied_call_made_or_one_that_is_asked_about_
     spell=st.sampled_from([str.upper, lambda n: n.replace(".", "__"), lambda n: n + "\u200b", lambda n: " " + n]),
     door=st.sampled_from(DOORS),
 )
-def test_asi02_another_spelling_of_a_name_is_no_way_around_its_rules(
+def test_asi02_another_spelling_of_a_name_does_not_bypass_its_rules(
     tools: list[Tool], name: str, spell: object, door: Door
 ) -> None:
     assert callable(spell)

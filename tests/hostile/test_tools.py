@@ -51,7 +51,7 @@ def counter() -> Counter:
 
 @pytest.mark.hostile(1)
 @pytest.mark.parametrize("key", ["__proto__", "__class__", "constructor", "self", "context", "Amount", "amount\u200b"])
-def test_llm06_a_key_that_nobody_declared_stops_the_call(tmp_path: Path, counter: Counter, key: str) -> None:
+def test_llm06_an_undeclared_argument_stops_the_call(tmp_path: Path, counter: Counter, key: str) -> None:
     (told,) = refused(tmp_path, ("pay", {"amount": 1, key: {"admin": True}}), tools=counter.tools)
     assert "there is no such argument" in told
     assert counter.taken == []
@@ -74,7 +74,7 @@ def test_llm06_a_value_of_another_type_stops_the_call_and_not_the_run(
 
 @pytest.mark.hostile(2)
 @pytest.mark.parametrize("value", [float("nan"), 10**5000, "\ud800", {1, 2}, b"x"], ids=lambda v: type(v).__name__)
-def test_llm10_what_is_not_json_is_refused_even_where_anything_is_taken(
+def test_llm10_arguments_that_are_not_json_are_refused_even_without_a_schema(
     tmp_path: Path, counter: Counter, value: Any
 ) -> None:
     (told,) = refused(tmp_path, ("take", {"value": [{"deep": value}]}), tools=counter.tools)
@@ -84,7 +84,7 @@ def test_llm10_what_is_not_json_is_refused_even_where_anything_is_taken(
 
 @pytest.mark.hostile(3)
 @pytest.mark.parametrize("depth", [101, 200, 254, 2000])
-def test_llm10_arguments_that_nest_without_end_are_refused_before_they_reach_the_store(
+def test_llm10_too_deeply_nested_arguments_are_refused_before_the_store(
     tmp_path: Path, counter: Counter, depth: int
 ) -> None:
     (told,) = refused(tmp_path, ("take", {"value": nested(depth)}), tools=counter.tools)
@@ -94,7 +94,7 @@ def test_llm10_arguments_that_nest_without_end_are_refused_before_they_reach_the
 
 @pytest.mark.hostile(3)
 @pytest.mark.parametrize("value", ["x" * LONG, ["x"] * 10_000, nested(90)], ids=["long", "wide", "deep"])
-def test_llm10_large_arguments_are_carried_and_kept_whole(tmp_path: Path, counter: Counter, value: Any) -> None:
+def test_llm10_large_arguments_are_passed_and_stored_completely(tmp_path: Path, counter: Counter, value: Any) -> None:
     seen = victim(tmp_path, calls(("take", {"value": value})), GOES_ON, tools=counter.tools)
     assert seen.result.output == GOES_ON
     assert counter.taken == [value]
@@ -103,7 +103,7 @@ def test_llm10_large_arguments_are_carried_and_kept_whole(tmp_path: Path, counte
 
 @pytest.mark.hostile(3)
 @pytest.mark.parametrize("depth", [99, 101, 190, 240, 300, 900])
-def test_llm10_a_result_that_nests_without_end_ends_neither_the_run_nor_its_record(tmp_path: Path, depth: int) -> None:
+def test_llm10_a_too_deeply_nested_result_breaks_neither_the_run_nor_its_record(tmp_path: Path, depth: int) -> None:
     @tool(risk="low")
     async def give() -> Any:
         """Give."""
@@ -137,9 +137,7 @@ def text_calls(*arguments: str) -> wire.Answer:
     ],
     ids=lambda text: text[:24],
 )
-def test_llm05_arguments_that_two_readers_would_read_differently_are_read_by_nobody(
-    tmp_path: Path, counter: Counter, arguments: str, problem: str
-) -> None:
+def test_llm05_ambiguous_arguments_are_refused(tmp_path: Path, counter: Counter, arguments: str, problem: str) -> None:
     async def main() -> RunResult:
         async with wire.wire_server([text_calls(arguments), wire.says(GOES_ON)]) as server:
             settings = f"models: {{local: {{model: openai/test, base_url: '{server.url}'}}}}\n"
@@ -161,14 +159,14 @@ def test_llm05_arguments_that_two_readers_would_read_differently_are_read_by_nob
         "p?y", "pay()", "python__pay", "builtin.pay", "pay\ud800", "{{ pay }}",
     ],
 )  # fmt: skip
-def test_asi02_a_name_that_only_looks_like_a_tools_is_no_tools(tmp_path: Path, counter: Counter, name: str) -> None:
+def test_asi02_a_lookalike_name_does_not_match_a_tool(tmp_path: Path, counter: Counter, name: str) -> None:
     (told,) = refused(tmp_path, (name, {"amount": 1}), tools=counter.tools)
     assert "there is no tool" in told
     assert counter.taken == []
 
 
 @pytest.mark.hostile(5)
-def test_llm02_a_name_that_a_model_makes_up_gets_into_no_log_and_no_statistics(
+def test_llm02_a_made_up_tool_name_is_not_in_logs_or_statistics(
     tmp_path: Path, counter: Counter, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
@@ -181,7 +179,7 @@ def test_llm02_a_name_that_a_model_makes_up_gets_into_no_log_and_no_statistics(
 
 
 @pytest.mark.hostile(5)
-def test_asi04_a_tool_from_a_plugin_cannot_take_the_place_of_another_on_the_wire(tmp_path: Path) -> None:
+def test_asi04_a_plugins_tool_cannot_replace_another_on_the_wire(tmp_path: Path) -> None:
     source = 'from framework import tool\n@tool(risk="low")\ndef pay() -> str:\n    """{}."""\n    return "{}"\n'
     files = {"plugins/bank.py": source.format("Pay", "good"), "plugins/a/bank.py": source.format("Pay too", "evil")}
     seen = victim(write(tmp_path, files), calls(("bank.pay", {})), GOES_ON)
@@ -201,7 +199,7 @@ DENYING = "{deny: [{tool: pay, reason: not today}], allow: ['*']}"
 
 @pytest.mark.hostile(6)
 @pytest.mark.parametrize("policy", [DENYING, "{allow: [take]}", "{deny: ['*'], allow: [pay]}", "{allow: []}"])
-def test_llm06_a_denied_tool_is_not_called_though_the_model_asks_for_it(
+def test_llm06_a_denied_tool_is_not_called_when_the_model_requests_it(
     tmp_path: Path, counter: Counter, policy: str
 ) -> None:
     (told,) = refused(tmp_path, ("pay", {"amount": 1}), tools=counter.tools, skill_policy=policy)
@@ -274,9 +272,7 @@ ASKING = "{ask: ['*'], allow: ['*']}"
 
 @pytest.mark.hostile(7)
 @pytest.mark.parametrize("value", [{"to": "mallory"}, {"to": "alice", "extra": [1]}, {}])
-def test_asi09_arguments_that_changed_after_a_human_saw_them_are_asked_about_again(
-    tmp_path: Path, counter: Counter, value: dict[str, Any]
-) -> None:
+def test_asi09_changed_arguments_need_a_new_approval(tmp_path: Path, counter: Counter, value: dict[str, Any]) -> None:
     """Once shown, nobody between the question and the call can exchange what is called."""
 
     class Tampered(JsonStore):
@@ -346,9 +342,7 @@ def test_asi09_an_approval_is_for_one_call_and_one_tool_only(tmp_path: Path, cou
     ],
     ids=lambda decision: type(decision).__name__,
 )
-def test_llm10_no_decision_makes_a_run_that_cannot_be_read_any_more(
-    tmp_path: Path, counter: Counter, decision: Decision
-) -> None:
+def test_llm10_no_decision_makes_a_run_unreadable(tmp_path: Path, counter: Counter, decision: Decision) -> None:
     async def main() -> None:
         root = write(tmp_path, {"agents.d/victim.yaml": agent("victim", skill_policy=ASKING)})
         models, store = {"scripted": ScriptedModel(calls(("pay", {"amount": 1})), GOES_ON)}, JsonStore()
@@ -406,7 +400,7 @@ SECRETS = ["sk-canary1234567890", "ghp_" + "a1" * 18, "AKIAABCDEFGHIJKLMNOP", "B
 
 @pytest.mark.hostile(10)
 @pytest.mark.parametrize("secret", SECRETS)
-def test_llm02_a_secret_in_a_call_is_masked_where_it_is_shown_and_whole_where_it_is_approved(
+def test_llm02_a_secret_in_a_call_is_masked_in_events_and_complete_for_approval(
     tmp_path: Path, counter: Counter, secret: str
 ) -> None:
     given = {"value": {"url": f"https://me:hunter22@host/?token={secret}", "password": "hunter22", "n": [secret, 7]}}

@@ -38,9 +38,7 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @cases(25)
 @given(data=st.data(), turns=turns_of(2))
-def test_whatever_a_run_did_nothing_differs_under_the_same_files(
-    asking: Path, data: st.DataObject, turns: Turns
-) -> None:
+def test_a_replay_under_the_same_files_has_no_differences(asking: Path, data: st.DataObject, turns: Turns) -> None:
     """Nested agents, side by side, with some of the questions answered and the rest left open."""
     world, store = World(turns), JsonStore()
 
@@ -113,12 +111,12 @@ def finds(*orders: str) -> ScriptedModel:
 
 
 @pytest.mark.parametrize("edit", [None, {"plan": "{max_parallel: 1}"}], ids=["as it was", "an edit of no effect"])
-def test_a_run_with_failures_is_the_same_again(tmp_path: Path, edit: dict[str, str] | None) -> None:
+def test_a_replay_of_a_run_with_failures_has_no_differences(tmp_path: Path, edit: dict[str, str] | None) -> None:
     _, _, found, _ = run_then_edit(tmp_path, finds("1", "0", "2"), edit, skill_policy="{allow: [find]}")
     assert found == ()
 
 
-def test_a_new_denial_is_a_difference_of_the_call_alone(tmp_path: Path) -> None:
+def test_a_new_denial_is_a_difference_of_that_call_only(tmp_path: Path) -> None:
     edit = {"skill_policy": '{deny: [{tool: find, when: {order: "2"}}], allow: [find]}'}
     _, _, found, _ = run_then_edit(tmp_path, finds("1", "2"), edit, skill_policy="{allow: [find]}")
     ((what, subject, before, after),) = told(found)
@@ -126,19 +124,19 @@ def test_a_new_denial_is_a_difference_of_the_call_alone(tmp_path: Path) -> None:
     assert after.startswith("denied: the policy forbids this call: deny find (agents.d/a.yaml:6)")
 
 
-def test_a_question_that_would_be_asked_now_is_told_and_taken_as_approved(tmp_path: Path) -> None:
+def test_a_new_confirmation_is_a_difference_and_counts_as_approved(tmp_path: Path) -> None:
     edit = {"skill_policy": "{ask: [find], allow: []}"}
     _, _, found, _ = run_then_edit(tmp_path, finds("1"), edit, skill_policy="{allow: [find]}")
     assert told(found) == [("asked", "c1-1", "not asked", "asked")]
 
 
-def test_a_question_that_would_not_be_asked_now_is_told(tmp_path: Path) -> None:
+def test_a_removed_confirmation_is_a_difference(tmp_path: Path) -> None:
     edit = {"skill_policy": "{allow: [find]}"}
     _, _, found, _ = run_then_edit(tmp_path, finds("1"), edit, Approve(), skill_policy="{ask: [find], allow: []}")
     assert told(found) == [("asked", "c1-1", "asked", "not asked")]
 
 
-def test_tools_and_prompts_are_compared_with_the_files_that_the_run_began_with(tmp_path: Path) -> None:
+def test_tools_and_prompts_are_compared_with_the_original_files(tmp_path: Path) -> None:
     edit = {"skill_policy": "{allow: [find, calculator]}", "instructions": "Be brief."}
     _, _, found, _ = run_then_edit(tmp_path, finds("1"), edit, skill_policy="{allow: [find, echo]}")
     assert told(found) == [("offered", "a", "echo", "calculator")]
@@ -147,7 +145,7 @@ def test_tools_and_prompts_are_compared_with_the_files_that_the_run_began_with(t
     assert prompt.after.startswith("Be brief.")
 
 
-def test_a_lower_limit_stops_it_where_it_would(tmp_path: Path) -> None:
+def test_a_lower_limit_stops_the_replay(tmp_path: Path) -> None:
     edit = {"runtime_policy": "{max_steps: 2}"}
     _, _, found, _ = run_then_edit(tmp_path, finds("1", "2", "3"), edit, skill_policy="{allow: [find]}")
     assert ("status", "", "completed (final)", "stopped (max_steps)") in told(found)
@@ -164,7 +162,7 @@ def test_a_lower_limit_stops_it_where_it_would(tmp_path: Path) -> None:
     ],
     ids=["its provider failed", "a limit", "its tokens", "wrong calls"],
 )
-def test_a_run_that_was_cut_off_ends_where_its_record_does(
+def test_an_interrupted_run_is_replayed_to_the_end_of_its_record(
     tmp_path: Path, turns: list[Turn], keys: dict[str, Any]
 ) -> None:
     result, _, found, _ = run_then_edit(tmp_path, ScriptedModel(*turns), **keys)
@@ -186,7 +184,7 @@ def planned(request: ModelRequest) -> Turn:
     return "thought" if len(was_told) > 1 else calls(("find", {"order": "2"}), prefix="t")
 
 
-def test_a_plan_is_carried_out_again_with_its_free_steps(tmp_path: Path) -> None:
+def test_a_plan_is_replayed_with_its_goal_steps(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"executor": "plan", "plan": "{approval: always}", "skill_policy": "{allow: [find]}"}
     result, record, found, case = run_then_edit(tmp_path, ScriptedModel(script=planned), None, Approve(), **keys)
     assert (result.output, found) == ("summed up", ())
@@ -197,14 +195,14 @@ def test_a_plan_is_carried_out_again_with_its_free_steps(tmp_path: Path) -> None
     assert case["expect"]["called_exactly"] == ["find", "find"]
 
 
-def test_a_plan_shows_what_would_be_denied(tmp_path: Path) -> None:
+def test_a_plan_shows_new_denials(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"executor": "plan", "plan": "{approval: never}", "skill_policy": "{allow: [find]}"}
     edit = {"skill_policy": '{deny: [{tool: find, when: {order: "2"}}], allow: [find]}'}
     _, _, found, _ = run_then_edit(tmp_path, ScriptedModel(script=planned), edit, **keys)
     assert next(what for what, *_ in told(found)) == "call"
 
 
-def test_a_sub_agents_part_is_replayed_from_its_own_record(tmp_path: Path) -> None:
+def test_a_sub_agent_is_replayed_from_its_own_record(tmp_path: Path) -> None:
     def script(request: ModelRequest) -> Turn:
         last = request.messages[-1]
         if last.role == "user":
@@ -235,7 +233,7 @@ def choosing(request: ModelRequest) -> Turn:
 
 @pytest.mark.parametrize("routing", ["{}", "{model: scripted}"], ids=["by its own model", "by the router's"])
 @pytest.mark.parametrize("agents", ["one", "a sub-agent"])
-def test_what_chose_its_way_of_working_goes_that_way_again(tmp_path: Path, routing: str, agents: str) -> None:
+def test_a_replay_uses_the_recorded_choice_of_executor(tmp_path: Path, routing: str, agents: str) -> None:
     write(tmp_path, {"agentsd.yaml": f"routing: {routing}\n"})
     how: dict[str, Any] = {"skill_policy": "{allow: [find]}", "plan": "{approval: never}"}
     one = how | ({"executor": "auto"} if agents == "one" else {"sub_agents": "[helper]"})
@@ -257,6 +255,6 @@ TEXTS = ODD | st.text(st.characters(exclude_categories=["Cs"], exclude_character
 
 @cases(200)
 @given(say=TEXTS, arguments=st.dictionaries(TEXTS, TEXTS | st.integers() | st.none() | st.booleans(), max_size=3))
-def test_a_case_is_read_as_what_was_written(say: str, arguments: dict[str, Any]) -> None:
+def test_a_written_case_parses_to_the_same_data(say: str, arguments: dict[str, Any]) -> None:
     case = {"name": say, "message": say, "model": [{"call": "t", "arguments": arguments}, {"say": say}]}
     assert read_document("x", case_file(case).encode()).data == {"cases": [case]}

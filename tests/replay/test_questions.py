@@ -43,7 +43,7 @@ def recorded(root: Path, turns: list[Turn], *answers: str, edit: dict[str, str] 
     return asyncio.run(main())
 
 
-def test_a_run_that_asked_its_user_is_replayed_and_exported_with_the_answer(tmp_path: Path) -> None:
+def test_a_run_with_a_question_is_replayed_and_exported_with_the_answer(tmp_path: Path) -> None:
     root = write(tmp_path, {"agents.d/one.yaml": agent("one", skill_policy="{allow: [ask_user]}")})
     case, found = recorded(root, [ASK, "to Rome"], "Rome")
     assert found == ()
@@ -58,7 +58,7 @@ def test_a_run_that_asked_its_user_is_replayed_and_exported_with_the_answer(tmp_
 
 
 @pytest.mark.parametrize("answers", [("retry", "skip"), ("skip",), ("stop",)])
-def test_a_run_with_a_failed_step_is_replayed_with_what_was_chosen(tmp_path: Path, answers: tuple[str, ...]) -> None:
+def test_a_run_with_a_failed_step_is_replayed_with_the_users_choice(tmp_path: Path, answers: tuple[str, ...]) -> None:
     root = planner(tmp_path, plan="{on_failure: ask, approval: never}")
     case, found = recorded(root, [draft(step("a"), step("b", "a"), step("c")), "done"], *answers)
     assert found == ()
@@ -66,7 +66,7 @@ def test_a_run_with_a_failed_step_is_replayed_with_what_was_chosen(tmp_path: Pat
     assert set(case["decisions"]) <= {"step", "failed-1-b", "failed-2-b"}
 
 
-def test_a_question_that_the_files_ask_now_is_a_difference_and_no_error(tmp_path: Path) -> None:
+def test_a_new_confirmation_is_a_difference_not_an_error(tmp_path: Path) -> None:
     root = planner(tmp_path, plan="{on_failure: skip, approval: never}")
     asking = agent("p", executor="plan", plan="{on_failure: ask, approval: never}")
     _, found = recorded(root, [draft(step("b"), step("c")), "done"], edit={"agents.d/p.yaml": asking})

@@ -67,7 +67,7 @@ def always(root: Path, **keys: str) -> Path:
 # --- what counts as a yes
 
 
-def test_a_question_shows_the_plan_its_hash_the_verdicts_and_what_it_will_take(tmp_path: Path) -> None:
+def test_a_question_shows_the_plan_its_hash_the_verdicts_and_the_estimate(tmp_path: Path) -> None:
     result, _, _ = decided(always(tmp_path), Workshop(), [draft(step("a"), step("b", "a"))], [])
     (asked,) = result.pending
     assert asked.kind == "plan"
@@ -86,7 +86,7 @@ def test_a_question_shows_the_plan_its_hash_the_verdicts_and_what_it_will_take(t
         st.sampled_from(["respond", "reject", "bad edit", "nothing", "another's", "approve"]), min_size=1, max_size=4
     )
 )
-def test_nothing_is_done_before_a_yes_to_just_this_plan(
+def test_no_step_runs_before_approval_of_exactly_this_plan(
     tmp_path_factory: pytest.TempPathFactory, answers: list[str]
 ) -> None:
     root, shop = always(tmp_path_factory.mktemp("plan")), Workshop()
@@ -131,7 +131,7 @@ def _end(answers: list[str], what: str) -> int:
     return answers.index(what) if what in answers else len(answers)
 
 
-def test_a_plan_that_is_asked_for_anew_must_be_approved_whatever_is_in_it(tmp_path: Path) -> None:
+def test_a_plan_made_after_feedback_always_needs_approval(tmp_path: Path) -> None:
     root = planner(tmp_path, runtime_policy="{risk_level: high}")
     shop = Workshop()
     turns: list[Turn] = [draft(step("a", tool="drill")), draft(step("b"), goal="harmless"), "done"]
@@ -147,7 +147,9 @@ def test_a_plan_that_is_asked_for_anew_must_be_approved_whatever_is_in_it(tmp_pa
 @pytest.mark.parametrize(
     ("confirm", "asked"), [("high", False), ("never", True)], ids=["asked one by one", "never asked"]
 )
-def test_a_step_without_a_tool_counts_as_what_it_could_do_unasked(tmp_path: Path, confirm: str, asked: bool) -> None:
+def test_a_goal_step_counts_with_the_risk_of_tools_it_can_call_without_approval(
+    tmp_path: Path, confirm: str, asked: bool
+) -> None:
     root = planner(tmp_path, runtime_policy=f"{{risk_level: high, confirm: {{from: {confirm}}}}}")
     turns: list[Turn] = [draft({"id": "think", "description": "think"}), "a thought", "done"]
     result, _, _ = decided(root, Workshop(), turns, [])
@@ -160,7 +162,7 @@ GOOD_EDIT = {"goal": "less", "steps": [{"id": "b", "description": "b", "tool": "
 BAD_EDIT = {"goal": "less", "steps": [{"id": "b", "description": "b", "tool": "wrok", "parameters": {"n": "b"}}]}
 
 
-def test_an_edit_that_cannot_be_used_is_asked_about_again_and_costs_no_model_call(tmp_path: Path) -> None:
+def test_an_invalid_edit_is_asked_about_again_without_a_model_call(tmp_path: Path) -> None:
     shop = Workshop()
     answers: Answers = [Edit(arguments=BAD_EDIT), Edit(arguments={"goal": 3}), Edit(arguments=GOOD_EDIT)]
     result, requests, asked = decided(always(tmp_path), shop, [draft(step("a")), "done"], answers)
@@ -173,7 +175,7 @@ def test_an_edit_that_cannot_be_used_is_asked_about_again_and_costs_no_model_cal
 
 
 @pytest.mark.parametrize("writes", range(6))
-def test_nobody_is_asked_about_their_own_plan_wherever_the_process_dies(tmp_path: Path, writes: int) -> None:
+def test_an_edited_plan_needs_no_approval_wherever_the_process_dies(tmp_path: Path, writes: int) -> None:
     root, shop = always(tmp_path), Workshop()
 
     async def main() -> None:
@@ -197,7 +199,7 @@ def test_nobody_is_asked_about_their_own_plan_wherever_the_process_dies(tmp_path
     asyncio.run(main())
 
 
-def test_after_an_edit_that_cannot_be_used_the_plan_as_it_was_can_be_approved(tmp_path: Path) -> None:
+def test_after_an_invalid_edit_the_original_plan_can_be_approved(tmp_path: Path) -> None:
     shop = Workshop()
     turns: list[Turn] = [draft(step("a")), "done"]
     result, _, _ = decided(always(tmp_path), shop, turns, [Edit(arguments=BAD_EDIT), Approve()])
@@ -205,7 +207,7 @@ def test_after_an_edit_that_cannot_be_used_the_plan_as_it_was_can_be_approved(tm
     assert shop.log == ["+a", "-a"]
 
 
-def test_an_edit_cannot_take_back_what_is_done_nor_do_it_again(tmp_path: Path) -> None:
+def test_an_edit_cannot_remove_or_repeat_finished_steps(tmp_path: Path) -> None:
     shop = Workshop("b")
     turns: list[Turn] = [draft(step("a"), step("b", "a")), draft(step("c", tool="drill")), "done"]
     root = always(tmp_path, runtime_policy="{risk_level: high}")
@@ -248,7 +250,7 @@ def test_an_edit_cannot_take_back_what_is_done_nor_do_it_again(tmp_path: Path) -
         "a free step with all tools",
     ],
 )
-def test_a_new_revision_is_asked_about_only_if_it_goes_beyond_the_approved_plan(
+def test_a_new_revision_needs_approval_only_beyond_the_approved_scope(
     tmp_path: Path, again: list[dict[str, Any]], beyond: str
 ) -> None:
     shop = Workshop("b")
@@ -269,7 +271,7 @@ def test_a_new_revision_is_asked_about_only_if_it_goes_beyond_the_approved_plan(
     assert asked.plan.step("a").status == "done"
 
 
-def test_within_an_approved_plan_a_new_call_that_rules_ask_about_is_still_asked_about(tmp_path: Path) -> None:
+def test_a_new_call_within_an_approved_plan_still_needs_confirmation_by_rules(tmp_path: Path) -> None:
     shop = Workshop("b")
     turns: list[Turn] = [draft(step("a"), step("b", "a")), draft(step("x", parameters={"n": "x"})), "done"]
     result, _, asked = decided(always(tmp_path), shop, turns, [Approve(), Approve()])
@@ -304,7 +306,7 @@ def test_an_approval_does_not_cover_a_tool_that_changed_since_it_was_shown(tmp_p
     assert [asked.kind for asked in result.pending] == ["tool"]
 
 
-def test_an_approval_is_not_handed_on_to_a_tool_that_changed_when_the_plan_is_made_anew(tmp_path: Path) -> None:
+def test_an_approval_is_not_passed_on_to_a_changed_tool_by_replanning(tmp_path: Path) -> None:
     root, shop = always(tmp_path, plan="{approval: always, max_parallel: 1}"), Changed()
 
     @tool(risk="low")
@@ -351,7 +353,7 @@ def test_an_edit_does_not_approve_a_tool_that_changed_since_the_plan_was_shown(t
     assert [(asked.kind, asked.tool) for asked in result.pending] == [("tool", "work")]
 
 
-def test_an_approved_step_that_was_under_way_is_asked_about_if_its_tool_is_another_one_now(tmp_path: Path) -> None:
+def test_an_approved_step_in_progress_is_asked_about_again_if_its_tool_changed(tmp_path: Path) -> None:
     """It is harmless to repeat, but it is not what was approved."""
     root, began, did = always(tmp_path), asyncio.Event(), list[str]()
 
@@ -388,7 +390,7 @@ def test_an_approved_step_that_was_under_way_is_asked_about_if_its_tool_is_anoth
     assert did == ["a"]
 
 
-def test_a_rejected_revision_leaves_what_is_done_and_says_so(tmp_path: Path) -> None:
+def test_a_rejected_revision_keeps_finished_steps_and_reports_them(tmp_path: Path) -> None:
     shop = Workshop("b")
     root = always(tmp_path, runtime_policy="{risk_level: high}", skill_policy='{allow: ["*"]}')
     turns: list[Turn] = [draft(step("a"), step("b", "a"), step("c", "b")), draft(step("d", tool="drill"))]
@@ -399,7 +401,7 @@ def test_a_rejected_revision_leaves_what_is_done_and_says_so(tmp_path: Path) -> 
     assert "drill" not in " ".join(shop.log)
 
 
-def test_an_approval_that_is_tightened_while_the_run_waits_holds_at_once(tmp_path: Path) -> None:
+def test_a_tightened_approval_setting_applies_immediately_to_a_waiting_run(tmp_path: Path) -> None:
     root = planner(tmp_path, plan="{approval: never}", skill_policy='{ask: [drill], allow: ["*"]}')
     root = planner(root, plan="{approval: never}", runtime_policy="{risk_level: high}")
     shop = Workshop("a")
@@ -423,7 +425,7 @@ def test_an_approval_that_is_tightened_while_the_run_waits_holds_at_once(tmp_pat
 
 @cases(100)
 @given(st.data())
-def test_the_hash_is_that_of_what_is_shown_and_of_nothing_else(data: st.DataObject) -> None:
+def test_the_hash_covers_exactly_the_shown_plan(data: st.DataObject) -> None:
     plan = Plan.from_draft(draft(step("a"), step("b", "a")))
     progress = plan.with_step("a", data.draw(st.sampled_from(["running", "done", "failed"])), data.draw(st.text()))
     assert progress.hash == plan.hash

@@ -70,7 +70,7 @@ def run_plan(root: Path, shop: Workshop, *turns: Turn) -> tuple[RunResult, list[
     return asyncio.run(main())
 
 
-def test_steps_run_after_what_they_depend_on_and_independent_ones_side_by_side(tmp_path: Path) -> None:
+def test_steps_run_after_their_dependencies_and_independent_ones_concurrently(tmp_path: Path) -> None:
     shop = Workshop()
     plan = draft(step("a"), step("b"), step("c", "a", "b"))
     result, seen = run_plan(planner(tmp_path), shop, plan, "all done")
@@ -82,7 +82,7 @@ def test_steps_run_after_what_they_depend_on_and_independent_ones_side_by_side(t
     assert [m.role for m in result.messages] == ["user", "assistant", "tool", "tool", "tool", "assistant"]
 
 
-def test_what_depends_on_a_failed_step_is_skipped_and_says_why(tmp_path: Path) -> None:
+def test_dependents_of_a_failed_step_are_skipped_with_the_reason(tmp_path: Path) -> None:
     shop = Workshop("a")
     plan = draft(step("a"), step("b", "a"), step("c", "b"), step("d"))
     result, seen = run_plan(planner(tmp_path, plan="{on_failure: skip}"), shop, plan, "half done")
@@ -99,7 +99,7 @@ def test_what_depends_on_a_failed_step_is_skipped_and_says_why(tmp_path: Path) -
     assert ends["c"] == ("skipped", "b was not done")
 
 
-def test_a_step_without_a_tool_is_worked_off_by_react_and_knows_the_results_before_it(tmp_path: Path) -> None:
+def test_a_goal_step_runs_with_react_and_gets_earlier_results(tmp_path: Path) -> None:
     shop = Workshop()
     plan = draft(step("a"), {"id": "think", "description": "think about it", "depends_on": ["a"]})
     model: list[ModelRequest] = []
@@ -133,7 +133,7 @@ def test_a_step_without_a_tool_is_worked_off_by_react_and_knows_the_results_befo
         (step("a", tool="drill"), "the policy forbids it: risk_level medium"),
     ],
 )
-def test_a_plan_that_cannot_work_is_asked_for_again_with_what_is_wrong(
+def test_an_invalid_plan_is_requested_again_with_its_problems(
     tmp_path: Path, bad: dict[str, Any], finding: str
 ) -> None:
     shop = Workshop()
@@ -152,7 +152,7 @@ def test_a_plan_that_cannot_work_is_asked_for_again_with_what_is_wrong(
 
 
 @pytest.mark.hostile(35)
-def test_a_model_that_never_makes_a_good_plan_is_stopped(tmp_path: Path) -> None:
+def test_a_model_that_never_makes_a_valid_plan_is_stopped(tmp_path: Path) -> None:
     bad = draft(step("a", tool="nothing"))
     result, _ = run_plan(planner(tmp_path), Workshop(), bad, bad, bad)
     assert (result.status, result.finish_reason) == ("stopped", "max_corrections")
@@ -192,20 +192,20 @@ def test_an_approved_plan_covers_the_steps_that_were_shown(tmp_path: Path) -> No
     assert shop.log == ["+a", "-a", "+b", "-b"]
 
 
-def test_a_rejected_plan_does_nothing(tmp_path: Path) -> None:
+def test_a_rejected_plan_executes_no_step(tmp_path: Path) -> None:
     result, shop = approved(tmp_path, Reject(reason="not today"))
     assert result.output == "The plan was not approved: not today"
     assert shop.log == []
 
 
-def test_an_edited_plan_is_checked_and_worked_off(tmp_path: Path) -> None:
+def test_an_edited_plan_is_checked_and_executed(tmp_path: Path) -> None:
     edited = {"goal": "less", "steps": [{"id": "b", "description": "b", "tool": "work", "parameters": {"n": "b"}}]}
     result, shop = approved(tmp_path, Edit(arguments=edited), "done")
     assert result.status == "completed"
     assert shop.log == ["+b", "-b"]
 
 
-def test_feedback_makes_a_new_plan_that_is_asked_again(tmp_path: Path) -> None:
+def test_feedback_leads_to_a_new_plan_that_needs_approval(tmp_path: Path) -> None:
     result, shop = approved(tmp_path, Respond(text="only b"), draft(step("b")))
     assert result.status == "paused"
     assert result.pending[0].plan is not None
@@ -213,7 +213,7 @@ def test_feedback_makes_a_new_plan_that_is_asked_again(tmp_path: Path) -> None:
     assert shop.log == []
 
 
-def test_an_edit_that_cannot_work_is_no_approval(tmp_path: Path) -> None:
+def test_an_invalid_edit_is_not_an_approval(tmp_path: Path) -> None:
     edited = {"goal": "more", "steps": [{"id": "b", "description": "b", "tool": "nothing", "parameters": {}}]}
     result, shop = approved(tmp_path, Edit(arguments=edited), draft(step("a")))
     assert result.status == "paused"

@@ -74,7 +74,7 @@ def test_the_question_shows_the_step_and_its_choices(tmp_path: Path) -> None:
     assert "+c" not in shop.log
 
 
-def test_skip_leaves_out_what_depends_on_the_step(tmp_path: Path) -> None:
+def test_skip_skips_the_dependents_of_the_step(tmp_path: Path) -> None:
     shop = Workshop("b")
     result, seen = drive(planner(tmp_path, plan=ASK), shop, [PLAN, "done"], [Respond(text="skip")])
     assert (result.status, result.output) == ("completed", "done")
@@ -97,7 +97,7 @@ def test_retry_runs_the_step_again_and_asks_again_if_it_fails(tmp_path: Path, un
     assert not [e for e in seen if e["event"] == "warning" and e["code"] == "steps_not_done"]
 
 
-def test_a_goal_is_pursued_anew_by_a_retry(tmp_path: Path) -> None:
+def test_a_retry_runs_a_goal_again(tmp_path: Path) -> None:
     plan = draft(free("think"), step("b", "think"))
     root = planner(tmp_path, plan=ASK, runtime_policy="{max_repeated_calls: 1}")
 
@@ -108,7 +108,7 @@ def test_a_goal_is_pursued_anew_by_a_retry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("decision", [Respond(text="stop"), Reject(), Reject(reason="enough")])
-def test_stop_fails_the_run_with_what_is_done(tmp_path: Path, decision: Decision) -> None:
+def test_stop_fails_the_run_with_the_results_so_far(tmp_path: Path, decision: Decision) -> None:
     result, _ = drive(planner(tmp_path, plan=ASK), Workshop("b"), [PLAN], [decision])
     assert (result.status, result.finish_reason, result.output) == ("failed", "step_failed", "did a\ndid d")
     assert result.error is not None
@@ -155,7 +155,7 @@ def test_failed_steps_are_decided_one_by_one(tmp_path: Path) -> None:
 
 @cases(25)
 @given(graph=graphs(), answers=st.lists(st.sampled_from(["retry", "skip"]), min_size=12, max_size=12))
-def test_whatever_is_chosen_no_finished_step_runs_again(
+def test_no_choice_repeats_a_finished_step(
     tmp_path_factory: pytest.TempPathFactory, graph: tuple[PlanDraft, frozenset[str]], answers: list[str]
 ) -> None:
     plan, failing = graph

@@ -32,7 +32,7 @@ def states(result: RunResult) -> dict[str, str]:
 # --- making it anew
 
 
-def test_a_failed_step_has_the_rest_made_anew_and_what_is_done_stays(tmp_path: Path) -> None:
+def test_a_failed_step_leads_to_a_new_plan_and_finished_steps_stay(tmp_path: Path) -> None:
     shop = Workshop("b")
     first = draft(step("a"), step("b", "a"), step("c", "b"))
     second = draft(step("d", "a"), step("c", "d"), goal="another way")
@@ -49,7 +49,7 @@ def test_a_failed_step_has_the_rest_made_anew_and_what_is_done_stays(tmp_path: P
     assert [m.content for m in requests[2].messages if m.role == "tool"][-1] == "did c"
 
 
-def test_a_run_fails_with_its_answer_if_nothing_was_planned_in_place_of_a_failed_step(tmp_path: Path) -> None:
+def test_a_run_fails_with_its_answer_if_a_failed_step_is_not_replaced(tmp_path: Path) -> None:
     result, seen = run_plan(planner(tmp_path), Workshop("b"), draft(step("a"), step("b", "a")), draft(), "only a")
     assert (result.status, result.finish_reason, result.output) == ("failed", "step_failed", "only a")
     assert result.error is not None
@@ -59,7 +59,7 @@ def test_a_run_fails_with_its_answer_if_nothing_was_planned_in_place_of_a_failed
     assert states(result) == {"a": "done", "b": "failed"}
 
 
-def test_steps_that_went_on_are_no_remedy_and_a_new_step_is_one(tmp_path: Path) -> None:
+def test_only_a_new_step_replaces_a_failed_one(tmp_path: Path) -> None:
     first = draft(step("a"), step("b"), step("c", "a"))
     result, _ = run_plan(planner(tmp_path, plan="{max_parallel: 2}"), Workshop("b"), first, draft(step("c", "a")), "c")
     assert (result.status, result.output) == ("failed", "c")
@@ -70,7 +70,7 @@ def test_steps_that_went_on_are_no_remedy_and_a_new_step_is_one(tmp_path: Path) 
     assert warning["message"] == "the plan completed without these steps: b failed"
 
 
-def test_what_goes_on_is_brought_to_its_end_and_nothing_new_begins_before_the_new_plan(tmp_path: Path) -> None:
+def test_steps_in_progress_finish_and_no_step_starts_before_the_new_plan(tmp_path: Path) -> None:
     shop = Workshop("b")
     first = draft(step("b"), step("slow"), step("later"))
     result, _ = run_plan(planner(tmp_path), shop, first, draft(step("x")), "done")
@@ -78,7 +78,7 @@ def test_what_goes_on_is_brought_to_its_end_and_nothing_new_begins_before_the_ne
     assert states(result) == {"slow": "done", "b": "failed", "x": "done"}
 
 
-def test_the_same_id_may_be_tried_another_way(tmp_path: Path) -> None:
+def test_a_new_plan_may_reuse_the_id_of_a_failed_step(tmp_path: Path) -> None:
     shop = Workshop("b")
     result, _ = run_plan(planner(tmp_path), shop, draft(step("b")), draft(step("b", parameters={"n": "b2"})), "done")
     assert shop.log == ["+b", "+b2", "-b2"]
@@ -86,7 +86,7 @@ def test_the_same_id_may_be_tried_another_way(tmp_path: Path) -> None:
     assert [call.id for call in result.tool_calls] == ["plan-1-b", "plan-2-b"]
 
 
-def test_what_was_tried_in_vain_is_told_also_where_another_way_still_waits_to_be_tried(tmp_path: Path) -> None:
+def test_failed_attempts_are_reported_while_their_replacement_is_open(tmp_path: Path) -> None:
     shop = Workshop("a", "b")
     again = step("a", "b", parameters={"n": "a2"})
     plans = draft(step("a")), draft(step("b"), again), draft(again | {"depends_on": ()})
@@ -101,7 +101,7 @@ def test_what_was_tried_in_vain_is_told_also_where_another_way_still_waits_to_be
     assert states(result) == {"b": "failed", "a": "done"}
 
 
-def test_a_goal_that_was_pursued_in_vain_is_told_for_every_new_plan(tmp_path: Path) -> None:
+def test_a_failed_goal_is_reported_for_every_new_plan(tmp_path: Path) -> None:
     plans = draft(free("think")), draft(step("b"), free("think", "b")), draft()
     root = planner(tmp_path, runtime_policy="{max_repeated_calls: 1}")
     turns = plans[0], calls_forever(), calls_forever(), plans[1], plans[2], "done"
@@ -110,7 +110,7 @@ def test_a_goal_that_was_pursued_in_vain_is_told_for_every_new_plan(tmp_path: Pa
     assert "think about think: stopped by max_repeated_calls" in [m.content for m in requests[4].messages]
 
 
-def test_nothing_can_depend_on_what_failed(tmp_path: Path) -> None:
+def test_no_step_can_depend_on_a_failed_one(tmp_path: Path) -> None:
     plans = draft(step("b"), step("c", "b")), draft(step("c", "b")), draft(step("c"))
     result, requests, _ = run(planner(tmp_path), Workshop("b").tools(), *plans, "done")
     assert "step c depends on b, which was not done" in requests[2].messages[-1].content
@@ -119,7 +119,7 @@ def test_nothing_can_depend_on_what_failed(tmp_path: Path) -> None:
 
 @pytest.mark.hostile(35)
 @pytest.mark.parametrize("allowed", [0, 1, 3])
-def test_a_model_that_makes_new_plans_for_ever_is_stopped_with_what_is_done(tmp_path: Path, allowed: int) -> None:
+def test_endless_replanning_is_stopped_with_the_results_so_far(tmp_path: Path, allowed: int) -> None:
     shop = Workshop(*(f"b{n}" for n in range(9)))
     plans = [draft(step("a"), step("b0", "a")), *(draft(step(f"b{n}")) for n in range(1, 9))]
     root = planner(tmp_path, plan=f"{{max_replans: {allowed}}}")
@@ -131,7 +131,7 @@ def test_a_model_that_makes_new_plans_for_ever_is_stopped_with_what_is_done(tmp_
     assert len(shop.log) == 3 + allowed
 
 
-def test_a_failure_ends_the_run_where_the_file_says_so(tmp_path: Path) -> None:
+def test_on_failure_fail_ends_the_run(tmp_path: Path) -> None:
     plan = draft(step("a"), step("b", "a"), step("c", "b"), step("d", "c"))
     result, seen = run_plan(planner(tmp_path, plan="{on_failure: fail}"), Workshop("b"), plan)
     assert (result.status, result.finish_reason, result.output) == ("failed", "step_failed", "did a")
@@ -141,7 +141,7 @@ def test_a_failure_ends_the_run_where_the_file_says_so(tmp_path: Path) -> None:
     assert "step b failed" in (results_of(seen)["d"][1] or "")
 
 
-def test_a_limit_within_a_plan_says_of_every_step_that_is_left_why_it_was_not_done(tmp_path: Path) -> None:
+def test_a_limit_within_a_plan_gives_each_remaining_step_a_reason(tmp_path: Path) -> None:
     root = planner(tmp_path, runtime_policy="{max_steps: 3}")
     plan = draft(step("a"), free("think", "a"), step("b", "think"))
     result, seen = run_plan(root, Workshop(), plan, calls_forever(), calls_forever())
@@ -151,7 +151,7 @@ def test_a_limit_within_a_plan_says_of_every_step_that_is_left_why_it_was_not_do
     assert "max_steps reached" in (results_of(seen)["b"][1] or "")
 
 
-def test_a_run_whose_time_is_up_says_what_was_under_way_and_what_was_not_begun(tmp_path: Path) -> None:
+def test_a_timed_out_run_reports_steps_in_progress_and_steps_not_started(tmp_path: Path) -> None:
     @tool(risk="low")
     async def forever() -> str:
         """Never ends."""
@@ -168,7 +168,7 @@ def test_a_run_whose_time_is_up_says_what_was_under_way_and_what_was_not_begun(t
     assert result.plan.step("c").result == "not finished: the run ended with timeout"
 
 
-def test_a_planning_model_that_there_is_not_is_a_problem_of_the_file(tmp_path: Path) -> None:
+def test_an_unknown_planning_model_is_a_problem_of_the_file(tmp_path: Path) -> None:
     async def main() -> list[str]:
         root = planner(tmp_path, plan="{model: plannnig}")
         async with Runtime.open(root, models={"scripted": ScriptedModel()}, watch=False) as runtime:
@@ -196,7 +196,7 @@ def calls_forever() -> Turn:
     ],
     ids=["prose", "half a plan", "broken JSON", "cut"],
 )
-def test_a_model_that_gives_no_plan_ends_the_run_with_a_typed_error(
+def test_a_model_that_returns_no_plan_ends_the_run_with_a_typed_error(
     tmp_path: Path, answers: list[Answer], told: str
 ) -> None:
     result = over_the_wire(tmp_path, answers)
@@ -221,7 +221,7 @@ def over_the_wire(root: Path, answers: list[Answer]) -> RunResult:
 
 
 @pytest.mark.hostile(35)
-def test_a_model_that_gives_no_new_plan_ends_the_run_with_what_is_done(tmp_path: Path) -> None:
+def test_a_model_that_returns_no_new_plan_ends_the_run_with_the_results_so_far(tmp_path: Path) -> None:
     plan = draft(step("a"), step("b", "a"), step("c", "b")).model_dump(mode="json", exclude_defaults=True)
     result = over_the_wire(tmp_path, [calls(("PlanDraft", plan)), *[says("I give up.")] * 3])
     assert (result.status, result.finish_reason, result.output) == ("failed", "model_error", "did a")
@@ -236,7 +236,7 @@ def test_a_model_that_gives_no_new_plan_ends_the_run_with_what_is_done(tmp_path:
         ('{"goal": "half a plan"}', "the answer does not fit PlanDraft: steps: Field required"),
     ],
 )
-def test_a_client_of_ones_own_that_gives_no_plan_is_the_models_fault(tmp_path: Path, answer: str, told: str) -> None:
+def test_a_custom_client_that_returns_no_plan_is_a_model_error(tmp_path: Path, answer: str, told: str) -> None:
     result, _ = run_plan(planner(tmp_path), Workshop(), answer)
     assert result.finish_reason == "model_error"
     assert result.error is not None
@@ -244,7 +244,7 @@ def test_a_client_of_ones_own_that_gives_no_plan_is_the_models_fault(tmp_path: P
 
 
 @pytest.mark.hostile(35)
-def test_a_thousand_steps_are_not_even_looked_at_one_by_one(tmp_path: Path) -> None:
+def test_a_plan_of_a_thousand_steps_is_rejected_without_checking_each(tmp_path: Path) -> None:
     long = draft(*(step(f"s{n}", tool="nowhere") for n in range(1000)))
     result, requests, _ = run(planner(tmp_path), [], long, long, long)
     assert (result.status, result.finish_reason) == ("stopped", "max_corrections")
@@ -254,7 +254,7 @@ def test_a_thousand_steps_are_not_even_looked_at_one_by_one(tmp_path: Path) -> N
     assert sum(len(message.content) for message in requests[1].messages) < 20_000
 
 
-def test_the_planning_model_is_the_one_that_the_file_names(tmp_path: Path) -> None:
+def test_the_planning_model_is_the_one_in_the_file(tmp_path: Path) -> None:
     async def main() -> tuple[int, int]:
         planning, working = ScriptedModel(draft(step("a"))), ScriptedModel("done")
         root = planner(tmp_path, plan="{model: planning}")
@@ -329,7 +329,7 @@ TRIED_TWICE = (
 @cases(25)
 @example(graph=TRIED_TWICE, ask=True, fixed=True, parallel=2)
 @given(graph=graphs(), ask=st.booleans(), fixed=st.booleans(), parallel=st.integers(1, 4))
-def test_with_new_plans_too_every_step_runs_once_and_in_order_and_pauses_change_nothing(
+def test_with_replanning_and_pauses_every_step_runs_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory,
     graph: tuple[PlanDraft, frozenset[str]],
     ask: bool,
@@ -373,7 +373,7 @@ def test_with_new_plans_too_every_step_runs_once_and_in_order_and_pauses_change_
 
 @cases(25)
 @given(graph=graphs(), saves=st.integers(0, 40), fixed=st.booleans())
-def test_a_crash_anywhere_also_while_a_new_plan_is_made_repeats_no_finished_step(
+def test_a_crash_anywhere_during_replanning_repeats_no_finished_step(
     tmp_path_factory: pytest.TempPathFactory, graph: tuple[PlanDraft, frozenset[str]], saves: int, fixed: bool
 ) -> None:
     plan, failing = graph
@@ -410,7 +410,7 @@ def test_a_crash_anywhere_also_while_a_new_plan_is_made_repeats_no_finished_step
     assert result is None or result.output == "the end"
 
 
-def test_a_provider_that_fails_while_a_new_plan_is_made_leaves_what_is_done(tmp_path: Path) -> None:
+def test_a_provider_failure_while_replanning_keeps_the_results_so_far(tmp_path: Path) -> None:
     turns: tuple[Turn, ...] = (draft(step("a"), step("b", "a"), step("c", "b")), ModelError("down"))
     result, _ = run_plan(planner(tmp_path), Workshop("b"), *turns)
     assert (result.status, result.finish_reason, result.output) == ("failed", "model_error", "did a")

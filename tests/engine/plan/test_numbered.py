@@ -25,7 +25,7 @@ def numbered(number: int, n: str, **keys: Any) -> dict[str, Any]:
 LITERAL = {"steps": [numbered(1, "a"), numbered(2, "x {{ steps.1.output }}")]}
 
 
-def test_a_model_may_number_its_steps_and_leave_the_goal_out(tmp_path: Path) -> None:
+def test_a_model_may_number_its_steps_and_omit_the_goal(tmp_path: Path) -> None:
     result = over_the_wire(tmp_path, [calls(("PlanDraft", LITERAL)), says("done")])
     assert (result.status, result.output) == ("completed", "done"), result.error
     assert states(result) == {"1": "done", "2": "done"}
@@ -35,7 +35,7 @@ def test_a_model_may_number_its_steps_and_leave_the_goal_out(tmp_path: Path) -> 
     assert [one.depends_on for one in result.plan.steps] == [(), ("1",)]
 
 
-def test_an_edit_may_number_its_steps_and_leave_the_goal_out(tmp_path: Path) -> None:
+def test_an_edit_may_number_its_steps_and_omit_the_goal(tmp_path: Path) -> None:
     shop = Workshop()
     root = planner(tmp_path, plan="{approval: always}")
     result, _, _ = run(root, shop.tools(), draft(step("b")), "done", decide={"plan": Edit(arguments=LITERAL)})

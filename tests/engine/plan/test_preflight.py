@@ -113,16 +113,14 @@ def step(name: str, *after: str, **keys: Any) -> dict[str, Any]:
     ],
     ids=lambda value: str(value)[-30:],
 )
-def test_each_thing_that_is_wrong_is_told_to_the_model_and_nothing_is_done(
-    tmp_path: Path, steps: Steps, finding: str
-) -> None:
+def test_each_problem_is_reported_to_the_model_and_no_step_runs(tmp_path: Path, steps: Steps, finding: str) -> None:
     result, requests, _ = run(project(tmp_path), drafted(steps), drafted([step("good")]), "done")
     assert (result.status, result.output) == ("completed", "done")
     assert finding in requests[1].messages[-1].content
     assert len(result.tool_calls) == 1
 
 
-def test_a_model_that_is_asked_again_sees_the_plan_it_made_as_its_own_words(tmp_path: Path) -> None:
+def test_a_model_sees_its_invalid_plan_as_an_assistant_message(tmp_path: Path) -> None:
     bad = drafted([step("a", tool="wrok")], goal="do the thing")
     _, requests, _ = run(project(tmp_path), bad, drafted([step("good")]), "done")
     earlier = requests[1].messages[-2]
@@ -131,7 +129,7 @@ def test_a_model_that_is_asked_again_sees_the_plan_it_made_as_its_own_words(tmp_
     assert '"wrok"' in earlier.content
 
 
-def test_a_rule_that_hangs_on_an_unknown_value_is_left_to_the_call_itself(tmp_path: Path) -> None:
+def test_a_rule_on_an_unknown_value_is_evaluated_at_the_call(tmp_path: Path) -> None:
     @tool(risk="low", name="work")
     def big() -> int:
         """Give a big number."""
@@ -151,7 +149,7 @@ def test_a_rule_that_hangs_on_an_unknown_value_is_left_to_the_call_itself(tmp_pa
     assert [(call.tool, call.status) for call in result.tool_calls] == [("work", "success"), ("pay", "denied")]
 
 
-def test_the_plan_is_told_with_a_verdict_for_each_step_and_what_it_will_take(tmp_path: Path) -> None:
+def test_the_plan_event_has_a_verdict_for_each_step_and_an_estimate(tmp_path: Path) -> None:
     policy = '{ask: [pay], allow: ["*"]}'
     steps = [step("a"), step("b", "a", tool="pay", parameters={"amount": 5}), step("c", tool=None, parameters={})]
     _, _, seen = run(project(tmp_path, skill_policy=policy), drafted(steps), "thought", "done")
@@ -169,7 +167,7 @@ def test_the_plan_is_told_with_a_verdict_for_each_step_and_what_it_will_take(tmp
     assert told["hash"]
 
 
-def test_a_budget_that_cannot_be_enough_sends_the_plan_back(tmp_path: Path) -> None:
+def test_a_plan_beyond_the_budget_is_rejected(tmp_path: Path) -> None:
     root = project(tmp_path, runtime_policy="{max_steps: 4, max_tool_calls: 2}")
     free = [step(f"s{n}", tool=None, parameters={}) for n in range(4)]
     named = [step(f"s{n}") for n in range(3)]
@@ -274,7 +272,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Steps], RunRe
 
 @cases(60)
 @given(bad=bad_plans())
-def test_every_bad_plan_is_caught_before_anything_is_called(
+def test_every_invalid_plan_is_rejected_before_anything_is_called(
     checked: Callable[[Steps], RunResult], bad: tuple[str, Steps]
 ) -> None:
     result = checked(bad[1])
@@ -285,7 +283,7 @@ def test_every_bad_plan_is_caught_before_anything_is_called(
 
 @cases(30)
 @given(steps=good_plans())
-def test_no_good_plan_is_sent_back(checked: Callable[[Steps], RunResult], steps: Steps) -> None:
+def test_no_valid_plan_is_rejected(checked: Callable[[Steps], RunResult], steps: Steps) -> None:
     result = checked(steps)
     assert result.status == "completed", result
     assert result.plan is not None

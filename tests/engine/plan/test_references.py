@@ -44,7 +44,7 @@ def types_in(node: dict[str, Any]) -> set[str]:
 
 @cases(200)
 @given(node=NODES, value=VALUES, deep=st.booleans())
-def test_a_result_takes_the_type_of_its_place_wherever_its_value_is_clear(
+def test_a_result_is_converted_to_the_required_type_if_unambiguous(
     node: dict[str, Any], value: Any, deep: bool
 ) -> None:
     schema = {"type": "object", "properties": {"p": {"type": "array", "items": node} if deep else node}}
@@ -66,7 +66,7 @@ def test_a_result_takes_the_type_of_its_place_wherever_its_value_is_clear(
 
 @cases(50)
 @given(number=st.integers(-(10**9), 10**9), around=st.sampled_from(["", " ", "\n"]))
-def test_a_number_in_text_is_one_in_a_numeric_parameter(number: int, around: str) -> None:
+def test_a_number_as_text_becomes_a_number_in_a_numeric_parameter(number: int, around: str) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}, "x": {"type": ["number", "null"]}}}
     got = resolve_references({"n": REFERENCE, "x": REFERENCE}, lambda _: f"{around}{number}{around}", schema)
     assert got == {"n": number, "x": number}
@@ -100,7 +100,7 @@ def chain(root: Path, output: Any, strict: bool = False) -> tuple[list[Any], str
     ("output", "text"),
     [(5, "5"), (2.5, "2.5"), (True, "true"), ({"a": [1]}, '{"a": [1]}'), ([], "[]"), ("5", "5")],
 )
-def test_any_result_can_be_written_into_a_text_parameter(tmp_path: Path, output: Any, text: str, strict: bool) -> None:
+def test_any_result_can_be_inserted_into_a_text_parameter(tmp_path: Path, output: Any, text: str, strict: bool) -> None:
     assert chain(tmp_path, output, strict) == ([text], "completed")
 
 

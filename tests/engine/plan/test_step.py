@@ -98,7 +98,7 @@ class Shelf:
         (HOSTILE, "<{{ steps.a.output }}>", f"<{HOSTILE}>"),
     ],
 )
-def test_a_parameter_takes_an_earlier_result_as_data(tmp_path: Path, found: Any, written: Any, taken: Any) -> None:
+def test_a_parameter_accepts_an_earlier_result_as_data(tmp_path: Path, found: Any, written: Any, taken: Any) -> None:
     shelf = Shelf()
     plan = draft(use("a", "find", what=found), use("b", "take", "a", value=written))
     if found == HOSTILE:  # as a parameter it would refer to something: a result may say anything
@@ -118,7 +118,7 @@ def test_a_parameter_takes_an_earlier_result_as_data(tmp_path: Path, found: Any,
     assert result.steps == 2
 
 
-def test_a_part_that_is_not_there_fails_the_step_before_anything_is_called(tmp_path: Path) -> None:
+def test_a_missing_part_of_a_result_fails_the_step_before_the_call(tmp_path: Path) -> None:
     shelf = Shelf()
     plan = draft(use("a", "find", what={"n": 1}), use("b", "take", "a", value="{{ steps.a.output.m }}"))
     result, _, seen = run(planner(tmp_path, plan="{on_failure: skip}"), shelf.tools(), plan, "done")
@@ -146,13 +146,13 @@ VALUES = st.recursive(
 
 @cases(200)
 @given(VALUES)
-def test_whatever_a_result_is_a_whole_reference_gives_just_that_and_is_not_looked_at_again(value: Any) -> None:
+def test_a_reference_is_replaced_by_the_exact_result_which_is_not_scanned_again(value: Any) -> None:
     assert resolve_references({"x": ["{{ steps.a.output }}"]}, lambda _: value) == {"x": [value]}
 
 
 @cases(200)
 @given(st.text("{}sop.ateu 1_", max_size=40))
-def test_double_braces_are_a_reference_or_a_fault(text: str) -> None:
+def test_double_braces_are_a_reference_or_a_finding(text: str) -> None:
     wrapped = f"{{{{ steps.a.output }}}}{text}"
     found, wrong = list(references(wrapped)), list(invalid_references(wrapped))
     assert found[0] == StepReference("a")
@@ -175,12 +175,12 @@ def test_a_step_may_use_the_tools_it_names_and_no_others(tmp_path: Path) -> None
     assert "not among the tools of step a of the plan" in told[0]
 
 
-def test_a_step_is_told_what_should_come_of_it(tmp_path: Path) -> None:
+def test_a_step_gets_its_expected_result(tmp_path: Path) -> None:
     _, requests, _ = run(planner(tmp_path), [], draft(free("a", expected="one word")), "word", "done")
     assert requests[1].messages[1].content == "think about a\n\nExpected result: one word"
 
 
-def test_what_was_not_covered_by_the_plans_approval_is_asked_about_again(tmp_path: Path) -> None:
+def test_calls_outside_the_plans_approval_are_asked_about_again(tmp_path: Path) -> None:
     asked: list[str] = []
 
     @tool(risk="medium")
@@ -213,7 +213,7 @@ def test_what_was_not_covered_by_the_plans_approval_is_asked_about_again(tmp_pat
 # --- time and tries
 
 
-def test_a_slow_step_delays_only_what_depends_on_it(tmp_path: Path) -> None:
+def test_a_slow_step_delays_only_its_dependents(tmp_path: Path) -> None:
     log: list[str] = []
     last = asyncio.Event()
 
@@ -240,7 +240,7 @@ def test_a_slow_step_delays_only_what_depends_on_it(tmp_path: Path) -> None:
     assert log[-1] == "-slow", "a chain was worked off while it went on"
 
 
-def test_no_more_steps_run_at_once_than_may(tmp_path: Path) -> None:
+def test_at_most_max_parallel_steps_run_concurrently(tmp_path: Path) -> None:
     running: list[int] = [0]
     most: list[int] = []
 
@@ -259,9 +259,7 @@ def test_no_more_steps_run_at_once_than_may(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_a_step_that_takes_too_long_fails_and_says_whether_it_may_have_happened(
-    tmp_path: Path, idempotent: bool
-) -> None:
+def test_a_timed_out_step_fails_and_reports_whether_it_may_have_taken_effect(tmp_path: Path, idempotent: bool) -> None:
     @tool(risk="low", idempotent=idempotent)
     async def forever() -> str:
         """Never ends."""
@@ -280,7 +278,7 @@ def test_a_step_that_takes_too_long_fails_and_says_whether_it_may_have_happened(
     assert results_of(seen)["b"] == ("skipped", "a was not done")
 
 
-def test_a_step_without_a_tool_has_its_time_too(tmp_path: Path) -> None:
+def test_a_goal_step_has_a_timeout_too(tmp_path: Path) -> None:
     @tool(risk="low")
     async def forever() -> str:
         """Never ends."""
@@ -293,7 +291,7 @@ def test_a_step_without_a_tool_has_its_time_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("idempotent", "attempts"), [(True, 2), (False, 1)])
-def test_only_what_is_harmless_to_repeat_is_tried_again(tmp_path: Path, idempotent: bool, attempts: int) -> None:
+def test_only_idempotent_tools_are_retried(tmp_path: Path, idempotent: bool, attempts: int) -> None:
     made: list[int] = []
 
     @tool(risk="low", idempotent=idempotent)
@@ -311,7 +309,7 @@ def test_only_what_is_harmless_to_repeat_is_tried_again(tmp_path: Path, idempote
     assert [call.id for call in result.tool_calls] == ["plan-1-a", "plan-1-a~2"][:attempts]
 
 
-def test_what_a_step_tries_again_is_no_call_that_the_model_repeats(tmp_path: Path) -> None:
+def test_a_retry_does_not_count_as_a_repeated_call(tmp_path: Path) -> None:
     made: list[int] = []
 
     @tool(risk="low", idempotent=True)
@@ -327,7 +325,7 @@ def test_what_a_step_tries_again_is_no_call_that_the_model_repeats(tmp_path: Pat
     assert "max_repeated_calls" not in str(seen)
 
 
-def test_a_tool_that_says_why_it_cannot_is_not_tried_again(tmp_path: Path) -> None:
+def test_a_tool_error_is_not_retried(tmp_path: Path) -> None:
     made: list[int] = []
 
     @tool(risk="low", idempotent=True)
@@ -341,7 +339,7 @@ def test_a_tool_that_says_why_it_cannot_is_not_tried_again(tmp_path: Path) -> No
     assert "there is no such thing" in (results_of(seen)["a"][1] or "")
 
 
-def test_a_call_that_may_have_taken_effect_is_not_made_again_by_a_new_plan_without_a_yes(tmp_path: Path) -> None:
+def test_a_new_plan_needs_approval_to_repeat_a_call_that_may_have_taken_effect(tmp_path: Path) -> None:
     made: list[int] = []
 
     @tool(risk="low")
@@ -385,7 +383,7 @@ class Slow(JsonStore):
         return record
 
 
-def test_a_step_whose_time_ends_when_its_result_is_there_has_that_result(tmp_path: Path) -> None:
+def test_a_step_that_times_out_after_its_result_keeps_the_result(tmp_path: Path) -> None:
     @tool(risk="low")
     async def pay(amount: float) -> str:
         """Pay."""
@@ -400,7 +398,7 @@ def test_a_step_whose_time_ends_when_its_result_is_there_has_that_result(tmp_pat
     assert [entry.action.type for entry in result.trace] == ["tool", "final"]
 
 
-def test_a_call_that_its_steps_time_kept_from_being_made_is_not_in_doubt(tmp_path: Path) -> None:
+def test_a_call_not_started_before_the_step_timeout_has_a_known_outcome(tmp_path: Path) -> None:
     made: list[float] = []
 
     @tool(risk="low", rate="2/h")
@@ -422,6 +420,6 @@ def test_a_call_that_its_steps_time_kept_from_being_made_is_not_in_doubt(tmp_pat
     assert made == [1, 2]
 
 
-def test_an_empty_plan_is_a_plan_in_the_type_and_not_in_the_check() -> None:
+def test_an_empty_plan_is_valid_as_a_type_and_rejected_by_preflight() -> None:
     assert PlanDraft(goal="g", steps=()).steps == ()
     assert StepDraft(id="a", description="a").tools is None

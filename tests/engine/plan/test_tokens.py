@@ -31,7 +31,7 @@ def test_the_same_calls_and_answer_cost_fewer_tokens_when_they_are_planned(root:
     assert at_once < by_turn
 
 
-def test_also_when_the_plan_has_to_be_made_anew(root: Path) -> None:
+def test_replanning_still_costs_fewer_tokens(root: Path) -> None:
     async def main() -> tuple[int, int]:
         turns = await cost(root, "react", by_turns(AGAIN), 5)
         planned = await cost(root, "plan", by_plan(BROKEN.plan(), REST), 5)

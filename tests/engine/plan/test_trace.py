@@ -75,7 +75,7 @@ def test_the_tree_of_an_approved_plan(tmp_path: Path, spans: InMemorySpanExporte
     assert all((span.end_time or 0) - (span.start_time or 0) < 50_000_000 for span in named(spans, "plan.approval"))
 
 
-def test_the_tree_of_a_plan_that_is_made_anew(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+def test_the_tree_of_a_replanned_run(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     bad = draft(step("a", tool="nothing"))
     turns = bad, draft(step("a"), step("b", "a")), draft(step("c", "a")), "the end"
     run(tmp_path, Workshop("b"), *turns)

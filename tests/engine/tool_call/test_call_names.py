@@ -37,9 +37,7 @@ async def played(root: Path, model: ScriptedModel, *tools: Tool) -> tuple[RunRes
         return await stream.result(), found
 
 
-def test_a_denied_tool_is_denied_by_its_rule_under_the_name_that_models_know(
-    tmp_path: Path, spans: InMemorySpanExporter
-) -> None:
+def test_a_denied_tool_is_denied_under_its_wire_name_too(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     write(tmp_path, {"agents.d/one.yaml": agent("one", skill_policy='{deny: ["dates.*"], allow: ["*"]}')})
     model = ScriptedModel((ToolCall(id="c", tool="dates__now"),), "done")
 
@@ -101,7 +99,7 @@ CALL = st.builds(
 
 @cases(100)
 @given(st.lists(CALL, max_size=6))
-def test_nothing_but_doubles_is_left_out(calls: list[ToolCall]) -> None:
+def test_only_duplicate_calls_are_removed(calls: list[ToolCall]) -> None:
     kept = unique_calls(calls)
 
     assert unique_calls(kept) == kept

@@ -41,7 +41,7 @@ def flaky(error: type[Exception], failures: int, *, retries: int) -> tuple[Tool,
     return fetch, tried
 
 
-def test_a_failure_without_a_reason_of_its_own_is_tried_again(tmp_path: Path) -> None:
+def test_an_unexpected_failure_is_retried(tmp_path: Path) -> None:
     fetch, tried = flaky(ConnectionError, 2, retries=2)
     result = run(tmp_path, [fetch], calls(("fetch", {})), "done")
     assert result.tool_calls[0].result == "there"
@@ -53,7 +53,7 @@ def test_a_failure_without_a_reason_of_its_own_is_tried_again(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("error", "retries", "tries"), [(ConnectionError, 1, 2), (ConnectionError, 0, 1), (ToolError, 5, 1)]
 )
-def test_there_is_an_end_to_trying_and_what_the_model_can_act_on_is_told_at_once(
+def test_retries_are_limited_and_tool_errors_are_not_retried(
     tmp_path: Path, error: type[Exception], retries: int, tries: int
 ) -> None:
     fetch, tried = flaky(error, 9, retries=retries)
@@ -61,18 +61,18 @@ def test_there_is_an_end_to_trying_and_what_the_model_can_act_on_is_told_at_once
     assert (result.tool_calls[0].status, len(tried)) == ("error", tries)
 
 
-def test_what_may_not_be_done_twice_cannot_be_declared_to_be_tried_again() -> None:
+def test_a_tool_that_is_not_idempotent_cannot_declare_retries() -> None:
     with pytest.raises(ConfigError, match="idempotent"):
         tool(retries=1)(str)
 
 
 @pytest.mark.parametrize("rate", ["5", "5/x", "0/s", "-1/s", "1.5/s", "s"])
-def test_a_rate_that_cannot_be_read_is_refused(rate: str) -> None:
+def test_an_invalid_rate_is_refused(rate: str) -> None:
     with pytest.raises(ConfigError, match=r"invalid rate .*: write it as 5/s"):
         tool(rate=rate)(str)
 
 
-def test_a_rate_holds_over_all_runs_of_the_process(tmp_path: Path) -> None:
+def test_a_rate_applies_to_all_runs_of_the_process(tmp_path: Path) -> None:
     times: list[float] = []
 
     @tool(rate="4/s", idempotent=True)
@@ -93,7 +93,7 @@ def test_a_rate_holds_over_all_runs_of_the_process(tmp_path: Path) -> None:
     assert times[5] - times[0] > 0.4, "four at once, then one each quarter of a second"
 
 
-def test_a_rate_holds_for_what_is_tried_again_too(tmp_path: Path) -> None:
+def test_a_rate_applies_to_retries(tmp_path: Path) -> None:
     times: list[float] = []
 
     @tool(rate="1/s", idempotent=True, retries=1)
@@ -124,7 +124,7 @@ def asking() -> tuple[Tool, list[str]]:
     return book, done
 
 
-def test_a_tool_asks_one_question_after_the_other_and_acts_once(tmp_path: Path) -> None:
+def test_a_tool_can_ask_several_questions_and_acts_once(tmp_path: Path) -> None:
     book, done = asking()
     write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy=ALL)})
     store = JsonStore()
@@ -146,7 +146,7 @@ def test_a_tool_asks_one_question_after_the_other_and_acts_once(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("decision", "status"), [(Reject(reason="ask later"), "error"), (Approve(), "success")])
-def test_a_question_can_be_declined_or_be_answered_with_yes(tmp_path: Path, decision: Any, status: str) -> None:
+def test_a_question_can_be_declined_or_approved(tmp_path: Path, decision: Any, status: str) -> None:
     @tool
     async def sure(context: ToolContext) -> str:
         """Make sure."""
@@ -165,7 +165,7 @@ def test_a_question_can_be_declined_or_be_answered_with_yes(tmp_path: Path, deci
     assert ("ask later" in call.result) if status == "error" else call.result == "yes"
 
 
-def test_outside_a_run_there_is_nobody_to_ask() -> None:
+def test_a_tool_cannot_ask_outside_a_run() -> None:
     context = ToolContext("r", "c", "a", Path())
     with pytest.raises(ToolError, match="no one can answer"):
         asyncio.run(ask(context))
@@ -178,7 +178,7 @@ async def ask(context: ToolContext) -> str:
 # --- values that last
 
 
-def test_notes_and_the_todo_list_last_as_the_conversation_and_no_longer(tmp_path: Path) -> None:
+def test_notes_and_the_todo_list_live_as_long_as_the_conversation(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy=ALL)})
     items = [{"task": "read", "status": "done"}, {"task": "write", "status": "doing"}, {"task": "send"}]
     model = ScriptedModel(
@@ -200,7 +200,7 @@ def test_notes_and_the_todo_list_last_as_the_conversation_and_no_longer(tmp_path
     assert other.tool_calls[1].result == "(nothing to do)"
 
 
-def test_what_a_failed_run_noted_is_forgotten(tmp_path: Path) -> None:
+def test_notes_of_a_failed_run_are_discarded(tmp_path: Path) -> None:
     write(tmp_path, {"agents.d/a.yaml": agent("a", skill_policy=ALL)})
     model = ScriptedModel(
         calls(("session_set", {"key": "k", "value": "v"})), RuntimeError("down"), calls(("session_get", {})), "read"
@@ -214,7 +214,7 @@ def test_what_a_failed_run_noted_is_forgotten(tmp_path: Path) -> None:
     assert asyncio.run(main()).tool_calls[0].result == []
 
 
-def test_a_session_keeps_copies_of_json_data_up_to_its_size() -> None:
+def test_a_session_stores_copies_of_json_data_up_to_its_size_limit() -> None:
     session, cart = Session(), ["apple"]
     session.set("cart", cart)
     cart.append("pear")

@@ -117,7 +117,9 @@ STRAY = [cancelled, leaves, leaves_too, panics]
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside others"])
 @pytest.mark.parametrize("stray", STRAY, ids=[one.name for one in STRAY])
-def test_a_tool_that_ends_otherwise_has_failed_and_the_run_goes_on(tmp_path: Path, stray: Tool, beside: bool) -> None:
+def test_any_exception_of_a_tool_fails_the_call_and_the_run_continues(
+    tmp_path: Path, stray: Tool, beside: bool
+) -> None:
     wanted: list[tuple[str, dict[str, Any]]] = [(stray.name, {}), *([("echo", {"text": "x"})] * beside)]
     result = run(project(tmp_path), calls(*wanted), "done", tools=(stray,))
     assert (result.status, result.output) == ("completed", "done")
@@ -125,7 +127,7 @@ def test_a_tool_that_ends_otherwise_has_failed_and_the_run_goes_on(tmp_path: Pat
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside others"])
-def test_a_tool_may_ask_in_tasks_of_its_own(tmp_path: Path, beside: bool) -> None:
+def test_a_tool_may_ask_in_tasks_that_it_starts(tmp_path: Path, beside: bool) -> None:
     @tool(risk="low")
     async def book(context: ToolContext) -> str:
         """Book a trip."""
@@ -154,7 +156,7 @@ def test_a_tool_may_ask_in_tasks_of_its_own(tmp_path: Path, beside: bool) -> Non
 
 
 @pytest.mark.parametrize("name", ["cancelled", "leaves", "asks"])
-def test_a_hook_that_ends_otherwise_is_a_refusal(tmp_path: Path, name: str) -> None:
+def test_any_exception_of_a_hook_is_a_refusal(tmp_path: Path, name: str) -> None:
     echo = calls(("echo", {"text": "x"}))
     denied = run(project(tmp_path, hooks=f"{{before_tool: [stray.{name}]}}"), echo, "done")
     assert (denied.status, [call.status for call in denied.tool_calls]) == ("completed", ["denied"])
@@ -166,14 +168,14 @@ def test_a_hook_that_ends_otherwise_is_a_refusal(tmp_path: Path, name: str) -> N
         assert "raw" not in refused.model_dump_json()
 
 
-def test_a_hook_whose_result_is_none_withholds_the_tools_own(tmp_path: Path) -> None:
+def test_an_invalid_result_of_a_hook_withholds_the_tools_result(tmp_path: Path) -> None:
     result = run(project(tmp_path, hooks="{after_tool: [stray.text]}"), calls(("echo", {"text": "secret"})), "done")
     assert result.tool_calls[0].status == "error"
     assert "withheld" in str(result.tool_calls[0].result)
     assert "secret" not in str(result.messages[-2:])
 
 
-def test_what_a_hook_gives_instead_can_be_kept_and_took_as_long_as_the_call(tmp_path: Path) -> None:
+def test_a_result_from_a_hook_is_storable_and_has_the_calls_duration(tmp_path: Path) -> None:
     result = run(project(tmp_path, hooks="{after_tool: [stray.odd]}"), calls(("echo", {"text": "x"})), "done")
     assert result.status == "completed"
     assert result.tool_calls[0].result == {"when": "<class 'object'>", "half": "?"}
@@ -182,7 +184,7 @@ def test_what_a_hook_gives_instead_can_be_kept_and_took_as_long_as_the_call(tmp_
     assert (half.status, half.output) == ("completed", "half \ufffd")
 
 
-def test_an_executor_that_gives_no_text_has_failed(tmp_path: Path) -> None:
+def test_an_executor_that_returns_no_text_fails(tmp_path: Path) -> None:
     result = run(project(tmp_path, executor="stray.silent"), "said")
     assert (result.status, result.output) == ("failed", "said")
     assert result.error is not None

@@ -82,7 +82,7 @@ def seen(
         (("pay", {"amount": 5}), Approve(), "success", None),
     ],
 )
-def test_the_result_of_a_call_that_did_not_succeed_has_its_error(
+def test_the_result_of_a_failed_call_has_its_error(
     tmp_path: Path, call: tuple[str, dict[str, Any]], decision: Decision | None, status: str, error: str | None
 ) -> None:
     result, told = seen(tmp_path, call, decision)
@@ -99,14 +99,14 @@ def test_the_result_of_a_call_that_did_not_succeed_has_its_error(
         assert result.messages[-2].status == "cancelled"
 
 
-def test_who_is_asked_is_told_what_the_tool_does(tmp_path: Path) -> None:
+def test_a_confirmation_describes_the_tool(tmp_path: Path) -> None:
     result, told = seen(tmp_path, ("pay", {"amount": 5}))
     (asked,) = (event for event in told if event["event"] == "confirm_required")
     assert asked["description"] == "Pay an amount from the till."
     assert result.pending[0].description == asked["description"]
 
 
-def test_records_in_which_a_rejected_call_is_denied_are_read_as_before(tmp_path: Path) -> None:
+def test_old_records_with_a_rejected_call_as_denied_are_still_read(tmp_path: Path) -> None:
     store = JsonStore()
     result, told = seen(tmp_path, ("pay", {"amount": 5}), Reject(reason="dear"), store)
 
