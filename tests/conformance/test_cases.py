@@ -1,4 +1,4 @@
-"""The numbered cases of safe reloading. Each is shown by at least one test that carries its number."""
+"""The numbered cases of safe reloading. Each has at least one test with its number."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ BROKEN_SETTINGS = "model: [\n"
 
 @dataclass
 class World:
-    """The files, what they should deny, and what was called nevertheless."""
+    """The files, the tools they deny, and denied tools that were called anyway."""
 
     root: Path
     chance: random.Random
@@ -86,7 +86,7 @@ class World:
         self.saved[name], self.whole[name] = denied, not extra
 
     def check(self, runtime: Runtime, done: str) -> None:
-        """Compare what is live with what was saved."""
+        """Compare the active configuration with the saved files."""
         self.epoch += 1
         live = runtime.catalog.current
         for name in NAMES:

@@ -1,4 +1,4 @@
-"""Safe reloading, case by case: what a generation, the catalog and a running run must do."""
+"""Safe reloading, case by case: requirements on generations, the catalog and runs in progress."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Body = Callable[[Runtime], Awaitable[None]]
 
 
 def live(root: Path, body: Body, **options: Any) -> None:
-    """Open a project and go through a case."""
+    """Open a project and run `body`."""
 
     async def main() -> None:
         async with Runtime.open(root, watch=False, **options) as runtime:
@@ -119,14 +119,14 @@ def test_in_strict_mode_one_bad_file_blocks_every_change(tmp_path: Path) -> None
     root = write(tmp_path, {ONE: one(instructions="old"), TWO: two()})
 
     async def body(runtime: Runtime) -> None:
-        told: list[ConfigReloaded | ConfigRejected] = []
-        runtime.catalog.subscribe(told.append)
+        reloads: list[ConfigReloaded | ConfigRejected] = []
+        runtime.catalog.subscribe(reloads.append)
         first = runtime.catalog.current
         write(root, {ONE: one(instructions="new"), TWO: two(executr="x")})
         assert await runtime.reload() is first
         assert await runtime.reload() is first
-        assert len(told) == 1, "refused once, not at every look"
-        assert isinstance(told[0], ConfigRejected)
+        assert len(reloads) == 1, "refused once, not at every look"
+        assert isinstance(reloads[0], ConfigRejected)
         assert runtime.catalog.problems[0].path == TWO
         write(root, {TWO: two()})
         await runtime.reload()
@@ -173,11 +173,11 @@ def test_a_changed_name_removes_one_agent_and_adds_one_in_one_generation(tmp_pat
     root = write(tmp_path, {ONE: one()})
 
     async def body(runtime: Runtime) -> None:
-        told: list[Any] = []
-        runtime.catalog.subscribe(told.append)
+        reloads: list[Any] = []
+        runtime.catalog.subscribe(reloads.append)
         write(root, {ONE: two()})
         await runtime.reload()
-        (event,) = told
+        (event,) = reloads
         assert (event.added, event.removed) == (("two",), ("one",))
 
     live(root, body)
@@ -222,12 +222,12 @@ def test_a_denial_applies_to_the_next_call_and_a_raised_limit_to_new_runs(
 
     async def body(runtime: Runtime) -> None:
         runtimes.append(runtime)
-        told: list[Any] = []
-        runtime.catalog.subscribe(told.append)
+        reloads: list[Any] = []
+        runtime.catalog.subscribe(reloads.append)
         result = await runtime.run("go")
         assert [call.status for call in result.tool_calls] == ["success", "denied", "denied"]
         assert result.finish_reason == "max_steps", "the run keeps the limit it began with"
-        effects = {change.key: change.effect for change in told[0].changes}
+        effects = {change.key: change.effect for change in reloads[0].changes}
         assert effects == {"skill_policy.deny": "tightens", "runtime_policy.max_steps": "widens"}
 
     live(root, body, models={"offline": model}, tools=[edit])

@@ -1,4 +1,4 @@
-"""Safe reloading of what agents are made of: templates and plugins, case by case."""
+"""Safe reloading of templates and plugins, case by case."""
 
 from __future__ import annotations
 

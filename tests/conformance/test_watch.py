@@ -1,4 +1,4 @@
-"""Safe reloading with the real watcher: whatever tools do to the files, what goes live is whole, once, and soon."""
+"""Safe reloading with the real watcher: every change takes effect completely, once and soon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever callers, models and tools get wrong, there is one clear message, and never a traceback or a secret in it."""
+"""Mistakes of callers, models and tools lead to one clear message, without a traceback or a secret."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def run(root: Path, *turns: Turn, model: Any = None, tools: Sequence[Tool]
 
 
 def observation(model: ScriptedModel) -> str:
-    """What the model was told of its last call."""
+    """Return the last tool result that the model received."""
     return next(message.content for message in reversed(model.requests[-1].messages) if message.role == "tool")
 
 
@@ -400,7 +400,7 @@ SECRETS = ["sk-abcdef1234567890", "password=hunter2", "api_key: 'verysecret'", "
 
 
 def everything(result: RunResult, events: Sequence[Any], state: RunState) -> str:
-    """All that leaves a run, as text."""
+    """Return all output of a run as text."""
     return "\n".join([result.model_dump_json(), state.model_dump_json(), *(json.dumps(wire(e)) for e in events)])
 
 
@@ -423,13 +423,13 @@ def test_a_failed_tool_is_reported_in_one_line_without_traceback_or_secrets(
         async with opened as runtime, runtime.stream("go") as stream:
             events = [event async for event in stream]
             result = await stream.result()
-        told = observation(model)
+        message = observation(model)
         assert result.output == "too bad"
-        assert "refused: " in told
-        assert "***" in told
-        assert ("ValueError" in told) == (kind is ValueError), "a ToolError's text is meant for the model as it is"
+        assert "refused: " in message
+        assert "***" in message
+        assert ("ValueError" in message) == (kind is ValueError), "a ToolError's text is meant for the model as it is"
         [finished] = [event for event in events if isinstance(event, ToolFinished)]
-        assert (finished.status, finished.result) == ("error", told)
+        assert (finished.status, finished.result) == ("error", message)
         text = everything(result, events, state := await store.load_run(result.run_id))
         assert "Traceback" not in text
         assert not any(part in text for part in ("abcdef1234567890", "hunter2", "verysecret"))

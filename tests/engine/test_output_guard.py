@@ -1,4 +1,4 @@
-"""An answer that hooks must look at first: nobody sees it before, whatever happens while they look."""
+"""An answer that hooks must check is not visible before they have, whatever happens while they run."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def life(
     return model
 
 
-# --- while the hooks look
+# --- while the hooks run
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -110,7 +110,7 @@ def test_a_run_cancelled_while_hooks_check_its_answer_has_no_answer(tmp_path: Pa
 
 
 class Watched(JsonStore):
-    """Keeps what was on record of a run that had not ended, and says when something was while the hooks looked."""
+    """A store that keeps the checkpoints of an unfinished run, and signals one that is written while the hooks run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -300,10 +300,10 @@ async def _all(stream: RunStream) -> list[Event]:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "expected"),
     [("fine", "fine"), ("darn", "****"), ("secret", "stopped by refused; partial output: that stays here")],
 )
-def test_a_sub_run_that_ended_is_not_executed_again(tmp_path: Path, said: str, told: str) -> None:
+def test_a_sub_run_that_ended_is_not_executed_again(tmp_path: Path, said: str, expected: str) -> None:
     """The process ends while a hook looks at what the call of the sub-agent gave."""
     store = JsonStore()
     hooks = "{after_tool: [guard.result]}"
@@ -330,7 +330,7 @@ def test_a_sub_run_that_ended_is_not_executed_again(tmp_path: Path, said: str, t
         watch.results.set()
         result = await runtime.resume(run_id, {})
         assert (result.status, result.output) == ("completed", "done")
-        assert [call.result for call in result.tool_calls] == [told]
+        assert [call.result for call in result.tool_calls] == [expected]
         assert watch.looked_at == []
 
     assert len(life(root, second, "done", store=store).requests) == 1

@@ -210,10 +210,10 @@ def test_a_tool_can_read_its_run_and_report_progress(root: Path) -> None:
         model = ScriptedModel(calls(("load", {})), "ok")
         async with Runtime.open(root, tools=[load], models={"scripted": model}, deps="D", watch=False) as runtime:
             async with runtime.stream("go", user="u1", metadata={"k": 1}) as stream:
-                told = [e for e in [event async for event in stream] if isinstance(e, events.ToolStarted)]
+                progress_events = [e for e in [event async for event in stream] if isinstance(e, events.ToolStarted)]
             result = await stream.result()
         assert result.tool_calls[0].result == "u1 D 1"
-        assert [(e.progress, e.message) for e in told] == [(None, None), (0.5, "half")]
+        assert [(e.progress, e.message) for e in progress_events] == [(None, None), (0.5, "half")]
         assert seen[0].idempotency_key == f"{result.run_id}:c1"
         assert "context" not in model.requests[0].tools[-1].parameters["properties"]
 

@@ -1,4 +1,4 @@
-"""The reload gate: an edit whose cases fail does not go live, and what served before still serves."""
+"""The reload gate: an edit with failing cases does not take effect, and the previous generation stays active."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def one(allow: str = "[echo]", **keys: str) -> str:
 
 
 def live(root: Path, body: Body, settings: Settings = GATED, *, watch: bool = False) -> None:
-    """Open a project with these files and go through a case; it is handed what the catalog tells."""
+    """Open a project with these files and run `body`, which receives the reload events."""
 
     async def main() -> None:
-        told: list[ConfigReloaded | ConfigRejected] = []
+        reloads: list[ConfigReloaded | ConfigRejected] = []
         async with Runtime.open(root, settings=settings, watch=watch) as runtime:
-            runtime.catalog.subscribe(told.append)
-            await body(runtime, told)
+            runtime.catalog.subscribe(reloads.append)
+            await body(runtime, reloads)
 
     asyncio.run(main())
 
@@ -46,12 +46,12 @@ def project(root: Path, cases: str = CALLS_ECHO) -> Path:
 
 
 def test_an_edit_with_a_failing_case_is_rejected_and_the_old_generation_stays_active(tmp_path: Path) -> None:
-    async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
+    async def body(runtime: Runtime, reloads: list[ConfigReloaded | ConfigRejected]) -> None:
         before = runtime.catalog.current
         write(tmp_path, {FILE: one("[calculator]")})
         assert await runtime.reload() is before
         assert runtime.catalog.current is before
-        [rejected] = told
+        [rejected] = reloads
         assert isinstance(rejected, ConfigRejected)
         assert rejected.generation == before.number == 1
         problem, warning = rejected.problems
@@ -98,27 +98,27 @@ def test_a_rejected_edit_is_not_retried_until_a_file_changes(tmp_path: Path) -> 
     ids=["the agent", "the case"],
 )
 def test_fixing_agent_or_case_lets_the_edit_take_effect(tmp_path: Path, fix: dict[str, str]) -> None:
-    async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
+    async def body(runtime: Runtime, reloads: list[ConfigReloaded | ConfigRejected]) -> None:
         write(tmp_path, {FILE: one("[calculator]")})
         await runtime.reload()
         write(tmp_path, fix)
         generation = await runtime.reload()
         assert generation.number == 2
         assert "calculator" in generation.agents["one"].toolset.offered
-        assert isinstance(told[-1], ConfigReloaded)
-        assert told[-1].changed == ("one",)
+        assert isinstance(reloads[-1], ConfigReloaded)
+        assert reloads[-1].changed == ("one",)
         assert runtime.catalog.problems == ()
 
     live(project(tmp_path), body)
 
 
 def test_the_watcher_reports_a_rejected_edit_and_publishes_its_fix(tmp_path: Path) -> None:
-    async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
+    async def body(runtime: Runtime, reloads: list[ConfigReloaded | ConfigRejected]) -> None:
         heard = asyncio.Event()
         runtime.catalog.subscribe(lambda event: heard.set())
         write(tmp_path, {FILE: one("[calculator]")})
         await asyncio.wait_for(heard.wait(), 20)
-        assert isinstance(told[0], ConfigRejected)
+        assert isinstance(reloads[0], ConfigRejected)
         assert runtime.catalog.current.number == 1
         write(tmp_path, {FILE: one("[calculator, echo]")})
         assert (await asyncio.wait_for(runtime.wait_generation(2), 20)).number == 2
@@ -127,18 +127,18 @@ def test_the_watcher_reports_a_rejected_edit_and_publishes_its_fix(tmp_path: Pat
 
 
 def test_an_invalid_case_file_closes_the_gate(tmp_path: Path) -> None:
-    async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
+    async def body(runtime: Runtime, reloads: list[ConfigReloaded | ConfigRejected]) -> None:
         before = runtime.catalog.current
         write(tmp_path, {CASES: CALLS_ECHO.replace("expect", "expct")})
         assert await runtime.reload() is before
-        assert [problem.place for problem in told[0].problems] == [f"{CASES}:4:5"]
+        assert [problem.place for problem in reloads[0].problems] == [f"{CASES}:4:5"]
         write(tmp_path, {CASES: CALLS_ECHO, "agents.d/two.test.yaml": CALLS_ECHO})
         assert await runtime.reload() is before
-        assert told[1].problems[0].message.startswith("there is no usable agent 'two'")
+        assert reloads[1].problems[0].message.startswith("there is no usable agent 'two'")
         (tmp_path / "agents.d/two.test.yaml").unlink()
         (tmp_path / "agents.d/two.test.yaml").symlink_to("nowhere")
         assert await runtime.reload() is before
-        assert told[2].problems[0].message == "cannot be read: No such file or directory"
+        assert reloads[2].problems[0].message == "cannot be read: No such file or directory"
 
     live(project(tmp_path), body)
 
@@ -146,7 +146,7 @@ def test_an_invalid_case_file_closes_the_gate(tmp_path: Path) -> None:
 def test_a_first_start_whose_cases_fail_serves_nothing(tmp_path: Path) -> None:
     root = write(tmp_path, {FILE: one("[calculator]"), CASES: CALLS_ECHO})
 
-    async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
+    async def body(runtime: Runtime, reloads: list[ConfigReloaded | ConfigRejected]) -> None:
         raise AssertionError("it was opened")
 
     with pytest.raises(ConfigError, match="nothing is served until every case passes") as refused:
@@ -155,7 +155,7 @@ def test_a_first_start_whose_cases_fail_serves_nothing(tmp_path: Path) -> None:
 
 
 def test_without_the_gate_case_files_are_not_read(tmp_path: Path) -> None:
-    async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
+    async def body(runtime: Runtime, reloads: list[ConfigReloaded | ConfigRejected]) -> None:
         write(tmp_path, {FILE: one("[calculator]")})
         generation = await runtime.reload()
         assert generation.number == 2
@@ -168,7 +168,7 @@ def test_without_the_gate_case_files_are_not_read(tmp_path: Path) -> None:
 
 
 def test_a_changed_case_counts_as_an_edit_only_with_the_gate(tmp_path: Path) -> None:
-    async def body(runtime: Runtime, told: list[ConfigReloaded | ConfigRejected]) -> None:
+    async def body(runtime: Runtime, reloads: list[ConfigReloaded | ConfigRejected]) -> None:
         first = runtime.catalog.current
         write(tmp_path, {CASES: CALLS_ECHO + "# another\n"})
         second = await runtime.reload()

@@ -1,4 +1,4 @@
-"""Cases beside agents: what a file of cases may say, how a case runs, and that each expectation can hold and fail."""
+"""Cases: the file format, how a case runs, and that each expectation can pass and fail."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ LOOKUP = "{call: shop.lookup, arguments: {order: '12'}}"
 
 
 def shop(root: Path, **keys: str) -> Path:
-    """A project of one agent, `clerk`, with tools that must not be carried out in a test."""
+    """Create a project with one agent, `clerk`, and tools that must not be executed in a test."""
     clerk = agent("clerk", **{"model": "offline", "skill_policy": POLICY, **keys})
     return write(root, {"plugins/shop.py": SHOP, "agents.d/clerk.yaml": clerk})
 
@@ -66,7 +66,7 @@ def case(expect: str = "{}", model: str | None = None, **keys: str) -> str:
 
 
 def attempts(root: Path, *, live: str | None = None, tools: tuple[Tool, ...] = ()) -> tuple[Suite, list[Attempt]]:
-    """Carry out all cases of a project."""
+    """Run all cases of a project."""
 
     async def main() -> tuple[Suite, list[Attempt]]:
         async with Runtime.open(root, tools=tools, watch=False) as runtime:
@@ -80,7 +80,7 @@ def attempts(root: Path, *, live: str | None = None, tools: tuple[Tool, ...] = (
 
 
 def failures(root: Path, text: str, *, tools: tuple[Tool, ...] = ()) -> list[str]:
-    """What does not come in a file's one case."""
+    """Return the failures of a file's only case."""
     write(root, {"agents.d/clerk.test.yaml": text})
     _, [attempt] = attempts(root, tools=tools)
     return list(attempt.failures)
@@ -129,14 +129,14 @@ def test_every_expectation_can_pass_and_fail(tmp_path: Path, holds: str, fails: 
     root = shop(tmp_path)
     decided = {"decisions": "{shop.refund: {respond: later}}"}
     assert failures(root, case(holds, model, **decided)) == []
-    [told] = failures(root, case(fails, model, **decided))
-    assert told.startswith("expected ")
-    assert why in told
+    [failure] = failures(root, case(fails, model, **decided))
+    assert failure.startswith("expected ")
+    assert why in failure
 
 
 def test_each_failed_expectation_has_its_own_line(tmp_path: Path) -> None:
-    told = failures(shop(tmp_path), case("{called: [echo], output: [a, b], status: paused}", "[{say: none}]"))
-    assert len(told) == 4
+    failed = failures(shop(tmp_path), case("{called: [echo], output: [a, b], status: paused}", "[{say: none}]"))
+    assert len(failed) == 4
 
 
 @pytest.mark.parametrize(("wanted", "given"), [("1", "true"), ("true", "1"), ("[1]", "[2]"), ("null", "0")])
@@ -220,15 +220,15 @@ def test_a_scripted_plan_is_proposed_checked_approved_and_executed(tmp_path: Pat
     assert failures(root, case(asked, model)) == []
     done = "{asked: [plan], called_exactly: [shop.lookup], plan: [shop.lookup, think], output: The end.}"
     assert failures(root, case(done, model, decisions="{plan: approve}")) == []
-    [told] = failures(root, case("{plan: [think, look]}", model, decisions="{plan: approve}"))
-    assert told == "expected plan [think, look], got [shop.lookup, think]"
+    [failure] = failures(root, case("{plan: [think, look]}", model, decisions="{plan: approve}"))
+    assert failure == "expected plan [think, look], got [shop.lookup, think]"
 
 
 def test_a_plan_that_is_always_sent_back_ends_with_its_script(tmp_path: Path) -> None:
     root = shop(tmp_path, executor="plan", plan="{approval: always}")
     plan = "{plan: {goal: g, steps: [{id: a, description: a}]}}"
-    told = failures(root, case("{}", f"[{plan}, {plan}]", decisions="{plan: {respond: shorter}}"))
-    assert told[0] == "the script has only 2 answers, but the model is called again"
+    failed = failures(root, case("{}", f"[{plan}, {plan}]", decisions="{plan: {respond: shorter}}"))
+    assert failed[0] == "the script has only 2 answers, but the model is called again"
 
 
 def test_turns_are_one_conversation(tmp_path: Path) -> None:
@@ -240,8 +240,8 @@ def test_turns_are_one_conversation(tmp_path: Path) -> None:
 
 def test_no_turn_starts_while_one_waits(tmp_path: Path) -> None:
     text = case("{}", f"[{REFUND}, {{say: x}}]", message="").replace("name: it", "name: it\n    turns: [a, b]")
-    [told] = failures(shop(tmp_path), text)
-    assert told == "turn 1 is waiting for a decision about shop.refund, so turn 2 cannot start"
+    [failure] = failures(shop(tmp_path), text)
+    assert failure == "turn 1 is waiting for a decision about shop.refund, so turn 2 cannot start"
 
 
 def test_the_limits_are_those_of_the_agent(tmp_path: Path) -> None:
@@ -296,9 +296,9 @@ def test_inputs_reach_the_agent_and_invalid_ones_fail_the_case(tmp_path: Path) -
 def test_a_script_that_does_not_match_always_fails_the_case(
     tmp_path: Path, executor: str, model: str, why: str
 ) -> None:
-    told = failures(shop(tmp_path, executor=executor), case("{status: failed}", model))
-    assert len(told) == 1
-    assert why in told[0]
+    failed = failures(shop(tmp_path, executor=executor), case("{status: failed}", model))
+    assert len(failed) == 1
+    assert why in failed[0]
 
 
 def test_a_case_does_not_change_the_generation_it_runs_on(tmp_path: Path) -> None:
@@ -370,8 +370,8 @@ def test_a_mistake_is_reported_with_its_place_and_a_suggestion(line: str, messag
     with pytest.raises(ParseError) as caught:
         parse("x.test.yaml", text.encode(), CaseFile)
     here = [p for p in caught.value.problems if (p.line, p.column) == (2, line.index("@") + 1)]
-    told = [f"{p.message} ({p.hint})" if p.hint else p.message for p in here]
-    assert any(found.startswith(message) for found in told), caught.value
+    messages = [f"{p.message} ({p.hint})" if p.hint else p.message for p in here]
+    assert any(found.startswith(message) for found in messages), caught.value
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Hostile files: templates, agents, plugins. Each is a problem with its place, and what served goes on serving."""
+"""Hostile files: templates, agents, plugins. Each is a problem with its place; served agents stay active."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GOOD = {
 
 
 def after_edit(root: Path, files: dict[str, str | bytes]) -> tuple[Problem, ...]:
-    """Edit a good project; what it served must serve as before. Returns the problems that are told."""
+    """Edit a valid project, check that its configuration stays active, and return the reported problems."""
 
     async def main() -> tuple[Problem, ...]:
         models = {"scripted": ScriptedModel(calls(("p.say", {})), GOES_ON)}

@@ -1,4 +1,4 @@
-"""Hostile paths and files, through whole runs: nothing outside is read, nothing that decides what runs is written."""
+"""Hostile paths and files in whole runs: nothing outside the base is read, and no configuration is written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FULL = "{risk_level: critical, confirm: {from: never}, max_corrections: 5, max_t
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    """A project with ways out of it, and beside it what they lead to."""
+    """Create a project with links and paths that point outside, and their targets."""
     write(tmp_path, {"outside/secret.txt": SECRET, "base/notes.txt": "notes\n", "base/.env": f"KEY={SECRET}\n"})
     base = tmp_path / "base"
     (base / "link.txt").symlink_to(tmp_path / "outside/secret.txt")
@@ -59,8 +59,8 @@ def test_asi02_file_tools_access_only_plain_files_below_the_base(base: Path, pat
         ("search_files", {"query": "secret", "root_dir": path}),
         ("edit_file", {"path": path, "old": "secret", "new": "pwned"}),
     ]
-    told = refused(base, *wanted, runtime_policy=FULL)
-    assert not any(SECRET in text for text in told)
+    results = refused(base, *wanted, runtime_policy=FULL)
+    assert not any(SECRET in text for text in results)
     assert (base.parent / "outside/secret.txt").read_text() == SECRET
 
 
@@ -105,7 +105,7 @@ def test_llm10_huge_files_and_folders_and_slow_patterns_get_partial_answers(base
         GOES_ON,
     )
     assert seen.result.output == GOES_ON
-    assert all(len(told) < 5000 for told in seen.told)
+    assert all(len(text) < 5000 for text in seen.tool_results)
     sparse_, line, many, glob, search, grep = (made.result for made in seen.result.tool_calls)
     assert "binary" in sparse_
     assert "only the first MB" in line
@@ -118,6 +118,6 @@ def test_asi05_no_tool_unpacks_an_archive(base: Path) -> None:
     with zipfile.ZipFile(base / "slip.zip", "w") as archive:
         archive.writestr("../outside/pwned.txt", "pwned")
     wanted = [(tool, {"path": "slip.zip"}) for tool in ("read_file", "log_transform")]
-    told = refused(base, *wanted, ("list_dir", {"path": "slip.zip"}))
-    assert "binary" in told[0]
+    results = refused(base, *wanted, ("list_dir", {"path": "slip.zip"}))
+    assert "binary" in results[0]
     assert not (base.parent / "outside/pwned.txt").exists()

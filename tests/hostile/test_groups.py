@@ -1,4 +1,4 @@
-"""The numbered groups of hostile cases. Each is shown by at least one test that carries its number.
+"""The numbered groups of hostile cases. Each has at least one test with its number.
 
 Expected everywhere: what is hostile is refused or does nothing, that is on record, and the agent goes on.
 """

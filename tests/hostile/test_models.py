@@ -1,4 +1,4 @@
-"""Text that wants to be an instruction, and models that never stop: data stays data, and limits hold."""
+"""Prompt injection and models that never stop: data stays data, and limits apply."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INJECTIONS = [
 
 
 class Bank:
-    """What must not be called, and a tool that says what an attacker wrote."""
+    """Tools that must not be called, and a tool that returns an attacker's text."""
 
     def __init__(self, text: str, *, fails: bool = False) -> None:
         self.paid = 0
@@ -65,8 +65,8 @@ def test_llm01_a_tools_output_is_only_its_result(tmp_path: Path, text: str, fail
     assert seen.result.output == GOES_ON
     assert bank.paid == 0
     assert roles_with(seen, text) == {"tool"}
-    (told,) = seen.told
-    assert told == (f"Error: fetch failed: RuntimeError: {text}\n" if fails else text)
+    (message,) = seen.tool_results
+    assert message == (f"Error: fetch failed: RuntimeError: {text}\n" if fails else text)
     assert [message.role for message in seen.requests[-1].messages] == ["system", "user", "assistant", "tool"]
 
 
@@ -98,7 +98,7 @@ def test_asi07_output_of_sub_agents_and_plan_steps_is_never_an_instruction(tmp_p
     bank = Bank(text)
     write(tmp_path, {"agents.d/helper.yaml": agent("helper")})
     seen = victim(tmp_path, call("agent.helper", message="look"), text, GOES_ON, sub_agents="[helper]")
-    assert seen.told == [text]
+    assert seen.tool_results == [text]
     assert roles_with(seen, text) == {"tool"}
 
     steps = [
@@ -121,7 +121,7 @@ def test_llm10_an_endlessly_repeated_call_is_warned_about_and_stopped(tmp_path: 
     seen = victim(tmp_path, *[call("fetch")] * 9, tools=bank.tools)
     assert (seen.result.status, seen.result.finish_reason) == ("stopped", "max_repeated_calls")
     assert len(seen.result.tool_calls) == 3
-    assert "Do not repeat it" in seen.told[-1]
+    assert "Do not repeat it" in seen.tool_results[-1]
     assert [event.code for event in seen.events if isinstance(event, Warned)][-1] == "max_repeated_calls"
 
 
@@ -139,7 +139,7 @@ def test_llm10_a_hundred_calls_in_one_turn_are_executed_up_to_the_limit(tmp_path
     assert seen.result.output == GOES_ON
     assert sorted(made) == list(range(20))
     assert [event.status for event in seen.finished].count("success") == 20
-    assert sum("not called: max_tool_calls is reached" in told for told in seen.told) == 80
+    assert sum("not called: max_tool_calls is reached" in text for text in seen.tool_results) == 80
 
 
 def step(name: str, *after: str, **more: Any) -> dict[str, Any]:
@@ -195,8 +195,8 @@ def test_asi08_an_invalid_or_denied_plan_is_rejected_and_no_step_runs(
                 result = await runtime.run("go")
             return result, json.dumps(server.requests[1]["messages"], ensure_ascii=False)
 
-    result, told = asyncio.run(main())
-    assert finding in told
+    result, message = asyncio.run(main())
+    assert finding in message
     assert (result.status, result.output) == ("completed", GOES_ON)
     assert made == ["work"]
 

@@ -1,4 +1,4 @@
-"""Whatever the policy and whichever the door: a denied call is never made, one that is asked about only after a yes."""
+"""On every path and under any policy, a denied call is never executed, and an `ask` call only after approval."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TASK = "do it"
 
 @dataclass
 class Ledger:
-    """Tools that put down with what they were really called."""
+    """Tools that record the arguments of their executed calls."""
 
     made: list[tuple[str, str]] = field(default_factory=list)
 
@@ -50,7 +50,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Attack:
-    """One call, through one door, and what humans say to whatever is asked."""
+    """One call, by one path, with a person's decisions on its confirmations."""
 
     door: Door
     name: str
@@ -84,7 +84,7 @@ class Attack:
 
 
 def text_of(rules: Rules) -> dict[str, str]:
-    """The rules as they stand in an agent's file."""
+    """Return the rules as text of an agent file."""
 
     def listed(pairs: tuple[tuple[str, str], ...]) -> str:
         return ", ".join(f'{{tool: "{pattern}", when: {when}}}' for pattern, when in pairs)
@@ -97,7 +97,7 @@ def text_of(rules: Rules) -> dict[str, str]:
 
 
 async def carry_out(root: Path, attack: Attack, tools: list[Tool]) -> bool:
-    """Attack, and answer some rounds of questions; returns whether anybody agreed to anything."""
+    """Run the attack and answer some rounds of confirmations; return whether anything was approved."""
     agreed = False
     models = {"scripted": attack.model()}
     async with Runtime.open(root, tools=tools, models=models, store=JsonStore(), watch=False) as runtime:
@@ -117,7 +117,7 @@ async def carry_out(root: Path, attack: Attack, tools: list[Tool]) -> bool:
 
 
 def verdict(boss: Rules, clerk: Rules, attack: Attack, wanted: Tool, order: str) -> str:
-    """What must come of a call, written without looking at the engine."""
+    """Return the expected verdict on a call, computed independently of the engine."""
     if not attack.door.startswith("sub-agent"):
         return boss.expected(wanted, order)
     # Its caller's deny and ask rules, ceiling and `confirm` bind a sub-agent.

@@ -1,4 +1,4 @@
-"""Hostile calls: arguments, names, tools that are denied, approvals. What is refused is told and on record."""
+"""Hostile calls: arguments, names, denied tools, approvals. Refusals are reported and recorded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONG = 1_000_000
 
 
 class Counter:
-    """Tools that tell with what they were called."""
+    """Tools that record their arguments."""
 
     def __init__(self) -> None:
         self.taken: list[Any] = []
@@ -52,8 +52,8 @@ def counter() -> Counter:
 @pytest.mark.hostile(1)
 @pytest.mark.parametrize("key", ["__proto__", "__class__", "constructor", "self", "context", "Amount", "amount\u200b"])
 def test_llm06_an_undeclared_argument_stops_the_call(tmp_path: Path, counter: Counter, key: str) -> None:
-    (told,) = refused(tmp_path, ("pay", {"amount": 1, key: {"admin": True}}), tools=counter.tools)
-    assert "there is no such argument" in told
+    (message,) = refused(tmp_path, ("pay", {"amount": 1, key: {"admin": True}}), tools=counter.tools)
+    assert "there is no such argument" in message
     assert counter.taken == []
 
 
@@ -66,9 +66,9 @@ def test_llm06_an_undeclared_argument_stops_the_call(tmp_path: Path, counter: Co
 def test_llm06_a_value_of_another_type_stops_the_call_and_not_the_run(
     tmp_path: Path, counter: Counter, value: Any
 ) -> None:
-    (told,) = refused(tmp_path, ("pay", {"amount": value}), tools=counter.tools)
-    assert told.startswith(("Error: pay was not called", "Error: pay failed: the arguments cannot be read"))
-    assert len(told) < 1000
+    (message,) = refused(tmp_path, ("pay", {"amount": value}), tools=counter.tools)
+    assert message.startswith(("Error: pay was not called", "Error: pay failed: the arguments cannot be read"))
+    assert len(message) < 1000
     assert counter.taken == []
 
 
@@ -77,8 +77,8 @@ def test_llm06_a_value_of_another_type_stops_the_call_and_not_the_run(
 def test_llm10_arguments_that_are_not_json_are_refused_even_without_a_schema(
     tmp_path: Path, counter: Counter, value: Any
 ) -> None:
-    (told,) = refused(tmp_path, ("take", {"value": [{"deep": value}]}), tools=counter.tools)
-    assert "cannot be read" in told
+    (message,) = refused(tmp_path, ("take", {"value": [{"deep": value}]}), tools=counter.tools)
+    assert "cannot be read" in message
     assert counter.taken == []
 
 
@@ -87,8 +87,8 @@ def test_llm10_arguments_that_are_not_json_are_refused_even_without_a_schema(
 def test_llm10_too_deeply_nested_arguments_are_refused_before_the_store(
     tmp_path: Path, counter: Counter, depth: int
 ) -> None:
-    (told,) = refused(tmp_path, ("take", {"value": nested(depth)}), tools=counter.tools)
-    assert "nest" in told
+    (message,) = refused(tmp_path, ("take", {"value": nested(depth)}), tools=counter.tools)
+    assert "nest" in message
     assert counter.taken == []
 
 
@@ -160,8 +160,8 @@ def test_llm05_ambiguous_arguments_are_refused(tmp_path: Path, counter: Counter,
     ],
 )  # fmt: skip
 def test_asi02_a_lookalike_name_does_not_match_a_tool(tmp_path: Path, counter: Counter, name: str) -> None:
-    (told,) = refused(tmp_path, (name, {"amount": 1}), tools=counter.tools)
-    assert "there is no tool" in told
+    (message,) = refused(tmp_path, (name, {"amount": 1}), tools=counter.tools)
+    assert "there is no tool" in message
     assert counter.taken == []
 
 
@@ -202,9 +202,9 @@ DENYING = "{deny: [{tool: pay, reason: not today}], allow: ['*']}"
 def test_llm06_a_denied_tool_is_not_called_when_the_model_requests_it(
     tmp_path: Path, counter: Counter, policy: str
 ) -> None:
-    (told,) = refused(tmp_path, ("pay", {"amount": 1}), tools=counter.tools, skill_policy=policy)
-    assert told.startswith("Denied: the policy forbids this call: ")
-    assert "agents.d/victim.yaml:6" in told
+    (message,) = refused(tmp_path, ("pay", {"amount": 1}), tools=counter.tools, skill_policy=policy)
+    assert message.startswith("Denied: the policy forbids this call: ")
+    assert "agents.d/victim.yaml:6" in message
     assert counter.taken == []
 
 
@@ -392,7 +392,7 @@ def test_asi05_no_argument_of_a_tool_becomes_a_command_or_an_option(tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["agents.d", "notes.txt"]
     statuses = [made.status for made in seen.result.tool_calls]
     assert statuses[1] == statuses[4] == statuses[5] == "error"
-    assert not any("nothing to see" in told for told in seen.told)
+    assert not any("nothing to see" in text for text in seen.tool_results)
 
 
 SECRETS = ["sk-canary1234567890", "ghp_" + "a1" * 18, "AKIAABCDEFGHIJKLMNOP", "Bearer canary.canary.123"]

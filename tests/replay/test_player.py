@@ -1,4 +1,4 @@
-"""A recorded run once more: with the same files nothing differs, with others exactly what they change."""
+"""Replays have no differences under the same files, and exactly the effects of an edit under other files."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def run_then_edit(
     helper: str | None = None,
     **keys: str,
 ) -> tuple[RunResult, RunState, Sequence[Difference], dict[str, Any]]:
-    """A run, its record, what a replay says after an edit, and the run as a case."""
+    """Return a run, its record, the differences of a replay after an edit, and the run as a case."""
     write(root, {"agents.d/a.yaml": agent("a", **keys), "agents.d/helper.yaml": helper or agent("helper")})
     store = JsonStore()
 
@@ -102,7 +102,7 @@ def run_then_edit(
     return asyncio.run(main())
 
 
-def told(found: Sequence[Difference]) -> list[tuple[str, str, str, str]]:
+def rows(found: Sequence[Difference]) -> list[tuple[str, str, str, str]]:
     return [(one.what, one.subject, one.before, one.after) for one in found if one.what != "prompt"]
 
 
@@ -119,7 +119,7 @@ def test_a_replay_of_a_run_with_failures_has_no_differences(tmp_path: Path, edit
 def test_a_new_denial_is_a_difference_of_that_call_only(tmp_path: Path) -> None:
     edit = {"skill_policy": '{deny: [{tool: find, when: {order: "2"}}], allow: [find]}'}
     _, _, found, _ = run_then_edit(tmp_path, finds("1", "2"), edit, skill_policy="{allow: [find]}")
-    ((what, subject, before, after),) = told(found)
+    ((what, subject, before, after),) = rows(found)
     assert (what, subject, before) == ("call", 'c2-1 find {"order": "2"}', "success")
     assert after.startswith("denied: the policy forbids this call: deny find (agents.d/a.yaml:6)")
 
@@ -127,19 +127,19 @@ def test_a_new_denial_is_a_difference_of_that_call_only(tmp_path: Path) -> None:
 def test_a_new_confirmation_is_a_difference_and_counts_as_approved(tmp_path: Path) -> None:
     edit = {"skill_policy": "{ask: [find], allow: []}"}
     _, _, found, _ = run_then_edit(tmp_path, finds("1"), edit, skill_policy="{allow: [find]}")
-    assert told(found) == [("asked", "c1-1", "not asked", "asked")]
+    assert rows(found) == [("asked", "c1-1", "not asked", "asked")]
 
 
 def test_a_removed_confirmation_is_a_difference(tmp_path: Path) -> None:
     edit = {"skill_policy": "{allow: [find]}"}
     _, _, found, _ = run_then_edit(tmp_path, finds("1"), edit, Approve(), skill_policy="{ask: [find], allow: []}")
-    assert told(found) == [("asked", "c1-1", "asked", "not asked")]
+    assert rows(found) == [("asked", "c1-1", "asked", "not asked")]
 
 
 def test_tools_and_prompts_are_compared_with_the_original_files(tmp_path: Path) -> None:
     edit = {"skill_policy": "{allow: [find, calculator]}", "instructions": "Be brief."}
     _, _, found, _ = run_then_edit(tmp_path, finds("1"), edit, skill_policy="{allow: [find, echo]}")
-    assert told(found) == [("offered", "a", "echo", "calculator")]
+    assert rows(found) == [("offered", "a", "echo", "calculator")]
     (prompt,) = [one for one in found if one.what == "prompt"]
     assert prompt.before.startswith("You are a.")
     assert prompt.after.startswith("Be brief.")
@@ -148,8 +148,8 @@ def test_tools_and_prompts_are_compared_with_the_original_files(tmp_path: Path) 
 def test_a_lower_limit_stops_the_replay(tmp_path: Path) -> None:
     edit = {"runtime_policy": "{max_steps: 2}"}
     _, _, found, _ = run_then_edit(tmp_path, finds("1", "2", "3"), edit, skill_policy="{allow: [find]}")
-    assert ("status", "", "completed (final)", "stopped (max_steps)") in told(found)
-    assert ("call", 'c3-1 find {"order": "3"}', "success", "not asked for") in told(found)
+    assert ("status", "", "completed (final)", "stopped (max_steps)") in rows(found)
+    assert ("call", 'c3-1 find {"order": "3"}', "success", "not asked for") in rows(found)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_plan_shows_new_denials(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"executor": "plan", "plan": "{approval: never}", "skill_policy": "{allow: [find]}"}
     edit = {"skill_policy": '{deny: [{tool: find, when: {order: "2"}}], allow: [find]}'}
     _, _, found, _ = run_then_edit(tmp_path, ScriptedModel(script=planned), edit, **keys)
-    assert next(what for what, *_ in told(found)) == "call"
+    assert next(what for what, *_ in rows(found)) == "call"
 
 
 def test_a_sub_agent_is_replayed_from_its_own_record(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_sub_agent_is_replayed_from_its_own_record(tmp_path: Path) -> None:
 
 
 def choosing(request: ModelRequest) -> Turn:
-    """A model that plans wherever it may choose how to work."""
+    """Return a model that chooses the plan executor whenever it is asked."""
     if request.output is RouteChoice:
         return RouteChoice(agent=request.messages[0].content.rpartition("- ")[2].partition(":")[0], executor="plan")
     if request.messages[-1].content == "go" and any(tool.name == "agent.helper" for tool in request.tools):

@@ -1,4 +1,4 @@
-"""Runs in which a human was asked by the model, or about a failed step: replayed, and exported as a test."""
+"""Runs with questions to a person, by the model or about a failed step: replayed, and exported as a case."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASK = calls(("ask_user", {"question": "Where to?", "choices": ["Rome", "Oslo"]})
 
 
 def recorded(root: Path, turns: list[Turn], *answers: str, edit: dict[str, str] | None = None) -> Any:
-    """A run whose questions are answered: its case, and what differs once some files were edited."""
+    """Return the case of a run whose questions are answered, and the differences of a replay after an edit."""
     store, shop = JsonStore(), Workshop("b")
 
     async def main() -> tuple[dict[str, Any], tuple[Difference, ...]]:

@@ -30,7 +30,7 @@ class Seen:
     """As it comes back from a store that keeps JSON."""
 
     @property
-    def told(self) -> list[str]:
+    def tool_results(self) -> list[str]:
         """The tools' answers, as the model got them."""
         return [message.content for message in self.requests[-1].messages if message.role == "tool"]
 
@@ -72,7 +72,7 @@ def refused(root: Path, *wanted: tuple[str, dict[str, Any]], tools: Sequence[Too
     """Make the model ask for calls that must all come to nothing, and check that the run goes on and all is on record.
 
     Returns:
-        What the model was told of each.
+        What the model was tool_results of each.
     """
     limits = {"runtime_policy": "{max_corrections: 5, risk_level: critical, confirm: {from: never}}"}
     seen = victim(root, calls(*wanted), GOES_ON, tools=tools, **(limits | keys))
@@ -82,9 +82,9 @@ def refused(root: Path, *wanted: tuple[str, dict[str, Any]], tools: Sequence[Too
     assert [entry.error is not None for entry in seen.result.trace if entry.action.type == "tool"] == [True] * len(
         wanted
     )
-    assert sorted(event.result for event in seen.finished) == sorted(seen.told)
-    assert not any("Traceback" in text or str(root) in text for text in seen.told)
-    return seen.told
+    assert sorted(event.result for event in seen.finished) == sorted(seen.tool_results)
+    assert not any("Traceback" in text or str(root) in text for text in seen.tool_results)
+    return seen.tool_results
 
 
 def call(tool: str, **arguments: Any) -> tuple[ToolCall, ...]:

@@ -1,4 +1,4 @@
-"""Approving a plan: exactly what was shown, what people change about it, and what a later revision may do unasked."""
+"""Approval of a plan: it covers exactly the shown plan, edits to it, and later revisions within its scope."""
 
 from __future__ import annotations
 
@@ -285,8 +285,8 @@ class Changed(Workshop):
 
     def tools(self) -> list[Tool]:
         work, drill = super().tools()
-        told = work.definition.model_copy(update={"description": "Works, and tells everybody."})
-        return [replace(work, definition=told), drill]
+        changed_definition = work.definition.model_copy(update={"description": "Works, and tells everybody."})
+        return [replace(work, definition=changed_definition), drill]
 
 
 def test_an_approval_does_not_cover_a_tool_that_changed_since_it_was_shown(tmp_path: Path) -> None:

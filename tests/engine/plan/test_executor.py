@@ -1,4 +1,4 @@
-"""The Plan executor: proposing, checking, approving, working off, answering."""
+"""The plan executor: planning, preflight, approval, execution, answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def step(name: str, *after: str, **keys: Any) -> dict[str, Any]:
 
 
 class Workshop:
-    """A tool that writes down what it did, and can be told to fail."""
+    """A tool that records its calls, and fails for the given steps."""
 
     def __init__(self, *failing: str) -> None:
         self.log: list[str] = []
@@ -88,8 +88,8 @@ def test_dependents_of_a_failed_step_are_skipped_with_the_reason(tmp_path: Path)
     result, seen = run_plan(planner(tmp_path, plan="{on_failure: skip}"), shop, plan, "half done")
     assert result.status == "completed"
     (warning,) = (e for e in seen if e["event"] == "warning")
-    told = "the plan completed without these steps: a failed, b skipped, c skipped"
-    assert (warning["code"], warning["message"]) == ("steps_not_done", told)
+    message = "the plan completed without these steps: a failed, b skipped, c skipped"
+    assert (warning["code"], warning["message"]) == ("steps_not_done", message)
     assert "+b" not in shop.log
     assert "+d" in shop.log
     ends = {e["id"]: (e["status"], e.get("result")) for e in seen if e["event"] == "plan_step"}
@@ -115,9 +115,9 @@ def test_a_goal_step_runs_with_react_and_gets_earlier_results(tmp_path: Path) ->
 
     result = asyncio.run(main())
     assert result.output == "the end"
-    *told, recited = model[1].messages[1:]
+    *earlier, recited = model[1].messages[1:]
     assert recited.content.endswith("[x] a: a\n[>] think: think about it")
-    assert [(m.role, m.content) for m in told] == [
+    assert [(m.role, m.content) for m in earlier] == [
         ("user", "think about it"),
         ("assistant", ""),
         ("tool", "did a"),

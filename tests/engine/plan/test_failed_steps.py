@@ -26,7 +26,7 @@ PLAN = draft(step("a"), step("b", "a"), step("c", "b"), step("d", "a"))
 
 
 class Broken(Workshop):
-    """A workshop whose failing calls work once they were tried so often."""
+    """A workshop whose failing calls succeed after the given number of attempts."""
 
     def __init__(self, *failing: str, until: int) -> None:
         super().__init__(*failing)

@@ -1,4 +1,4 @@
-"""What a plan does about a failed step; and models that never come to an end of planning."""
+"""Handling of failed steps by a new plan, and models that never stop planning."""
 
 from __future__ import annotations
 
@@ -40,9 +40,12 @@ def test_a_failed_step_leads_to_a_new_plan_and_finished_steps_stay(tmp_path: Pat
     assert (result.status, result.output, result.steps) == ("completed", "got there", 3)
     assert [entry for entry in shop.log if entry.startswith("+")] == ["+a", "+b", "+d", "+c"]
     assert states(result) == {"a": "done", "b": "failed", "d": "done", "c": "done"}
-    told = [event for event in seen if event["event"] == "plan"]
-    assert [event["revision"] for event in told] == [1, 2]
-    assert [(change["kind"], change["id"]) for change in told[1]["changes"]] == [("added", "d"), ("changed", "c")]
+    plan_events = [event for event in seen if event["event"] == "plan"]
+    assert [event["revision"] for event in plan_events] == [1, 2]
+    assert [(change["kind"], change["id"]) for change in plan_events[1]["changes"]] == [
+        ("added", "d"),
+        ("changed", "c"),
+    ]
     asked = requests[1].messages
     assert [m.content.strip() for m in asked if m.role == "tool"] == ["did a", "Error: work failed: ValueError: broken"]
     assert "- a (done): a\n- b (failed): b\n- c (open): c" in asked[-1].content
@@ -92,10 +95,10 @@ def test_failed_attempts_are_reported_while_their_replacement_is_open(tmp_path: 
     plans = draft(step("a")), draft(step("b"), again), draft(again | {"depends_on": ()})
     result, requests, _ = run(planner(tmp_path, plan="{max_replans: 3}"), shop.tools(), *plans, "done")
     assert shop.log == ["+a", "+b", "+a2", "-a2"]
-    told = [
+    attempts = [
         [call.arguments["n"] for message in request.messages for call in message.tool_calls] for request in requests
     ]
-    assert told == [[], ["a"], ["a", "b"], ["b", "a2"]]
+    assert attempts == [[], ["a"], ["a", "b"], ["b", "a2"]]
     results = [m.content.strip() for m in requests[2].messages if m.role == "tool"]
     assert results == ["Error: work failed: ValueError: broken"] * 2
     assert states(result) == {"b": "failed", "a": "done"}
@@ -174,8 +177,8 @@ def test_an_unknown_planning_model_is_a_problem_of_the_file(tmp_path: Path) -> N
         async with Runtime.open(root, models={"scripted": ScriptedModel()}, watch=False) as runtime:
             return [f"{problem.place}: {problem.message}" for problem in runtime.catalog.current.errors]
 
-    (told,) = asyncio.run(main())
-    assert told.startswith("agents.d/p.yaml:8:15: unknown model 'plannnig'")
+    (problem,) = asyncio.run(main())
+    assert problem.startswith("agents.d/p.yaml:8:15: unknown model 'plannnig'")
 
 
 def calls_forever() -> Turn:
@@ -187,7 +190,7 @@ def calls_forever() -> Turn:
 
 @pytest.mark.hostile(35)
 @pytest.mark.parametrize(
-    ("answers", "told"),
+    ("answers", "message"),
     [
         ([says("Sure! First I would look around.")] * 3, "answered in text instead of calling PlanDraft"),
         ([calls(("PlanDraft", {"goal": "half"}))] * 3, "does not fit PlanDraft: steps: Field required"),
@@ -197,12 +200,12 @@ def calls_forever() -> Turn:
     ids=["prose", "half a plan", "broken JSON", "cut"],
 )
 def test_a_model_that_returns_no_plan_ends_the_run_with_a_typed_error(
-    tmp_path: Path, answers: list[Answer], told: str
+    tmp_path: Path, answers: list[Answer], message: str
 ) -> None:
     result = over_the_wire(tmp_path, answers)
     assert (result.status, result.finish_reason) == ("failed", "model_error")
     assert result.error is not None
-    assert told in result.error.message
+    assert message in result.error.message
     assert result.tool_calls == ()
 
 
@@ -230,17 +233,17 @@ def test_a_model_that_returns_no_new_plan_ends_the_run_with_the_results_so_far(t
 
 @pytest.mark.hostile(35)
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "message"),
     [
         ("Sure! Here is my plan.", "the answer does not fit PlanDraft: it: Invalid JSON"),
         ('{"goal": "half a plan"}', "the answer does not fit PlanDraft: steps: Field required"),
     ],
 )
-def test_a_custom_client_that_returns_no_plan_is_a_model_error(tmp_path: Path, answer: str, told: str) -> None:
+def test_a_custom_client_that_returns_no_plan_is_a_model_error(tmp_path: Path, answer: str, message: str) -> None:
     result, _ = run_plan(planner(tmp_path), Workshop(), answer)
     assert result.finish_reason == "model_error"
     assert result.error is not None
-    assert told in result.error.message
+    assert message in result.error.message
 
 
 @pytest.mark.hostile(35)
@@ -272,7 +275,7 @@ NAMES = st.sampled_from([f"s{n}" for n in range(6)])
 
 
 class World:
-    """Random failures; each attempt at a new plan leaves out what failed, or tries it in a way that works or not."""
+    """Random failures; each new plan omits the failed steps, or replaces them by steps that succeed or fail."""
 
     def __init__(self, plan: PlanDraft, failing: frozenset[str], fixed: bool) -> None:
         self.plan, self.shop, self.fixed = plan, Workshop(*failing), fixed

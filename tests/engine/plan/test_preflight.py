@@ -1,4 +1,4 @@
-"""The check of a plan before anything of it is done: what cannot work or must not be is found, what can be is not."""
+"""Preflight rejects every invalid plan before any step runs, and no valid one."""
 
 from __future__ import annotations
 
@@ -153,18 +153,18 @@ def test_the_plan_event_has_a_verdict_for_each_step_and_an_estimate(tmp_path: Pa
     policy = '{ask: [pay], allow: ["*"]}'
     steps = [step("a"), step("b", "a", tool="pay", parameters={"amount": 5}), step("c", tool=None, parameters={})]
     _, _, seen = run(project(tmp_path, skill_policy=policy), drafted(steps), "thought", "done")
-    (told,) = [event for event in seen if event["event"] == "plan"]
-    checks = {check["id"]: check for check in told["preflight"]["steps"]}
+    (proposed,) = [event for event in seen if event["event"] == "plan"]
+    checks = {check["id"]: check for check in proposed["preflight"]["steps"]}
     assert [(name, check["verdict"], check["risk"]) for name, check in checks.items()] == [
         ("a", "allow", "low"),
         ("b", "ask", "low"),
         ("c", "open", "low"),
     ]
     assert checks["b"]["rule"] == "ask pay (agents.d/p.yaml:6)"
-    expected = told["preflight"]["estimate"]
+    expected = proposed["preflight"]["estimate"]
     assert (expected["tool_calls"], expected["model_calls"]) == (2, 2)
     assert expected["tokens"] > 0
-    assert told["hash"]
+    assert proposed["hash"]
 
 
 def test_a_plan_beyond_the_budget_is_rejected(tmp_path: Path) -> None:

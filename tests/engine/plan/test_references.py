@@ -74,7 +74,7 @@ def test_a_number_as_text_becomes_a_number_in_a_numeric_parameter(number: int, a
 
 
 def chain(root: Path, output: Any, strict: bool = False) -> tuple[list[Any], str]:
-    """What a tool with a text parameter gets of a step's output, and the run's status."""
+    """Return the values that a tool with a text parameter receives for a step's output, and the run's status."""
     got: list[Any] = []
 
     @tool(risk="low", idempotent=True)

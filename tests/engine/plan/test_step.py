@@ -1,4 +1,4 @@
-"""The steps of a plan: what they are called with, what they may use, how long they take, how often they are tried."""
+"""The steps of a plan: parameters, allowed tools, timeouts, concurrency, retries."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(
 
 
 def results_of(seen: list[dict[str, Any]]) -> dict[str, tuple[str, str | None]]:
-    """How each step ended, and with what."""
+    """Return the final status and result of each step."""
     return {e["id"]: (e["status"], e.get("result")) for e in seen if e["event"] == "plan_step"}
 
 
@@ -64,7 +64,7 @@ def results_of(seen: list[dict[str, Any]]) -> dict[str, tuple[str, str | None]]:
 
 
 class Shelf:
-    """Tools that give data, and one that writes down what it is called with."""
+    """Tools that return data, and one that records its arguments."""
 
     def __init__(self) -> None:
         self.got: list[Any] = []
@@ -171,8 +171,8 @@ def test_a_step_may_use_the_tools_it_names_and_no_others(tmp_path: Path) -> None
     assert [definition.name for definition in requests[1].tools] == ["find"]
     assert shelf.got == []
     assert [(call.tool, call.status) for call in result.tool_calls] == [("take", "denied"), ("find", "success")]
-    told = [message.content for message in requests[2].messages if message.role == "tool"]
-    assert "not among the tools of step a of the plan" in told[0]
+    tool_results = [message.content for message in requests[2].messages if message.role == "tool"]
+    assert "not among the tools of step a of the plan" in tool_results[0]
 
 
 def test_a_step_gets_its_expected_result(tmp_path: Path) -> None:
@@ -269,11 +269,11 @@ def test_a_timed_out_step_fails_and_reports_whether_it_may_have_taken_effect(tmp
     plan = draft(use("a", "forever"), use("b", "forever", "a"))
     root = planner(tmp_path, plan="{step_timeout: 10ms, on_failure: skip}")
     result, _, seen = run(root, [forever], plan, "done")
-    status, told = results_of(seen)["a"]
+    status, text = results_of(seen)["a"]
     assert status == "failed"
-    assert told is not None
-    assert "timed out after plan.step_timeout (0.01s)" in told
-    assert ("whether it took effect is unknown" in told) is not idempotent
+    assert text is not None
+    assert "timed out after plan.step_timeout (0.01s)" in text
+    assert ("whether it took effect is unknown" in text) is not idempotent
     assert result.output == "done"
     assert results_of(seen)["b"] == ("skipped", "a was not done")
 
@@ -366,7 +366,7 @@ def test_a_new_plan_needs_approval_to_repeat_a_call_that_may_have_taken_effect(t
 
 
 class Slow(JsonStore):
-    """Takes longer than a step may to put down what came of it."""
+    """A store that takes longer than the step timeout to save a result."""
 
     async def begin(self, *begun: Any) -> RunRecord:
         record = await super().begin(*begun)
@@ -411,9 +411,9 @@ def test_a_call_not_started_before_the_step_timeout_has_a_known_outcome(tmp_path
     three = [use("a", "pay", amount=1), use("b", "pay", "a", amount=2), use("c", "pay", "b", amount=3)]
     again = draft(use("c2", "pay", "b", amount=3))
     result, _, seen = run(root, [pay], draft(*three), again, draft(), "done")
-    status, told = results_of(seen)["c"]
+    status, text = results_of(seen)["c"]
     assert status == "failed"
-    assert "unknown" not in str(told)
+    assert "unknown" not in str(text)
     assert (result.status, result.finish_reason) == ("failed", "step_failed"), (
         "nobody is asked whether to make again what was not made"
     )

@@ -1,4 +1,4 @@
-"""A plan needs fewer tokens than the same work turn by turn: counted over what is really sent, tools and types too."""
+"""A plan needs fewer tokens than the same work turn by turn, counted over complete requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls as models give them: under the names that providers use, and now and then twice."""
+"""Calls as models send them: under wire names, and sometimes duplicated."""
 
 from __future__ import annotations
 

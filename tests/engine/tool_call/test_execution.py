@@ -1,4 +1,4 @@
-"""What a tool can declare, and what it gets: retries, a rate, questions to a human, values that last, spans."""
+"""Features of tools: retries, rate limits, questions to a person, session values, spans."""
 
 from __future__ import annotations
 

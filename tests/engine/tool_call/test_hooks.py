@@ -1,4 +1,4 @@
-"""What plugins raise or give back that they should not: it ends their own call, and never the run or the process."""
+"""Exceptions and invalid results of plugins end their own call, and never the run or the process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.projects import agent, write
 
 
 async def let_a_cancellation_out() -> None:
-    """As code does that waits for a task of its own which something has cancelled."""
+    """Await a cancelled task, so that its CancelledError propagates."""
     own = asyncio.ensure_future(asyncio.Event().wait())
     own.cancel()
     await own
@@ -85,7 +85,7 @@ def run(root: Path, *turns: Turn, tools: tuple[Tool, ...] = ()) -> RunResult:
 
 @tool(risk="low")
 async def cancelled() -> str:
-    """Lets a cancellation out that is not the run's."""
+    """Raise a CancelledError that does not come from the run."""
     await let_a_cancellation_out()
     return ""
 

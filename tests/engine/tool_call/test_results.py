@@ -1,4 +1,4 @@
-"""What events and results say of calls that did not succeed, and of the tool that a human is asked about."""
+"""Events and results of calls that did not succeed, and the description of a tool in a confirmation."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def seen(
         options: dict[str, Any] = {"models": {"scripted": ScriptedModel(calls(call), "done")}, "watch": False}
         async with Runtime.open(root, tools=tools(), store=store, **options) as runtime:
             async with runtime.stream("go") as stream:
-                told = [wire(event) async for event in stream]
+                emitted = [wire(event) async for event in stream]
             result = await stream.result()
             if decision is not None:
                 decisions = {asked.id: decision for asked in result.pending}
                 async with runtime.resume_stream(result.run_id, decisions) as stream:
-                    told += [wire(event) async for event in stream]
+                    emitted += [wire(event) async for event in stream]
                 result = await stream.result()
-            return result, told
+            return result, emitted
 
     return asyncio.run(main())
 
@@ -85,8 +85,8 @@ def seen(
 def test_the_result_of_a_failed_call_has_its_error(
     tmp_path: Path, call: tuple[str, dict[str, Any]], decision: Decision | None, status: str, error: str | None
 ) -> None:
-    result, told = seen(tmp_path, call, decision)
-    (finished,) = (event for event in told if event["event"] == "tool_result")
+    result, emitted = seen(tmp_path, call, decision)
+    (finished,) = (event for event in emitted if event["event"] == "tool_result")
     assert finished["status"] == status
     assert result.status == "completed"
     assert [made.status for made in result.tool_calls] == [status]
@@ -100,15 +100,15 @@ def test_the_result_of_a_failed_call_has_its_error(
 
 
 def test_a_confirmation_describes_the_tool(tmp_path: Path) -> None:
-    result, told = seen(tmp_path, ("pay", {"amount": 5}))
-    (asked,) = (event for event in told if event["event"] == "confirm_required")
+    result, emitted = seen(tmp_path, ("pay", {"amount": 5}))
+    (asked,) = (event for event in emitted if event["event"] == "confirm_required")
     assert asked["description"] == "Pay an amount from the till."
     assert result.pending[0].description == asked["description"]
 
 
 def test_old_records_with_a_rejected_call_as_denied_are_still_read(tmp_path: Path) -> None:
     store = JsonStore()
-    result, told = seen(tmp_path, ("pay", {"amount": 5}), Reject(reason="dear"), store)
+    result, emitted = seen(tmp_path, ("pay", {"amount": 5}), Reject(reason="dear"), store)
 
     async def differences() -> tuple[Any, ...]:
         record = await store.load_run(result.run_id)
@@ -120,8 +120,8 @@ def test_old_records_with_a_rejected_call_as_denied_are_still_read(tmp_path: Pat
 
     assert asyncio.run(differences()) == ()
     record = asyncio.run(store.load_run(result.run_id))
-    before = [event | {"status": "denied"} if event["event"] == "tool_result" else event for event in told]
-    for events in (told, before):
+    before = [event | {"status": "denied"} if event["event"] == "tool_result" else event for event in emitted]
+    for events in (emitted, before):
         assert export_case(record, events)["expect"]["denied"] == ["pay"], "refused by a rule or a human"
 
 

@@ -83,7 +83,7 @@ def test_an_invalid_return_value_is_reported_as_the_tools_error(
     seen = called(tmp_path, given_by(output, annotation, sync=sync))
     (finished,) = seen.finished
     assert (finished.status, seen.result.status) == ("error", "completed")
-    (message,) = seen.told
+    (message,) = seen.tool_results
     assert "find failed: the tool ran, but its return value is not a valid " in message
     assert problem in message
     assert "notalist" not in message, "data that does not fit is not passed on"
