@@ -15,10 +15,11 @@ from framework.config.templates.prompts import Prompts
 from framework.conversation.compaction import events_of, extend_summary, facts_of, summarized_count
 from framework.conversation.window import last_messages
 from framework.llm.client import ModelRequest
-from framework.testing import ScriptedModel, Turn, calls
+from framework.testing import ScriptedModel, Turn
 from framework.types.messages import Message, ToolCall
 from framework.types.transcript import Summary, transcript_errors
 from tests.support.cases import cases
+from tests.support.compaction import MESSAGES, is_compression, script
 from tests.support.projects import agent, write
 
 FACTS = st.sampled_from(["1234", "2026-01-05", "src/app.py", "ann@example.com", "80.50", "order_id", "订单 77 号"])
@@ -118,10 +119,6 @@ async def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
-def is_compression(request: ModelRequest) -> bool:
-    return "is too long to keep" in request.messages[-1].content
-
-
 def talk(root: Path, script: Any, *messages: str, **keys: str) -> tuple[ScriptedModel, Any, list[list[events.Event]]]:
     """Run one conversation; return the model, the stored conversation and the events of each run."""
     policy = '{deny: [{tool: pay, when: {amount: "> 50"}}], allow: ["*"]}'
@@ -141,18 +138,6 @@ def talk(root: Path, script: Any, *messages: str, **keys: str) -> tuple[Scripted
             return model, await runtime.store.conversation("c"), streams
 
     return asyncio.run(main())
-
-
-def script(request: ModelRequest) -> Turn:
-    """Write a summary, call the payment tool, or answer."""
-    if is_compression(request):
-        return "THE SUMMARY"
-    if request.messages[-1].content.startswith("pay "):
-        return calls(("pay", {"amount": int(request.messages[-1].content.split()[1])}))
-    return "well " * 60
-
-
-MESSAGES = ("pay 80 for order 1234", "word " * 100, "word " * 100, "word " * 100, "and now?")
 
 
 def test_above_the_threshold_a_summary_replaces_the_beginning(tmp_path: Path) -> None:

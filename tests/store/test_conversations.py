@@ -19,7 +19,7 @@ from framework.store.sql.database import Database
 from framework.store.sql.schema import metadata
 from framework.store.sql.store import SqlStore
 from framework.testing import ScriptedModel, Turn, calls
-from tests.conversation.test_compaction import MESSAGES, is_compression, script
+from tests.support.compaction import MESSAGES, is_compression, script
 from tests.support.projects import agent, write
 
 MONTH = 30 * 86400.0

@@ -67,7 +67,7 @@ class RunContext(ABC):
             self.content,
             context=self,
         )
-        self.scratch = RequestCache()
+        self.request_cache = RequestCache()
         """Cache of model clients, shared by all requests of this run."""
         self.deadline: asyncio.Timeout | None = None
         """Deadline of the run while it is in progress."""

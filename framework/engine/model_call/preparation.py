@@ -127,6 +127,6 @@ async def _summary_text(run: RunContext, replaced: Sequence[Message]) -> str:
     prompt = render(run, "compress.j2", requests=[shorten(text, _REQUEST_CHARS) for text in texts])
     messages = (*render_preamble(run), *render_summary(run), *replaced, Message(role="user", content=prompt))
     settings = run.state.model_settings.model_copy(update={"tool_choice": None})
-    request = ModelRequest(messages, settings=settings, scratch=run.scratch)
+    request = ModelRequest(messages, settings=settings, scratch=run.request_cache)
     reply = await request_valid_reply(partial(call_model, run), request)
     return reply.message.content

@@ -47,7 +47,7 @@ def build_request(run: RunContext, instructions: Sequence[Message], **options: A
     history = last_messages(run.state.history, run.agent.spec.conversation.window)
     conversation = (*preamble_messages(run), *_summary_messages(run), *history, *run.state.messages)
     messages = (*conversation, *_plan_reminder(run), *instructions, *_limit_notice(run))
-    return ModelRequest(messages, settings=run.state.model_settings, scratch=run.scratch, **options)
+    return ModelRequest(messages, settings=run.state.model_settings, scratch=run.request_cache, **options)
 
 
 def preamble_messages(run: RunContext) -> tuple[Message, ...]:

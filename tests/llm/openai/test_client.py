@@ -13,8 +13,9 @@ from framework.llm.client import Delta, ModelReply, ModelRequest
 from framework.llm.openai.client import OpenAIModel
 from framework.llm.provider_errors import parse_retry_after
 from framework.types.errors import ModelError
-from framework.types.messages import Message, Reasoning, ToolCall, ToolDefinition, Usage
+from framework.types.messages import Message, Reasoning, ToolCall, Usage
 from framework.types.spec import ModelSettings
+from tests.support.openai_requests import BOTH_WAYS, KEY, SEARCH, USER, deltas, request
 from tests.support.wire import (
     HEAD,
     Answer,
@@ -37,22 +38,6 @@ from tests.support.wire import (
     stalled,
     wire_server,
 )
-
-KEY = "sk-very-secret-4711"
-USER = Message(role="user", content="hi")
-SEARCH = ToolDefinition(name="docs.search", description="Search.", parameters={"type": "object", "properties": {}})
-BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-
-
-def request(*, stream: bool = False, **changes: Any) -> ModelRequest:
-    return ModelRequest(**{"messages": (USER,), "tools": (SEARCH,), "stream": stream, **changes})
-
-
-async def deltas(model: OpenAIModel, asked: ModelRequest) -> list[Delta]:
-    try:
-        return [delta async for delta in model.stream(asked)]
-    finally:
-        await model.close()
 
 
 def ask(answers: Answers, asked: ModelRequest, provider: str = "openai") -> tuple[list[Delta], WireServer]:

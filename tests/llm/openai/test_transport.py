@@ -18,7 +18,7 @@ from framework.llm.openai.client import OpenAIModel
 from framework.llm.openai.transport import LARGE_BODY, DirectHTTPClient, create_direct_client
 from framework.types.errors import ModelError
 from framework.types.messages import Message, Usage
-from tests.llm.openai.test_client import BOTH_WAYS, KEY, deltas, request
+from tests.support.openai_requests import BOTH_WAYS, KEY, deltas, request
 from tests.support.site import answer, site
 from tests.support.wire import (
     Answer,
