@@ -16,7 +16,7 @@ class KindTraits:
     """The properties that all confirmations of one kind share."""
 
     awaits: Literal["approval", "an answer", "a choice"]
-    """What the run waits for."""
+    """Kind of reply that the run waits for."""
     asked_by_tool: bool = False
     """Whether a running tool asks the question and receives the answer."""
     can_approve: bool = True

@@ -160,7 +160,7 @@ class ConfirmationRequested(RunEvent):
     id: str
     """Id to pass with the decision."""
     kind: ConfirmationKind
-    """What the decision is about: a tool call, a plan, a failed step, or a question."""
+    """Subject of the decision: a tool call, a plan, a failed step, or a question."""
     agent: str
     """Agent that waits for the decision."""
     tool: str

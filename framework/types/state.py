@@ -27,7 +27,7 @@ class Confirmation(Frozen):
     id: str
     """Id to pass with the decision."""
     kind: ConfirmationKind
-    """What the decision is about: a tool call, a plan, a failed step, or a question."""
+    """Subject of the decision: a tool call, a plan, a failed step, or a question."""
     agent: str
     """Agent that waits for the decision."""
     tool: str = ""

@@ -29,19 +29,19 @@ _MAX_MESSAGE_CHARS = 2000
 
 
 def plugin_problems(
-    package: PluginPackage, error: BaseException, beside: Collection[str] = (), *, when: str = _WHILE_LOADING
+    package: PluginPackage, error: BaseException, folder_files: Collection[str] = (), *, when: str = _WHILE_LOADING
 ) -> tuple[Problem, ...]:
     """Return the problem of the plugin file, followed by that of the helper if the error is in a helper.
 
     Args:
         package: package of the plugin file.
         error: exception that the plugin raised, or DeadlineExceededError.
-        beside: paths of all files in the folder.
+        folder_files: paths of all files in the folder.
         when: what the plugin was doing, for the message.
     """
     places = _places(package, error)
     try:
-        message, hint = _message(package, error, beside, when)
+        message, hint = _message(package, error, folder_files, when)
     except BaseException as another:  # noqa: BLE001 - formatting an exception of a plugin runs the plugin's code
         message, hint = f"{type(error).__name__} {when}; its text cannot be shown: {type(another).__name__}", None
     message = _printable(message)
@@ -93,7 +93,7 @@ def _excerpt(package: PluginPackage, file: str, line: int | None) -> str | None:
 
 
 def _message(
-    package: PluginPackage, error: BaseException, beside: Collection[str], when: str
+    package: PluginPackage, error: BaseException, folder_files: Collection[str], when: str
 ) -> tuple[str, str | None]:
     if isinstance(error, DeadlineExceededError):
         hint = "move slow code to setup(context) or into the tool" if when == _WHILE_LOADING else None
@@ -102,19 +102,19 @@ def _message(
         return f"calls sys.exit() {when}", None
     if isinstance(error, ConfigError):
         return error.message, None
-    if isinstance(error, ImportError) and (import_message := _import_message(package, error, beside)):
+    if isinstance(error, ImportError) and (import_message := _import_message(package, error, folder_files)):
         return import_message
     return f"{type(error).__name__} {when}: {error}", None
 
 
 def _import_message(
-    package: PluginPackage, error: ImportError, beside: Collection[str]
+    package: PluginPackage, error: ImportError, folder_files: Collection[str]
 ) -> tuple[str, str | None] | None:
     """Return message and hint for a failed import of a plugin or helper, or None for any other import."""
-    name, helpers = error.name or "", sorted(filter(is_helper, beside))
+    name, helpers = error.name or "", sorted(filter(is_helper, folder_files))
     if _PACKAGE.match(name):
         path = package.place_of(name)
-        if path in beside and is_plugin(path):
+        if path in folder_files and is_plugin(path):
             return f"{path} is a plugin: plugins cannot import each other", _HELPER_HINT
         if isinstance(error, ModuleNotFoundError):
             return f"no helper {path}{did_you_mean(path, helpers)}", _HELPER_HINT

@@ -96,8 +96,8 @@ class PluginLoader:
         Raises:
             PluginError: the file is invalid or raised an exception; PluginHangsError if it does not finish.
         """
-        beside = {**(files or {}), path: source}
-        made_from = plugin_files(path, beside)
+        folder_files = {**(files or {}), path: source}
+        made_from = plugin_files(path, folder_files)
         package = PluginPackage(
             path, {name: text for name, text in made_from.items() if text is not None}, self._numbers
         )
@@ -108,11 +108,11 @@ class PluginLoader:
             )
             failure = loading.exception()
         except DeadlineExceededError as error:
-            raise PluginHangsError(*plugin_problems(package, error, beside)) from None
+            raise PluginHangsError(*plugin_problems(package, error, folder_files)) from None
         if isinstance(failure, PluginError):
             raise failure
         if failure is not None:  # testing its truth value would run the plugin's code
-            raise PluginError(*plugin_problems(package, failure, beside)) from None
+            raise PluginError(*plugin_problems(package, failure, folder_files)) from None
         return loading.result()
 
     def _is_exempt(self, package: PluginPackage, frame: FrameType | None) -> bool:
