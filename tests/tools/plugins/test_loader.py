@@ -126,7 +126,7 @@ def test_a_file_without_tools_is_fine() -> None:
             b"from framework import tool\n\n@tool\ndef f(a):\n    'Doc.'\n",
             3,
             "@tool",
-            "'a' needs a type annotation annotation annotation annotation annotation",
+            "'a' needs a type annotation",
         ),
         (b"from framework import tool\n\n@tool\ndef f() -> int:\n    return 1\n", 3, "@tool", "needs a docstring"),
         (
