@@ -112,7 +112,7 @@ class Prompts:
         return self._variables[chosen]
 
     def variants(self, name: str) -> list[str]:
-        """The template and its locale variants."""
+        """Return the names of a template and its locale variants."""
         stem, _, suffix = name.rpartition(".")
         return [n for n in self.names() if n == name or (n.startswith(f"{stem}.") and n.endswith(f".{suffix}"))]
 
